@@ -20,14 +20,15 @@ from typing import Any
 
 import numpy as np
 
-from steadyrl import checkpoint, config, launch
-from steadyrl.autopilot.knobs import MOVES, RATE_MULTIPLIER, configured, read_knob, set_knob
-from steadyrl.checkpoint import State
-from steadyrl.errors import DivergedError, SteadyError
-from steadyrl.rewards.combine import score_groups
-from steadyrl.rollout.collect import collect
-from steadyrl.rundir import RunDir, append_line, read_lines
-from steadyrl.train import Session, one_step, open_session
+from steadyrl.core import config
+from steadyrl.core.errors import DivergedError, SteadyError
+from steadyrl.core.rundir import RunDir, append_line, read_lines
+from steadyrl.loop import checkpoint, launch
+from steadyrl.loop.autopilot.knobs import MOVES, RATE_MULTIPLIER, configured, read_knob, set_knob
+from steadyrl.loop.checkpoint import State
+from steadyrl.loop.rewards.combine import score_groups
+from steadyrl.loop.rollout.collect import collect
+from steadyrl.loop.train import Session, one_step, open_session
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "doctor"))  # the reward and the prompts of its word task

@@ -24,8 +24,9 @@ from typing import Any
 from any_rate import CLOSE, RESULTS, held_out, measuring, outcome
 from rlaif_table import machine
 
-from steadyrl import config, launch
-from steadyrl.rundir import RunDir, read_json, write_json, write_text
+from steadyrl.core import config
+from steadyrl.core.rundir import RunDir, read_json, write_json, write_text
+from steadyrl.loop import launch
 
 ROOT = Path(__file__).parent.parent
 RESULT = RESULTS.with_name("any_rate_elsewhere.json")

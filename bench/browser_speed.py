@@ -22,17 +22,17 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from steadyrl.backends.toy import ToyBackend
-from steadyrl.browser.find import find_chromium, playwright_api
-from steadyrl.browser.settings import BrowserSettings
-from steadyrl.errors import EpisodeError
-from steadyrl.rollout.collect import demonstrate
-from steadyrl.rollout.episode import Environment
-from steadyrl.tasks.browse.engines import SiteInBrowser, show_in_process
-from steadyrl.tasks.browse.episode import SiteEpisode
-from steadyrl.tasks.browse.families import FAMILIES, LEVELS, make_quest
-from steadyrl.tasks.browse.server import SiteServer
-from steadyrl.tasks.browse.settings import BrowseSettings
-from steadyrl.tasks.browse.task import BrowseTask
+from steadyrl.core.errors import EpisodeError
+from steadyrl.environments.browse.browser.find import find_chromium, playwright_api
+from steadyrl.environments.browse.browser.settings import BrowserSettings
+from steadyrl.environments.browse.engines import SiteInBrowser, show_in_process
+from steadyrl.environments.browse.episode import SiteEpisode
+from steadyrl.environments.browse.families import FAMILIES, LEVELS, make_quest
+from steadyrl.environments.browse.server import SiteServer
+from steadyrl.environments.browse.settings import BrowseSettings
+from steadyrl.environments.browse.task import BrowseTask
+from steadyrl.loop.rollout.collect import demonstrate
+from steadyrl.loop.rollout.episode import Environment
 
 RESULTS = Path(__file__).parent / "results"
 PROBLEMS = [(family, level) for level in LEVELS for family in FAMILIES]

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
-from steadyrl.tasks.code.generated import generated_problems
-from steadyrl.tasks.code.problems import CodeProblem
-from steadyrl.tasks.code.published import load_problems
-from steadyrl.tasks.code.task import OWN_PROBLEMS
+from steadyrl.environments.code.generated import generated_problems
+from steadyrl.environments.code.problems import CodeProblem
+from steadyrl.environments.code.published import load_problems
+from steadyrl.environments.code.task import OWN_PROBLEMS
 
 
 def line(problem: CodeProblem) -> str:

@@ -19,10 +19,10 @@ from pathlib import Path
 
 import numpy as np
 
-from steadyrl import config
-from steadyrl.checkpoint import State
-from steadyrl.train import Session, one_step, open_session
-from steadyrl.types import Problem
+from steadyrl.core import config
+from steadyrl.core.types import Problem
+from steadyrl.loop.checkpoint import State
+from steadyrl.loop.train import Session, one_step, open_session
 
 LEARNABLE, MASTERED, DEAD = "abcd", "efghijklm", "nopqrstuvwxyz0123456789"
 LOGITS = {**dict.fromkeys(LEARNABLE, 1.6), **dict.fromkeys(MASTERED, 12.0)}

@@ -20,13 +20,13 @@ from typing import Any
 
 import numpy as np
 
-from steadyrl import config
-from steadyrl.checkpoint import State
-from steadyrl.rewards.combine import score_groups
-from steadyrl.rollout.collect import collect
-from steadyrl.rundir import append_line, read_lines
-from steadyrl.train import Session, one_step, open_session
-from steadyrl.types import Problem
+from steadyrl.core import config
+from steadyrl.core.rundir import append_line, read_lines
+from steadyrl.core.types import Problem
+from steadyrl.loop.checkpoint import State
+from steadyrl.loop.rewards.combine import score_groups
+from steadyrl.loop.rollout.collect import collect
+from steadyrl.loop.train import Session, one_step, open_session
 
 RESULTS = Path(__file__).parent / "results"
 CURRICULA = ("uniform", "learnability", "plr")

@@ -21,8 +21,8 @@ from pathlib import Path
 
 import numpy as np
 
+from steadyrl.core.metrics import CATALOGUE
 from steadyrl.doctor.live import EVERY, LiveDoctor
-from steadyrl.metrics import CATALOGUE
 
 ROOT = Path(__file__).parent.parent
 STEPS, SHORT, REPEATS = 1_000_000, 300, 3

@@ -31,7 +31,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 import model_families as families  # noqa: E402
 
 from steadyrl.backends.torch.model import class_of  # noqa: E402
-from steadyrl.errors import ConfigError, ModelError  # noqa: E402
+from steadyrl.core.errors import ConfigError, ModelError  # noqa: E402
 
 RESULTS = ROOT / "bench" / "results" / "every_family.md"
 CAUSAL = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES

@@ -11,8 +11,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from steadyrl.rundir import RunDir
-from steadyrl.studies.forecast import BLOCKS, coverage, forecast_run, needed_width, points, widened, widths_on
+from steadyrl.core.rundir import RunDir
+from steadyrl.lab.forecast import BLOCKS, coverage, forecast_run, needed_width, points, widened, widths_on
 
 sys.path.insert(0, str(Path(__file__).parent / "doctor"))
 

@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from steadyrl.evaluate import means
-from steadyrl.rundir import RunDir, append_line, read_lines, write_text
-from steadyrl.stats import paired_difference
+from steadyrl.core.rundir import RunDir, append_line, read_lines, write_text
+from steadyrl.core.stats import paired_difference
+from steadyrl.loop.evaluate import means
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "bench" / "results" / "grpo_vs_ppo.jsonl"

@@ -18,7 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from steadyrl.rundir import RunDir
+from steadyrl.core.rundir import RunDir
 
 # What depends on the clock, or says how often a run was resumed.
 TIMED = ("time", "attempt", "tokens/per_second")

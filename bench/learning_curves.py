@@ -12,8 +12,8 @@ import statistics
 import tempfile
 from pathlib import Path
 
-from steadyrl import launch
-from steadyrl.evaluate import means
+from steadyrl.loop import launch
+from steadyrl.loop.evaluate import means
 
 ROOT = Path(__file__).parent.parent
 SEEDS, STEPS, BLOCKS = (0, 1, 2), 90, 3

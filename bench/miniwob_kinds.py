@@ -12,10 +12,10 @@ import argparse
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 
-from steadyrl.tasks.browse.miniwob import MiniwobSuite
-from steadyrl.tasks.browse.miniwob_kinds import EXPERTS
-from steadyrl.tasks.browse.settings import BrowseSettings
-from steadyrl.types import Problem
+from steadyrl.core.types import Problem
+from steadyrl.environments.browse.miniwob import MiniwobSuite
+from steadyrl.environments.browse.miniwob_kinds import EXPERTS
+from steadyrl.environments.browse.settings import BrowseSettings
 
 MOST_TURNS = 30
 

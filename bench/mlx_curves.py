@@ -12,14 +12,14 @@ from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
-from steadyrl import config as configs
-from steadyrl import launch
-from steadyrl.batch import make_batch
-from steadyrl.evaluate import means
-from steadyrl.rollout.collect import collect
-from steadyrl.rundir import RunDir, write_text
-from steadyrl.stats import difference_of_means, student_quantile
-from steadyrl.train import open_session
+from steadyrl.core import config as configs
+from steadyrl.core.rundir import RunDir, write_text
+from steadyrl.core.stats import difference_of_means, student_quantile
+from steadyrl.loop import launch
+from steadyrl.loop.evaluate import means
+from steadyrl.loop.rollout.collect import collect
+from steadyrl.loop.train import open_session
+from steadyrl.maths.batch import make_batch
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "bench" / "results" / "mlx_curves.md"

@@ -20,14 +20,14 @@ from typing import Any
 
 import numpy as np
 
-from steadyrl import config
 from steadyrl.algorithms import grpo
 from steadyrl.backends.mlx import plugin as in_mlx
 from steadyrl.backends.torch import plugin as torch_plugin
-from steadyrl.batch import make_batch
-from steadyrl.rollout.collect import collect
-from steadyrl.tasks.search.task import SearchTask
-from steadyrl.types import Batch, Sampling
+from steadyrl.core import config
+from steadyrl.core.types import Batch, Sampling
+from steadyrl.environments.search.task import SearchTask
+from steadyrl.loop.rollout.collect import collect
+from steadyrl.maths.batch import make_batch
 
 ROOT = Path(__file__).parent.parent
 PROMPTS, SAMPLES, LENGTH, BETA, ROUNDS = 16, 4, 24, 0.1, 3

@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from steadyrl import config
 from steadyrl.algorithms import grpo
 from steadyrl.backends.mlx import plugin as in_mlx
 from steadyrl.backends.torch import plugin as in_torch
-from steadyrl.batch import make_batch
-from steadyrl.types import Batch, Group, Problem, Rollout, Sampling, TokenScores
+from steadyrl.core import config
+from steadyrl.core.types import Batch, Group, Problem, Rollout, Sampling, TokenScores
+from steadyrl.maths.batch import make_batch
 
 ROOT = Path(__file__).parent.parent
 PLAIN = Sampling(1)

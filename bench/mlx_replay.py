@@ -19,13 +19,14 @@ from typing import Any
 
 import numpy as np
 
-from steadyrl import config as configs
-from steadyrl import launch, plugins
 from steadyrl.backends.torch.settings import TorchSettings
-from steadyrl.config import Config
-from steadyrl.protocols import Algorithm
-from steadyrl.rundir import write_text
-from steadyrl.types import Batch, Completion, Sampling, TokenScores
+from steadyrl.core import config as configs
+from steadyrl.core import plugins
+from steadyrl.core.config import Config
+from steadyrl.core.protocols import Algorithm
+from steadyrl.core.rundir import write_text
+from steadyrl.core.types import Batch, Completion, Sampling, TokenScores
+from steadyrl.loop import launch
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "bench" / "results" / "mlx_replay.json"

@@ -28,14 +28,14 @@ from typing import Any
 
 import numpy as np
 
-from steadyrl import config
 from steadyrl.backends.toy import ToyBackend
-from steadyrl.checkpoint import read_state
-from steadyrl.rundir import RunDir
-from steadyrl.sections import Section
-from steadyrl.stats import paired_difference
-from steadyrl.train import Session, Watch, open_session, train
-from steadyrl.types import Completion, Sampling
+from steadyrl.core import config
+from steadyrl.core.rundir import RunDir
+from steadyrl.core.sections import Section
+from steadyrl.core.stats import paired_difference
+from steadyrl.core.types import Completion, Sampling
+from steadyrl.loop.checkpoint import read_state
+from steadyrl.loop.train import Session, Watch, open_session, train
 
 HERE = Path(__file__).stem
 CORRECTIONS = ("off", "token", "sequence", "geometric", "icepop", "dppo")

@@ -31,9 +31,9 @@ from workloads import (
     report,
 )
 
-from steadyrl.checkpoint import State
-from steadyrl.config import Config, resolve
-from steadyrl.train import Session, one_step, open_session
+from steadyrl.core.config import Config, resolve
+from steadyrl.loop.checkpoint import State
+from steadyrl.loop.train import Session, one_step, open_session
 
 ALGORITHMS = {"grpo": {"kl_coef": KL_COEF}, "ppo": {"kl_coef": KL_COEF, "value_coef": VALUE_COEF}}
 NEVER_REACHED = 1e9  # nats: all epochs are made, as in the peers

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from steadyrl.backends.torch.packed import pack
-from steadyrl.types import Batch
+from steadyrl.core.types import Batch
 
 
 def main() -> None:

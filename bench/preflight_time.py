@@ -112,10 +112,10 @@ def timed(command: Sequence[str], folder: str) -> tuple[tuple[float, float], str
 
 def load_and_step(settings: list[str], preflight_first: bool) -> None:
     """Open the session of config.toml here, look at it before if asked to, and make two steps."""
-    from steadyrl.checkpoint import State
-    from steadyrl.config import load
-    from steadyrl.preflight.run import preflight
-    from steadyrl.train import one_step, open_session
+    from steadyrl.core.config import load
+    from steadyrl.loop.checkpoint import State
+    from steadyrl.loop.preflight.run import preflight
+    from steadyrl.loop.train import one_step, open_session
 
     session = open_session(load(Path("config.toml"), settings))
     if preflight_first:
@@ -127,11 +127,11 @@ def load_and_step(settings: list[str], preflight_first: bool) -> None:
 
 def forecast_and_steps(name: str) -> None:
     """Print the forecasts of a preflight and what three steps took; both measure processor time here."""
-    from steadyrl.checkpoint import State
-    from steadyrl.config import load
-    from steadyrl.preflight.forecast import memory_now
-    from steadyrl.preflight.run import preflight
-    from steadyrl.train import one_step, open_session
+    from steadyrl.core.config import load
+    from steadyrl.loop.checkpoint import State
+    from steadyrl.loop.preflight.forecast import memory_now
+    from steadyrl.loop.preflight.run import preflight
+    from steadyrl.loop.train import one_step, open_session
 
     time.perf_counter = time.process_time
     model = (model_folder(name.removesuffix(ADAPTER)) / "own").resolve()

@@ -23,7 +23,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from steadyrl.rundir import RunDir
+from steadyrl.core.rundir import RunDir
 
 # Relative where a number is above 1. Norms of whole gradients and KLs of whole sequences round coarser than the loss.
 TOLERANCE, OF_SUMS = 1e-6, 1e-5

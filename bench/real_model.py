@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from steadyrl.rundir import RunDir
+from steadyrl.core.rundir import RunDir
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "bench" / "results" / "real_model.md"
@@ -282,9 +282,10 @@ def check_export(run_path: Path, exported: Path) -> int:
     import torch
     import transformers
 
-    from steadyrl import checkpoint, config
-    from steadyrl.train import open_session
-    from steadyrl.types import Sampling
+    from steadyrl.core import config
+    from steadyrl.core.types import Sampling
+    from steadyrl.loop import checkpoint
+    from steadyrl.loop.train import open_session
 
     run = RunDir.open(run_path)
     session = open_session(config.resolve(run.resolved(), ["backend.precision=fp32"]))

@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from steadyrl.rundir import RunDir, read_lines, write_json, write_text
-from steadyrl.stats import paired_difference
+from steadyrl.core.rundir import RunDir, read_lines, write_json, write_text
+from steadyrl.core.stats import paired_difference
 
 ROOT = Path(__file__).parent.parent
 RESULTS = Path(__file__).parent / "results"

@@ -28,11 +28,11 @@ sys.path.insert(0, str(ROOT))  # the attacks lie with the tests, which are no pa
 
 import numpy as np  # noqa: E402
 
-from steadyrl.sandbox.choose import probe  # noqa: E402
-from steadyrl.sandbox.outcome import Returned  # noqa: E402
-from steadyrl.sandbox.pool import Limits, Sandbox  # noqa: E402
-from tests.sandbox.attacks.every import EVERY  # noqa: E402
-from tests.sandbox.attacks.record import WRITTEN  # noqa: E402
+from steadyrl.environments.code.sandbox.choose import probe  # noqa: E402
+from steadyrl.environments.code.sandbox.outcome import Returned  # noqa: E402
+from steadyrl.environments.code.sandbox.pool import Limits, Sandbox  # noqa: E402
+from tests.environments.code.sandbox.attacks.every import EVERY  # noqa: E402
+from tests.environments.code.sandbox.attacks.record import WRITTEN  # noqa: E402
 
 CHECKS, WORKERS = 500, (1, 2)
 CALLS = [(1, 2), (3, 4), (-5, 5)]

@@ -12,9 +12,9 @@ from itertools import combinations
 
 import numpy as np
 
-from steadyrl.tasks.search.baselines import rarest_words
-from steadyrl.tasks.search.query import parse
-from steadyrl.tasks.search.task import SearchTask, measure
+from steadyrl.environments.search.baselines import rarest_words
+from steadyrl.environments.search.query import parse
+from steadyrl.environments.search.task import SearchTask, measure
 
 WORDS = 7
 

@@ -18,7 +18,7 @@ from steadyrl.backends.torch import shared
 from steadyrl.backends.torch.fits import through_ours
 from steadyrl.backends.torch.model import split_head
 from steadyrl.backends.torch.sampler import sample
-from steadyrl.types import Sampling
+from steadyrl.core.types import Sampling
 
 LENGTHS, SHAPES, TOKENS, ROUNDS = (16, 64, 128, 256, 512), ((2, 8), (8, 8)), 32, 4
 NEVER, ALWAYS = 10**9, 0  # spared columns from which prompts are shared

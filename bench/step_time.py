@@ -14,9 +14,9 @@ import time
 from datetime import date
 from pathlib import Path
 
-from steadyrl.checkpoint import State
-from steadyrl.config import load
-from steadyrl.train import Session, one_step, open_session
+from steadyrl.core.config import load
+from steadyrl.loop.checkpoint import State
+from steadyrl.loop.train import Session, one_step, open_session
 
 ROOT = Path(__file__).parent.parent
 WARM_UP, COUNTED = 3, 20

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from steadyrl.studies.seeds import Difference, difference, difference_of_pairs
+from steadyrl.lab.seeds import Difference, difference, difference_of_pairs
 
 SEEDS = {2: 10_000, 3: 10_000, 5: 1000, 10: 1000}  # and how many studies: few seeds have few resamples
 EFFECTS = (0.0, 1.0, 2.0, 3.0)  # in pooled standard deviations

@@ -75,10 +75,10 @@ def settings(name: str, reward: str, folder: str) -> dict[str, Any]:
 
 def line(chosen: dict[str, Any], overrides: list[str], folder: Path) -> str:
     """Train, and return what came of it."""
-    from steadyrl import config
+    from steadyrl.core import config
+    from steadyrl.core.rundir import RunDir
     from steadyrl.doctor.examine import diagnose
-    from steadyrl.rundir import RunDir
-    from steadyrl.train import open_session, train
+    from steadyrl.loop.train import open_session, train
 
     run = RunDir(folder)
     train(open_session(config.resolve(chosen, overrides)), run)

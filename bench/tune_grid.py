@@ -22,12 +22,13 @@ from typing import Any
 
 import numpy as np
 
-from steadyrl import config, launch
-from steadyrl.config import Config
-from steadyrl.errors import DivergedError
-from steadyrl.rundir import append_line, read_lines, write_lines
-from steadyrl.studies.measure import heldout_mean
-from steadyrl.studies.tune import RATE, Follow, Options, tune
+from steadyrl.core import config
+from steadyrl.core.config import Config
+from steadyrl.core.errors import DivergedError
+from steadyrl.core.rundir import append_line, read_lines, write_lines
+from steadyrl.lab.measure import heldout_mean
+from steadyrl.lab.tune.tune import RATE, Follow, Options, tune
+from steadyrl.loop import launch
 
 HERE = Path(__file__).parent
 GRIDS = HERE / "results" / "tune_grid.jsonl"

@@ -18,14 +18,14 @@ from unittest.mock import patch
 import numpy as np
 import torch
 
-from steadyrl import config
 from steadyrl.backends.torch.backend import TorchBackend
 from steadyrl.backends.torch.decoder import Decoder
 from steadyrl.backends.torch.prefixes import Prefixes
-from steadyrl.rollout.collect import collect
-from steadyrl.rollout.episode import context_of, environment_of
-from steadyrl.train import open_session
-from steadyrl.types import Rollout
+from steadyrl.core import config
+from steadyrl.core.types import Rollout
+from steadyrl.loop.rollout.collect import collect
+from steadyrl.loop.rollout.episode import context_of, environment_of
+from steadyrl.loop.train import open_session
 
 BROWSE = Path(__file__).parent.parent / "examples" / "browse.toml"
 ROUNDS = 2

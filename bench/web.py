@@ -23,9 +23,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from steadyrl import launch
-from steadyrl.rundir import RunDir, write_json
-from steadyrl.train import Watch
+from steadyrl.core.rundir import RunDir, write_json
+from steadyrl.loop import launch
+from steadyrl.loop.train import Watch
 
 HERE = Path(__file__).parent
 NAMES = 55  # metrics of a step, as a PPO run of the search task has

@@ -10,10 +10,10 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-from steadyrl.browser.settings import BrowserSettings
-from steadyrl.tasks.browse.engines import SiteInBrowser
-from steadyrl.tasks.browse.families import make_quest
-from steadyrl.tasks.browse.view import View
+from steadyrl.environments.browse.browser.settings import BrowserSettings
+from steadyrl.environments.browse.engines import SiteInBrowser
+from steadyrl.environments.browse.families import make_quest
+from steadyrl.environments.browse.view import View
 
 OUT = Path(__file__).parent.parent / "docs" / "pictures" / "browse.png"
 SHOWN = (("buy", 2, 0), ("cheapest", 4, 1), ("close", 1, 0), ("register", 3, 0))

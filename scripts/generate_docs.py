@@ -9,13 +9,13 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from steadyrl import plugins
-from steadyrl.config import Config
+from steadyrl.core import plugins
+from steadyrl.core.config import Config
+from steadyrl.core.metrics import CATALOGUE
+from steadyrl.core.sections import FunctionSettings
 from steadyrl.doctor.check import Cause, Check
 from steadyrl.doctor.examine import CHECKS
 from steadyrl.doctor.names.identify import COMMON, TABLES
-from steadyrl.metrics import CATALOGUE
-from steadyrl.sections import FunctionSettings
 
 DOCS = Path(__file__).parent.parent / "docs"
 GENERATED = "Generated from the code by `make docs`."
@@ -67,7 +67,7 @@ def metrics_page() -> str:
     """Return the page of all metrics."""
     lines = [
         "# Metrics\n",
-        "Generated from the catalogue in `steadyrl/metrics.py` by `make docs`. Every line of `metrics.jsonl` holds the",
+        "Generated from the catalogue in `steadyrl/core/metrics.py` by `make docs`. Every line of `metrics.jsonl` holds the",
         "step, the attempt (0 at first, one more for every resume), the time, and these metrics. A metric that",
         "a run could not measure is missing or null, never 0. A metric with the unit `share` is the share (0 to 1) of",
         "what its meaning describes. Numbers per token are means over the policy's tokens; only `loss/` is averaged",

@@ -16,8 +16,8 @@ import names
 from pydantic import BaseModel
 
 import steadyrl
-from steadyrl import plugins
-from steadyrl.config import Config
+from steadyrl.core import plugins
+from steadyrl.core.config import Config
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "steadyrl"
@@ -87,7 +87,7 @@ def import_cycle(trees: dict[Path, ast.Module]) -> tuple[str, ...]:
 
 
 def _imports(tree: ast.Module) -> Iterator[str]:
-    """Yield whatever may be a module: of ``from steadyrl import kl`` both steadyrl and steadyrl.kl."""
+    """Yield whatever may be a module: of ``from steadyrl import kl`` both steadyrl and steadyrl.maths.kl."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

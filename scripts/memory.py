@@ -168,11 +168,11 @@ def train(
 
     import numpy as np
 
-    from steadyrl import config, plugins
     from steadyrl.backends.torch.backend import TorchBackend
-    from steadyrl.batch import make_batch
-    from steadyrl.rollout.collect import collect
-    from steadyrl.types import Problem, Sampling
+    from steadyrl.core import config, plugins
+    from steadyrl.core.types import Problem, Sampling
+    from steadyrl.loop.rollout.collect import collect
+    from steadyrl.maths.batch import make_batch
 
     prompts, samples, length, new = asked
     settings = {

@@ -21,15 +21,15 @@ import torch
 import transformers
 from safetensors import safe_open
 
-from steadyrl import config
 from steadyrl.algorithms import ppo
 from steadyrl.backends.torch.backend import TorchBackend
 from steadyrl.backends.torch.export import export_policy
 from steadyrl.backends.torch.model import class_of
-from steadyrl.batch import make_batch
-from steadyrl.errors import ModelError
-from steadyrl.rollout.collect import collect
-from steadyrl.types import Batch, Problem, Sampling
+from steadyrl.core import config
+from steadyrl.core.errors import ModelError
+from steadyrl.core.types import Batch, Problem, Sampling
+from steadyrl.loop.rollout.collect import collect
+from steadyrl.maths.batch import make_batch
 
 PAGE = Path(__file__).parent.parent / "docs" / "models.md"
 BEGIN, END = "<!-- table: scripts/model_families.py -->", "<!-- end of the table -->"

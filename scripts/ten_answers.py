@@ -15,9 +15,9 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from steadyrl import config
-from steadyrl.evaluate import evaluate
-from steadyrl.train import open_session
+from steadyrl.core import config
+from steadyrl.loop.evaluate import evaluate
+from steadyrl.loop.train import open_session
 
 SHOWN = 10
 WIDTH = 60

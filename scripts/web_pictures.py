@@ -21,14 +21,14 @@ from urllib.parse import urlencode
 import uvicorn
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from steadyrl.browser.find import find_chromium
-from steadyrl.browser.settings import BrowserSettings
-from steadyrl.rundir import RunDir, read_lines
-from steadyrl.web.app import create
-from steadyrl.web.folder import Folder, Place
-from steadyrl.web.guard import Guard
-from steadyrl.web.serve import listen
-from steadyrl.web.studies_page import find_studies
+from steadyrl.core.rundir import RunDir, read_lines
+from steadyrl.environments.browse.browser.find import find_chromium
+from steadyrl.environments.browse.browser.settings import BrowserSettings
+from steadyrl.show.web.app import create
+from steadyrl.show.web.folder import Folder, Place
+from steadyrl.show.web.guard import Guard
+from steadyrl.show.web.serve import listen
+from steadyrl.show.web.studies_page import find_studies
 
 OUT = Path(__file__).parent.parent / "docs" / "pictures"
 WIDTH, NARROW = 1240, 390

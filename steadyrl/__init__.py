@@ -7,7 +7,7 @@
     print(steadyrl.sample(run, "put an item into a queue")[0].text)
 
 ``run``, ``sample``, ``RunDir``, ``load_config`` and ``write_report`` do things; the other names are what rewards,
-tasks and algorithms of your own are written against. The loop itself is ``steadyrl.train.train``. All of them are
+tasks and algorithms of your own are written against. The loop itself is ``steadyrl.loop.train.train``. All of them are
 imported when they are first asked for, so that ``import steadyrl`` costs nothing.
 """
 
@@ -17,14 +17,14 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from steadyrl.config import Config
-    from steadyrl.config import load as load_config
-    from steadyrl.errors import SteadyError
-    from steadyrl.launch import run, sample
-    from steadyrl.protocols import Algorithm, Task
-    from steadyrl.report.write import write_report
-    from steadyrl.rundir import RunDir
-    from steadyrl.types import Batch, Group, Problem, Rollout, Sampling, Score
+    from steadyrl.core.config import Config
+    from steadyrl.core.config import load as load_config
+    from steadyrl.core.errors import SteadyError
+    from steadyrl.core.protocols import Algorithm, Task
+    from steadyrl.core.rundir import RunDir
+    from steadyrl.core.types import Batch, Group, Problem, Rollout, Sampling, Score
+    from steadyrl.loop.launch import run, sample
+    from steadyrl.show.report.write import write_report
 
 __version__ = "0.1.0"
 
@@ -47,16 +47,16 @@ __all__ = [
 ]
 
 _TYPES = ("Batch", "Group", "Problem", "Rollout", "Sampling", "Score")
-_PLACES = dict.fromkeys(_TYPES, "steadyrl.types") | {
-    "Algorithm": "steadyrl.protocols",
-    "Config": "steadyrl.config",
-    "RunDir": "steadyrl.rundir",
-    "SteadyError": "steadyrl.errors",
-    "Task": "steadyrl.protocols",
-    "load_config": "steadyrl.config:load",
-    "run": "steadyrl.launch",
-    "sample": "steadyrl.launch",
-    "write_report": "steadyrl.report.write",
+_PLACES = dict.fromkeys(_TYPES, "steadyrl.core.types") | {
+    "Algorithm": "steadyrl.core.protocols",
+    "Config": "steadyrl.core.config",
+    "RunDir": "steadyrl.core.rundir",
+    "SteadyError": "steadyrl.core.errors",
+    "Task": "steadyrl.core.protocols",
+    "load_config": "steadyrl.core.config:load",
+    "run": "steadyrl.loop.launch",
+    "sample": "steadyrl.loop.launch",
+    "write_report": "steadyrl.show.report.write",
 }
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from steadyrl import config
-from steadyrl.browser.find import PROGRAMS
-from steadyrl.rundir import RunDir
-from steadyrl.train import Watch, open_session, train
+from steadyrl.core import config
+from steadyrl.core.rundir import RunDir
+from steadyrl.environments.browse.browser.find import PROGRAMS
+from steadyrl.loop.train import Watch, open_session, train
 from tests import needs
 from tests.times import slow_tests
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from steadyrl.types import Group, Problem, Rollout
+from steadyrl.core.types import Group, Problem, Rollout
 
 
 def group(name, *rewards, **columns):

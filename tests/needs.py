@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from steadyrl.browser.find import find_chromium, playwright_api
-from steadyrl.browser.settings import BrowserSettings
-from steadyrl.errors import SteadyError
-from steadyrl.sandbox.choose import probe
+from steadyrl.core.errors import SteadyError
+from steadyrl.environments.browse.browser.find import find_chromium, playwright_api
+from steadyrl.environments.browse.browser.settings import BrowserSettings
+from steadyrl.environments.code.sandbox.choose import probe
 
 PUBLISHED = Path(__file__).parents[2] / "shared" / "data"  # files that others published and this package may not ship
 HUMAN_EVAL = PUBLISHED / "HumanEval.jsonl.gz"

@@ -2,10 +2,10 @@
 
 from pydantic import Field
 
-from steadyrl.config import Section
-from steadyrl.errors import EpisodeError
-from steadyrl.protocols import Turn
-from steadyrl.types import Problem
+from steadyrl.core.config import Section
+from steadyrl.core.errors import EpisodeError
+from steadyrl.core.protocols import Turn
+from steadyrl.core.types import Problem
 
 
 class Talk:

@@ -82,7 +82,7 @@ def all_imports(module):
 
 
 def own_imports(module):
-    """Return the modules of this package that a module imports: ``from steadyrl import kl`` names steadyrl.kl."""
+    """Return the modules of this package that a module imports: ``from steadyrl import kl`` names steadyrl.maths.kl."""
     names = {name for name in all_imports(module) if name.startswith("steadyrl.")}
     return {name if name in MODULES else name.rpartition(".")[0] for name in names} - {module}
 
@@ -112,10 +112,12 @@ def test_a_module_imports_only_from_lower_floors_and_its_own_folder():
 
 
 def test_what_the_floors_forbid():
-    assert may_import("steadyrl.train", "steadyrl.kl") and may_import("steadyrl.losses", "steadyrl.kl")
-    assert may_import("steadyrl.rewards.mix", "steadyrl.rewards.judge.client")
-    assert not may_import("steadyrl.kl", "steadyrl.train")
-    assert not may_import("steadyrl.rewards.mix", "steadyrl.backends.toy")
+    assert may_import("steadyrl.loop.train", "steadyrl.maths.kl") and may_import(
+        "steadyrl.maths.losses", "steadyrl.maths.kl"
+    )
+    assert may_import("steadyrl.loop.rewards.mix", "steadyrl.loop.rewards.judge.client")
+    assert not may_import("steadyrl.maths.kl", "steadyrl.loop.train")
+    assert not may_import("steadyrl.loop.rewards.mix", "steadyrl.backends.toy")
 
 
 def test_there_is_no_import_cycle():
@@ -167,11 +169,11 @@ def test_what_the_figures_count():
     assert repeated == {"one": {*range(2, 9)}, "two": {*range(3, 10)}}
     knot = {
         made.PACKAGE / "kl.py": "from steadyrl import losses",
-        made.PACKAGE / "losses.py": "from steadyrl.kl import k1",
+        made.PACKAGE / "losses.py": "from steadyrl.maths.kl import k1",
     }
     assert set(made.import_cycle({path: ast.parse(text) for path, text in knot.items()})) == {
-        "steadyrl.kl",
-        "steadyrl.losses",
+        "steadyrl.maths.kl",
+        "steadyrl.maths.losses",
     }
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from steadyrl import checkpoint
-from steadyrl.errors import AccessError, DataError, DivergedError, EngineError
-from steadyrl.rundir import RunDir
-from steadyrl.train import Watch, train
+from steadyrl.core.errors import AccessError, DataError, DivergedError, EngineError
+from steadyrl.core.rundir import RunDir
+from steadyrl.loop import checkpoint
+from steadyrl.loop.train import Watch, train
 from tests.file_limit import files_end_after
 
 SETTINGS = (
@@ -170,7 +170,7 @@ def test_a_failing_save_hides_nothing_of_what_ended_the_run(toy, tmp_path, monke
 SCRIPT = """
 import os, signal, sys, time
 import steadyrl
-from steadyrl.train import Watch
+from steadyrl.loop.train import Watch
 from tests.test_endings import settings
 
 def step(line):

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from steadyrl import config
-from steadyrl.rundir import RunDir
+from steadyrl.core import config
+from steadyrl.core.rundir import RunDir
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 CONFIGS = sorted(EXAMPLES.rglob("*.toml"))

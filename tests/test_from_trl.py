@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import steadyrl
-from steadyrl import config
-from steadyrl.rundir import read_lines
+from steadyrl.core import config
+from steadyrl.core.rundir import read_lines
 from tests import needs
 
 PAGE = (Path(__file__).parent.parent / "docs" / "from-trl.md").read_text()

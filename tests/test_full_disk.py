@@ -7,15 +7,15 @@ import sys
 
 import pytest
 
-from steadyrl import checkpoint
-from steadyrl.checkpoint import State
-from steadyrl.errors import AccessError
-from steadyrl.launch import run
-from steadyrl.preflight.trial import begin_trial
-from steadyrl.preflight.trial_updates import make_trial_updates
-from steadyrl.record import outcome
-from steadyrl.rundir import RunDir, write_json
-from steadyrl.sandbox.choose import probe
+from steadyrl.core.errors import AccessError
+from steadyrl.core.rundir import RunDir, write_json
+from steadyrl.environments.code.sandbox.choose import probe
+from steadyrl.loop import checkpoint
+from steadyrl.loop.checkpoint import State
+from steadyrl.loop.launch import run
+from steadyrl.loop.preflight.trial import begin_trial
+from steadyrl.loop.preflight.trial_updates import make_trial_updates
+from steadyrl.loop.record import outcome
 from tests.file_limit import files_end_after
 
 

@@ -3,10 +3,10 @@ from pathlib import Path
 
 import pytest
 
-from steadyrl import plugins
 from steadyrl.cli.main import main
-from steadyrl.config import load, resolve
-from steadyrl.errors import ConfigError
+from steadyrl.core import plugins
+from steadyrl.core.config import load, resolve
+from steadyrl.core.errors import ConfigError
 
 DEEP = "[" * 5000
 BASE = {"task": {"args": {"corpus": "generated"}}, "rewards": {"retrieval": 1.0}}

@@ -5,9 +5,9 @@ import pytest
 
 from bench.campaign import run_files
 from bench.campaign.trial import command
-from steadyrl.errors import RunError
-from steadyrl.report.write import write_report
-from steadyrl.rundir import RunDir, write_json
+from steadyrl.core.errors import RunError
+from steadyrl.core.rundir import RunDir, write_json
+from steadyrl.show.report.write import write_report
 
 
 @pytest.fixture

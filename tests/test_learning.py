@@ -5,10 +5,11 @@ import random
 
 import pytest
 
-from steadyrl import config, record
-from steadyrl.report.write import write_report
-from steadyrl.tasks.search.generated import generated_corpus, gold_queries
-from steadyrl.train import open_session, train
+from steadyrl.core import config
+from steadyrl.environments.search.generated import generated_corpus, gold_queries
+from steadyrl.loop import record
+from steadyrl.loop.train import open_session, train
+from steadyrl.show.report.write import write_report
 from tests import needs
 
 torch = needs.package("torch")

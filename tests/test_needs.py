@@ -8,14 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from steadyrl.browser.find import PROGRAMS, find_chromium
-from steadyrl.browser.settings import BrowserSettings
-from steadyrl.errors import ConfigError
+from steadyrl.core.errors import ConfigError
+from steadyrl.environments.browse.browser.find import PROGRAMS, find_chromium
+from steadyrl.environments.browse.browser.settings import BrowserSettings
 from tests import needs
 
 TESTS = Path(__file__).parent
 ROOT = TESTS.parent
-LOOKS = "from steadyrl.browser import find, settings; find.find_chromium(settings.BrowserSettings())"
+LOOKS = (
+    "from steadyrl.environments.browse.browser import find, settings; find.find_chromium(settings.BrowserSettings())"
+)
 
 
 def test_what_does_not_ask_for_chromium_finds_none_whatever_is_installed():
@@ -44,8 +46,19 @@ def test_a_path_without_a_program_has_everything_else(tmp_path):
 
 @pytest.mark.slow
 def test_on_a_machine_without_chromium_and_bubblewrap_their_tests_skip_and_say_what_to_install(tmp_path):
-    chosen = ["tests/browser", "tests/tasks/browse/test_miniwob.py", "tests/tasks/browse/test_engines.py"]
-    chosen += ["tests/sandbox/test_pool.py", "-k", "browser or bubblewrap", "-rsf", "-p", "no:cacheprovider"]
+    chosen = [
+        "tests/environments/browse/browser",
+        "tests/environments/browse/test_miniwob.py",
+        "tests/environments/browse/test_engines.py",
+    ]
+    chosen += [
+        "tests/environments/code/sandbox/test_pool.py",
+        "-k",
+        "browser or bubblewrap",
+        "-rsf",
+        "-p",
+        "no:cacheprovider",
+    ]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", *chosen],
         cwd=ROOT,

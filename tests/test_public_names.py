@@ -4,7 +4,7 @@ from types import ModuleType
 import pytest
 
 import steadyrl
-from steadyrl.plugins import BUILT_IN, load
+from steadyrl.core.plugins import BUILT_IN, load
 from tests import needs
 
 

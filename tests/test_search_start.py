@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from steadyrl.tasks.search.query import parse, terms
+from steadyrl.environments.search.query import parse, terms
 from tests import needs
 
 ROOT = Path(__file__).parent.parent

@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from steadyrl import config, launch
 from steadyrl.cli.progress import Progress
-from steadyrl.errors import ConfigError, RunError
-from steadyrl.report.figures import target_figures
-from steadyrl.report.write import report_view
-from steadyrl.rundir import RunDir
-from steadyrl.stats import holds_target
-from steadyrl.train import Watch, train
+from steadyrl.core import config
+from steadyrl.core.errors import ConfigError, RunError
+from steadyrl.core.rundir import RunDir
+from steadyrl.core.stats import holds_target
+from steadyrl.loop import launch
+from steadyrl.loop.train import Watch, train
+from steadyrl.show.report.figures import target_figures
+from steadyrl.show.report.write import report_view
 
 
 def test_a_target_holds_where_the_smoothed_reward_stays_above_it_for_a_tenth_of_the_run():

@@ -1,8 +1,8 @@
 import importlib.util
 from pathlib import Path
 
-from steadyrl.rundir import RunDir
-from steadyrl.train import train
+from steadyrl.core.rundir import RunDir
+from steadyrl.loop.train import train
 
 PATH = Path(__file__).parent.parent / "scripts" / "ten_answers.py"
 specification = importlib.util.spec_from_file_location("ten_answers", PATH)

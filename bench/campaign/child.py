@@ -20,7 +20,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from steadyrl.errors import SteadyError
+from steadyrl.core.errors import SteadyError
 
 PATIENCE_S = 300.0  # for one process that trains some steps; the machine may be busy
 _CHANGES = ("os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.truncate", "os.link", "os.symlink")

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.campaign.trial import STRANGE, Failure, changed_value, refused_or_done
-from steadyrl.config import Config, dump, resolve
-from steadyrl.train import open_session
+from steadyrl.core.config import Config, dump, resolve
+from steadyrl.loop.train import open_session
 
 SECOND = 1.0
 OPENED_S = 20.0  # of processor time: a generated corpus may be large, and the toy backend's tables too

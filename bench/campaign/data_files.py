@@ -8,9 +8,9 @@ import random
 from pathlib import Path
 
 from bench.campaign.trial import Failure, changed_lines, changed_text, refused_or_done
-from steadyrl.tasks.code.published import load_problems
-from steadyrl.tasks.prompts import PromptsTask
-from steadyrl.tasks.search.beir import beir_corpus
+from steadyrl.environments.code.published import load_problems
+from steadyrl.environments.search.beir import beir_corpus
+from steadyrl.loop.tasks.prompts import PromptsTask
 
 READ_S = 2.0  # of processor time, for files of some kilobytes
 

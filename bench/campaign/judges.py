@@ -14,8 +14,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 from bench.campaign.trial import STRANGE, Failure, changed_value
-from steadyrl.rewards.judge.client import ChatClient, NoReplyError
-from steadyrl.rewards.judge.settings import JudgeSettings
+from steadyrl.loop.rewards.judge.client import ChatClient, NoReplyError
+from steadyrl.loop.rewards.judge.settings import JudgeSettings
 
 KEY = "sk-campaign-0123456789abcdefXYZ"
 VARIABLE = "STEADYRL_CAMPAIGN_KEY"

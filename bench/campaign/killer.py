@@ -29,8 +29,9 @@ from bench.campaign.kinds import REAL, TOY, Kind
 from bench.campaign.model_folders import good_folder
 from bench.campaign.trial import Failure
 from bench.kill_resume import TIMED
-from steadyrl import launch, scratch
-from steadyrl.rundir import RunDir, read_lines
+from steadyrl.core import scratch
+from steadyrl.core.rundir import RunDir, read_lines
+from steadyrl.loop import launch
 
 MOST_FAULTS = 6  # that one run meets
 KILLS = ("operation", "moment")

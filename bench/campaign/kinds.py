@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from steadyrl.tasks.prompts import PromptsTask
-from steadyrl.types import Problem
+from steadyrl.core.types import Problem
+from steadyrl.loop.tasks.prompts import PromptsTask
 
 Settings = Mapping[str, Any]
 

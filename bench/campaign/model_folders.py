@@ -76,7 +76,7 @@ def attack(rng: random.Random, folder: Path) -> Failure:
     import torch
 
     from steadyrl.backends.torch.model import load_model
-    from steadyrl.sections import ModelSection
+    from steadyrl.core.sections import ModelSection
 
     copy = Path(shutil.copytree(good_folder(rng.choice(FAMILIES)), folder / "model"))
     changes = (_change_text, _change_text, _change_text, _change_weights, _change_table, _change_place, _write_template)

@@ -26,11 +26,11 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import quote, unquote
 
-from steadyrl.browser.actions import Click
-from steadyrl.browser.chromium import Chromium
-from steadyrl.browser.loopback import Loopback, SiteRequest
-from steadyrl.browser.settings import BrowserSettings
-from steadyrl.errors import EpisodeError
+from steadyrl.core.errors import EpisodeError
+from steadyrl.environments.browse.browser.actions import Click
+from steadyrl.environments.browse.browser.chromium import Chromium
+from steadyrl.environments.browse.browser.loopback import Loopback, SiteRequest
+from steadyrl.environments.browse.browser.settings import BrowserSettings
 
 SETTLE_S = 0.4  # how long a page is left to itself before and after its button is pressed
 PATIENCE_S = 15.0  # for one page; a harmless one takes a fraction of a second, or seconds on a busy machine

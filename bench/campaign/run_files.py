@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bench.campaign.trial import Failure, changed_json, changed_lines, changed_text, command
-from steadyrl import launch
-from steadyrl.rundir import RunDir
+from steadyrl.core.rundir import RunDir
+from steadyrl.loop import launch
 
 COMMAND_S = 60.0  # of processor time: a report draws all its figures
 FEW = ("--samples", "1", "--problems", "2")

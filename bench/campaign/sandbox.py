@@ -2,7 +2,7 @@
 
     python bench/campaign/sandbox.py --minutes 10 [--seed 0] [--jail landlock] [--out FILE.json]
 
-Three kinds of trials take turns: the attacks of tests/sandbox/attacks in random order; answers that search all of their
+Three kinds of trials take turns: the attacks of tests/environments/code/sandbox/attacks in random order; answers that search all of their
 memory for hidden tests, expected values and solutions of other jobs, against problems of cases and of test code; and
 lines that a candidate might write, valid ones changed at random, which the trainer has to read at once and without
 harm. A table says what was promised, how often it was tried and how often it failed; exit code 1 if it ever did. The
@@ -27,15 +27,15 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))  # the attacks lie with the tests, which are no package that is installed
 
-from steadyrl.sandbox import values  # noqa: E402
-from steadyrl.sandbox.choose import probe  # noqa: E402
-from steadyrl.sandbox.outcome import Returned, read_outcome  # noqa: E402
-from steadyrl.sandbox.pool import Limits, Sandbox  # noqa: E402
-from steadyrl.tasks.code.judge_tests import judge  # noqa: E402
-from steadyrl.tasks.code.problems import Case, CodeProblem  # noqa: E402
-from tests.sandbox.attacks.every import EVERY  # noqa: E402
-from tests.sandbox.attacks.record import LIMITS, PROMISES, Ground, broken_by  # noqa: E402
-from tests.sandbox.memory_scan import SCAN, secret  # noqa: E402
+from steadyrl.environments.code.judge_tests import judge  # noqa: E402
+from steadyrl.environments.code.problems import Case, CodeProblem  # noqa: E402
+from steadyrl.environments.code.sandbox import values  # noqa: E402
+from steadyrl.environments.code.sandbox.choose import probe  # noqa: E402
+from steadyrl.environments.code.sandbox.outcome import Returned, read_outcome  # noqa: E402
+from steadyrl.environments.code.sandbox.pool import Limits, Sandbox  # noqa: E402
+from tests.environments.code.sandbox.attacks.every import EVERY  # noqa: E402
+from tests.environments.code.sandbox.attacks.record import LIMITS, PROMISES, Ground, broken_by  # noqa: E402
+from tests.environments.code.sandbox.memory_scan import SCAN, secret  # noqa: E402
 
 JAILS = ("bubblewrap", "landlock")
 PATIENT = Limits(wall_s=60.0, cpu_s=30, memory_mib=512)

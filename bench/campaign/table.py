@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import date
 from pathlib import Path
 
-from steadyrl.rundir import write_text
+from steadyrl.core.rundir import write_text
 
 SHOWN = 40  # failures that the page lists
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from steadyrl.cli.main import main
-from steadyrl.errors import SteadyError
+from steadyrl.core.errors import SteadyError
 
 Failure = str  # what broke the promise; empty where it held
 Attack = Callable[[random.Random, Path], Failure]

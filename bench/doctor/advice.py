@@ -21,10 +21,10 @@ import runs
 import store
 import wrappers
 
-from steadyrl import config
+from steadyrl.core import config
+from steadyrl.core.types import Finding
 from steadyrl.doctor.examine import diagnose
-from steadyrl.train import open_session
-from steadyrl.types import Finding
+from steadyrl.loop.train import open_session
 
 LAST = 0.2  # of the steps
 # Faults that are settings, and that a reward shows: what pays for the wrong thing ends with a high reward.

@@ -12,9 +12,9 @@ import wrappers
 from settings import Change, Data, put, scaled
 
 from steadyrl.algorithms import grpo
-from steadyrl.checkpoint import State
-from steadyrl.train import Session
-from steadyrl.types import Score
+from steadyrl.core.types import Score
+from steadyrl.loop.checkpoint import State
+from steadyrl.loop.train import Session
 
 Record = dict[str, Any]
 BOTH = ("ppo", "grpo")

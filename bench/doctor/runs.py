@@ -23,10 +23,11 @@ import settings
 import store
 import wrappers
 
-from steadyrl import config, evaluate
-from steadyrl.checkpoint import State
-from steadyrl.errors import SteadyError
-from steadyrl.train import Session, one_step, open_session
+from steadyrl.core import config
+from steadyrl.core.errors import SteadyError
+from steadyrl.loop import evaluate
+from steadyrl.loop.checkpoint import State
+from steadyrl.loop.train import Session, one_step, open_session
 
 HEALTHY = "healthy"
 ROOT = Path(__file__).parent.parent.parent

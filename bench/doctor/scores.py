@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import words
 
-from steadyrl.types import Problem, Rollout
+from steadyrl.core.types import Problem, Rollout
 
 TARGET_WORDS = 16
 

@@ -20,8 +20,8 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from steadyrl.core.errors import SteadyError
 from steadyrl.doctor.examine import Diagnosis, diagnose_all
-from steadyrl.errors import SteadyError
 
 RESULTS = Path(__file__).parent.parent / "results"
 VERDICTS = ("sick", "too little to judge", "healthy", "unreadable")

@@ -15,9 +15,9 @@ from torch.nn import functional as F
 
 from steadyrl.backends.torch.backend import TorchBackend
 from steadyrl.backends.torch.reader import Reader
-from steadyrl.rewards.combine import Term
-from steadyrl.rewards.functions import BatchReward
-from steadyrl.types import Completion, Group, Problem, Rollout, Sampling, Score
+from steadyrl.core.types import Completion, Group, Problem, Rollout, Sampling, Score
+from steadyrl.loop.rewards.combine import Term
+from steadyrl.loop.rewards.functions import BatchReward
 
 DROPOUT = 0.1  # the usual rate of models that have any
 

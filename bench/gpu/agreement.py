@@ -16,9 +16,9 @@ from typing import Any
 from models import model_folder
 from part import Place, Row, at_most, possible, skipped
 
-from steadyrl.checkpoint import State
-from steadyrl.config import resolve
-from steadyrl.train import Session, one_step, open_session
+from steadyrl.core.config import resolve
+from steadyrl.loop.checkpoint import State
+from steadyrl.loop.train import Session, one_step, open_session
 
 STEPS = 3
 # What all small runs of the check have in common.

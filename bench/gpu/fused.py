@@ -55,9 +55,9 @@ def stages(place: Place) -> Iterator[Row]:
 def sampled(stage: str, device: str) -> dict[str, Any]:
     """Sample twice by a stage; return the tokens, and the seconds of the first call and of a token in the second."""
     from steadyrl.backends.torch import decoder, sampler
-    from steadyrl.config import resolve
-    from steadyrl.train import open_session
-    from steadyrl.types import Sampling
+    from steadyrl.core.config import resolve
+    from steadyrl.core.types import Sampling
+    from steadyrl.loop.train import open_session
 
     path = model_folder(SIZES[device]) / "own"
     fused = f"backend.args.fused={str(stage in ('layers', 'all')).lower()}"

@@ -18,11 +18,11 @@ from models import model_folder
 from part import Place, Row, at_most
 
 from steadyrl.backends.torch.memory import M_MMAP_MAX
-from steadyrl.batch import make_batch
-from steadyrl.config import resolve
-from steadyrl.rollout.collect import collect
-from steadyrl.train import Session, open_session
-from steadyrl.types import Batch
+from steadyrl.core.config import resolve
+from steadyrl.core.types import Batch
+from steadyrl.loop.rollout.collect import collect
+from steadyrl.loop.train import Session, open_session
+from steadyrl.maths.batch import make_batch
 
 MODEL = "7m"
 # Rows, prompts and new tokens: activations of the whole take some gigabytes on a GPU, some hundred megabytes on a CPU.

@@ -16,7 +16,7 @@ import numpy as np
 from agreement import CONFIG
 from part import ROOT, Place, Row, at_most, finished, steadyrl, stopwatch
 
-from steadyrl.rundir import RunDir
+from steadyrl.core.rundir import RunDir
 
 EXAMPLE = "examples/search-grpo.toml"
 CLOCK = ("time", "tokens/per_second", "attempt")  # what no two runs have in common
@@ -57,7 +57,7 @@ def _killed(place: Place, setting: bool) -> Iterator[Row]:
 
 def learning(place: Place) -> Iterator[Row]:
     """Train the example by GRPO for some steps, and see whether it learns."""
-    from steadyrl.report.write import report_view  # after the run, whose memory is its own
+    from steadyrl.show.report.write import report_view  # after the run, whose memory is its own
 
     folder, steps = place.folder / "learning", STEPS[place.device]
     with stopwatch() as seconds:
@@ -78,9 +78,9 @@ def exported(place: Place) -> Iterator[Row]:
     import torch
     from transformers import AutoModelForCausalLM
 
-    from steadyrl import checkpoint
-    from steadyrl.config import resolve
-    from steadyrl.train import open_session
+    from steadyrl.core.config import resolve
+    from steadyrl.loop import checkpoint
+    from steadyrl.loop.train import open_session
 
     folder, policy = place.folder / "exported", place.folder / "policy"
     finished(*_train(place, folder, "run.steps=1", "model.lora_rank=4", "update.learning_rate=1e-2", *QUICK))

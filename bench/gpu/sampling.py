@@ -14,11 +14,11 @@ from part import Place, Row, at_most, possible
 from scipy.stats import chi2
 
 from steadyrl.backends.torch.sampler import warp
-from steadyrl.checkpoint import State
-from steadyrl.config import resolve
-from steadyrl.preflight.parity import TOLERANCES
-from steadyrl.train import Session, one_step, open_session
-from steadyrl.types import Sampling
+from steadyrl.core.config import resolve
+from steadyrl.core.types import Sampling
+from steadyrl.loop.checkpoint import State
+from steadyrl.loop.preflight.parity import TOLERANCES
+from steadyrl.loop.train import Session, one_step, open_session
 
 REQUEST = "put an item into the queue without blocking"
 DRAWS = {"cuda": 16384, "cpu": 4096}

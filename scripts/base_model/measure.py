@@ -8,17 +8,17 @@ import random
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from steadyrl.config import resolve
-from steadyrl.evaluate import evaluate, means
-from steadyrl.tasks.search.stdlib_corpus import is_held_out
-from steadyrl.tasks.search.stdlib_docs import read_entries
-from steadyrl.train import open_session
+from steadyrl.core.config import resolve
+from steadyrl.environments.search.stdlib_corpus import is_held_out
+from steadyrl.environments.search.stdlib_docs import read_entries
+from steadyrl.loop.evaluate import evaluate, means
+from steadyrl.loop.train import open_session
 
 
 def main() -> None:
     """Measure one model folder."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", default="steadyrl/assets/base-model")
+    parser.add_argument("--model", default="steadyrl/backends/base-model")
     args = parser.parse_args()
     session = open_session(resolve({"model": {"path": args.model}, "rewards": {"retrieval": 1.0, "parseable": 0.0}}))
     sampling, metric = session.sampling, session.task.metric

@@ -25,7 +25,7 @@ STAGES = [(1.0, {"found": 0.9, "copy": 0.1})]
 def main() -> None:
     """Load the base model, train, and write the folder."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--start", type=Path, default=Path("steadyrl/assets/base-model"))
+    parser.add_argument("--start", type=Path, default=Path("steadyrl/backends/base-model"))
     parser.add_argument("--out", type=Path, default=Path("examples/search-start"))
     parser.add_argument("--steps", type=int, default=2400)
     parser.add_argument("--rate", type=float, default=2e-3)

@@ -12,9 +12,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from steadyrl.tasks.search.stdlib_corpus import is_held_out, stdlib_corpus
-from steadyrl.tasks.search.stdlib_docs import read_entries
-from steadyrl.tasks.search.words import content_words
+from steadyrl.environments.search.stdlib_corpus import is_held_out, stdlib_corpus
+from steadyrl.environments.search.stdlib_docs import read_entries
+from steadyrl.environments.search.words import content_words
 
 _SKIPPED = {
     "test",

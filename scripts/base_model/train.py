@@ -39,7 +39,7 @@ STAGES = [
 def main() -> None:
     """Build the tokenizer, train, and write the folder."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("steadyrl/assets/base-model"))
+    parser.add_argument("--out", type=Path, default=Path("steadyrl/backends/base-model"))
     parser.add_argument("--steps", type=int, default=1400)
     parser.add_argument("--rate", type=float, default=2e-3)
     parser.add_argument("--seed", type=int, default=0)

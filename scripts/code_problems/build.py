@@ -1,4 +1,4 @@
-"""Write steadyrl/tasks/code/problems.jsonl from the text files beside this script.
+"""Write steadyrl/environments/code/problems.jsonl from the text files beside this script.
 
 A problem there is a line ``= signature level request``, the body, ``! `` lines with a wrong body, and a line ``? `` of
 tests: arguments, and for the first ones, which the prompt shows, the value that a person worked out. The values of

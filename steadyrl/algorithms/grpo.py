@@ -12,12 +12,12 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from steadyrl import advantages, kl, losses
-from steadyrl.batch import mean_of_tokens, sum_of_tokens
-from steadyrl.protocols import Algorithm
-from steadyrl.sections import Section
-from steadyrl.select import drop_unscored, prefer_signal
-from steadyrl.types import Array, Batch, TokenScores
+from steadyrl.core.protocols import Algorithm
+from steadyrl.core.sections import Section
+from steadyrl.core.types import Array, Batch, TokenScores
+from steadyrl.maths import advantages, kl, losses
+from steadyrl.maths.batch import mean_of_tokens, sum_of_tokens
+from steadyrl.maths.select import drop_unscored, prefer_signal
 
 SELECTS = {"all": drop_unscored, "signal": prefer_signal}
 SCALES = {"group": advantages.group_scale, "batch": advantages.batch_scale, "none": advantages.unscaled}

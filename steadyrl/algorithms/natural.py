@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from steadyrl import kl, losses
-from steadyrl.errors import ConfigError
-from steadyrl.protocols import Algorithm, Backend, Differentiable
-from steadyrl.types import Array, Batch, Sampling, TokenScores
+from steadyrl.core.errors import ConfigError
+from steadyrl.core.protocols import Algorithm, Backend, Differentiable
+from steadyrl.core.types import Array, Batch, Sampling, TokenScores
+from steadyrl.maths import kl, losses
 
 PROBE = 0.01  # length of the step that curvature is measured over: far above rounding, far below where it changes
 ENOUGH = 1e-10  # of the squared residual, as a share of the first

@@ -11,13 +11,13 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
-from steadyrl import kl, losses
-from steadyrl.advantages import gae, penalised_rewards, scale_to_unit_std, whiten
-from steadyrl.config import Config
-from steadyrl.protocols import Algorithm, Numbers
-from steadyrl.sections import Section
-from steadyrl.select import drop_unscored
-from steadyrl.types import Array, Batch, TokenScores
+from steadyrl.core.config import Config
+from steadyrl.core.protocols import Algorithm, Numbers
+from steadyrl.core.sections import Section
+from steadyrl.core.types import Array, Batch, TokenScores
+from steadyrl.maths import kl, losses
+from steadyrl.maths.advantages import gae, penalised_rewards, scale_to_unit_std, whiten
+from steadyrl.maths.select import drop_unscored
 
 
 class Settings(Section):

@@ -9,12 +9,12 @@ from typing import Any
 
 from pydantic import Field
 
-from steadyrl.config import Config
-from steadyrl.losses import kl_old_sums, likelihood_loss
-from steadyrl.protocols import Algorithm
-from steadyrl.sections import Section
-from steadyrl.select import best_of_n
-from steadyrl.types import Array, TokenScores
+from steadyrl.core.config import Config
+from steadyrl.core.protocols import Algorithm
+from steadyrl.core.sections import Section
+from steadyrl.core.types import Array, TokenScores
+from steadyrl.maths.losses import kl_old_sums, likelihood_loss
+from steadyrl.maths.select import best_of_n
 
 
 class Settings(Section):

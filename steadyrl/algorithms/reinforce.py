@@ -8,12 +8,12 @@ from functools import partial
 import numpy as np
 from pydantic import Field
 
-from steadyrl.advantages import gae, penalised_rewards, whiten
-from steadyrl.losses import policy_loss
-from steadyrl.protocols import Algorithm
-from steadyrl.sections import Section
-from steadyrl.select import drop_unscored
-from steadyrl.types import Batch
+from steadyrl.core.protocols import Algorithm
+from steadyrl.core.sections import Section
+from steadyrl.core.types import Batch
+from steadyrl.maths.advantages import gae, penalised_rewards, whiten
+from steadyrl.maths.losses import policy_loss
+from steadyrl.maths.select import drop_unscored
 
 
 class Settings(Section):

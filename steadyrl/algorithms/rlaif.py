@@ -15,13 +15,13 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from steadyrl import advantages, kl, losses
 from steadyrl.algorithms.raft import top_k_problems
-from steadyrl.config import Config
-from steadyrl.protocols import Algorithm
-from steadyrl.sections import Section
-from steadyrl.select import drop_unscored
-from steadyrl.types import Array, Batch, TokenScores
+from steadyrl.core.config import Config
+from steadyrl.core.protocols import Algorithm
+from steadyrl.core.sections import Section
+from steadyrl.core.types import Array, Batch, TokenScores
+from steadyrl.maths import advantages, kl, losses
+from steadyrl.maths.select import drop_unscored
 
 
 class Settings(Section):

@@ -7,12 +7,12 @@ from functools import partial
 
 from pydantic import Field
 
-from steadyrl.advantages import at_every_token, leave_one_out, penalised_rewards
-from steadyrl.losses import policy_loss
-from steadyrl.protocols import Algorithm
-from steadyrl.sections import Section
-from steadyrl.select import drop_unscored
-from steadyrl.types import Batch
+from steadyrl.core.protocols import Algorithm
+from steadyrl.core.sections import Section
+from steadyrl.core.types import Batch
+from steadyrl.maths.advantages import at_every_token, leave_one_out, penalised_rewards
+from steadyrl.maths.losses import policy_loss
+from steadyrl.maths.select import drop_unscored
 
 
 class Settings(Section):

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 from pydantic import Field
 
-from steadyrl.advantages import at_every_token, exponential_weights
 from steadyrl.algorithms.raft import likelihood_of_samples
-from steadyrl.protocols import Algorithm
-from steadyrl.sections import Section
-from steadyrl.select import drop_unscored
-from steadyrl.types import Batch
+from steadyrl.core.protocols import Algorithm
+from steadyrl.core.sections import Section
+from steadyrl.core.types import Batch
+from steadyrl.maths.advantages import at_every_token, exponential_weights
+from steadyrl.maths.select import drop_unscored
 
 
 class Settings(Section):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from steadyrl.losses import likelihood_loss
-from steadyrl.protocols import Algorithm
-from steadyrl.sections import Section
-from steadyrl.select import drop_unscored
+from steadyrl.core.protocols import Algorithm
+from steadyrl.core.sections import Section
+from steadyrl.maths.losses import likelihood_loss
+from steadyrl.maths.select import drop_unscored
 
 
 class Settings(Section):

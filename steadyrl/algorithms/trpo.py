@@ -7,14 +7,14 @@ from typing import Any
 
 from pydantic import Field
 
-from steadyrl import losses
 from steadyrl.algorithms.natural import Region, natural_step
 from steadyrl.algorithms.rloo import prepare
-from steadyrl.config import Config
-from steadyrl.protocols import Algorithm
-from steadyrl.sections import Section
-from steadyrl.select import drop_unscored
-from steadyrl.types import Array, TokenScores
+from steadyrl.core.config import Config
+from steadyrl.core.protocols import Algorithm
+from steadyrl.core.sections import Section
+from steadyrl.core.types import Array, TokenScores
+from steadyrl.maths import losses
+from steadyrl.maths.select import drop_unscored
 
 
 class Settings(Section):

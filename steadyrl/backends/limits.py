@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from steadyrl.errors import ModelError
+from steadyrl.core.errors import ModelError
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from steadyrl.sections import Section
+from steadyrl.core.sections import Section
 
 
 class GradientSettings(Section):

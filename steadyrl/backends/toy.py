@@ -17,11 +17,11 @@ from zipfile import BadZipFile
 import numpy as np
 
 from steadyrl.backends import tape
-from steadyrl.batch import loss_arrays, loss_count, loss_stats
-from steadyrl.config import Config
-from steadyrl.errors import CheckpointError
-from steadyrl.protocols import Algorithm, LossFn
-from steadyrl.types import Batch, Completion, Message, Sampling, TokenScores, plain_text
+from steadyrl.core.config import Config
+from steadyrl.core.errors import CheckpointError
+from steadyrl.core.protocols import Algorithm, LossFn
+from steadyrl.core.types import Batch, Completion, Message, Sampling, TokenScores, plain_text
+from steadyrl.maths.batch import loss_arrays, loss_count, loss_stats
 
 ADAM_BETAS, ADAM_EPS = (0.9, 0.999), 1e-8
 _FILE = "toy.npz"

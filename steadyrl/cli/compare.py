@@ -11,13 +11,13 @@ from typing import Annotated, Any
 
 import typer
 
-from steadyrl import config as configs
 from steadyrl.cli.compare_text import show
 from steadyrl.cli.terminal import note
-from steadyrl.config import Config
-from steadyrl.errors import ConfigError
-from steadyrl.rundir import RunDir
-from steadyrl.studies.compare import Options, Watch, compare
+from steadyrl.core import config as configs
+from steadyrl.core.config import Config
+from steadyrl.core.errors import ConfigError
+from steadyrl.core.rundir import RunDir
+from steadyrl.lab.compare.compare import Options, Watch, compare
 
 
 class Decoding(StrEnum):
@@ -75,7 +75,7 @@ def _config(path: Path, overrides: list[str]) -> Config:
 
 
 def _write(folder: Path) -> None:
-    from steadyrl.report.compare import write_comparison  # matplotlib takes a second to load
+    from steadyrl.show.report.compare import write_comparison  # matplotlib takes a second to load
 
     note(f"report: {write_comparison(folder)}")
 

@@ -14,11 +14,11 @@ import typer
 
 from steadyrl.cli.doctor_text import show, show_difference
 from steadyrl.cli.terminal import note
+from steadyrl.core.errors import SteadyError
 from steadyrl.doctor.causes import as_record as as_finding
 from steadyrl.doctor.causes import tree
 from steadyrl.doctor.differ import differ, sentences
 from steadyrl.doctor.examine import Diagnosis, diagnose_all
-from steadyrl.errors import SteadyError
 
 HEALTHY, SICK, UNREADABLE, TOO_LITTLE = 0, 1, 2, 3  # exit codes
 UNBROKEN = 100_000  # characters
@@ -132,6 +132,6 @@ def _show(diagnoses: list[Diagnosis], full: bool) -> None:
 
 
 def _write(diagnoses: list[Diagnosis], folder: Path) -> None:
-    from steadyrl.report.diagnosis import write_diagnosis  # matplotlib takes a second to load
+    from steadyrl.show.report.diagnosis import write_diagnosis  # matplotlib takes a second to load
 
     note(f"report: {write_diagnosis(diagnoses, folder)}")

@@ -9,11 +9,11 @@ from rich.padding import Padding
 from rich.text import Text
 
 from steadyrl.cli import text_plot
+from steadyrl.core.types import Finding
 from steadyrl.doctor.causes import Placed, tree
 from steadyrl.doctor.deciding import deciding_series
 from steadyrl.doctor.examine import BY_NAME, CHECKS, Diagnosis
 from steadyrl.doctor.series import Run
-from steadyrl.types import Finding
 
 STYLES = {"critical": "bold red", "warning": "bold yellow", "info": "bold cyan"}
 VERDICTS = {"healthy": "bold green", "sick": "bold red", "too little to judge": "bold yellow"}

@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
-from steadyrl import plugins
 from steadyrl.cli.metrics import TABLES, metrics_command
 from steadyrl.cli.terminal import note, printable
-from steadyrl.errors import ConfigError
-from steadyrl.rundir import RunDir
+from steadyrl.core import plugins
+from steadyrl.core.errors import ConfigError
+from steadyrl.core.rundir import RunDir
 
 RunPath = Annotated[Path, typer.Argument(help="a run directory")]
 
@@ -42,8 +42,8 @@ def export_command(
         for run in runs:
             metrics_command(run, str(to))
         return
-    from steadyrl.export.joined import export_joined
-    from steadyrl.export.model import DEFAULT_FOLDER, export
+    from steadyrl.integrations.export.joined import export_joined
+    from steadyrl.integrations.export.model import DEFAULT_FOLDER, export
 
     opened = [RunDir.open(run) for run in runs]
     if len(opened) > 1 and to is None:
@@ -61,7 +61,7 @@ def serve_command(
     folder: Annotated[Path | None, typer.Option(help="where the policy was exported; RUN/export if not given")] = None,
 ) -> None:
     """Print the commands that serve an exported policy with vLLM, transformers or llama.cpp."""
-    from steadyrl.export.serve import serve_lines
+    from steadyrl.integrations.export.serve import serve_lines
 
     for line in serve_lines(RunDir.open(run), None if folder is None else Path(os.path.expanduser(folder))):
         print(printable(line))

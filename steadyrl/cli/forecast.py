@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from steadyrl.cli.terminal import note
-from steadyrl.rundir import RunDir
-from steadyrl.studies.forecast import NOMINAL, finished_beside, forecast_run, require_values, score_name, widths_on
+from steadyrl.core.rundir import RunDir
+from steadyrl.lab.forecast import NOMINAL, finished_beside, forecast_run, require_values, score_name, widths_on
 
 
 def forecast_command(

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import typer
 
 from steadyrl.cli.terminal import note
-from steadyrl.counting.interrupts import SIGNALS, is_at_once
+from steadyrl.core.counting.interrupts import SIGNALS, is_at_once
 
 
 class Interrupts:

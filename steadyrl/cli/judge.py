@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from steadyrl import config as configs
-from steadyrl import plugins
 from steadyrl.cli.terminal import note, printable
-from steadyrl.config import Config
-from steadyrl.errors import ConfigError
-from steadyrl.evaluate import pick_heldout
-from steadyrl.rewards.judge.settings import JudgeSettings
-from steadyrl.rundir import write_json, write_text
+from steadyrl.core import config as configs
+from steadyrl.core import plugins
+from steadyrl.core.config import Config
+from steadyrl.core.errors import ConfigError
+from steadyrl.core.rundir import write_json, write_text
+from steadyrl.loop.evaluate import pick_heldout
+from steadyrl.loop.rewards.judge.settings import JudgeSettings
 
 if TYPE_CHECKING:
-    from steadyrl.rewards.judge.agreement import Estimate
-    from steadyrl.rewards.judge.calibration import Calibration
+    from steadyrl.loop.rewards.judge.agreement import Estimate
+    from steadyrl.loop.rewards.judge.calibration import Calibration
 
 _FEW = 20  # problems, below which the intervals are too narrow
 
@@ -35,7 +35,7 @@ def judge_command(
     report: Annotated[Path | None, typer.Option(help="also write judge.md and judge.json into this folder")] = None,
 ) -> None:
     """Compare the judge with the task's own tests on known answers; measure its consistency, biases and cost."""
-    from steadyrl.rewards.judge.calibration import calibrate
+    from steadyrl.loop.rewards.judge.calibration import calibrate
 
     settings = configs.load(config, overrides or [])
     task = plugins.open_task(settings.task.name, settings.task.args, settings.run.seed)

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import typer
 
-from steadyrl.errors import ConfigError, require_posix
-from steadyrl.launchers.command import Launcher, choose
-from steadyrl.studies.file import Launch
+from steadyrl.core.errors import ConfigError, require_posix
+from steadyrl.lab.launchers.command import Launcher, choose
+from steadyrl.lab.study.file import Launch
 
 LAUNCHER = typer.Option("--launcher", help="where runs are made: processes, ray, slurm, or an import path")
 LAUNCHER_ARGS = typer.Option("--launcher-args", help="a setting of the launcher, as gpus=1; as many as you like")

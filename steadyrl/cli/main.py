@@ -19,7 +19,7 @@ import typer
 from typer.core import TyperGroup
 
 from steadyrl.cli.terminal import printable
-from steadyrl.errors import ConfigError, SteadyError, users_errors
+from steadyrl.core.errors import ConfigError, SteadyError, users_errors
 
 INTERRUPTED = 130  # exit code
 _LONGEST_ERROR = 2000  # characters

@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 
 from steadyrl.cli.terminal import printable
-from steadyrl.errors import ConfigError
-from steadyrl.rundir import RunDir
-from steadyrl.trackers.follow import Follower, sent_until
-from steadyrl.trackers.table import write_csv, write_parquet
-from steadyrl.trackers.tracked import require_trackers
+from steadyrl.core.errors import ConfigError
+from steadyrl.core.rundir import RunDir
+from steadyrl.integrations.trackers.follow import Follower, sent_until
+from steadyrl.integrations.trackers.table import write_csv, write_parquet
+from steadyrl.integrations.trackers.tracked import require_trackers
 
 TABLES = {"csv": write_csv, "parquet": write_parquet}
 

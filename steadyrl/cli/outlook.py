@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from steadyrl.errors import SteadyError
-from steadyrl.rundir import RunDir
-from steadyrl.studies.forecast import finished_beside, forecast_run, score_name, widths_on
+from steadyrl.core.errors import SteadyError
+from steadyrl.core.rundir import RunDir
+from steadyrl.lab.forecast import finished_beside, forecast_run, score_name, widths_on
 
 
 class Outlook:

@@ -9,10 +9,10 @@ from typing import Annotated
 
 import typer
 
-from steadyrl import config as configs
 from steadyrl.cli.terminal import note, printable
-from steadyrl.preflight.run import fails, finding_lines, preflight, summary_line
-from steadyrl.train import open_session
+from steadyrl.core import config as configs
+from steadyrl.loop.preflight.run import fails, finding_lines, preflight, summary_line
+from steadyrl.loop.train import open_session
 
 
 def preflight_command(

@@ -14,10 +14,10 @@ from rich.table import Table
 from rich.text import Text
 
 from steadyrl.cli.terminal import note, printable
+from steadyrl.core.metrics import describe
 from steadyrl.doctor.live import Change
-from steadyrl.metrics import describe
-from steadyrl.report.actions import describe_action
-from steadyrl.rewards.functions import TAKEN
+from steadyrl.loop.rewards.functions import TAKEN
+from steadyrl.show.report.actions import describe_action
 
 # (metric, heading), in the order shown; metrics that a run does not measure are left out.
 _SHOWN = (

@@ -9,9 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from steadyrl.cli.terminal import near, printable
-from steadyrl.errors import ConfigError
-from steadyrl.rundir import RunDir
-from steadyrl.types import DECODINGS
+from steadyrl.core.errors import ConfigError
+from steadyrl.core.rundir import RunDir
+from steadyrl.core.types import DECODINGS
 
 LOSS_COLUMNS = (  # of the epoch table
     "loss",
@@ -40,14 +40,14 @@ def report_command(
             raise ConfigError(f"--to {to}: the report of one run is in its own report/; leave --to out, and copy that")
         show_report(RunDir.open(runs[0]))
         return
-    from steadyrl.report.overlay import write_overlay  # matplotlib takes a second to load
+    from steadyrl.show.report.overlay import write_overlay  # matplotlib takes a second to load
 
     print(f"report: {write_overlay([RunDir.open(run) for run in runs], to or Path('overlay'))}")
 
 
 def show_report(run: RunDir) -> None:
     """Write the report and print the summary."""
-    from steadyrl.report.write import write_report  # matplotlib takes a second to load
+    from steadyrl.show.report.write import write_report  # matplotlib takes a second to load
 
     folder = write_report(run.path)
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
@@ -60,7 +60,7 @@ def show_report(run: RunDir) -> None:
 
 def epoch_lines(table: dict[str, Any] | None) -> list[str]:
     """Return the epoch table and its checklist as lines for a terminal, or nothing if a run has none."""
-    from steadyrl.report.epochs import shown_epochs
+    from steadyrl.show.report.epochs import shown_epochs
 
     shown = shown_epochs(table)
     if shown is None:

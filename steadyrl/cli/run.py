@@ -10,17 +10,17 @@ from typing import Annotated, Any
 
 import typer
 
-from steadyrl import launch
 from steadyrl.backends.fsdp import torchrun
 from steadyrl.backends.fsdp.plugin import follow
 from steadyrl.cli.interrupts import interruptible
 from steadyrl.cli.outlook import Outlook
 from steadyrl.cli.progress import Progress
 from steadyrl.cli.terminal import near, note, printable
-from steadyrl.counting.count import heard_by
-from steadyrl.errors import ConfigError
-from steadyrl.rundir import RunDir
-from steadyrl.train import Watch
+from steadyrl.core.counting.count import heard_by
+from steadyrl.core.errors import ConfigError
+from steadyrl.core.rundir import RunDir
+from steadyrl.loop import launch
+from steadyrl.loop.train import Watch
 
 
 def train_command(

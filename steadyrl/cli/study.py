@@ -15,9 +15,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from steadyrl.cli.interrupts import interruptible
 from steadyrl.cli.launcher import LAUNCHER, LAUNCHER_ARGS, chosen
 from steadyrl.cli.terminal import near, note, printable
-from steadyrl.config import Config, in_steps
-from steadyrl.studies.plan import Job, read_study, unnamed_rewards
-from steadyrl.studies.study import Event, Follow, make_one, run_study
+from steadyrl.core.config import Config, in_steps
+from steadyrl.lab.study.plan import Job, read_study, unnamed_rewards
+from steadyrl.lab.study.study import Event, Follow, make_one, run_study
 
 app = typer.Typer(help="Run a study: experiments that change one thing each, and what they answer.")
 _FILE = typer.Argument(help="a study file; see studies/", metavar="STUDY.toml")
@@ -80,7 +80,7 @@ def report_command(
     to: Annotated[Path | None, typer.Option(help="where to write it; the study's folder by default")] = None,
 ) -> None:
     """Write report.md, its pictures and one page of curves, from the runs that are there; print the verdicts."""
-    from steadyrl.report.study import write_study  # matplotlib takes a second to load
+    from steadyrl.show.report.study import write_study  # matplotlib takes a second to load
 
     written, rows = write_study(read_study(study, quick, seeds), folder, to)
     for row in rows:

@@ -9,13 +9,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from steadyrl import config as configs
-from steadyrl import plugins
 from steadyrl.cli.terminal import printable
-from steadyrl.evaluate import evaluate_rules, means, pick_heldout
-from steadyrl.preflight.run import finding_lines
-from steadyrl.protocols import Task
-from steadyrl.tasks.check import check_task, terms_to_check
+from steadyrl.core import config as configs
+from steadyrl.core import plugins
+from steadyrl.core.protocols import Task
+from steadyrl.loop.evaluate import evaluate_rules, means, pick_heldout
+from steadyrl.loop.preflight.run import finding_lines
+from steadyrl.loop.tasks.check import check_task, terms_to_check
 
 _RULE_WIDTH = 16  # characters of a rule's name in a line
 

@@ -6,7 +6,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from steadyrl.errors import printable as printable  # where the commands find it
+from steadyrl.core.errors import printable as printable  # where the commands find it
 
 
 def near(path: Path) -> Path:

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from steadyrl.config import Config, dump, resolve
+from steadyrl.core.config import Config, dump, resolve
+from steadyrl.core.errors import ConfigError
 from steadyrl.doctor.readers.spelling import flat_settings, typed
-from steadyrl.errors import ConfigError
 
 
 @dataclass(frozen=True)

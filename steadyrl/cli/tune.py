@@ -7,14 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
-from steadyrl import config as configs
 from steadyrl.cli.interrupts import interruptible
 from steadyrl.cli.launcher import LAUNCHER, LAUNCHER_ARGS, chosen
 from steadyrl.cli.terminal import near, note
-from steadyrl.errors import ConfigError
-from steadyrl.studies.claim import awaited
-from steadyrl.studies.tune import CLAIMS, Follow, Options, Space, tune
-from steadyrl.studies.tune_together import tune_together
+from steadyrl.core import config as configs
+from steadyrl.core.errors import ConfigError
+from steadyrl.lab.tune.claim import awaited
+from steadyrl.lab.tune.tune import CLAIMS, Follow, Options, Space, tune
+from steadyrl.lab.tune.tune_together import tune_together
 
 
 def tune_command(
@@ -48,7 +48,7 @@ def tune_command(
         note("stopped; go on with the same command")
         raise typer.Exit(130)
     _show(result)
-    from steadyrl.report.tune import write_tune  # matplotlib takes a second to load
+    from steadyrl.show.report.tune import write_tune  # matplotlib takes a second to load
 
     with awaited(folder / CLAIMS / "result"):
         print(f"report: {near(write_tune(folder))}")

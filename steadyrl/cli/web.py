@@ -11,8 +11,8 @@ from typing import Annotated
 
 import typer
 
-from steadyrl import plugins
 from steadyrl.cli.terminal import note, printable
+from steadyrl.core import plugins
 
 LOCAL = "127.0.0.1"
 
@@ -27,7 +27,7 @@ def web_command(
     """Show runs, rollouts and findings in the browser, live while they are written. Ctrl-C ends it."""
     for package in ("starlette", "uvicorn"):
         plugins.require(package)
-    from steadyrl.web.serve import serve  # needs the extra
+    from steadyrl.show.web.serve import serve  # needs the extra
 
     if host != LOCAL and not token:
         note(f"anybody who reaches {host} can read these runs: the page asks for no token")

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from steadyrl.core.types import Finding
 from steadyrl.doctor.check import Check
-from steadyrl.types import Finding
 
 SEVERITIES = ("critical", "warning", "info")
 NO_STEP = -1  # of a finding that holds for the run as a whole: before every step

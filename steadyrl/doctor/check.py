@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from steadyrl.core.types import Finding, Severity
 from steadyrl.doctor.remedies import CHANGES, Times, Value, multiple
 from steadyrl.doctor.series import Run
-from steadyrl.types import Finding, Severity
 
 FEWEST_ROWS = 6  # that a course is told from, however many steps each of them averages
 WORDS = ("needs", "shows", "follows", "moves", "change")  # in the files: words with spaces between

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from steadyrl.core.types import Finding
 from steadyrl.doctor.check import Check
 from steadyrl.doctor.series import Run, Series
-from steadyrl.types import Finding
 
 ONLY_SIGNED = ("negative_kl",)  # estimators that cannot be negative would show nothing of it
 NAME = re.compile(r"[\w/.-]*\w")

@@ -11,6 +11,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from steadyrl.core.errors import RunError
+from steadyrl.core.types import Finding
 from steadyrl.doctor.causes import arrange
 from steadyrl.doctor.check import Check
 from steadyrl.doctor.names.identify import holds_known_metric, identify
@@ -20,8 +22,6 @@ from steadyrl.doctor.statistics.levels import measure
 from steadyrl.doctor.statistics.repeats import without_repeats
 from steadyrl.doctor.statistics.signals import BLOCKS, trend
 from steadyrl.doctor.suspicion import suspicion
-from steadyrl.errors import RunError
-from steadyrl.types import Finding
 
 # The modules with the records. Of findings that are equally bad and equally old, what brings others about comes first.
 MODULES = (

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from steadyrl.core.types import Finding
 from steadyrl.doctor.causes import SEVERITIES, as_record
 from steadyrl.doctor.checks.form import ENDS
 from steadyrl.doctor.examine import examine
@@ -20,7 +21,6 @@ from steadyrl.doctor.names.identify import identify
 from steadyrl.doctor.readers.completions import JsonTexts, step_files
 from steadyrl.doctor.readers.spelling import number
 from steadyrl.doctor.series import Column, RawLog, Written
-from steadyrl.types import Finding
 
 EVERY = 20  # steps; bench/results/doctor_speed.json has what that costs
 POINTS = 2000  # kept of each metric; from then on every second one, then every fourth

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from steadyrl.core.types import Finding
 from steadyrl.doctor.series import Run
 from steadyrl.doctor.statistics.readings import learns, number
-from steadyrl.types import Finding
 
 MOSTLY = 0.5  # of the rows
 CUT = 0.15  # share of the completions

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from steadyrl.core.errors import ConfigError, MissingExtraError
+from steadyrl.core.rundir import append_line
+from steadyrl.core.types import Finding
 from steadyrl.doctor.live import Change, LiveDoctor, Seen
 from steadyrl.doctor.readers.spelling import flat_settings
 from steadyrl.doctor.series import Written
-from steadyrl.errors import ConfigError, MissingExtraError
-from steadyrl.rundir import append_line
-from steadyrl.types import Finding
 
 try:
     import torch

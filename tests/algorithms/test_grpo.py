@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from steadyrl.algorithms import grpo
-from steadyrl.batch import loss_arrays, loss_count, take_rows
-from steadyrl.config import validate
-from steadyrl.errors import ConfigError, DataError
-from steadyrl.rundir import RunDir
-from steadyrl.train import Watch, train
-from steadyrl.types import Batch, Score, TokenScores
+from steadyrl.core.config import validate
+from steadyrl.core.errors import ConfigError, DataError
+from steadyrl.core.rundir import RunDir
+from steadyrl.core.types import Batch, Score, TokenScores
+from steadyrl.loop.train import Watch, train
+from steadyrl.maths.batch import loss_arrays, loss_count, take_rows
 
 # Two groups of two rows; two completion tokens each, but the last row has one.
 MASK = np.array([[0, 1, 1], [0, 1, 1], [0, 1, 1], [0, 1, 0]], bool)

@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 
 from steadyrl.algorithms import ppo
-from steadyrl.batch import loss_arrays
-from steadyrl.errors import ConfigError
-from steadyrl.rundir import RunDir
-from steadyrl.train import train
-from steadyrl.types import Batch, TokenScores
+from steadyrl.core.errors import ConfigError
+from steadyrl.core.rundir import RunDir
+from steadyrl.core.types import Batch, TokenScores
+from steadyrl.loop.train import train
+from steadyrl.maths.batch import loss_arrays
 
 
 def built(**settings):

@@ -4,14 +4,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from steadyrl import plugins
-from steadyrl.batch import loss_arrays, take_rows
-from steadyrl.config import resolve, validate
-from steadyrl.errors import ConfigError
-from steadyrl.metrics import batch_metrics
-from steadyrl.rundir import RunDir
-from steadyrl.train import Watch, train
-from steadyrl.types import Batch, Score, TokenScores
+from steadyrl.core import plugins
+from steadyrl.core.config import resolve, validate
+from steadyrl.core.errors import ConfigError
+from steadyrl.core.metrics import batch_metrics
+from steadyrl.core.rundir import RunDir
+from steadyrl.core.types import Batch, Score, TokenScores
+from steadyrl.loop.train import Watch, train
+from steadyrl.maths.batch import loss_arrays, take_rows
 from tests import needs
 
 # Two groups of three rows; two completion tokens each, but the last row has one.

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from steadyrl.algorithms import reinforce, rloo
-from steadyrl.batch import loss_arrays
-from steadyrl.rundir import RunDir
-from steadyrl.train import train
-from steadyrl.types import Batch, TokenScores
+from steadyrl.core.rundir import RunDir
+from steadyrl.core.types import Batch, TokenScores
+from steadyrl.loop.train import train
+from steadyrl.maths.batch import loss_arrays
 
 # A group of three rows; two completion tokens each, but the last row has one.
 MASK = np.array([[0, 1, 1], [0, 1, 1], [0, 1, 0]], bool)

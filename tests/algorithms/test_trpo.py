@@ -5,15 +5,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from steadyrl import config
 from steadyrl.algorithms.natural import Region, conjugate_gradient, curvature_loss, natural_step
 from steadyrl.algorithms.trpo import surrogate_loss
-from steadyrl.batch import make_batch
-from steadyrl.checkpoint import State
-from steadyrl.errors import ConfigError
-from steadyrl.metrics import Clock
-from steadyrl.rundir import RunDir
-from steadyrl.train import gather, one_step, open_session, train
+from steadyrl.core import config
+from steadyrl.core.errors import ConfigError
+from steadyrl.core.metrics import Clock
+from steadyrl.core.rundir import RunDir
+from steadyrl.loop.checkpoint import State
+from steadyrl.loop.train import gather, one_step, open_session, train
+from steadyrl.maths.batch import make_batch
 
 
 def test_conjugate_gradients_solve_a_system_of_two_by_hand():

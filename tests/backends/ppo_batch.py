@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 
 from steadyrl.algorithms import ppo
-from steadyrl.batch import make_batch
-from steadyrl.rollout.collect import collect
-from steadyrl.types import Problem, Sampling
+from steadyrl.core.types import Problem, Sampling
+from steadyrl.loop.rollout.collect import collect
+from steadyrl.maths.batch import make_batch
 
 SETTINGS = ppo.Settings(
     entropy_coef=0.02, whiten_advantages=False, clip_value=5.0, value_start="zero", value_learning_rate=0

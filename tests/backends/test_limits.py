@@ -1,7 +1,7 @@
 import pytest
 
 from steadyrl.backends.limits import require_room
-from steadyrl.errors import ModelError
+from steadyrl.core.errors import ModelError
 
 
 def test_a_text_beyond_the_positions_is_refused_with_what_would_help():

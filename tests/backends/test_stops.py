@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from steadyrl import config
 from steadyrl.backends.toy import ToyBackend
-from steadyrl.errors import ConfigError
-from steadyrl.rollout.collect import collect
-from steadyrl.rollout.episode import text_of
-from steadyrl.types import Problem, Sampling
+from steadyrl.core import config
+from steadyrl.core.errors import ConfigError
+from steadyrl.core.types import Problem, Sampling
+from steadyrl.loop.rollout.collect import collect
+from steadyrl.loop.rollout.episode import text_of
 from tests import needs
 from tests.rounding import NATS
 

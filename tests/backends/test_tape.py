@@ -3,7 +3,7 @@ import pytest
 
 from steadyrl.algorithms import ppo
 from steadyrl.backends import tape
-from steadyrl.types import TokenScores
+from steadyrl.core.types import TokenScores
 from tests import needs
 
 SHAPE = (2, 3)

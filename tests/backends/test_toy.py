@@ -7,10 +7,10 @@ from scipy.special import log_softmax, softmax
 
 from steadyrl.algorithms import ppo
 from steadyrl.backends.toy import ToyBackend, truncation
-from steadyrl.batch import loss_arrays, make_batch
-from steadyrl.errors import CheckpointError
-from steadyrl.rollout.collect import collect
-from steadyrl.types import Problem, Sampling, TokenScores
+from steadyrl.core.errors import CheckpointError
+from steadyrl.core.types import Problem, Sampling, TokenScores
+from steadyrl.loop.rollout.collect import collect
+from steadyrl.maths.batch import loss_arrays, make_batch
 
 ALGORITHM = ppo.build(
     ppo.Settings(entropy_coef=0.03, whiten_advantages=False, value_start="zero", value_learning_rate=0)

@@ -71,7 +71,7 @@ def test_false_alarms_are_counted_per_thousand_healthy_steps(scoring):
 
 
 def test_a_stored_run_becomes_a_run_directory_again(store, tmp_path):
-    from steadyrl.rundir import RunDir
+    from steadyrl.core.rundir import RunDir
 
     records = [
         {"step": 0, "attempt": 0, "time/step": 1.5, "a": 0.1234567, "b": math.nan, "c": None},

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from steadyrl.config import resolve
+from steadyrl.core.config import resolve
 from tests import needs
 
 GPU = Path(__file__).parents[2] / "bench" / "gpu"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from steadyrl.config import resolve
+from steadyrl.core.config import resolve
 from tests import needs
 
 torch = needs.package("torch")

@@ -12,7 +12,7 @@ from bench.campaign import configs, data_files, judges, kinds, logs, run_files
 from bench.campaign.child import Fault, in_child
 from bench.campaign.killer import KILLS, Killer, _train, traces
 from bench.campaign.trial import command, refused_or_done
-from steadyrl.rundir import RunDir
+from steadyrl.core.rundir import RunDir
 
 ROOT = Path(__file__).parents[2]
 

@@ -8,10 +8,11 @@ import sys
 import pytest
 from rich.console import Console
 
-from steadyrl import config, record
 from steadyrl.cli import compare_text
 from steadyrl.cli.main import main
-from steadyrl.train import open_session, train
+from steadyrl.core import config
+from steadyrl.loop import record
+from steadyrl.loop.train import open_session, train
 
 CONFIG = """
 [run]

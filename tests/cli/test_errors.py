@@ -399,7 +399,7 @@ def test_a_reward_that_always_fails_is_named_with_what_it_raised(steadyrl, here)
 @pytest.mark.parametrize("method", ["__init__", "problems", "rewards"])
 def test_what_a_users_task_raises_is_one_line_with_its_place(steadyrl, here, arguments, method):
     module = here / f"users_{method.strip('_')}_task.py"
-    text = "from steadyrl.tasks.prompts import PromptsTask\nclass Own(PromptsTask):\n"
+    text = "from steadyrl.loop.tasks.prompts import PromptsTask\nclass Own(PromptsTask):\n"
     module.write_text(text + f"    def {method}(self, *args):\n        raise LookupError('no index')\n")
     code, _, stderr = steadyrl(*arguments, "config.toml", f"task.name={module.stem}:Own")
     place = f"{module}, line 4, in {method}"

@@ -5,8 +5,9 @@ import sys
 
 import pytest
 
-from steadyrl import config, launch
 from steadyrl.cli.main import main
+from steadyrl.core import config
+from steadyrl.loop import launch
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from steadyrl.cli.main import main
-from steadyrl.rewards.judge.calibration import INJECTION
+from steadyrl.loop.rewards.judge.calibration import INJECTION
 from tests import judge_server as servers
 from tests import needs
 from tests.judge_server import judge_server

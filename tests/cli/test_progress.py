@@ -3,9 +3,9 @@ import io
 from rich.console import Console
 
 from steadyrl.cli.progress import Progress
-from steadyrl.counting.count import heard_by, tell
+from steadyrl.core.counting.count import heard_by, tell
+from steadyrl.core.types import Finding
 from steadyrl.doctor.live import Change
-from steadyrl.types import Finding
 
 RECORD = {
     "step": 29,

@@ -4,9 +4,10 @@ import sys
 
 import pytest
 
-from steadyrl import config, record
 from steadyrl.cli.main import main
-from steadyrl.train import open_session, train
+from steadyrl.core import config
+from steadyrl.loop import record
+from steadyrl.loop.train import open_session, train
 
 CONFIG = """
 [run]

@@ -5,13 +5,13 @@ from dataclasses import asdict, replace
 import pytest
 from pydantic import TypeAdapter
 
-from steadyrl.autopilot.knobs import MOVES
+from steadyrl.core.types import Finding
 from steadyrl.doctor.causes import arrange, tree
 from steadyrl.doctor.check import RECORDS, Check
 from steadyrl.doctor.examine import BY_NAME, CHECKS
 from steadyrl.doctor.remedies import CHANGES
 from steadyrl.doctor.series import Traits
-from steadyrl.types import Finding
+from steadyrl.loop.autopilot.knobs import MOVES
 
 WRITTEN = TypeAdapter(Check)
 

@@ -2,10 +2,10 @@
 
 import numpy as np
 
+from steadyrl.core.types import Finding
 from steadyrl.doctor.deciding import deciding_series, envelope, thinned
 from steadyrl.doctor.examine import BY_NAME
 from steadyrl.doctor.series import Run, Series
-from steadyrl.types import Finding
 
 
 def series(quantity, source, estimator="", values=(1.0, 2.0)):

@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from steadyrl.core.errors import RunError
 from steadyrl.doctor import checks as room
 from steadyrl.doctor.causes import tree
 from steadyrl.doctor.check import Check
 from steadyrl.doctor.examine import CHECKS, diagnose, examine
 from steadyrl.doctor.names.traits import traits
 from steadyrl.doctor.series import Run, Series
-from steadyrl.errors import RunError
 
 sys.path.insert(0, str(Path(__file__).parent))
 import logs

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from steadyrl.core.rundir import RunDir, append_line, read_lines
 from steadyrl.doctor.live import GONE, LiveDoctor
-from steadyrl.rundir import RunDir, append_line, read_lines
 
 sys.path.insert(0, str(Path(__file__).parent))
 import logs

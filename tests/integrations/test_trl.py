@@ -13,7 +13,7 @@ needs.package("accelerate")
 
 import torch  # noqa: E402
 
-from steadyrl.errors import ConfigError  # noqa: E402
+from steadyrl.core.errors import ConfigError  # noqa: E402
 from steadyrl.integrations.trl import DoctorCallback, passes_agree, read_batch, texts, vocabulary_size  # noqa: E402
 
 TOKENS, STEPS = 50, 40

@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from steadyrl import config as configs
-from steadyrl import plugins
 from steadyrl.backends.fsdp.ranks import Ranks, joined
 from steadyrl.backends.fsdp.worker import Worker
 from steadyrl.backends.limits import require_room
-from steadyrl.config import Config
-from steadyrl.errors import RankError, exception_line
-from steadyrl.protocols import Algorithm, LossFn, Stats
-from steadyrl.types import Batch, Completion, Sampling, TokenScores
+from steadyrl.core import config as configs
+from steadyrl.core import plugins
+from steadyrl.core.config import Config
+from steadyrl.core.errors import RankError, exception_line
+from steadyrl.core.protocols import Algorithm, LossFn, Stats
+from steadyrl.core.types import Batch, Completion, Sampling, TokenScores
 
 log = logging.getLogger(__name__)
 _WORK: dict[str, Callable[..., Any]] = {

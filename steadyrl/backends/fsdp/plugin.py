@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from steadyrl import plugins
 from steadyrl.backends.fsdp.settings import FsdpSettings
 from steadyrl.backends.fsdp.torchrun import noted, place
-from steadyrl.config import Config
-from steadyrl.errors import ConfigError
-from steadyrl.protocols import Algorithm
+from steadyrl.core import plugins
+from steadyrl.core.config import Config
+from steadyrl.core.errors import ConfigError
+from steadyrl.core.protocols import Algorithm
 
 if TYPE_CHECKING:
     from steadyrl.backends.fsdp.backend import FsdpBackend

@@ -25,7 +25,7 @@ from torch._C._distributed_c10d import HashStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from steadyrl.backends.fsdp.torchrun import Handler, Noted, Place, noted, place
-from steadyrl.errors import ConfigError, RankError
+from steadyrl.core.errors import ConfigError, RankError
 
 log = logging.getLogger(__name__)
 

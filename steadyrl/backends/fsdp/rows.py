@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from steadyrl.batch import micro_batches, take_rows
-from steadyrl.types import Batch
+from steadyrl.core.types import Batch
+from steadyrl.maths.batch import micro_batches, take_rows
 
 
 def neighbours(rows: int, ranks: int) -> list[np.ndarray]:

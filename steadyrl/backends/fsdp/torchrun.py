@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
-from steadyrl.counting.interrupts import SIGNALS
-from steadyrl.errors import ConfigError
+from steadyrl.core.counting.interrupts import SIGNALS
+from steadyrl.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from steadyrl.config import Config
+    from steadyrl.core.config import Config
 
 NAME = "fsdp"  # of the backend whose ranks work together
 Handler = Callable[[int, FrameType | None], Any] | int | None

@@ -23,11 +23,11 @@ from steadyrl.backends.torch.backend import Measured, TorchBackend
 from steadyrl.backends.torch.device import lower_precision
 from steadyrl.backends.torch.masters import cosine_of, products_with_momentum, totals_of
 from steadyrl.backends.torch.reader import Reader
-from steadyrl.batch import loss_count, loss_stats, take_rows
-from steadyrl.config import Config
-from steadyrl.errors import ModelError
-from steadyrl.protocols import Algorithm, LossFn, Stats
-from steadyrl.types import Batch, Completion, Sampling, TokenScores
+from steadyrl.core.config import Config
+from steadyrl.core.errors import ModelError
+from steadyrl.core.protocols import Algorithm, LossFn, Stats
+from steadyrl.core.types import Batch, Completion, Sampling, TokenScores
+from steadyrl.maths.batch import loss_count, loss_stats, take_rows
 
 
 class Worker:

@@ -16,11 +16,11 @@ from typing import Any
 from steadyrl.backends.huggingface.folder import BASE_MODEL, INDEX, check_files, files_of, open_folder, reading
 from steadyrl.backends.huggingface.portable import POLICY, check_readable, damaged
 from steadyrl.backends.huggingface.tokenizer import HFTokenizer
-from steadyrl.config import Config
-from steadyrl.errors import ModelError
-from steadyrl.plugins import require
-from steadyrl.rundir import parse_json
-from steadyrl.sections import ModelSection, SamplingSection
+from steadyrl.core.config import Config
+from steadyrl.core.errors import ModelError
+from steadyrl.core.plugins import require
+from steadyrl.core.rundir import parse_json
+from steadyrl.core.sections import ModelSection, SamplingSection
 
 # Writes whole weights and the tokenizer of (a model, its adapter's folder, where to write).
 Merge = Callable[[ModelSection, Path, Path], HFTokenizer]

@@ -13,9 +13,9 @@ import jinja2
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError, safe_open
 
-from steadyrl.errors import ModelError, exception_line
-from steadyrl.plugins import require
-from steadyrl.sections import ModelSection
+from steadyrl.core.errors import ModelError, exception_line
+from steadyrl.core.plugins import require
+from steadyrl.core.sections import ModelSection
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from steadyrl.errors import CheckpointError
+from steadyrl.core.errors import CheckpointError
 
 POLICY = "policy"  # the model folder in a checkpoint
 PROBE = "probe.json"

@@ -14,9 +14,9 @@ from typing import Any
 import jinja2
 import numpy as np
 
-from steadyrl.errors import ModelError
-from steadyrl.sections import ModelSection
-from steadyrl.types import TAG, Message, outline, plain_text
+from steadyrl.core.errors import ModelError
+from steadyrl.core.sections import ModelSection
+from steadyrl.core.types import TAG, Message, outline, plain_text
 
 log = logging.getLogger(__name__)
 

@@ -26,10 +26,10 @@ from steadyrl.backends.mlx.likelihood import at_chosen, chosen_logprobs, chunks,
 from steadyrl.backends.mlx.network import Network, has_values, values
 from steadyrl.backends.mlx.sampler import sample
 from steadyrl.backends.stops import StopStrings
-from steadyrl.batch import loss_arrays, loss_count, loss_stats, micro_batches, take_rows
-from steadyrl.config import Config
-from steadyrl.protocols import Algorithm, Gradient, LossFn, Stats
-from steadyrl.types import Batch, Completion, Sampling, TokenScores
+from steadyrl.core.config import Config
+from steadyrl.core.protocols import Algorithm, Gradient, LossFn, Stats
+from steadyrl.core.types import Batch, Completion, Sampling, TokenScores
+from steadyrl.maths.batch import loss_arrays, loss_count, loss_stats, micro_batches, take_rows
 
 ADAM_BETAS, ADAM_EPS = [0.9, 0.95], 1e-8  # of the PyTorch backend
 _NORM_EPS = 1e-6  # that PyTorch adds to a norm before it divides by it

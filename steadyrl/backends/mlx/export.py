@@ -14,8 +14,8 @@ from steadyrl.backends.huggingface.export import write_policy
 from steadyrl.backends.huggingface.tokenizer import HFTokenizer
 from steadyrl.backends.mlx import state
 from steadyrl.backends.mlx.network import Network
-from steadyrl.config import Config
-from steadyrl.sections import ModelSection
+from steadyrl.core.config import Config
+from steadyrl.core.sections import ModelSection
 
 
 def export_policy(config: Config, checkpoint: Path, folder: Path, merge: bool) -> dict[str, Any]:

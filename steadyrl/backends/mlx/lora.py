@@ -15,8 +15,8 @@ import numpy as np
 from mlx.utils import tree_flatten, tree_unflatten
 from mlx_lm.tuner.lora import LoRALinear
 
-from steadyrl.errors import ConfigError
-from steadyrl.sections import ModelSection
+from steadyrl.core.errors import ConfigError
+from steadyrl.core.sections import ModelSection
 
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 _PREFIX = "base_model.model."  # what PEFT puts before the model's own names

@@ -17,13 +17,13 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten, tree_map
 
-from steadyrl import plugins
 from steadyrl.backends.huggingface.folder import context_length, open_folder, read_tokenizer, reading
 from steadyrl.backends.huggingface.portable import older_spelling
 from steadyrl.backends.huggingface.tokenizer import HFTokenizer
 from steadyrl.backends.mlx.likelihood import to_vocabulary
-from steadyrl.errors import ModelError
-from steadyrl.sections import ModelSection
+from steadyrl.core import plugins
+from steadyrl.core.errors import ModelError
+from steadyrl.core.sections import ModelSection
 
 # Model types of transformers with a parity test in tests/backends/mlx/test_model.py.
 FAMILIES = ("llama", "mistral", "olmo2", "phi3", "qwen2", "qwen3", "smollm3")

@@ -14,8 +14,8 @@ from mlx.utils import tree_unflatten
 from steadyrl.backends.mlx.likelihood import at_chosen, log_softmax
 from steadyrl.backends.mlx.lora import add_lora, is_adapter, trained
 from steadyrl.backends.mlx.model import Loaded, load_model
-from steadyrl.sections import ModelSection
-from steadyrl.types import Batch
+from steadyrl.core.sections import ModelSection
+from steadyrl.core.types import Batch
 
 _HEAD = "value_head.linear."
 

@@ -6,11 +6,11 @@ import logging
 import os
 from typing import TYPE_CHECKING
 
-from steadyrl import plugins
 from steadyrl.backends.mlx.blas import faster_products
 from steadyrl.backends.mlx.settings import MlxSettings
-from steadyrl.config import Config
-from steadyrl.protocols import Algorithm
+from steadyrl.core import plugins
+from steadyrl.core.config import Config
+from steadyrl.core.protocols import Algorithm
 
 if TYPE_CHECKING:
     from steadyrl.backends.mlx.backend import MlxBackend

@@ -16,8 +16,8 @@ from mlx_lm.models.cache import BatchKVCache
 
 from steadyrl.backends.mlx.likelihood import BLOCK, at_chosen, blocks_of, log_total
 from steadyrl.backends.stops import StopStrings
-from steadyrl.counting.count import tell
-from steadyrl.types import Completion, Sampling
+from steadyrl.core.counting.count import tell
+from steadyrl.core.types import Completion, Sampling
 
 LEAVE_SHARE = 0.1  # of the rows so many must be finished before the batch, and the cache, is made smaller
 

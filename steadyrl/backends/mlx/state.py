@@ -16,8 +16,8 @@ import mlx.core as mx
 
 from steadyrl.backends.huggingface import portable
 from steadyrl.backends.mlx.lora import WEIGHTS, is_adapter, peft_name, write_config
-from steadyrl.errors import CheckpointError
-from steadyrl.sections import ModelSection
+from steadyrl.core.errors import CheckpointError
+from steadyrl.core.sections import ModelSection
 
 POLICY, VALUE_HEAD, OPTIMIZER = portable.POLICY, "value_head.safetensors", "optimizer.safetensors"
 MASTERS = "masters.safetensors"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from steadyrl.errors import ModelError
+from steadyrl.core.errors import ModelError
 
 NATS = 2e-3  # the greatest difference of any log-prob that float32 leaves
 # Nats of KL divergence: 30 layers in bfloat16 reach 0.08 on random tokens, a wrong mask is beyond 2. Single log-probs

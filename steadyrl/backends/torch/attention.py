@@ -21,7 +21,7 @@ from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, causal_mask_function, sdpa_mask
 
-from steadyrl.errors import ModelError
+from steadyrl.core.errors import ModelError
 
 NAME = "steadyrl"
 # What a few families hand to attention beside its usual inputs, and what would change its result: caps and sinks in the

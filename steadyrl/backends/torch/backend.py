@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from steadyrl import plugins
 from steadyrl.backends.huggingface import portable
 from steadyrl.backends.huggingface.folder import context_length
 from steadyrl.backends.limits import MOST_REMEMBERED, require_room
@@ -37,11 +36,12 @@ from steadyrl.backends.torch.quantized import adam, count
 from steadyrl.backends.torch.reader import Reader
 from steadyrl.backends.torch.reference import Reference
 from steadyrl.backends.torch.value_head import ValueHead
-from steadyrl.batch import loss_arrays, loss_count, loss_stats, micro_batches, take_rows
-from steadyrl.config import Config
-from steadyrl.errors import CheckpointError
-from steadyrl.protocols import Algorithm, Apart, Gradient, LossFn, Stats
-from steadyrl.types import Batch, Completion, Sampling, TokenScores
+from steadyrl.core import plugins
+from steadyrl.core.config import Config
+from steadyrl.core.errors import CheckpointError
+from steadyrl.core.protocols import Algorithm, Apart, Gradient, LossFn, Stats
+from steadyrl.core.types import Batch, Completion, Sampling, TokenScores
+from steadyrl.maths.batch import loss_arrays, loss_count, loss_stats, micro_batches, take_rows
 
 VALUE_HEAD = "value_head."  # before the names of its weights
 Result = TypeVar("Result")

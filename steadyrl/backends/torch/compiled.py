@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_flatten
 from transformers import AttentionInterface
 
 from steadyrl.backends.torch.attention import NAME, attend
-from steadyrl.plugins import require
+from steadyrl.core.plugins import require
 
 
 def compile_layers(model: nn.Module, engine: str = "inductor") -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from steadyrl.errors import ConfigError
+from steadyrl.core.errors import ConfigError
 
 # cuBLAS splits long sums by the room that it has; with one of these sizes always alike.
 WORKSPACE, WORKSPACES = "CUBLAS_WORKSPACE_CONFIG", (":4096:8", ":16:8")

@@ -8,7 +8,7 @@ import time
 import numpy as np
 import torch
 
-from steadyrl.errors import ConfigError
+from steadyrl.core.errors import ConfigError
 
 log = logging.getLogger(__name__)
 WIDTH, REPEATED = 384, 5  # of the matrices whose product is timed: some ten milliseconds in all

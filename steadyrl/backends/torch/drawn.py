@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from steadyrl.backends.torch.device import sent
-from steadyrl.types import Batch, Sampling
+from steadyrl.core.types import Batch, Sampling
 
 
 def how_drawn(

@@ -12,8 +12,8 @@ from steadyrl.backends.huggingface.tokenizer import HFTokenizer
 from steadyrl.backends.torch.arithmetic import full_float32
 from steadyrl.backends.torch.model import load_model
 from steadyrl.backends.torch.state import load_policy, writing
-from steadyrl.config import Config
-from steadyrl.sections import ModelSection
+from steadyrl.core.config import Config
+from steadyrl.core.sections import ModelSection
 
 
 def export_policy(config: Config, checkpoint: Path, folder: Path, merge: bool) -> dict[str, Any]:

@@ -22,8 +22,8 @@ from steadyrl.backends.torch.head import logits_of
 from steadyrl.backends.torch.model import Parts
 from steadyrl.backends.torch.packed import pack
 from steadyrl.backends.torch.reader import read_packed
-from steadyrl.errors import ModelError
-from steadyrl.types import Batch
+from steadyrl.core.errors import ModelError
+from steadyrl.core.types import Batch
 
 # Relative to the largest number: hidden states further from those of transformers' forward are wrong, not rounded.
 PARITY = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 2e-2}

@@ -16,7 +16,7 @@ from steadyrl.backends.torch.agree import agree
 from steadyrl.backends.torch.arithmetic import full_float32
 from steadyrl.backends.torch.head import decoding_head, products_on
 from steadyrl.backends.torch.model import Parts
-from steadyrl.errors import ModelError
+from steadyrl.core.errors import ModelError
 
 _CACHES = ("past_key_values", "cache_params")  # what transformers calls the cache in a model's forward
 

@@ -14,9 +14,9 @@ from steadyrl.backends.torch.forward import pads
 from steadyrl.backends.torch.model import Parts
 from steadyrl.backends.torch.prefixes import Prefixes
 from steadyrl.backends.torch.sampler import sample
-from steadyrl.counting.count import tell
-from steadyrl.protocols import Tokenizer
-from steadyrl.types import Completion, Sampling
+from steadyrl.core.counting.count import tell
+from steadyrl.core.protocols import Tokenizer
+from steadyrl.core.types import Completion, Sampling
 
 
 class Generation:

@@ -20,8 +20,8 @@ from safetensors.torch import save_file
 from steadyrl.backends.huggingface.portable import POLICY, PROBE
 from steadyrl.backends.torch.arithmetic import full_float32
 from steadyrl.backends.torch.state import load_tensors, tensors_in, weight_files, writing
-from steadyrl.errors import ModelError
-from steadyrl.rundir import read_json
+from steadyrl.core.errors import ModelError
+from steadyrl.core.rundir import read_json
 
 ADAPTER, SETTINGS = "adapter_model.safetensors", "adapter_config.json"
 _PARALLEL = 1e-4  # radians: below this the sphere is flat in float64

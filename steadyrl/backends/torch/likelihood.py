@@ -15,8 +15,8 @@ from steadyrl.backends.torch.arithmetic import full_float32
 from steadyrl.backends.torch.device import sent
 from steadyrl.backends.torch.head import chosen_logprobs
 from steadyrl.backends.torch.model import load_model, split_head
-from steadyrl.counting.count import tell
-from steadyrl.sections import ModelSection
+from steadyrl.core.counting.count import tell
+from steadyrl.core.sections import ModelSection
 
 _BATCH_TOKENS = 4096  # in one forward pass, padding included
 

@@ -16,7 +16,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from steadyrl.backends.torch.state import load_tensors, save_tensors
-from steadyrl.errors import CheckpointError
+from steadyrl.core.errors import CheckpointError
 
 FILE = "masters.safetensors"
 BLOCK = 2**20  # numbers; three passes over two of them stay in the last cache

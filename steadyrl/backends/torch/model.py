@@ -20,9 +20,9 @@ from steadyrl.backends.torch.agree import agree
 from steadyrl.backends.torch.arithmetic import full_float32
 from steadyrl.backends.torch.head import Capped
 from steadyrl.backends.torch.quantized import in_four_bits, keep_layout
-from steadyrl.errors import ConfigError, ModelError
-from steadyrl.plugins import require
-from steadyrl.sections import ModelSection
+from steadyrl.core.errors import ConfigError, ModelError
+from steadyrl.core.plugins import require
+from steadyrl.core.sections import ModelSection
 
 log = logging.getLogger(__name__)
 

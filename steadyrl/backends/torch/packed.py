@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from steadyrl.backends.torch.attention import Visibility, causal_within, closed, visible
 from steadyrl.backends.torch.device import sent
 from steadyrl.backends.torch.products import without_autocast
-from steadyrl.types import Batch
+from steadyrl.core.types import Batch
 
 # Places of the mask between what follows prompts and what it may attend to, above which rows are attended to whole: the
 # mask grows with the square of the length, and the backward pass keeps it for every layer.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from steadyrl import plugins
 from steadyrl.backends.torch.settings import TorchSettings as Settings
-from steadyrl.config import Config
-from steadyrl.protocols import Algorithm
+from steadyrl.core import plugins
+from steadyrl.core.config import Config
+from steadyrl.core.protocols import Algorithm
 
 if TYPE_CHECKING:
     from steadyrl.backends.torch.backend import TorchBackend

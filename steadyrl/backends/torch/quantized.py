@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from steadyrl.errors import ConfigError
-from steadyrl.plugins import require
+from steadyrl.core.errors import ConfigError
+from steadyrl.core.plugins import require
 
 ADAM_BETAS, ADAM_EPS = (0.9, 0.95), 1e-8
 DEVICES = ("cpu", "cuda", "xpu")  # of bitsandbytes

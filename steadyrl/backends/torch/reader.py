@@ -15,7 +15,7 @@ from steadyrl.backends.torch.attention import in_this_view, viewing
 from steadyrl.backends.torch.device import sent
 from steadyrl.backends.torch.model import Parts
 from steadyrl.backends.torch.packed import Packed, PackedView, pack
-from steadyrl.types import Batch
+from steadyrl.core.types import Batch
 
 
 class Reader:

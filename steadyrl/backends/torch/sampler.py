@@ -25,8 +25,8 @@ from steadyrl.backends.torch.forward import ForwardDecoder
 from steadyrl.backends.torch.graph import GraphDecoder
 from steadyrl.backends.torch.model import Parts
 from steadyrl.backends.torch.products import laid_out
-from steadyrl.counting.count import tell
-from steadyrl.types import Completion, Sampling
+from steadyrl.core.counting.count import tell
+from steadyrl.core.types import Completion, Sampling
 
 # Of the rows so many must be finished before the batch is made smaller: that copies the cache and, on a GPU, captures
 # another graph.

@@ -16,7 +16,7 @@ from steadyrl.backends.huggingface import portable
 from steadyrl.backends.huggingface.folder import reading
 from steadyrl.backends.huggingface.portable import check_readable
 from steadyrl.backends.torch import probe
-from steadyrl.errors import CheckpointError, ModelError
+from steadyrl.core.errors import CheckpointError, ModelError
 
 POLICY, VALUE_HEAD, OPTIMIZER = portable.POLICY, "value_head.safetensors", "optimizer.safetensors"
 SHARES = "shares"  # the folder of the backend fsdp, instead of a file of the optimizer

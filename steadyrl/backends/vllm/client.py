@@ -28,8 +28,8 @@ from typing import Any
 import numpy as np
 
 from steadyrl.backends.vllm.http import Absent, Http, short
-from steadyrl.errors import EngineError
-from steadyrl.types import Completion, Sampling
+from steadyrl.core.errors import EngineError
+from steadyrl.core.types import Completion, Sampling
 
 _SEEDS = 2**63  # vLLM's seeds are signed
 DRAWING, WEIGHTS, CONNECTING = "it draws a completion", "it takes over weights", "its models are asked for"

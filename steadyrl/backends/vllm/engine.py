@@ -28,12 +28,12 @@ from steadyrl.backends.vllm.http import ServerDown
 from steadyrl.backends.vllm.servers import Server, Servers
 from steadyrl.backends.vllm.settings import VllmSettings
 from steadyrl.backends.vllm.transfer import NcclTransfer
-from steadyrl.batch import make_batch
-from steadyrl.errors import AccessError, EngineError
-from steadyrl.protocols import Tokenizer
-from steadyrl.rundir import readable_as_usual
-from steadyrl.sections import ModelSection
-from steadyrl.types import Batch, Completion, Group, Problem, Rollout, Sampling, TokenScores
+from steadyrl.core.errors import AccessError, EngineError
+from steadyrl.core.protocols import Tokenizer
+from steadyrl.core.rundir import readable_as_usual
+from steadyrl.core.sections import ModelSection
+from steadyrl.core.types import Batch, Completion, Group, Problem, Rollout, Sampling, TokenScores
+from steadyrl.maths.batch import make_batch
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from steadyrl.errors import EngineError
+from steadyrl.core.errors import EngineError
 
 CONNECT_S = 10.0  # a host that is down must be found out long before a completion may be late
 ATTEMPTS, FIRST_WAIT_S = 3, 0.5  # each wait is twice the one before

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from steadyrl.backends.vllm.settings import VllmSettings
-from steadyrl.config import Config
-from steadyrl.sections import ModelSection
+from steadyrl.core.config import Config
+from steadyrl.core.sections import ModelSection
 
 if TYPE_CHECKING:
     from steadyrl.backends.vllm.engine import VllmEngine

@@ -19,9 +19,9 @@ from steadyrl.backends.vllm.parity import Gaps
 from steadyrl.backends.vllm.settings import VllmSettings
 from steadyrl.backends.vllm.transfer import NcclTransfer
 from steadyrl.backends.vllm.untied import HEAD
-from steadyrl.counting.count import tell
-from steadyrl.errors import EngineError
-from steadyrl.types import Completion
+from steadyrl.core.counting.count import tell
+from steadyrl.core.errors import EngineError
+from steadyrl.core.types import Completion
 
 log = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from steadyrl.sections import FolderText, Section
+from steadyrl.core.sections import FolderText, Section
 
 
 class VllmSettings(Section):

@@ -16,8 +16,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from steadyrl.backends.vllm.http import Http, ServerDown
-from steadyrl.errors import EngineError
-from steadyrl.plugins import require
+from steadyrl.core.errors import EngineError
+from steadyrl.core.plugins import require
 
 PHASE = "it takes over weights by NCCL"
 NEED = 'start the server with VLLM_SERVER_DEV_MODE=1 and --weight-transfer-config \'{"backend": "nccl"}\''

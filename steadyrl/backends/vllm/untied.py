@@ -17,7 +17,7 @@ from pathlib import Path
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from steadyrl.errors import EngineError
+from steadyrl.core.errors import EngineError
 
 HEAD = "lm_head.weight"
 _EMBEDDING = "embed_tokens.weight"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from steadyrl.core.types import Severity
 from steadyrl.doctor.check import Found, Result, Unknown, check
 from steadyrl.doctor.checks.signal import signal_lost
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.levels import measure
 from steadyrl.doctor.statistics.readings import goes_with, learns, levels, number, setting
 from steadyrl.doctor.statistics.signals import BURSTS_FROM, MIN_STEPS, bursts, first_lasting, head, tail
-from steadyrl.types import Severity
 
 SPIKE_FACTOR = 5.0  # times the usual norm; noise of a factor 1.6 (lognormal, 0.5) reaches it once in a thousand steps
 EXPLODED = 10.0  # times the first level

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from steadyrl.core.stats import decide, largest_difference
 from steadyrl.doctor.check import Found, Result, Unknown, check
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.levels import measure
 from steadyrl.doctor.statistics.readings import learns, number, within
-from steadyrl.stats import decide, largest_difference
 
 # Held-out measurements of which more is not better, or that are no goal.
 NO_GOAL = (

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from steadyrl.core.stats import MAD_TO_STD
 from steadyrl.doctor.check import Found, Result, check
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.jumps import Jump, jumps, jumps_at, shows_at
 from steadyrl.doctor.statistics.readings import KL_OLD_LARGE, number, reward_spread, update_size, within
 from steadyrl.doctor.statistics.signals import SPIKE_WINDOW
 from steadyrl.doctor.statistics.units import find, together
-from steadyrl.stats import MAD_TO_STD
 
 SAME_TIME = 2  # steps: a jump is dated to within two
 GROWN = float(np.log(1.5))  # of the spread's logarithm: from half as much again on, the scores scatter more

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from steadyrl.core.stats import MAD_TO_STD
 from steadyrl.doctor.check import Found, Result, Unknown, check
 from steadyrl.doctor.checks.sampler import sampling_gap, warps_by_settings
 from steadyrl.doctor.remedies import go_back
@@ -13,7 +14,6 @@ from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.readings import number, setting, within
 from steadyrl.doctor.statistics.signals import LASTING, long_run_error, tail
 from steadyrl.doctor.statistics.units import SEQUENCE, TOKEN, find
-from steadyrl.stats import MAD_TO_STD
 
 WINDOW = 10  # steps whose mean is judged: single steps go below 0 by chance
 LEAST_WITH_ERRORS = 3  # steps, where the standard error of each is logged

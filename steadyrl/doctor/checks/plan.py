@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from steadyrl.core.stats import smoothed
 from steadyrl.doctor.check import Found, Result, check
 from steadyrl.doctor.checks.kl_control import OFF_TARGET
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.readings import direction, number, setting, steps_of
 from steadyrl.doctor.statistics.signals import LASTING, tail
 from steadyrl.doctor.statistics.units import SEQUENCE, find
-from steadyrl.stats import smoothed
 
 LEAST = 20  # steps; a shorter run tries something out, and is not meant to learn
 HALF = 0.5  # of the rate that is set

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from steadyrl.core.types import Severity
 from steadyrl.doctor.check import Found, Result, Unknown, check
 from steadyrl.doctor.remedies import learning_rate
 from steadyrl.doctor.series import Run, Series
@@ -20,7 +21,6 @@ from steadyrl.doctor.statistics.readings import (
 )
 from steadyrl.doctor.statistics.signals import MIN_STEPS, smallest_detectable, tail, trend
 from steadyrl.doctor.statistics.units import SEQUENCE, find
-from steadyrl.types import Severity
 
 # A policy at KL K (nats per sequence) from where it began can have moved a roughly normal reward by sqrt(2 K) of its
 # standard deviations at most. For a quarter of one, the smallest gain worth having, K must reach 1/32.

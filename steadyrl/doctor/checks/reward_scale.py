@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from steadyrl.core.types import Severity
 from steadyrl.doctor.check import Found, Result, Unknown, check
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.readings import levels, number, reward_spread
 from steadyrl.doctor.statistics.signals import MIN_STEPS, bursts, first_lasting, head, tail
 from steadyrl.doctor.statistics.units import together
-from steadyrl.types import Severity
 
 LATE = 0.2  # of the run: how it is now, rather than how it began
 UNSCORED_WARN, UNSCORED_CRITICAL = 0.1, 0.5

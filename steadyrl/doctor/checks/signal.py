@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 
+from steadyrl.core.types import Severity
 from steadyrl.doctor.check import Found, Result, Unknown, check
 from steadyrl.doctor.checks.reward import shows_no_gain
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.readings import learns, number, setting
 from steadyrl.doctor.statistics.signals import MIN_STEPS, first_lasting, tail
 from steadyrl.doctor.statistics.units import together
-from steadyrl.types import Severity
 
 LITTLE_SIGNAL = 0.7  # share of groups that teach nothing: less than a third of every batch is of use
 HALF_LOST, LONG = 0.5, 200  # the same from the start of so many steps in which nothing was learned

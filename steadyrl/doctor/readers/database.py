@@ -13,12 +13,12 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+from steadyrl.core.errors import RunError
 from steadyrl.doctor.readers.lines import MAX_LINE, parse_json, text_of
 from steadyrl.doctor.readers.mlflow import finite_or_not
 from steadyrl.doctor.readers.rows import MAX_RUNS, POINT, TOO_MANY_RUNS, TRACKER_STEP_KEYS, Rows
 from steadyrl.doctor.readers.spelling import flat_settings, number, typed
 from steadyrl.doctor.series import RawLog
-from steadyrl.errors import RunError
 
 MAGIC = b"SQLite format 3\x00"
 MAX_REASON = 200  # characters

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from steadyrl.core.errors import RunError
 from steadyrl.doctor.readers.lines import head, parse_json, text_of
 from steadyrl.doctor.readers.rows import MAX_RUNS, SUMMARY, Rows
 from steadyrl.doctor.readers.spelling import MAX_NESTING, flat_settings, number
 from steadyrl.doctor.series import RawLog
-from steadyrl.errors import RunError
 
 MAX_BYTES = 256 << 20  # the whole file is parsed at once, at about ten times its size
 MAX_INNER = 5_000_000  # lists and objects, of which each takes some hundred bytes

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from steadyrl.core.errors import RunError
+from steadyrl.core.rundir import RunDir, read_lines
+from steadyrl.core.types import DECODINGS
 from steadyrl.doctor.readers.completions import JsonTexts, step_files
 from steadyrl.doctor.readers.lines import objects
 from steadyrl.doctor.readers.rows import Rows
 from steadyrl.doctor.readers.spelling import flat_settings
 from steadyrl.doctor.series import RawLog
-from steadyrl.errors import RunError
-from steadyrl.rundir import RunDir, read_lines
-from steadyrl.types import DECODINGS
 
 MAX_ATTEMPT = 2**20
 _ENDS = ("before", "after")  # evaluations

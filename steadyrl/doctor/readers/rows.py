@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from steadyrl.core.errors import RunError
 from steadyrl.doctor.readers.spelling import MAX_NESTING, numbers
 from steadyrl.doctor.series import Column, RawLog
-from steadyrl.errors import RunError
 
 # The first that most rows have. What a tracker counts itself ("_step") is the number of its log calls where the
 # trainer also says its own step, so it comes after those.

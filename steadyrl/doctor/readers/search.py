@@ -19,12 +19,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from steadyrl.core.errors import RunError
 from steadyrl.doctor.readers import document, own
 from steadyrl.doctor.readers.completions import JsonTexts, beside, file_holds_texts
 from steadyrl.doctor.readers.same import same_run
 from steadyrl.doctor.readers.sniff import KNOWN, Kind, Source, holds_history, of_file, sources
 from steadyrl.doctor.series import RawLog
-from steadyrl.errors import RunError
 
 MAX_FILES = 20_000
 MAX_DEPTH = 8

@@ -9,12 +9,12 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
+from steadyrl.core.errors import RunError
+from steadyrl.core.rundir import RunDir
 from steadyrl.doctor.readers import console, database, document, jsonl, mlflow, own, tables, tensorboard, wandb
 from steadyrl.doctor.readers.lines import head, lines, parse_objects, text_of
 from steadyrl.doctor.readers.rows import find_step_key
 from steadyrl.doctor.series import RawLog
-from steadyrl.errors import RunError
-from steadyrl.rundir import RunDir
 
 KNOWN = (
     "a run directory of steadyrl, trainer_state.json of Hugging Face and TRL, TensorBoard event files, a .wandb file, "

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from steadyrl.stats import student_quantile
+from steadyrl.core.stats import student_quantile
 
 BLOCKS, LEAST_BLOCK = (
     5,

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from steadyrl.core.stats import MAD_TO_STD
 from steadyrl.doctor.series import Series
 from steadyrl.doctor.statistics.levels import per_independent
-from steadyrl.stats import MAD_TO_STD
 
 WINDOW = 10  # points on either side
 NEAR = 3  # points on either side that have to show the change already

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from steadyrl.core.stats import MAD_TO_STD
 from steadyrl.doctor.series import Series
-from steadyrl.stats import MAD_TO_STD
 
 BLOCKS = 10
 BLOCK_POINTS = 10  # fewer points in a block do not tell their own likeness

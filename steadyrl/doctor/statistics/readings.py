@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from steadyrl.core.stats import paired_difference
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.levels import FEWEST, drop, measure
 from steadyrl.doctor.statistics.signals import LASTING, first_lasting, head, strays, tail, trend
 from steadyrl.doctor.statistics.units import find
-from steadyrl.stats import paired_difference
 
 # Healthy updates move the policy by 0.001 to 0.05 nats per token; usual limits that stop the epochs are 0.01 to 0.05.
 KL_OLD_LARGE = 0.1

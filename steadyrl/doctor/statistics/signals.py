@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from steadyrl.core.stats import MAD_TO_STD, Slope, block_mean_slope
 from steadyrl.doctor.series import Series
-from steadyrl.stats import MAD_TO_STD, Slope, block_mean_slope
 
 BLOCKS = 10
 LASTING = 5  # steps in a row: single large updates occur in every healthy run

@@ -10,7 +10,7 @@ from torch.distributed import TCPStore
 
 from steadyrl.backends.fsdp import plugin
 
-LOADED = ["steadyrl.backends.fsdp.backend", "peft", "transformers.models.llama.modeling_llama", "steadyrl.train"]
+LOADED = ["steadyrl.backends.fsdp.backend", "peft", "transformers.models.llama.modeling_llama", "steadyrl.loop.train"]
 
 
 def on_ranks(count, work, *args, within=nullcontext):

@@ -8,9 +8,9 @@ import threading
 import numpy as np
 import pytest
 
-from steadyrl import config
-from steadyrl.errors import CheckpointError, ModelError, RankError
-from steadyrl.train import open_session
+from steadyrl.core import config
+from steadyrl.core.errors import CheckpointError, ModelError, RankError
+from steadyrl.loop.train import open_session
 from tests import needs
 from tests.backends.fsdp import work
 from tests.backends.fsdp.forked import on_ranks

@@ -5,13 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steadyrl import config
 from steadyrl.algorithms import ppo
 from steadyrl.backends.fsdp import plugin
 from steadyrl.backends.fsdp.rows import dealt, neighbours, passes, shortest
 from steadyrl.backends.fsdp.torchrun import Place, place, require_ranks
-from steadyrl.errors import ConfigError
-from steadyrl.types import Batch
+from steadyrl.core import config
+from steadyrl.core.errors import ConfigError
+from steadyrl.core.types import Batch
 
 SETTINGS = {"rewards": {"length": 1.0}, "backend": {"name": "fsdp"}}
 

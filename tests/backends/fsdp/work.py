@@ -10,13 +10,13 @@ from dataclasses import replace
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from steadyrl import config
 from steadyrl.backends.fsdp import ranks
-from steadyrl.batch import make_batch
-from steadyrl.rollout.collect import collect
-from steadyrl.rundir import RunDir
-from steadyrl.train import open_session, train
-from steadyrl.types import Problem, Sampling
+from steadyrl.core import config
+from steadyrl.core.rundir import RunDir
+from steadyrl.core.types import Problem, Sampling
+from steadyrl.loop.rollout.collect import collect
+from steadyrl.loop.train import open_session, train
+from steadyrl.maths.batch import make_batch
 from tests.backends.torch.elsewhere import Standin
 
 

@@ -5,11 +5,11 @@ import re
 import numpy as np
 import pytest
 
-from steadyrl import config
-from steadyrl.rollout.episode import text_of
-from steadyrl.sections import ModelSection
+from steadyrl.core import config
+from steadyrl.core.sections import ModelSection
+from steadyrl.loop.rollout.episode import text_of
 from tests import needs
-from tests.rewards.test_trl import group, scored, trl
+from tests.loop.rewards.test_trl import group, scored, trl
 
 needs.package("torch")
 transformers = needs.package("transformers")

@@ -7,8 +7,8 @@ import time
 import pytest
 
 from steadyrl.backends.huggingface.folder import BASE_MODEL, open_folder, read_tokenizer
-from steadyrl.errors import ModelError
-from steadyrl.sections import ModelSection
+from steadyrl.core.errors import ModelError
+from steadyrl.core.sections import ModelSection
 from tests import needs
 
 needs.package("transformers")

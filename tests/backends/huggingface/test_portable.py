@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from steadyrl.backends.huggingface.portable import PROBE, check_probe, make_probe, write_probe
-from steadyrl.errors import CheckpointError
+from steadyrl.core.errors import CheckpointError
 
 
 def steady(tokens):

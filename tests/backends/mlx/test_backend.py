@@ -8,11 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from steadyrl import checkpoint, config
-from steadyrl.checkpoint import State
-from steadyrl.errors import CheckpointError, ConfigError, ModelError
-from steadyrl.rundir import RunDir
-from steadyrl.types import Sampling
+from steadyrl.core import config
+from steadyrl.core.errors import CheckpointError, ConfigError, ModelError
+from steadyrl.core.rundir import RunDir
+from steadyrl.core.types import Sampling
+from steadyrl.loop import checkpoint
+from steadyrl.loop.checkpoint import State
 from tests import needs
 from tests.backends.ppo_batch import ALGORITHM, NARROW, PLAIN, TEXTS, cosines, prompts_of, scored_batch, step, train
 from tests.rounding import NATS, rounding

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from steadyrl import config, plugins
 from steadyrl.algorithms import grpo
-from steadyrl.errors import CheckpointError, ModelError
+from steadyrl.core import config, plugins
+from steadyrl.core.errors import CheckpointError, ModelError
 from tests import needs
 from tests.rounding import NATS
 

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from steadyrl.errors import CheckpointError, ModelError
-from steadyrl.sections import ModelSection
+from steadyrl.core.errors import CheckpointError, ModelError
+from steadyrl.core.sections import ModelSection
 from tests import needs
 from tests.rounding import NATS
 
@@ -165,9 +165,9 @@ def test_a_damaged_folder_is_one_line(written, damage):
 
 @pytest.mark.parametrize("section", [{}, {"lora_rank": 2}])
 def test_a_model_that_is_not_what_was_saved_is_refused(written, section):
-    from steadyrl import config
     from steadyrl.algorithms import grpo
     from steadyrl.backends.mlx.backend import MlxBackend
+    from steadyrl.core import config
 
     folder, model = written("llama")
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 import steadyrl
-from steadyrl import config
 from steadyrl.algorithms import grpo
 from steadyrl.backends.mlx import blas, plugin
-from steadyrl.errors import ConfigError, MissingExtraError
-from steadyrl.sandbox.jails import Limits
-from steadyrl.sandbox.pool import Sandbox
+from steadyrl.core import config
+from steadyrl.core.errors import ConfigError, MissingExtraError
+from steadyrl.environments.code.sandbox.jails import Limits
+from steadyrl.environments.code.sandbox.pool import Sandbox
 from tests import needs
 
 EXAMPLES = Path(__file__).parents[3] / "examples"

@@ -6,16 +6,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from steadyrl import checkpoint, config
-from steadyrl.batch import make_batch
-from steadyrl.checkpoint import State
-from steadyrl.counting.count import heard_by
-from steadyrl.errors import AccessError, CheckpointError, ModelError
-from steadyrl.protocols import Turn
-from steadyrl.rollout.collect import collect
-from steadyrl.rollout.episode import Environment
-from steadyrl.rundir import RunDir
-from steadyrl.types import Group, Problem, Sampling
+from steadyrl.core import config
+from steadyrl.core.counting.count import heard_by
+from steadyrl.core.errors import AccessError, CheckpointError, ModelError
+from steadyrl.core.protocols import Turn
+from steadyrl.core.rundir import RunDir
+from steadyrl.core.types import Group, Problem, Sampling
+from steadyrl.loop import checkpoint
+from steadyrl.loop.checkpoint import State
+from steadyrl.loop.rollout.collect import collect
+from steadyrl.loop.rollout.episode import Environment
+from steadyrl.maths.batch import make_batch
 from tests import needs
 from tests.backends.ppo_batch import (
     ALGORITHM,

@@ -6,13 +6,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from steadyrl import config
 from steadyrl.backends.toy import CharTokenizer
-from steadyrl.errors import ConfigError, DataError, ModelError
-from steadyrl.protocols import PromptLimit
-from steadyrl.rollout.prompts import fit_prompts
-from steadyrl.sections import ModelSection
-from steadyrl.types import Problem, Sampling, plain_text
+from steadyrl.core import config
+from steadyrl.core.errors import ConfigError, DataError, ModelError
+from steadyrl.core.protocols import PromptLimit
+from steadyrl.core.sections import ModelSection
+from steadyrl.core.types import Problem, Sampling, plain_text
+from steadyrl.loop.rollout.prompts import fit_prompts
 from tests import needs
 
 torch = needs.package("torch")

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from steadyrl import config
+from steadyrl.core import config
 from tests import needs
 from tests.backends.ppo_batch import ALGORITHM, NARROW, scored_batch, step
 from tests.rounding import NATS, rounding

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from steadyrl.types import Batch, Sampling
+from steadyrl.core.types import Batch, Sampling
 from tests import needs
 from tests.rounding import NATS, OF_BFLOAT16, of_gradients, rounding
 

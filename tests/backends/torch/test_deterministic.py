@@ -6,10 +6,10 @@ import re
 import numpy as np
 import pytest
 
-from steadyrl import config
 from steadyrl.backends.fsdp.plugin import Settings as FsdpSettings
 from steadyrl.backends.fsdp.plugin import check as check_fsdp
-from steadyrl.errors import ConfigError
+from steadyrl.core import config
+from steadyrl.core.errors import ConfigError
 from tests import needs
 from tests.backends.ppo_batch import ALGORITHM, NARROW, scored_batch, step
 

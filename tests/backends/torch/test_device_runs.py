@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from steadyrl import config
-from steadyrl.preflight.run import preflight
-from steadyrl.preflight.trial import begin_trial
-from steadyrl.preflight.trial_updates import make_trial_updates
-from steadyrl.rundir import RunDir
-from steadyrl.train import open_session, train
-from steadyrl.types import Sampling
+from steadyrl.core import config
+from steadyrl.core.rundir import RunDir
+from steadyrl.core.types import Sampling
+from steadyrl.loop.preflight.run import preflight
+from steadyrl.loop.preflight.trial import begin_trial
+from steadyrl.loop.preflight.trial_updates import make_trial_updates
+from steadyrl.loop.train import open_session, train
 from tests import needs
 from tests.backends.ppo_batch import prompts_of
 from tests.rounding import NATS

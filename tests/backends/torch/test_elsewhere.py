@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from steadyrl import config
+from steadyrl.core import config
 from tests import needs
 from tests.backends.ppo_batch import ALGORITHM, NARROW, PLAIN, prompts_of, scored_batch, step
 

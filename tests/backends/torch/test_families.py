@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from steadyrl import config
-from steadyrl.errors import ConfigError, ModelError
+from steadyrl.core import config
+from steadyrl.core.errors import ConfigError, ModelError
 from tests import needs
 from tests.rounding import NATS
 

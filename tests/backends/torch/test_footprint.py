@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from steadyrl import config
 from steadyrl.backends.torch.footprint import Shape, Way, Work, gradients, of_shape, peak, sampling, update
+from steadyrl.core import config
 from tests import needs
 from tests.backends.ppo_batch import ALGORITHM, train
 

@@ -7,7 +7,7 @@ torch = needs.package("torch")
 transformers = needs.package("transformers")
 
 from steadyrl.backends.torch.likelihood import LikelihoodRatio  # noqa: E402  # after the check that torch is there
-from steadyrl.errors import ModelError  # noqa: E402
+from steadyrl.core.errors import ModelError  # noqa: E402
 
 PAIRS = [
     ("the red cat", "sees a small dog"),

@@ -6,9 +6,9 @@ from itertools import chain
 import numpy as np
 import pytest
 
-from steadyrl.rollout.collect import collect
-from steadyrl.rollout.episode import Environment
-from steadyrl.types import Sampling
+from steadyrl.core.types import Sampling
+from steadyrl.loop.rollout.collect import collect
+from steadyrl.loop.rollout.episode import Environment
 from tests import needs
 from tests.backends.ppo_batch import PROBLEMS, prompts_of
 

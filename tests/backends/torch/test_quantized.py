@@ -2,8 +2,8 @@
 
 import pytest
 
-from steadyrl import config
-from steadyrl.errors import ConfigError
+from steadyrl.core import config
+from steadyrl.core.errors import ConfigError
 from tests import needs
 from tests.backends.ppo_batch import ALGORITHM, NARROW, scored_batch, step, train
 from tests.rounding import NATS

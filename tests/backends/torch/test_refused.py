@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from steadyrl.errors import CheckpointError, ConfigError, ModelError
-from steadyrl.sections import ModelSection
+from steadyrl.core.errors import CheckpointError, ConfigError, ModelError
+from steadyrl.core.sections import ModelSection
 from tests import needs
 
 

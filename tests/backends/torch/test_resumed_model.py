@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from steadyrl.errors import CheckpointError, RunError, SteadyError
-from steadyrl.launch import run, sample
-from steadyrl.train import Watch
+from steadyrl.core.errors import CheckpointError, RunError, SteadyError
+from steadyrl.loop.launch import run, sample
+from steadyrl.loop.train import Watch
 from tests import needs
 
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")

@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from steadyrl import config
 from steadyrl.algorithms import grpo
-from steadyrl.batch import make_batch, take_rows
-from steadyrl.rollout.collect import collect
-from steadyrl.types import Problem, Sampling
+from steadyrl.core import config
+from steadyrl.core.types import Problem, Sampling
+from steadyrl.loop.rollout.collect import collect
+from steadyrl.maths.batch import make_batch, take_rows
 from tests import needs
 
 torch = needs.package("torch")

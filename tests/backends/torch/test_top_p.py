@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from steadyrl.backends.torch.sampler import LARGEST, warp
-from steadyrl.types import Sampling
+from steadyrl.core.types import Sampling
 
 
 @pytest.mark.parametrize("spread", [0.2, 4.0])  # keeps thousands of tokens, and a few

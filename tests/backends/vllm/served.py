@@ -6,7 +6,7 @@ import time
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from steadyrl import config
+from steadyrl.core import config
 from tests import needs
 
 torch = needs.package("torch")

@@ -8,17 +8,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from steadyrl import config
 from steadyrl.algorithms import ppo
-from steadyrl.batch import make_batch
-from steadyrl.checkpoint import State
-from steadyrl.errors import AccessError, ConfigError, EngineError, SteadyError
-from steadyrl.evaluate import greedy_sampling
-from steadyrl.metrics import batch_metrics
-from steadyrl.rollout.collect import collect
-from steadyrl.rundir import RunDir
-from steadyrl.train import Watch, open_session, run_steps
-from steadyrl.types import Problem, Sampling
+from steadyrl.core import config
+from steadyrl.core.errors import AccessError, ConfigError, EngineError, SteadyError
+from steadyrl.core.metrics import batch_metrics
+from steadyrl.core.rundir import RunDir
+from steadyrl.core.types import Problem, Sampling
+from steadyrl.loop.checkpoint import State
+from steadyrl.loop.evaluate import greedy_sampling
+from steadyrl.loop.rollout.collect import collect
+from steadyrl.loop.train import Watch, open_session, run_steps
+from steadyrl.maths.batch import make_batch
 from tests import needs
 
 torch = needs.package("torch")

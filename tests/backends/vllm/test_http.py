@@ -8,7 +8,7 @@ import pytest
 
 from steadyrl.backends.vllm import http as vllm_http
 from steadyrl.backends.vllm.http import Absent, Http, ServerDown
-from steadyrl.errors import EngineError
+from steadyrl.core.errors import EngineError
 
 
 class Handler(BaseHTTPRequestHandler):

@@ -16,12 +16,13 @@ from pathlib import Path
 
 import pytest
 
-from steadyrl import config, launch
 from steadyrl.algorithms import grpo
-from steadyrl.errors import EngineError
-from steadyrl.rundir import RunDir
-from steadyrl.train import Watch
-from steadyrl.types import Sampling
+from steadyrl.core import config
+from steadyrl.core.errors import EngineError
+from steadyrl.core.rundir import RunDir
+from steadyrl.core.types import Sampling
+from steadyrl.loop import launch
+from steadyrl.loop.train import Watch
 from tests import needs
 
 torch = needs.package("torch")

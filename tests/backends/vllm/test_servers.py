@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from steadyrl.algorithms import ppo
-from steadyrl.errors import ConfigError, EngineError
-from steadyrl.types import Sampling
+from steadyrl.core.errors import ConfigError, EngineError
+from steadyrl.core.types import Sampling
 from tests import needs
 
 torch = needs.package("torch")

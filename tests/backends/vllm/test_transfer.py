@@ -8,8 +8,8 @@ from types import ModuleType, SimpleNamespace
 import numpy as np
 import pytest
 
-from steadyrl.errors import EngineError
-from steadyrl.types import Sampling
+from steadyrl.core.errors import EngineError
+from steadyrl.core.types import Sampling
 from tests import needs
 
 torch = needs.package("torch")
@@ -17,7 +17,7 @@ torch = needs.package("torch")
 from steadyrl.backends.vllm import http as vllm_http  # noqa: E402
 from steadyrl.backends.vllm.engine import VllmEngine  # noqa: E402
 from steadyrl.backends.vllm.settings import VllmSettings  # noqa: E402
-from steadyrl.sections import ModelSection  # noqa: E402
+from steadyrl.core.sections import ModelSection  # noqa: E402
 from tests.backends.vllm.served import serving  # noqa: E402
 
 GREEDY = Sampling(max_new_tokens=2, top_k=1)  # compares nothing, so nothing is scored

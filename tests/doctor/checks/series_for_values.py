@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from steadyrl.config import resolve
+from steadyrl.core.config import resolve
 from steadyrl.doctor.examine import BY_NAME
 from steadyrl.doctor.names.table import load
 from steadyrl.doctor.names.traits import traits

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from steadyrl.core.metrics import CATALOGUE
 from steadyrl.doctor.names.identify import TABLES, identify
 from steadyrl.doctor.names.table import Name, load
 from steadyrl.doctor.series import Column, RawLog
-from steadyrl.metrics import CATALOGUE
 from tests.doctor.names.vocabulary import VOCABULARY
 
 # What each trainer logs, as its own code writes it; {a,b} stands for each of a and b.

@@ -3,7 +3,7 @@ import json
 import numpy as np
 import pytest
 
-from steadyrl import config
+from steadyrl.core import config
 from steadyrl.doctor.names import derive
 from steadyrl.doctor.names.identify import TABLES, identify
 from steadyrl.doctor.readers.spelling import typed

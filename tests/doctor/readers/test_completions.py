@@ -1,9 +1,9 @@
 import json
 
+from steadyrl.core.rundir import append_line, write_json
 from steadyrl.doctor.readers.completions import MAX_TEXT, JsonTexts, step_files
 from steadyrl.doctor.readers.search import search
 from steadyrl.doctor.series import Written
-from steadyrl.rundir import append_line, write_json
 
 
 def test_rollouts_of_our_own_run_are_read_by_step(tmp_path):

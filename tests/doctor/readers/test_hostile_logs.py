@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from steadyrl.core.errors import RunError
 from steadyrl.doctor.readers.search import search
-from steadyrl.errors import RunError
 
 DATA = Path(__file__).parent / "data"
 

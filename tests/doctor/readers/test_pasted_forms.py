@@ -5,10 +5,10 @@ import json
 import numpy as np
 import pytest
 
+from steadyrl.core.errors import RunError
 from steadyrl.doctor.examine import diagnose
 from steadyrl.doctor.readers.search import search
 from steadyrl.doctor.readers.spelling import spelled
-from steadyrl.errors import RunError
 
 
 def read(path, text):

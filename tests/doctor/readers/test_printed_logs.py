@@ -11,11 +11,11 @@ from contextlib import closing
 import numpy as np
 import pytest
 
+from steadyrl.core.errors import RunError
 from steadyrl.doctor.names.identify import holds_known_metric, identify
 from steadyrl.doctor.readers.completions import PrintedTables
 from steadyrl.doctor.readers.search import search
 from steadyrl.doctor.series import Written
-from steadyrl.errors import RunError
 
 
 def log_of(tmp_path, text, name="log.txt"):

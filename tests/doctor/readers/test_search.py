@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from steadyrl.core.errors import RunError
+from steadyrl.core.rundir import append_line, write_json
 from steadyrl.doctor.names.identify import holds_known_metric
 from steadyrl.doctor.readers.search import search
-from steadyrl.errors import RunError
-from steadyrl.rundir import append_line, write_json
 
 DATA = Path(__file__).parent / "data"
 LEFT_OUT = "left out, for they show the same run or no history of one (name one to see it): "

@@ -4,9 +4,9 @@ import math
 import numpy as np
 import pytest
 
+from steadyrl.core.errors import RunError
+from steadyrl.core.rundir import append_line, write_json
 from steadyrl.doctor.readers.search import search
-from steadyrl.errors import RunError
-from steadyrl.rundir import append_line, write_json
 
 
 def read(path):

@@ -1,0 +1,480 @@
+"""Every knob: sections of typed settings, read from TOML, changed by ``section.key=value``, checked as a whole.
+
+The sections of a task and of an algorithm are defined beside them (a ``Settings`` class each) and are validated
+here by the same rules. A resolved config holds every value that a run used, defaults included.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, Field, ValidationError
+
+from steadyrl.core import plugins
+from steadyrl.core.errors import ConfigError, without_keys
+from steadyrl.core.rundir import DEEPEST, too_deep
+from steadyrl.core.sections import (
+    AlgorithmSection,
+    AutopilotSection,
+    BackendSection,
+    CurriculumSection,
+    EvaluateSection,
+    FunctionSettings,
+    ModelSection,
+    RewardSettings,
+    RolloutSection,
+    RunSection,
+    SamplerSection,
+    SamplingSection,
+    TaskSection,
+    UpdateSection,
+)
+from steadyrl.core.sections import (
+    Section as Section,  # where tasks and algorithms of users find it
+)
+
+
+class Config(Section):
+    """All settings of a run."""
+
+    run: RunSection = Field(default_factory=RunSection)
+    model: ModelSection = Field(default_factory=ModelSection)
+    backend: BackendSection = Field(default_factory=BackendSection)
+    task: TaskSection = Field(default_factory=TaskSection)
+    rewards: dict[str, Any] = Field(
+        default_factory=dict, description="weights by name; a table of settings where a reward has some"
+    )
+    sampling: SamplingSection = Field(default_factory=SamplingSection)
+    sampler: SamplerSection = Field(default_factory=SamplerSection)
+    curriculum: CurriculumSection = Field(default_factory=CurriculumSection)
+    rollout: RolloutSection = Field(default_factory=RolloutSection)
+    algorithm: AlgorithmSection = Field(default_factory=AlgorithmSection)
+    update: UpdateSection = Field(default_factory=UpdateSection)
+    evaluate: EvaluateSection = Field(default_factory=EvaluateSection)
+    autopilot: AutopilotSection = Field(default_factory=AutopilotSection)
+
+
+_TYPES = frozenset({"bool", "int", "float", "str", "list", "dict"})  # in the place of a value with several types
+_OPAQUE = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[\w.~+/=-]{16,}")  # what a person would not choose as a name
+_TOO_DEEP = (
+    f"tables and lists stand more than {DEEPEST} deep inside one another; expected a flat config (see examples/)"
+)
+LARGEST = 1e9  # of a setting without a bound of its own
+
+# Settings of earlier versions, and where they are now.
+_MOVED = {"judge": "rewards.judge, with its weight among the other settings: [rewards.judge] weight = 0.2, model = ..."}
+_MOVED |= {f"sampler.{name}": f"sampler.args.{name}" for name in ("url", "model", "folder", "requests", "timeout_s")}
+_GRADIENT = ("weights", "gradient_checkpointing", "micro_batch_tokens", "generate_rows")
+_MOVED |= {f"backend.{name}": f"backend.args.{name}" for name in _GRADIENT}
+_MOVED |= {f"autopilot.kl_{end}": "autopilot.kl_band, which has both ends: [0.06, 0.3]" for end in ("low", "high")}
+
+SectionType = TypeVar("SectionType", bound=BaseModel)
+
+
+def load(path: Path | str, overrides: Sequence[str] = ()) -> Config:
+    """Read a TOML file, apply overrides, and validate everything.
+
+    Args:
+        path: The config file.
+        overrides: "section.key=value" each; the value is read as TOML, else taken as text.
+
+    Raises:
+        ConfigError: With every problem found.
+    """
+    path = Path(path)
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ConfigError(f"there is no config file '{path}'; expected a TOML file (see examples/)") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read the config file '{path}': {error}; expected a TOML file") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from error
+    except RecursionError as error:
+        raise ConfigError(f"{path}: {_TOO_DEEP}") from error
+    return resolve(data, overrides)
+
+
+def resolve(data: Mapping[str, Any], overrides: Sequence[str] = ()) -> Config:
+    """Validate nested settings (see ``load``), the task's and the algorithm's own included."""
+    if too_deep(data):
+        raise ConfigError(f"the config: {_TOO_DEEP}")
+    merged = _copy(data)
+    for override in overrides:
+        _apply(merged, override)
+    if too_deep(merged):
+        raise ConfigError(f"the overrides: {_TOO_DEEP}")
+    if places := list(dict.fromkeys(_keys_in(merged, ()))):
+        raise ConfigError(
+            f"{', '.join(places)}: holds a key, a password or what looks like one, and settings are written into every "
+            "run; put it into an environment variable and remove it here"
+        )
+    config = validate(Config, merged, "")
+    problems = [*_size_problems(config), *_engine_problems(config), *_override_problems(config, overrides)]
+    changed: dict[str, Any] = {}
+    for kind, own in (
+        ("rewards", _own_rewards),
+        *((kind, _own_args) for kind in ("task", "algorithm", "curriculum", "sampler", "backend")),
+    ):
+        try:
+            changed[kind] = own(config, kind)
+        except ConfigError as error:
+            problems.append(str(error))
+    config = config.model_copy(update=changed)
+    if "rewards" in changed:
+        problems += _reward_problems(config)
+    if not problems:
+        problems = [*_autopilot_problems(config), *_plugin_problems(config)]
+    if problems:
+        raise ConfigError("; ".join(problems))
+    return config
+
+
+def _keys_in(value: object, path: tuple[str, ...]) -> Iterator[str]:
+    """Yield the places of what may be a key, before any error could show it; a name that may be one is left out."""
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            if without_keys(str(name), named=False) != str(name):
+                yield ".".join(path) or "the config"
+            else:
+                yield from _keys_in(inner, (*path, str(name)))
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _keys_in(inner, path)
+    elif isinstance(value, str) and (_looks_secret(value, path) or without_keys(value, named=False) != value):
+        yield ".".join(path)
+
+
+def _looks_secret(text: str, path: tuple[str, ...]) -> bool:
+    """Say whether a text is a key by its place: its name, a header's value, or an address's part that nobody chose."""
+    named = f"{path[-1] if path else ''}={text}"
+    if without_keys(named) != named:
+        return True
+    if any(name.lower().endswith("headers") for name in path) and _OPAQUE.fullmatch(text):
+        return True
+    scheme, sign, address = text.partition("://")
+    if not sign or not scheme.isalpha():
+        return False
+    parts = re.split(r"[/?&#=]", address)[1:]
+    return without_keys(address) != address or any(_OPAQUE.fullmatch(part) for part in parts)
+
+
+def reward_weights(config: Config) -> dict[str, float]:
+    """Return the weight of every reward by its name."""
+    return {n: entry.weight if isinstance(entry, RewardSettings) else entry for n, entry in config.rewards.items()}
+
+
+def in_steps(config: Config, problems: int) -> Config:
+    """Return a config with the steps that its epochs take; as it is where it counts steps.
+
+    The last step may begin the next pass. Problems that ``rollout.refill`` adds make the passes longer than they count
+    for here, and a curriculum that chooses makes none; an epoch is then as many problems as there are.
+
+    Args:
+        config: The resolved settings.
+        problems: How many there are for training.
+    """
+    if not config.run.epochs:
+        return config
+    steps = -(-config.run.epochs * problems // config.rollout.prompts_per_step)
+    return config.model_copy(update={"run": config.run.model_copy(update={"steps": steps})})
+
+
+def dump(config: Config) -> dict[str, Any]:
+    """Return every value as plain data; ``resolve(dump(config)) == config``."""
+    return config.model_dump(mode="json")
+
+
+def in_force(config: Config, override: str) -> bool:
+    """Say whether an override asks for what a config holds already, so that following it would change nothing."""
+    key, _, text = override.partition("=")
+    value: Any = dump(config)
+    for part in _parts(key.strip()):
+        if not isinstance(value, Mapping) or part not in value:
+            return False
+        value = value[part]
+    return bool(value == parse_value(text.strip()))
+
+
+def free_on_resume(config: Config) -> list[str]:
+    """Return the settings that a run may change on its way without becoming another one, by their dotted names."""
+    return sorted(_free(config, ""))
+
+
+def _free(section: BaseModel, where: str) -> Iterator[str]:
+    if isinstance(section, Section):
+        yield from (f"{where}{name}" for name in section.free_on_resume)
+    for name in type(section).model_fields:
+        value = getattr(section, name)
+        inner = value.items() if isinstance(value, Mapping) else [("", value)]
+        for key, subsection in inner:
+            if isinstance(subsection, BaseModel):
+                yield from _free(subsection, f"{where}{name}.{key}{'.' if key else ''}")
+
+
+def validate(section: type[SectionType], data: Mapping[str, Any], where: str) -> SectionType:
+    """Build a section, turning what pydantic found into lines a person can act on.
+
+    Args:
+        section: The class to build.
+        data: What the user gave.
+        where: Dotted path of the section, "" at the top.
+
+    Raises:
+        ConfigError: With every problem found.
+    """
+    try:
+        instance = section.model_validate(data)
+    except ValidationError as error:
+        lines = [_line(section, where, problems) for problems in _by_value(error.errors())]
+        raise ConfigError("; ".join(dict.fromkeys(lines))) from error
+    if lines := list(_out_of_reach(instance, where)):
+        raise ConfigError("; ".join(lines))
+    return instance
+
+
+def _out_of_reach(section: BaseModel, where: str) -> Iterator[str]:
+    """Yield a line for every number that no arithmetic of a run can hold, where the setting has no bound of its own."""
+    for name, field in type(section).model_fields.items():
+        value, place = getattr(section, name), f"{where}{'.' if where else ''}{name}"
+        if isinstance(value, BaseModel):
+            yield from _out_of_reach(value, place)
+        bounded = any(hasattr(limit, "le") or hasattr(limit, "lt") for limit in field.metadata)
+        if isinstance(value, int | float) and not bounded and abs(value) > LARGEST:
+            yield f"{place}: got {value!r:.40}; expected a number up to {LARGEST:g}"
+
+
+def _own_args(config: Config, kind: str) -> BaseModel:
+    """Return a section with the settings that its plug-in defines for itself validated."""
+    section = getattr(config, kind)
+    name = section.engine if kind == "sampler" else section.name
+    if (kind, name) == ("sampler", "own"):
+        if section.args:
+            raise ConfigError("sampler.args has no effect with sampler.engine = 'own'; remove it, or name an engine")
+        return SamplerSection()
+    if kind == "backend" and not plugins.is_module(kind, name):
+        if section.args:
+            raise ConfigError(f"backend.args has no effect with backend.name = '{name}'; remove it")
+        return config.backend
+    settings = getattr(plugins.load(kind, name), "Settings", None)
+    if not isinstance(settings, type) or not issubclass(settings, BaseModel):
+        raise ConfigError(
+            f"{kind}.name: '{name}' is no {kind}: it has no class 'Settings'; expected one derived from "
+            "steadyrl.core.config.Section"
+        )
+    if not isinstance(section.args, Mapping):
+        raise ConfigError(f"{kind}.args: got {section.args!r:.200}; expected a table of settings")
+    validated: BaseModel = section.model_copy(update={"args": validate(settings, section.args, f"{kind}.args")})
+    return validated
+
+
+def _own_rewards(config: Config, kind: str) -> dict[str, Any]:
+    """Return the rewards with every table of settings validated by its reward; weights stay numbers."""
+    return {name: _own_reward(name, entry) for name, entry in config.rewards.items()}
+
+
+def _own_reward(name: str, entry: object) -> float | BaseModel:
+    where = f"rewards.{name}"
+    if isinstance(entry, int | float) and not isinstance(entry, bool) and abs(entry) <= LARGEST:
+        return float(entry)
+    settings = getattr(_reward_plugin(name), "Settings", None)
+    own = settings if isinstance(settings, type) and issubclass(settings, RewardSettings) else FunctionSettings
+    if not isinstance(entry, Mapping):
+        raise ConfigError(f"{where}: got {_shown(own, entry):.40}; expected a finite number, at most {LARGEST:g}")
+    return validate(own, entry, where)
+
+
+def _reward_plugin(name: str) -> Any:
+    """Return the plug-in of a reward, or None for a name that only the task may know."""
+    return plugins.load("reward", name) if name in plugins.BUILT_IN["reward"] or ":" in name else None
+
+
+def _plugin_problems(config: Config) -> list[str]:
+    """Return what plug-ins find wrong with the config as a whole, each by its own ``check(config, settings)``."""
+    named = [("sampler", config.sampler.engine), ("backend", config.backend.name), ("algorithm", config.algorithm.name)]
+    own = [(kind, name, getattr(config, kind).args) for kind, name in named]
+    parts = [(plugins.load(kind, name), args) for kind, name, args in own if isinstance(args, BaseModel)]
+    parts += [(_reward_plugin(n), entry) for n, entry in config.rewards.items() if isinstance(entry, RewardSettings)]
+    checks = [(getattr(plugin, "check", None), settings) for plugin, settings in parts]
+    return [problem for check, settings in checks if check for problem in check(config, settings)]
+
+
+def _reward_problems(config: Config) -> list[str]:
+    if any(reward_weights(config).values()):
+        return []
+    return ["rewards: every weight is 0 or none is given; expected at least one, as in retrieval = 1.0"]
+
+
+def _size_problems(config: Config) -> list[str]:
+    rollouts = config.rollout.prompts_per_step * config.rollout.samples_per_prompt
+    if config.update.minibatches <= rollouts:
+        return []
+    return [
+        f"update.minibatches is {config.update.minibatches} but a step has only {rollouts} rollouts "
+        "(rollout.prompts_per_step x rollout.samples_per_prompt); lower it or collect more"
+    ]
+
+
+def _engine_problems(config: Config) -> list[str]:
+    """Return that an engine would not be asked: of the backends that ship, one samples elsewhere."""
+    engine, name = config.sampler.engine, config.backend.name
+    if engine == "own" or name == "torch" or name not in plugins.BUILT_IN["backend"]:
+        return []
+    return [
+        f"sampler.engine = '{engine:.120}' serves the weights of backend.name = 'torch'; got '{name}'; set "
+        "sampler.engine = 'own'"
+    ]
+
+
+def _override_problems(config: Config, overrides: Sequence[str]) -> list[str]:
+    """Return what overrides ask for in vain; of a file alone it is no mistake, for saved configs hold every value."""
+    if not config.run.epochs or all(override.partition("=")[0].strip() != "run.steps" for override in overrides):
+        return []
+    return [
+        f"run.steps = {config.run.steps} has no effect while run.epochs = {config.run.epochs} says how long the run "
+        "is; set run.epochs=0 too"
+    ]
+
+
+def _autopilot_problems(config: Config) -> list[str]:
+    pilot, args, problems = config.autopilot, config.algorithm.args.model_dump(), list[str]()
+    if pilot.mode == "off":
+        return problems
+    if not config.update.learning_rate:
+        problems.append("update.learning_rate is 0, which no factor moves; give the autopilot a rate above 0")
+    if not config.run.doctor_every:
+        problems.append("run.doctor_every is 0, but the autopilot acts on findings; expected 1 or more")
+    if pilot.kl_ref_target and not args.get("kl_coef"):
+        problems.append(
+            f"autopilot.kl_ref_target is {pilot.kl_ref_target:g}, and there is no algorithm.args.kl_coef above 0 to "
+            "move; set one, or the target to 0"
+        )
+    if pilot.kl_ref_target and args.get("kl_control") == "adaptive":
+        problems.append("autopilot.kl_ref_target and algorithm.args.kl_control='adaptive' move one number; set one")
+    return problems
+
+
+def _copy(data: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: _copy(value) if isinstance(value, Mapping) else value for key, value in data.items()}
+
+
+def _apply(data: dict[str, Any], override: str) -> None:
+    key, sign, text = override.partition("=")
+    parts = _parts(key.strip())
+    if not sign or not all(parts):
+        raise ConfigError(
+            f"'{override:.120}' is no override; expected section.key=value, as in update.learning_rate=1e-4"
+        )
+    for i, part in enumerate(parts[:-1]):
+        if parts[0] == "rewards" and i == 1 and not isinstance(data.get(part, {}), dict):
+            data[part] = {"weight": data[part]}  # a reward that was a weight alone
+        data = data.setdefault(part, {})
+        if not isinstance(data, dict):
+            raise ConfigError(f"'{key.strip():.120}': {'.'.join(parts[: i + 1])} is a value, not a section")
+    value = parse_value(text.strip())
+    if parts[0] == "rewards" and len(parts) == 2 and isinstance(data.get(parts[1]), dict):
+        data, parts = data[parts[1]], ["weight"]
+        if isinstance(value, dict):
+            data.update(value)
+            return
+    data[parts[-1]] = value
+
+
+def _parts(key: str) -> list[str]:
+    """Split a dotted key; the name of a reward may be an import path, which has dots before its colon."""
+    before, colon, after = key.partition(":")
+    if not key.startswith("rewards.") or not colon:
+        return key.split(".")
+    function, *keys = after.split(".")
+    return ["rewards", f"{before.removeprefix('rewards.')}:{function}", *keys]
+
+
+def parse_value(text: str) -> Any:
+    """Return a value of TOML; what is none is a text."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+    except RecursionError as error:
+        raise ConfigError(f"'{text:.40} ...': {_TOO_DEEP}") from error
+
+
+def _by_value(problems: Sequence[Any]) -> list[list[Any]]:
+    """Return the problems of each value; one of a setting with several types has one problem for each of them."""
+    groups: dict[tuple[Any, ...], list[Any]] = {}
+    for problem in problems:
+        location = problem["loc"]
+        branch = len(location) > 1 and str(location[-1]).partition("[")[0] in _TYPES
+        groups.setdefault(location[:-1] if branch else location, []).append(problem)
+    return list(groups.values())
+
+
+def _line(section: type[BaseModel], where: str, problems: Sequence[Any]) -> str:
+    problem = problems[0]
+    location = [str(part) for part in problem["loc"][: len(problem["loc"]) - (len(problems) > 1)]]
+    place = ".".join([*([where] if where else []), *location])
+    if problem["type"] == "extra_forbidden":
+        if place in _MOVED:
+            return f"{place}: moved to {_MOVED[place]}"
+        return f"{place}: unknown setting; {_suggestion(section, location)}"
+    if problem["type"] == "missing":
+        return f"{place}: is missing and has no default; give it a value"
+    if callable(thing := next((part for part in problem["loc"] if callable(part)), problem["input"])):
+        path = f"{getattr(thing, '__module__', 'module')}:{getattr(thing, '__qualname__', 'name')}"
+        if location[-1:] == ["[key]"]:
+            place = ".".join(location[:-2])
+        return f"{place}: got {thing!r:.100} itself; expected its import path as a text, such as '{path}'"
+    *expectations, last = [_expectation(problem) for problem in problems]
+    expected = f"{', '.join(expectations)} or {last}" if expectations else last
+    return f"{place}: got {_shown(section, problem['input'])}; expected {expected}"
+
+
+def _shown(section: type[BaseModel], value: object) -> str:
+    """Return a value as an error shows it: in a confidential section only its kind, unless it is a number."""
+    if not (issubclass(section, Section) and section.confidential) or isinstance(value, int | float):
+        return f"{value!r:.200}"
+    kinds: dict[type, str] = {str: "a text", dict: "a table", list: "a list"}
+    return kinds.get(type(value), "something else")
+
+
+def _expectation(problem: Any) -> str:
+    """Return what a value should have been, in the words of TOML where pydantic has Python's."""
+    words = {
+        "string_type": "text in quotes",
+        "bool_type": "true or false",
+        "int_type": "a whole number",
+        "float_type": "a number",
+        "finite_number": "a finite number",
+        "dict_type": "a table of settings",
+        "model_type": "a section of settings",
+    }
+    if problem["type"] in words:
+        return words[problem["type"]]
+    text: str = problem["msg"].removeprefix("Value error, ").removeprefix("expected ").removeprefix("Input should be ")
+    return f"a number {text}" if text.startswith(("greater", "less")) else text
+
+
+def _suggestion(section: type[BaseModel], location: Sequence[str]) -> str:
+    """Return the key that an unknown one may be meant to be: its namesake elsewhere, one like it, or a plug-in's."""
+    *path, name = location
+    keys = _keys(section, path)
+    namesakes = [f"{key}.{name}" for key in _keys(Config, []) if name in _keys(Config, [key])]
+    if not namesakes and (answer := plugins.of_peers("settings").get(name)):
+        return f"it is {answer} here"
+    of_plugin = [".".join([*path, "args", name])] if "args" in keys else []
+    alike = [] if namesakes else difflib.get_close_matches(name, keys, n=1)
+    close = alike or [*of_plugin, *namesakes[:1]]
+    return f"did you mean {' or '.join(map(repr, close))}?" if close else f"known are: {', '.join(keys) or 'none'}"
+
+
+def _keys(section: type[BaseModel], path: Sequence[str]) -> list[str]:
+    current: Any = section
+    for part in path:
+        field = getattr(current, "model_fields", {}).get(part)
+        current = field.annotation if field else None
+    return sorted(getattr(current, "model_fields", {}))

@@ -1,0 +1,492 @@
+"""The catalogue of metrics (each has one name, one unit and one definition) and the metrics of a step.
+
+Units and estimators are in the names: ``kl_ref_k1`` is in nats per token, ``kl_ref_k1_seq`` in nats per sequence.
+No metric is called just ``kl``. Means are over completion tokens, or over scored rollouts if the name contains
+``_seq`` or starts with ``reward/``. Only ``loss/`` follows the mean of the loss itself (GRPO's ``mean``), so that the
+parts, times their coefficients, add up to ``loss/total``. Clip fractions and KLs of an update are means over tokens.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from steadyrl.core.errors import ConfigError
+from steadyrl.core.types import Batch, Group
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One entry of the catalogue.
+
+    Attributes:
+        name: The name in metrics.jsonl. ``*`` stands for the name of a reward part or of an algorithm's number.
+        unit: "nats/token", "nats/sequence", "tokens", "s", "share" (0 to 1), "reward", or "" for a plain number.
+        better: The direction in which the metric improves, or "" if there is none.
+        meaning: A short description.
+    """
+
+    name: str
+    unit: str
+    better: Literal["up", "down", ""]
+    meaning: str
+
+
+CATALOGUE: tuple[Metric, ...] = (
+    Metric("reward/mean", "reward", "up", "Mean total reward (the weighted sum of the parts) of scored rollouts."),
+    Metric("reward/std", "reward", "", "Standard deviation of the total reward over scored rollouts."),
+    Metric("reward/min", "reward", "", "Lowest total reward of a scored rollout."),
+    Metric("reward/max", "reward", "", "Highest total reward of a scored rollout."),
+    Metric(
+        "reward/std_within",
+        "reward",
+        "",
+        "Standard deviation of the total reward within groups: the square root of the mean variance. "
+        "It is the learning signal of a group.",
+    ),
+    Metric("reward/unscored", "share", "down", "Rollouts without a reward (engine failure, time-out, no verdict)."),
+    Metric("reward/*", "reward", "", "Unweighted mean of a reward part or measurement over the rollouts that have it."),
+    Metric(
+        "reward_share/*",
+        "share",
+        "",
+        "Part of the total reward's variance that comes from this reward. The shares sum to 1.",
+    ),
+    Metric(
+        "groups/no_signal",
+        "share",
+        "down",
+        "Groups whose rewards are all equal, of the groups with several scored rollouts.",
+    ),
+    Metric(
+        "groups/uncompared",
+        "share",
+        "down",
+        "Groups of several rollouts of which at most one could be scored. With nothing to compare, they teach nothing.",
+    ),
+    Metric(
+        "groups/best",
+        "reward",
+        "up",
+        "Best of N: each group's highest total reward, averaged over groups with several scored rollouts.",
+    ),
+    Metric(
+        "groups/mean_std",
+        "reward",
+        "",
+        "Standard deviation of the group means. Its square and that of reward/std_within sum to the "
+        "variance of the total reward.",
+    ),
+    Metric(
+        "curriculum/signal", "share", "up", "Groups whose rewards differ, of the groups with several scored rollouts."
+    ),
+    Metric("curriculum/difficulty", "", "", "Mean of the problems' column 'difficulty', where it is a number."),
+    Metric(
+        "curriculum/entropy",
+        "nats",
+        "",
+        "Entropy of the distribution from which the step's problems were drawn. Passes in a fixed order have none.",
+    ),
+    Metric("curriculum/known", "", "", "Number of problems (or arms) that the curriculum has statistics for."),
+    Metric(
+        "curriculum/rounds",
+        "",
+        "down",
+        "Rounds of problems in the step. It is above 1 if rollout.refill resampled some.",
+    ),
+    Metric("kl_ref_k1", "nats/token", "", "KL to the reference, estimator k1 = log p - log ref on the sampled tokens."),
+    Metric(
+        "kl_ref_k1_seq",
+        "nats/sequence",
+        "",
+        "KL to the reference per completion: the sum of k1 over its tokens. A KL penalty totals this.",
+    ),
+    Metric("kl_ref_k1_seq_se", "nats/sequence", "", "Standard error of kl_ref_k1_seq over the step's completions."),
+    Metric("kl_ref_k3", "nats/token", "", "KL to the reference, k3 = r - 1 - log r, where r = ref/p. Never negative."),
+    Metric("kl_ref_exact", "nats/token", "", "Exact KL to the reference, on the tokens that sampling keeps."),
+    Metric("kl_ref_exact_seq", "nats/sequence", "", "Exact KL to the reference per completion: sum over its tokens."),
+    Metric(
+        "kl_ref_full",
+        "nats/token",
+        "",
+        "Exact KL of what is sampled to the whole distribution of the reference. Only with top_p or top_k. It exceeds "
+        "kl_ref_exact by -log of the reference's probability of the kept tokens, and rises alone if the policy gives "
+        "up what the reference would choose.",
+    ),
+    Metric("kl_ref_full_seq", "nats/sequence", "", "kl_ref_full per completion: the sum over its tokens."),
+    Metric(
+        "kl_old_k1",
+        "nats/token",
+        "",
+        "KL of the policy before the step to the updated one, k1, mean over updates. Can be negative.",
+    ),
+    Metric(
+        "kl_old_k3", "nats/token", "", "KL of the policy before the step to the updated one, k3, mean over updates."
+    ),
+    Metric(
+        "kl_step_k3",
+        "nats/token",
+        "",
+        "KL of the policy before the step to that after its last update, k3. Measured with the autopilot.",
+    ),
+    Metric("entropy", "nats/token", "", "Exact entropy of the sampling distribution, mean over tokens."),
+    Metric(
+        "entropy_sampled",
+        "nats/token",
+        "",
+        "Mean -log p of the sampled tokens. It differs from entropy if there is a sampling mismatch. "
+        "Absent if rollouts were selected by reward or are of an older policy.",
+    ),
+    Metric(
+        "sampler_gap",
+        "nats/token",
+        "down",
+        "Mean |log p of the sampler - log p of the trainer|. Normally it is rounding error.",
+    ),
+    Metric(
+        "importance/mean",
+        "",
+        "",
+        "Mean importance weight of the tokens: the trainer's probability over the sampler's, before any correction.",
+    ),
+    Metric(
+        "importance/ess",
+        "share",
+        "up",
+        "Effective sample size of these weights, as a share of the tokens. It is 1 where sampler and trainer agree.",
+    ),
+    Metric(
+        "importance/ess_seq",
+        "share",
+        "up",
+        "Effective sample size of the weights of whole completions (the products over their tokens), as a share of "
+        "the completions.",
+    ),
+    Metric("correction/weight", "", "", "Mean weight by which update.correction multiplies the advantage of a token."),
+    Metric("correction/masked", "share", "down", "Tokens that update.correction drops from the policy loss."),
+    Metric("staleness", "", "", "Optimizer steps between drawing and training the rollouts, with rollout.ahead."),
+    Metric("clip_fraction", "share", "", "Tokens whose policy ratio was clipped, mean over the step's updates."),
+    Metric("clip_fraction_value", "share", "", "Tokens whose value change was clipped, mean over the step's updates."),
+    Metric("loss/total", "", "", "The whole loss that is differentiated, mean over the step's updates."),
+    Metric(
+        "loss/policy",
+        "",
+        "",
+        "The policy's part of loss/total, averaged as the loss is, over tokens or over rollouts; mean over the step's "
+        "updates.",
+    ),
+    Metric(
+        "loss/kl",
+        "nats/token",
+        "",
+        "KL to the reference as it enters the loss and averaged as the loss is, before its coefficient.",
+    ),
+    Metric("loss/nll", "nats/token", "", "Negative log-likelihood of the imitated texts, weighted as in the loss."),
+    Metric(
+        "loss/reward_nll",
+        "nats/token",
+        "",
+        "Reward times surprise before the update: the mean of r * (-log p) over the rollouts that the algorithm keeps, "
+        "where -log p is the mean over the tokens of a completion. It is not trained on; a review of RLAIF named its "
+        "levels. Of rlaif, raft, rwr and reinforce. Null if no rollout was kept.",
+    ),
+    Metric("loss/value", "", "down", "The clipped value loss, half the squared error, before value_coef."),
+    Metric("value/mean", "reward", "", "Mean prediction of the value head before the update."),
+    Metric(
+        "value/error",
+        "reward^2",
+        "down",
+        "Prediction error of the value head: the mean of (value - return)^2 before the update, neither clipped nor "
+        "halved.",
+    ),
+    Metric(
+        "value/explained_variance", "", "up", "1 - Var(return - value) / Var(return). Null if the returns do not vary."
+    ),
+    Metric("return/mean", "reward", "up", "Mean value target: discounted rewards minus the KL penalty."),
+    Metric("return/std", "reward", "", "Standard deviation of the value targets."),
+    Metric("advantage/mean", "reward", "", "Mean advantage before whitening."),
+    Metric("advantage/std", "reward", "", "Standard deviation of the advantage before whitening."),
+    Metric(
+        "advantage/used", "share", "", "Rollouts in the batch whose advantage is not 0. Only these move the policy."
+    ),
+    Metric("grad_norm", "", "", "Global gradient norm before clipping, mean over the step's updates."),
+    Metric(
+        "grad_cosine",
+        "",
+        "",
+        "Cosine of an update's gradient with the mean of the gradients before it (Adam's first moment), mean over the "
+        "step's updates. Noise keeps it near 0. Below 0, updates undo the ones before. Not with TRPO or "
+        "Adam in 8 bits.",
+    ),
+    Metric("grad_clipped", "share", "", "Updates whose gradient was clipped."),
+    Metric(
+        "trust_region/scale", "share", "", "Share of TRPO's full step that the line search took. 0 if no step helped."
+    ),
+    Metric("learning_rate", "", "", "Adam's learning rate in this step."),
+    Metric(
+        "epochs", "", "", "Passes over the batch, fewer than update.epochs if update.kl_old_limit stopped the step."
+    ),
+    Metric("updates", "", "", "Number of optimizer steps in this step."),
+    Metric("data_epoch", "", "", "Number of problems drawn so far, divided by the number of training problems."),
+    Metric("algorithm/*", "", "", "A number of the algorithm's state, such as the KL coefficient."),
+    Metric(
+        "autopilot/*",
+        "",
+        "",
+        "The autopilot's numbers: scale and rate_multiplier are factors of the learning rate, narrowing is one of the "
+        "band of kl_step_k3, agreement the mean grad_cosine that lowers it; held is 1 while the rate may not rise.",
+    ),
+    Metric(
+        "completion/length",
+        "tokens",
+        "",
+        "Mean length of a completion, the end token included; of several turns, the tokens of the policy.",
+    ),
+    Metric("completion/truncated", "share", "down", "Completions that ended because they reached the token limit."),
+    Metric("completion/empty", "share", "down", "Completions without any visible text."),
+    Metric(
+        "completion/repetition",
+        "share",
+        "down",
+        "Word 3-grams that already occurred in the same completion, mean over completions.",
+    ),
+    Metric("observation/cut", "share", "", "Observations that were shortened to rollout.observation_tokens."),
+    Metric("tokens/sampled", "tokens", "", "Tokens that the policy wrote in the step, without an environment's."),
+    Metric("tokens/per_second", "tokens/s", "up", "tokens/sampled, divided by the time of the whole step."),
+    Metric("time/rollout", "s", "down", "Time to sample the completions."),
+    Metric("time/reward", "s", "down", "Time to compute the rewards."),
+    Metric("time/score", "s", "down", "Time to compute log-probs, values and reference before the update."),
+    Metric("time/update", "s", "down", "Time for all optimizer steps."),
+    Metric("time/step", "s", "down", "Time for the whole step."),
+    Metric("judge/verdicts", "", "", "Verdicts needed since the previous line, including those for evaluations."),
+    Metric("judge/cached", "share", "up", "These verdicts that were found in the cache."),
+    Metric(
+        "judge/failed",
+        "share",
+        "down",
+        "Requested verdicts that failed after all retries. Their rollouts stay unscored.",
+    ),
+    Metric(
+        "judge/repaired", "share", "down", "Requested verdicts that were malformed at first and were requested again."
+    ),
+    Metric("judge/requests", "", "down", "Requests sent for these verdicts, retries included."),
+    Metric("judge/latency", "s", "down", "Mean time from first request to verdict, waits and retries included."),
+    Metric("judge/tokens_in", "tokens", "down", "Input tokens of the judge, as its endpoint counts them."),
+    Metric("judge/tokens_out", "tokens", "down", "Output tokens of the judge, as its endpoint counts them."),
+    Metric(
+        "judge/cost",
+        "",
+        "down",
+        "Cost of these tokens at rewards.judge.price_in and rewards.judge.price_out, in the currency of those prices.",
+    ),
+    Metric("judge/unmetered", "", "down", "Answers for which the endpoint reported no token counts."),
+    Metric(
+        "heldout/*",
+        "reward",
+        "up",
+        "Mean of a measurement on the held-out problems, after steps with an evaluation; of the answers that "
+        "evaluate.deploy names.",
+    ),
+)
+
+
+def describe(name: str) -> Metric | None:
+    """Return the catalogue's entry for a metric name, or None if the catalogue does not have it."""
+    exact = {metric.name: metric for metric in CATALOGUE}
+    return exact.get(name) or exact.get(f"{name.partition('/')[0]}/*")
+
+
+class StepMetrics:
+    """The metrics of a step, filled stage by stage; each name belongs to the stage that sets it first."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+        self._stages: dict[str, str] = {}
+
+    def add(self, stage: str, values: Mapping[str, Any]) -> None:
+        """Add what a stage measured.
+
+        Args:
+            stage: What measured it, in words that a user knows.
+            values: By name.
+
+        Raises:
+            ConfigError: Another stage has set one of the names, so that one of the two numbers would be lost.
+        """
+        for name in values:
+            if name in self._stages:
+                raise ConfigError(
+                    f"the metric '{name}' is measured by {self._stages[name]} and again by {stage}; rename what your "
+                    "own algorithm, reward, curriculum or backend returns under that name"
+                )
+            self._stages[name] = stage
+        self.values.update(values)
+
+
+def summarise(groups: Sequence[Group], batch: Batch, fresh: bool) -> dict[str, float | None]:
+    """Return the metrics of a step's rollouts.
+
+    Args:
+        groups: All rollouts of the step, including the unscored ones.
+        batch: The batch that trained, with ``old`` scores, advantages and returns.
+        fresh: Whether the policy before the step drew the rollouts.
+    """
+    measured = batch_metrics(batch)
+    scored = sum(rollout.reward is not None for group in groups for rollout in group.rollouts)
+    if not fresh or len(batch.lengths) < scored:
+        # Rollouts of an older policy, or selected by reward, are a biased sample: their mean -log p does not estimate
+        # the entropy.
+        measured.pop("entropy_sampled", None)
+    return {**reward_metrics(groups), **difficulty(groups), **measured}
+
+
+def reward_metrics(groups: Sequence[Group]) -> dict[str, float | None]:
+    """Return reward/* and completion/* and groups/*."""
+    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    rewards = np.array([r.reward for r in rollouts if r.reward is not None])
+    lengths = [r.length for r in rollouts]
+    metrics: dict[str, float | None] = {
+        "reward/mean": float(rewards.mean()) if rewards.size else None,
+        "reward/std": float(rewards.std()) if rewards.size else None,
+        "reward/min": float(rewards.min()) if rewards.size else None,
+        "reward/max": float(rewards.max()) if rewards.size else None,
+        "reward/unscored": 1 - rewards.size / len(rollouts),
+        "completion/length": float(np.mean(lengths)),
+        "completion/truncated": float(np.mean([r.stop_reason == "length" for r in rollouts])),
+        "completion/empty": float(np.mean([not r.text.strip() for r in rollouts])),
+        "completion/repetition": float(np.mean([repetition(r.text) for r in rollouts])),
+        "tokens/sampled": float(sum(lengths)),
+    }
+    for part in sorted({name for r in rollouts for name in r.parts}):
+        metrics[f"reward/{part}"] = float(np.mean([r.parts[part] for r in rollouts if part in r.parts]))
+    if observed := sum(r.observations for r in rollouts):
+        metrics["observation/cut"] = sum(r.observations_cut for r in rollouts) / observed
+    several = [[r.reward for r in g.rollouts if r.reward is not None] for g in groups]
+    drawn = [len(rewards) for rewards, group in zip(several, groups, strict=True) if len(group.rollouts) > 1]
+    if drawn:
+        metrics["groups/uncompared"] = float(np.mean([scored < 2 for scored in drawn]))
+    several = [rewards for rewards in several if len(rewards) > 1]
+    if several:
+        metrics["reward/std_within"] = math.sqrt(float(np.mean([np.var(rewards) for rewards in several])))
+        metrics["groups/mean_std"] = float(np.std([np.mean(rewards) for rewards in several]))
+        metrics["groups/best"] = float(np.mean([max(rewards) for rewards in several]))
+        signal = float(np.mean([max(rewards) != min(rewards) for rewards in several]))
+        metrics |= {"groups/no_signal": 1.0 - signal, "curriculum/signal": signal}
+    return metrics
+
+
+def difficulty(groups: Sequence[Group]) -> dict[str, float]:
+    """Return the mean difficulty of the problems whose difficulty is a number, or nothing if there are none."""
+    difficulties = [group.problem.columns.get("difficulty") for group in groups]
+    numbers = [float(x) for x in difficulties if isinstance(x, int | float) and not isinstance(x, bool)]
+    return {"curriculum/difficulty": float(np.mean(numbers))} if numbers else {}
+
+
+def repetition(text: str) -> float:
+    """Return the share of a text's word 3-grams that occurred earlier in it, or 0 if it has fewer than two 3-grams."""
+    words = text.split()
+    grams = list(zip(words, words[1:], words[2:], strict=False))
+    return 1.0 - len(set(grams)) / len(grams) if len(grams) > 1 else 0.0
+
+
+def batch_metrics(batch: Batch) -> dict[str, float | None]:
+    """Return the measurements on the batch before the update: KL, entropy, values, returns, advantages."""
+    mask, old = batch.completion_mask, batch.old
+    if old is None or not mask.any():
+        return {}
+    assert old.entropy is not None, "score measures the entropy always"
+    metrics: dict[str, float | None] = {
+        "entropy": float(old.entropy[mask].mean()),
+        "entropy_sampled": float(-old.logprobs[mask].mean()),
+    }
+    gap = np.abs(batch.sampling_logprobs - old.logprobs)[mask]
+    if not np.isnan(gap).any():  # demonstrations have no sampling log-probs
+        metrics["sampler_gap"] = float(gap.mean())
+    if old.ref_logprobs is not None:
+        log_ratio = np.where(mask, old.logprobs - old.ref_logprobs, 0.0)
+        per_sequence = log_ratio.sum(axis=1)
+        metrics["kl_ref_k1"] = float(log_ratio[mask].mean())
+        metrics["kl_ref_k1_seq"] = float(per_sequence.mean())
+        if len(per_sequence) > 1:
+            metrics["kl_ref_k1_seq_se"] = float(per_sequence.std(ddof=1) / math.sqrt(len(per_sequence)))
+        metrics["kl_ref_k3"] = float((np.expm1(-log_ratio) + log_ratio)[mask].mean())
+    for name, divergence in (("kl_ref_exact", old.kl_ref_exact), ("kl_ref_full", old.kl_ref_full)):
+        if divergence is not None:
+            metrics[name] = float(divergence[mask].mean())
+            metrics[f"{name}_seq"] = float(np.where(mask, divergence, 0.0).sum(axis=1).mean())
+    if old.values is not None and batch.returns is not None:
+        metrics["value/mean"] = float(old.values[mask].mean())
+        metrics["value/error"] = float(((old.values - batch.returns)[mask] ** 2).mean())
+        metrics["value/explained_variance"] = explained_variance(old.values[mask], batch.returns[mask])
+        metrics["return/mean"] = float(batch.returns[mask].mean())
+        metrics["return/std"] = float(batch.returns[mask].std())
+    raw = batch.measured.get("advantages_raw")
+    if raw is not None:
+        metrics["advantage/mean"] = float(raw[mask].mean())
+        metrics["advantage/std"] = float(raw[mask].std())
+    if "kept" in batch.measured:
+        metrics["loss/reward_nll"] = reward_times_surprise(batch, old.logprobs)
+    if batch.advantages is not None:
+        metrics["advantage/used"] = float(
+            np.mean((np.where(batch.trained_mask, batch.advantages, 0.0) != 0).any(axis=1))
+        )
+    return metrics
+
+
+def reward_times_surprise(batch: Batch, logprobs: np.ndarray) -> float | None:
+    """Return the mean of reward times surprise over the rollouts in ``measured["kept"]``, or None if there are none.
+
+        L = mean over kept rollouts i of r_i * (1 / T_i) * sum over t of -log p(t)
+
+    Without a baseline and a clip this is the loss of a policy gradient. It rises with the rewards and falls with the
+    entropy, so its level says little about how well training goes.
+
+    Args:
+        batch: With "kept" [B, T], not 0 at the completion tokens of the kept rollouts.
+        logprobs: [B, T], nats, of the policy before the update.
+    """
+    mask = batch.completion_mask
+    trained = (np.where(mask, batch.measured["kept"], 0.0) != 0).any(axis=1)  # [B]
+    if not trained.any():
+        return None
+    surprise = -np.where(mask, logprobs, 0.0).sum(axis=1) / np.maximum(mask.sum(axis=1), 1)  # [B]
+    return float((batch.rewards * surprise)[trained].mean())
+
+
+def explained_variance(values: np.ndarray, returns: np.ndarray) -> float | None:
+    """Return 1 - Var(return - value) / Var(return), or None if the returns do not vary.
+
+    The residual's mean does not count, so this metric does not show a constant offset of the values. Compare
+    ``value/mean`` with ``return/mean`` to see one.
+    """
+    variance = float(np.var(returns))
+    if variance < 1e-12:
+        return None
+    return 1.0 - float(np.var(returns - values)) / variance
+
+
+class Clock:
+    """Seconds spent between laps."""
+
+    def __init__(self) -> None:
+        self._times: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def lap(self, name: str) -> None:
+        """Book the time since the last lap under a name; laps of one name add up."""
+        now = time.perf_counter()
+        self._times[f"time/{name}"] = self._times.get(f"time/{name}", 0.0) + now - self._last
+        self._last = now
+
+    def total(self) -> float:
+        """Return the seconds of all laps."""
+        return sum(self._times.values())
+
+    def times(self) -> dict[str, float]:
+        """Return time/<lap> and time/step."""
+        return {**self._times, "time/step": self.total()}

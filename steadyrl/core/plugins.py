@@ -1,0 +1,514 @@
+"""The one way in for user code: an import path ``"package.module:name"``, or the short name of a built-in.
+
+An algorithm and a curriculum are modules with a section ``Settings`` and a function ``build``: for them the path of the
+module will do. Built-ins are listed here by kind; an installed package can add its own with an entry point in the group
+``steadyrl.<kind>``. Nothing is imported before it is asked for.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import importlib
+import inspect
+import re
+import reprlib
+import sys
+import tomllib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.machinery import PathFinder
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal
+
+from steadyrl.core.errors import ConfigError, DataError, MissingExtraError, SteadyError, exception_line
+from steadyrl.core.protocols import (
+    Attackable,
+    Bounded,
+    Checking,
+    Editable,
+    Exact,
+    Interactive,
+    Limited,
+    Task,
+    Teaching,
+)
+from steadyrl.core.types import Problem
+
+BUILT_IN: dict[str, dict[str, str]] = {
+    "algorithm": {
+        "ppo": "steadyrl.algorithms.ppo",
+        "grpo": "steadyrl.algorithms.grpo",
+        "rloo": "steadyrl.algorithms.rloo",
+        "reinforce": "steadyrl.algorithms.reinforce",
+        "trpo": "steadyrl.algorithms.trpo",
+        "rlaif": "steadyrl.algorithms.rlaif",
+        "raft": "steadyrl.algorithms.raft",
+        "rwr": "steadyrl.algorithms.rwr",
+        "sft": "steadyrl.algorithms.sft",
+    },
+    "curriculum": {
+        "uniform": "steadyrl.loop.curriculum.passes",
+        "learnability": "steadyrl.loop.curriculum.learnability",
+        "plr": "steadyrl.loop.curriculum.level_replay",
+        "accel": "steadyrl.loop.curriculum.accel",
+        "bandit": "steadyrl.loop.curriculum.bandit",
+        "stages": "steadyrl.loop.curriculum.stages",
+    },
+    "task": {
+        "search": "steadyrl.environments.search.task:SearchTask",
+        "code": "steadyrl.environments.code.task:CodeTask",
+        "browse": "steadyrl.environments.browse.task:BrowseTask",
+        "math": "steadyrl.environments.math.task:MathTask",
+        "prompts": "steadyrl.loop.tasks.prompts:PromptsTask",
+    },
+    "reward": {
+        "length": "steadyrl.loop.rewards.length:length",
+        "boolean_format": "steadyrl.loop.rewards.boolean_format:boolean_format",
+        "cut_off": "steadyrl.loop.rewards.cut_off",
+        "judge": "steadyrl.loop.rewards.judge.plugin",
+    },
+    "judge": {
+        "likelihood": "steadyrl.backends.torch.likelihood:LikelihoodRatio",
+    },
+    "sampler": {
+        "vllm": "steadyrl.backends.vllm.plugin",
+    },
+    "tracker": {
+        "wandb": "steadyrl.integrations.trackers.wandb:WandbTracker",
+        "tensorboard": "steadyrl.integrations.trackers.tensorboard:TensorBoardTracker",
+        "trackio": "steadyrl.integrations.trackers.trackio:TrackioTracker",
+        "mlflow": "steadyrl.integrations.trackers.mlflow:MLflowTracker",
+    },
+    "backend": {
+        "toy": "steadyrl.backends.toy:ToyBackend",
+        "torch": "steadyrl.backends.torch.plugin",
+        "mlx": "steadyrl.backends.mlx.plugin",
+        "fsdp": "steadyrl.backends.fsdp.plugin",
+    },
+    "launcher": {
+        "processes": "steadyrl.lab.launchers.processes",
+        "ray": "steadyrl.lab.launchers.ray",
+        "slurm": "steadyrl.lab.launchers.slurm",
+    },
+    # By the name of the backend whose checkpoints it reads.
+    "exporter": {
+        "torch": "steadyrl.backends.torch.export:export_policy",
+        "fsdp": "steadyrl.backends.torch.export:export_policy",
+        "mlx": "steadyrl.backends.mlx.export:export_policy",
+    },
+}
+# What a task may offer beside the methods of Task.
+OF_TASKS = (Interactive, Bounded, Exact, Teaching, Attackable, Editable, Limited)
+_ALIKE = 0.84  # as difflib compares: one letter more, less or other in a name of six
+MODULES = ("algorithm", "curriculum", "sampler", "launcher")  # kinds whose plug-ins are modules
+# Which extra brings a package that a built-in needs.
+_EXTRA_OF = {
+    **dict.fromkeys(("torch", "transformers", "peft", "safetensors", "tokenizers"), "torch"),
+    **dict.fromkeys(("pyarrow", "yaml"), "data"),
+    **dict.fromkeys(("bitsandbytes", "accelerate"), "quantized"),
+    **dict.fromkeys(("mlx", "mlx_lm"), "mlx"),
+    "playwright": "browse",
+    "miniwob": "miniwob",
+    "optuna": "tune",
+    "ray": "ray",
+    **dict.fromkeys(("starlette", "uvicorn"), "web"),
+    **{name: name for name in ("wandb", "tensorboard", "trackio", "mlflow")},
+}
+
+
+@dataclass(frozen=True)
+class _Form:
+    """What something of a kind has, and how it is used.
+
+    Attributes:
+        expected: In words.
+        calls: The functions that are called, with how many arguments.
+        makes: What is read of the thing that comes of it.
+        arguments: How many it is called with itself, where it is a class; None for a module or an object. The methods
+            of its objects are looked at by ``require_members``.
+    """
+
+    expected: str
+    calls: Mapping[str, int]
+    makes: tuple[str, ...]
+    arguments: int | None = None
+
+
+_FORMS = {
+    "algorithm": _Form(
+        "a class 'Settings' and a function build(settings) -> steadyrl.core.protocols.Algorithm",
+        {"build": 1},
+        ("needs", "select", "prepare", "loss", "adapt", "state", "source", "update"),
+    ),
+    "curriculum": _Form(
+        "a class 'Settings' and a function build(settings) -> steadyrl.loop.curriculum.choice.Curriculum",
+        {"build": 1},
+        ("choose", "observe", "edits"),
+    ),
+    "sampler": _Form(
+        "a class 'Settings' and a function build(settings, model), as steadyrl.backends.vllm.plugin has",
+        {"build": 2},
+        ("generate",),
+    ),
+    "launcher": _Form(
+        "a class 'Settings' and a function build(settings, at_once) -> steadyrl.lab.launchers.command.Launcher",
+        {"build": 2},
+        ("start", "ended", "stop"),
+    ),
+    "backend": _Form(
+        "a class with the methods of steadyrl.core.protocols.Backend and create(config, algorithm)",
+        {"create": 2},
+        ("tokenizer", "generate", "score", "step", "describe", "save", "load"),
+    ),
+    "task": _Form(
+        "a class with a class 'Settings' and the methods of steadyrl.core.protocols.Task",
+        {},
+        (),
+        arguments=2,
+    ),
+    "tracker": _Form(
+        "a class with 'needs', 'anew' and the methods of steadyrl.integrations.trackers.tracker.Tracker",
+        {},
+        ("anew",),
+        arguments=1,
+    ),
+}
+
+
+def load(kind: str, name: str) -> Any:
+    """Return the object behind a short name or an import path.
+
+    Args:
+        kind: "algorithm", "curriculum", "task", "reward", "judge", "sampler", "backend", "launcher" or
+            "exporter".
+        name: A built-in's short name, an entry point's name, or "package.module:name"; for an algorithm and a
+            curriculum also "package.module".
+
+    Raises:
+        ConfigError: Nothing has that name, or what has it does not build an algorithm or a curriculum.
+        MissingExtraError: It needs a package that is not installed.
+    """
+    plugin = _find(kind, name)
+    if kind in _FORMS and (lack := _lack(_FORMS[kind], plugin)):
+        raise ConfigError(f"'{name:.120}' is no {kind}: {lack}; expected {_FORMS[kind].expected}")
+    if kind in MODULES or is_module(kind, name):
+        require_members(f"{kind}.name: '{name}'", plugin, optional=(Checking,))
+    return plugin
+
+
+def make(kind: str, name: str, *arguments: Any) -> Any:
+    """Return what a plug-in makes: an algorithm of its settings, a task, a backend, ...
+
+    Args:
+        kind: One of those with a form.
+        name: See ``load``.
+        arguments: As the plug-in takes them.
+
+    Raises:
+        ConfigError: See ``load``; or what comes of it is nothing of the kind.
+        MissingExtraError: It needs a package that is not installed.
+    """
+    plugin, form = load(kind, name), _FORMS[kind]
+    function = plugin if form.arguments is not None else getattr(plugin, next(iter(form.calls)))
+    try:
+        thing = function(*arguments)
+    except TypeError as error:
+        unexpected = re.search(r"unexpected keyword argument '(\w+)'", str(error))
+        close = [field for field in form.makes if unexpected and _alike(unexpected[1], field)]
+        if not unexpected or not close:
+            raise
+        raise ConfigError(
+            f"'{name:.120}' gives the {kind} a field '{unexpected[1]}', which nothing calls; did you mean '{close[0]}'?"
+        ) from error
+    if missing := ", ".join(repr(attribute) for attribute in form.makes if not hasattr(thing, attribute)):
+        raise ConfigError(
+            f"'{name:.120}' is no {kind}: what it makes is {type(thing).__name__} and has no {missing}; expected "
+            f"{form.expected}"
+        )
+    return thing
+
+
+def _lack(form: _Form, plugin: object) -> str:
+    """Return what a plug-in lacks of its form, "" where it has all."""
+    if form.arguments is not None and not isinstance(plugin, type):
+        return f"it is {'a module' if isinstance(plugin, ModuleType) else f'of the type {type(plugin).__name__}'}"
+    if missing := [name for name in form.calls if not hasattr(plugin, name)]:
+        return f"it has no {', '.join(map(repr, missing))}"
+    if form.arguments is not None and not takes(plugin, form.arguments):
+        return f"it cannot be called with {form.arguments} arguments"
+    for name, count in form.calls.items():
+        function = getattr(plugin, name)
+        if _gives_none(function):
+            return f"{name} is a generator or asynchronous, and gives no value"
+        if not takes(function, count):
+            return f"{name} cannot be called with {count} {'argument' if count == 1 else 'arguments'}"
+    return ""
+
+
+def _gives_none(function: Any) -> bool:
+    return inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function)
+
+
+def takes(function: Any, count: int) -> bool:
+    """Return whether something can be called with so many arguments in their order."""
+    try:
+        inspect.signature(function).bind(*[None] * count)
+    except TypeError:  # too few or too many, or nothing to call
+        return False
+    except ValueError:  # of some functions in C the parameters are not known
+        return callable(function)
+    return True
+
+
+def open_task(name: str, args: Any, seed: int) -> Task:
+    """Return the task of that name, with its settings.
+
+    Args:
+        name: ``task.name``.
+        args: ``task.args``, validated.
+        seed: The run's.
+
+    Raises:
+        SteadyError: It cannot be had, lacks something that it needs, or offers something that nothing would use.
+    """
+    task: Task = make("task", name, args, seed)
+    what = f"the task '{name}'"
+    require_members(what, task, Task, OF_TASKS, later=("ask", "show", "baselines"))
+    if not isinstance(task, Interactive):
+        return task
+    for count in ("max_turns", "workers"):
+        value = getattr(task, count)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise ConfigError(f"{what}: its attribute {count} is {value!r:.40}; expected a whole number of 1 or more")
+    if isinstance(task, Teaching):
+        raise ConfigError(
+            f"{what} has both 'episode' and 'demonstration', which nothing calls where there are episodes; let the "
+            "episodes' own method expert show the way, and remove demonstration"
+        )
+    return task
+
+
+def problems_of(task: Task, split: Literal["train", "heldout"]) -> Sequence[Problem]:
+    """Return the problems of a split.
+
+    Raises:
+        DataError: They are no sequence of problems.
+    """
+    problems = task.problems(split)
+    what = f"the task '{task.name}': problems('{split}')"
+    if not isinstance(problems, Sequence):
+        raise DataError(f"{what} is {reprlib.repr(problems)}; expected a list of steadyrl.core.types.Problem")
+    for problem in problems:
+        if not isinstance(problem, Problem):
+            raise DataError(f"{what} has {reprlib.repr(problem)} in it; expected steadyrl.core.types.Problem alone")
+    return problems
+
+
+def require_ids(task: Task, problems: Sequence[Problem]) -> None:
+    """Refuse two problems of a split that have the same id.
+
+    Raises:
+        DataError: There are two.
+    """
+    ids = Counter(problem.id for problem in problems)
+    if repeated := [id for id, count in ids.items() if count > 1]:
+        raise DataError(
+            f"the task '{task.name}' has {ids[repeated[0]]} problems with the id '{repeated[0]:.80}', by which answers "
+            "before and after training are paired; give each an id of its own"
+        )
+
+
+def functions_of(task: Task, method: Literal["rewards", "baselines"]) -> Mapping[str, Any]:
+    """Return a task's own rewards, or its answers without a model.
+
+    Raises:
+        ConfigError: They are no mapping of names to functions.
+    """
+    functions = getattr(task, method)() or {}
+    if isinstance(functions, Mapping) and all(map(callable, functions.values())):
+        return functions
+    raise ConfigError(f"the {method} of the task are {reprlib.repr(functions)}; expected a dict of names to functions")
+
+
+def require_members(
+    what: str, thing: object, required: type | None = None, optional: Sequence[type] = (), later: Sequence[str] = ()
+) -> None:
+    """Refuse an object that lacks what is needed of it, or offers what nothing would ever call.
+
+    Args:
+        what: The object, in the words of a message.
+        thing: A user's module, class or object.
+        required: The protocol that it must have.
+        optional: Protocols that it may have, each in whole or not at all.
+        later: Members of ``required`` that are not needed yet.
+
+    Raises:
+        ConfigError: A member is missing, takes other arguments, or is misspelt.
+    """
+    protocols = [protocol for protocol in (required, *optional) if protocol]
+    members = {name: protocol for protocol in protocols for name in _names_of(protocol)}
+    missing = [name for name in members if not hasattr(thing, name)]
+    for name in _own_methods(thing):
+        if name not in members and (close := [member for member in missing if _alike(name, member)]):
+            raise ConfigError(
+                f"{what} has a method '{name}', which nothing calls; did you mean '{close[0]}'? Rename it, or begin "
+                "its name with an underscore"
+            )
+    if required and (needed := [name for name in _names_of(required) if name in missing and name not in later]):
+        raise ConfigError(f"{what} has no '{needed[0]}'; expected all of steadyrl.core.protocols.{required.__name__}")
+    for name, protocol in members.items():
+        if name in missing or not callable(written := getattr(protocol, name, None)):
+            continue
+        lacking = [f"'{member}'" for member in _names_of(protocol) if member in missing and member not in later]
+        if lacking:
+            raise ConfigError(
+                f"{what} has a method '{name}' and no {', no '.join(lacking)}, so that nothing would call it; expected "
+                f"all of steadyrl.core.protocols.{protocol.__name__}, or another name for it"
+            )
+        _require_arguments(what, name, thing, tuple(inspect.signature(written).parameters)[1:])
+
+
+def _names_of(protocol: type) -> list[str]:
+    return [name for name in {**inspect.get_annotations(protocol), **vars(protocol)} if not name.startswith("_")]
+
+
+def _own_methods(thing: object) -> Iterator[str]:
+    """Yield the public functions of a module, a class or an object; a module's imports are none of its own."""
+    for name in dir(thing):
+        member = None if name.startswith("_") else inspect.getattr_static(thing, name, None)
+        if isinstance(member, staticmethod | classmethod):
+            member = member.__func__
+        if inspect.isfunction(member) and (not inspect.ismodule(thing) or member.__module__ == thing.__name__):
+            yield name
+
+
+def _alike(name: str, candidate: str) -> bool:
+    return sorted(name) == sorted(candidate) or difflib.SequenceMatcher(None, name, candidate).ratio() >= _ALIKE
+
+
+def _require_arguments(what: str, name: str, thing: object, arguments: Sequence[str]) -> None:
+    method = getattr(thing, name)
+    if not callable(method):
+        raise ConfigError(f"{what}: '{name}' is {method!r:.40}; expected a method ({', '.join(arguments)})")
+    if _gives_none(method):
+        raise ConfigError(
+            f"{what}: its method '{name}' is a generator or asynchronous; expected one that returns a value"
+        )
+    unbound = inspect.isclass(thing) and inspect.isfunction(inspect.getattr_static(thing, name))
+    try:
+        inspect.signature(method).bind(*([None] if unbound else []), *arguments)
+    except ValueError:  # it does not say what it takes, as functions written in C
+        return
+    except TypeError as error:
+        raise ConfigError(
+            f"{what}: its method '{name}' cannot be called with ({', '.join(arguments)}): {error}; give it these"
+        ) from error
+
+
+def is_module(kind: str, name: str) -> bool:
+    """Return whether a built-in is a module, which brings settings and checks of its own; nothing is imported."""
+    return name in BUILT_IN[kind] and ":" not in BUILT_IN[kind][name]
+
+
+def of_peers(table: str) -> dict[str, str]:
+    """Return what words of other trainers are called here, or whose they are: "algorithms", "settings", "rewards"."""
+    text = (Path(__file__).parent / "assets" / "peers.toml").read_text(encoding="utf-8")
+    return {word: answer for words, answer in tomllib.loads(text)[table].items() for word in words.split()}
+
+
+def _find(kind: str, name: str) -> Any:
+    if ":" in name:
+        _look_in_current_folder()
+        return _import(kind, name)
+    if name in BUILT_IN[kind]:
+        return _import(kind, BUILT_IN[kind][name])
+    points = {point.name: point for point in entry_points(group=f"steadyrl.{kind}")}
+    if name in points:
+        return _import(kind, points[name].value)
+    if kind in MODULES:
+        _look_in_current_folder()
+        if "." in name or (name.isidentifier() and PathFinder.find_spec(name)):
+            return _import(kind, name)
+    if kind == "algorithm" and (answer := of_peers("algorithms").get(re.sub("[-_]", "", name.lower()))):
+        raise ConfigError(f"algorithm.name = '{name:.120}' {answer}")
+    if kind == "reward" and "/" in name:
+        raise ConfigError(
+            f"'{name:.120}' is a path, and rewards are functions; for a reward model write one that loads it and "
+            "scores rollout.text, and give its import path, such as 'my_rewards:score'"
+        )
+    names = sorted({*BUILT_IN[kind], *points})
+    close = difflib.get_close_matches(name, names, n=1)
+    hint = f"did you mean '{close[0]}'?" if close else f"known are {', '.join(names)}"
+    raise ConfigError(f"no {kind} is called '{name:.120}'; {hint} (your own: {_expected(kind)})")
+
+
+def _look_in_current_folder() -> None:
+    """Let a module beside the config be found, as with `python -m`."""
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+
+
+def _expected(kind: str) -> str:
+    return "'package.module' or 'package.module:name'" if kind in MODULES else "'package.module:name'"
+
+
+def require(package: str) -> Any:
+    """Import an optional package or say which extra brings it."""
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        raise _missing(error, package) from error
+
+
+def _import(kind: str, path: str) -> Any:
+    module_name, colon, attribute = path.partition(":")
+    if not all(part.isidentifier() for part in [*module_name.split("."), *([attribute] if colon else [])]):
+        raise ConfigError(f"'{path:.120}' is no import path; expected {_expected(kind)}")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
+            raise ConfigError(
+                f"'{path}': there is no module '{error.name}' (looked in the current folder and in what is "
+                f"installed); expected {_expected(kind)}"
+            ) from error
+        raise _missing(error, module_name) from error
+    except SteadyError:
+        raise
+    except (Exception, SystemExit) as error:  # whatever a user's module does when it is imported
+        raise ConfigError(
+            f"'{path}': the module '{module_name}' cannot be imported ({exception_line(error)}); fix it"
+        ) from error
+    if not colon:
+        return module
+    if not hasattr(module, attribute):
+        raise ConfigError(f"'{path}': module '{module_name}' has no '{attribute}'; expected 'package.module:name'")
+    return getattr(module, attribute)
+
+
+def _missing(error: ImportError, wanted: str) -> MissingExtraError:
+    package = (error.name or wanted).partition(".")[0]
+    extra = _EXTRA_OF.get(package)
+    cure = f"install it with: pip install 'steadyrl[{extra}]'" if extra else f"install it with: pip install {package}"
+    return MissingExtraError(f"the package '{package}' is not installed but needed here; {cure}")
+
+
+def own_code(parts: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return a digest of each file that the user's own parts stand in, by module.
+
+    These are the module of the import path and the one that it takes the name from. What they import is left out.
+
+    Args:
+        parts: Kind and name of each, as ``load`` takes them.
+    """
+    modules: set[str] = set()
+    for kind, name in parts:
+        if ":" in name:
+            modules |= {name.partition(":")[0], str(getattr(load(kind, name), "__module__", ""))}
+    files = {module: Path(getattr(sys.modules.get(module), "__file__", None) or "") for module in sorted(modules)}
+    return {module: hashlib.sha256(file.read_bytes()).hexdigest() for module, file in files.items() if file.is_file()}

@@ -1,0 +1,438 @@
+"""The run directory: the only interface between programs, and the only file that knows its file names.
+
+    config.toml  resolved.json  run.json
+    metrics.jsonl               one line per step, flushed
+    findings.jsonl              what the doctor raised and cleared meanwhile, one line each
+    actions.jsonl               what the autopilot did or advised, with its evidence, one line each
+    curriculum.jsonl            which problems each step took, why, and what came of it; not for passes in order
+    rollouts/000012.jsonl       prompts, completions, reward parts, stop reason; tokens/000050.jsonl: single tokens
+    evaluations/before.jsonl    one line per held-out problem; after.jsonl likewise, baselines.json beside them
+    checkpoints/000200/         policy/  value_head.safetensors  optimizer.safetensors  reference/  state.json  DONE
+    trackers/  report/
+
+Files are appended line by line or written whole and renamed. A torn last line is ignored by readers; a resumed run
+appends with ``attempt`` + 1, and readers keep the highest attempt of each step.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import platform
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from steadyrl.core.errors import AccessError, RunError
+from steadyrl.core.types import DECODINGS, Decoding
+
+DONE = "DONE"
+# Where another type would mislead whoever reads run.json; what a name may lack is None.
+_KINDS_OF_INFO: dict[str, Any] = {
+    "id": str,
+    "command": str | list,
+    "status": str,
+    "error": str,
+    "attempt": int,
+    "task": str,
+    "metric": str,
+    "algorithm": str,
+    "packages": dict,
+    "machine": dict,
+    "process": dict,
+    "policy": dict,
+    "data": dict,
+    "tokenizer": str,
+    "code": dict,
+    "heldout": int,
+    "best": dict,
+    "stopped_early": dict,
+}
+MOST_STEPS = 10**9  # no run has more steps or attempts; a number beyond is no number of a step
+_NO_LOCKS = "its file system has no locks (flock); set run.folder to a local disk, or mount it with locks"
+_WAYS = {
+    errno.EFBIG: "raise the limit of `ulimit -f`",
+    errno.EROFS: "its file system is read-only; write to another folder",
+    **dict.fromkeys((errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS), _NO_LOCKS),
+}
+DEEPEST = 64  # lists and objects inside one another, in a file that is read
+MOST_CHARACTERS = 1 << 26  # of a line of JSON that is read
+
+
+class RunDir:
+    """Paths and records of one run."""
+
+    def __init__(self, path: Path | str):
+        self.path = Path(path)
+
+    @classmethod
+    def create(cls, folder: Path | str, name: str) -> RunDir:
+        """Make a new run directory ``<time>-<name>``; a second one in the same second gets a suffix.
+
+        Raises:
+            AccessError: The folder cannot be written.
+        """
+        stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+        for suffix in ("", *(f"-{i}" for i in range(2, 100))):
+            path = Path(folder) / f"{stamp}-{name}{suffix}"
+            try:
+                path.mkdir(parents=True)
+            except FileExistsError:
+                if not Path(folder).is_dir():
+                    raise AccessError(f"run.folder is '{folder}', which is a file; give a folder") from None
+                continue
+            except OSError as error:
+                raise AccessError(
+                    f"cannot make a run directory in '{folder}': {error.strerror}; set run.folder to a folder you "
+                    "can write to"
+                ) from error
+            return cls(path)
+        raise AccessError(f"could not find a free name for a run in '{folder}'; remove old runs or choose another")
+
+    @classmethod
+    def open(cls, path: Path | str) -> RunDir:
+        """Open an existing run directory.
+
+        Raises:
+            RunError: It is none.
+        """
+        run = cls(path)
+        if not run.path.is_dir():
+            raise RunError(f"there is no run directory '{path}'; runs are made by `steadyrl train`, under runs/")
+        if not run.info_file.is_file():
+            raise RunError(f"'{path}' is not a run directory: it has no {run.info_file.name}")
+        return run
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Hold the run as its only writer; the system lets go of it when the process ends, however that happens.
+
+        Raises:
+            RunError: Another process holds it.
+            AccessError: The lock cannot be written.
+        """
+        import fcntl  # not on Windows, where runs can still be read
+
+        with ExitStack() as stack:
+            path = self.path / "writer.lock"
+            try:
+                file = stack.enter_context(path.open("ab+", buffering=0))
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                file.truncate(0)
+                file.write(f"{os.getpid()} on {platform.node()}\n".encode())
+            except BlockingIOError as error:
+                file.seek(0)
+                holder = file.read().decode("utf-8", "replace").strip() or "unknown"
+                raise RunError(
+                    f"another process is training '{self.path}' (process {holder}); wait for it to end, or stop it"
+                ) from error
+            except OSError as error:
+                raise _not_written(path, error) from error
+            yield
+
+    @property
+    def info_file(self) -> Path:
+        """What the run is: command, machine, packages, status, times."""
+        return self.path / "run.json"
+
+    @property
+    def resolved_file(self) -> Path:
+        """Every setting, defaults included."""
+        return self.path / "resolved.json"
+
+    @property
+    def metrics_file(self) -> Path:
+        """One line per step."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def findings_file(self) -> Path:
+        """What the doctor raised and cleared while the run went on, one line each."""
+        return self.path / "findings.jsonl"
+
+    @property
+    def actions_file(self) -> Path:
+        """What the autopilot did or advised, one line each."""
+        return self.path / "actions.jsonl"
+
+    @property
+    def curriculum_file(self) -> Path:
+        """Which problems each step took, and why, one line per step."""
+        return self.path / "curriculum.jsonl"
+
+    @property
+    def config_file(self) -> Path:
+        """The user's own config, as it was given."""
+        return self.path / "config.toml"
+
+    @property
+    def report_folder(self) -> Path:
+        """Where ``steadyrl report`` writes."""
+        return self.path / "report"
+
+    @property
+    def trackers_folder(self) -> Path:
+        """What the trackers of the run keep: how far each was sent, and the files of those that write here."""
+        return self.path / "trackers"
+
+    def rollouts_file(self, step: int) -> Path:
+        """Return the file of a step's recorded rollouts."""
+        return self.path / "rollouts" / f"{step:06d}.jsonl"
+
+    def tokens_file(self, step: int) -> Path:
+        """Return the file of what was measured at single tokens of some rollouts of a step."""
+        return self.path / "rollouts" / "tokens" / f"{step:06d}.jsonl"
+
+    def evaluation_file(self, name: str) -> Path:
+        """Return the file of a held-out evaluation ("before", "after", "baselines")."""
+        return self.path / "evaluations" / f"{name}.jsonl"
+
+    def checkpoint_folder(self, step: int) -> Path:
+        """Return the folder of a checkpoint taken after ``step`` steps."""
+        return self.path / "checkpoints" / f"{step:06d}"
+
+    def checkpoints(self) -> list[int]:
+        """Return the steps of complete checkpoints, oldest first."""
+        root = self.path / "checkpoints"
+        return sorted(int(p.name) for p in root.glob("*") if re.fullmatch(r"\d{6,}", p.name) and (p / DONE).is_file())
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """Return one record per step, the highest attempt of each, in step order."""
+        latest: dict[int, dict[str, Any]] = {}
+        for record in read_lines(self.metrics_file):
+            counts = record.get("step"), record.get("attempt")
+            if not all(type(count) is int and 0 <= count < MOST_STEPS for count in counts):
+                continue  # an object, but no line of metrics
+            if record["attempt"] >= latest.get(record["step"], record)["attempt"]:
+                latest[record["step"]] = record
+        return [latest[step] for step in sorted(latest)]
+
+    def actions(self) -> list[dict[str, Any]]:
+        """Return what the autopilot did or advised; what a resumed run repeated stands there once."""
+        lines = (line for line in read_lines(self.actions_file) if _is_action(line))
+        return list({json.dumps(line, sort_keys=True): line for line in lines}.values())
+
+    def findings(self) -> list[dict[str, Any]]:
+        """Return what the doctor raised and cleared while the run went on, oldest first."""
+        return list(read_lines(self.findings_file))
+
+    def evaluations(self) -> dict[str, list[dict[str, Any]]]:
+        """Return the held-out evaluations by name ("before", "after", "baselines"), one record per problem."""
+        return {file.stem: list(read_lines(file)) for file in sorted((self.path / "evaluations").glob("*.jsonl"))}
+
+    @property
+    def status(self) -> str:
+        """Return "running", "finished", "interrupted" or "failed"; a killed run still says "running"."""
+        return str(self.info().get("status", "unknown"))
+
+    def info(self) -> dict[str, Any]:
+        """Return run.json.
+
+        Raises:
+            RunError: It is missing or damaged.
+        """
+        info = read_json(self.info_file)
+        for name, kinds in _KINDS_OF_INFO.items():
+            if not isinstance(info.get(name), kinds | None):
+                kind = type(info[name]).__name__
+                raise RunError(f"'{self.info_file}' is damaged: '{name}' is {kind}; restore the file")
+        return info
+
+    def resolved(self) -> dict[str, Any]:
+        """Return every setting of the run.
+
+        Raises:
+            RunError: The file is missing or damaged.
+        """
+        settings = read_json(self.resolved_file)
+        for name, section in settings.items():
+            if not isinstance(section, dict):
+                raise RunError(f"'{self.resolved_file}' is damaged: '{name}' is no section of settings; restore it")
+        return settings
+
+    @property
+    def deploy(self) -> Decoding:
+        """How the run's policy will be used (evaluate.deploy); "sampled" for runs that recorded no such setting.
+
+        Raises:
+            RunError: The file of its settings is damaged.
+        """
+        settings = self.resolved() if self.resolved_file.is_file() else {}
+        recorded = settings.get("evaluate", {}).get("deploy", DECODINGS[0])
+        for decoding in DECODINGS:
+            if recorded == decoding:
+                return decoding
+        raise RunError(f"'{self.resolved_file}' is damaged: evaluate.deploy is {recorded!r}; restore it")
+
+
+def _is_action(record: Mapping[str, Any]) -> bool:
+    """Say whether a line of actions.jsonl has the form that the autopilot writes (see autopilot.action.action_line)."""
+    texts = all(isinstance(record.get(name), str) for name in ("kind", "knob", "why"))
+    numbers = all(type(record.get(name)) in (int, float, type(None)) for name in ("before", "after"))
+    evidence = record.get("evidence")
+    listed = isinstance(evidence, list) and all(isinstance(line, str) for line in evidence)
+    return texts and numbers and listed and type(record.get("step")) is int
+
+
+def append_line(path: Path, record: Mapping[str, Any]) -> None:
+    """Append one JSON line and flush it; makes the folder if needed.
+
+    Non-finite numbers are written as the strings "NaN", "Infinity", "-Infinity": JSON has none, and null is "unknown".
+    A line that an earlier writer left torn is closed first, so that it costs no line but itself.
+
+    Raises:
+        AccessError: The file cannot be written.
+    """
+    line = _storable(json.dumps(_plain(record), ensure_ascii=False, allow_nan=False)) + b"\n"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab+") as file:
+            if file.tell() > 0:
+                file.seek(-1, os.SEEK_END)
+                if file.read(1) != b"\n":
+                    line = b"\n" + line
+            file.write(line)
+    except OSError as error:
+        raise _not_written(path, error) from error
+
+
+def write_lines(path: Path, records: list[dict[str, Any]]) -> None:
+    """Write a whole file of JSON lines: beside its place first, then renamed."""
+    text = "".join(json.dumps(_plain(r), ensure_ascii=False, allow_nan=False) + "\n" for r in records)
+    write_text(path, text)
+
+
+def write_json(path: Path, record: Mapping[str, Any]) -> None:
+    """Write a whole JSON file: beside its place first, then renamed."""
+    write_text(path, json.dumps(_plain(record), ensure_ascii=False, allow_nan=False, indent=2) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a whole text file: beside its place first, then renamed, so that readers see the old or the new.
+
+    Raises:
+        AccessError: The folder cannot be written.
+    """
+    part = path.with_name(path.name + ".part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.write_bytes(_storable(text))
+        part.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+        raise _not_written(path, error) from error
+
+
+def readable_as_usual(folder: Path) -> None:
+    """Let those read the files of a folder who may read what this process writes: safetensors lets its owner alone."""
+    probe = folder / ".mode"
+    probe.touch()
+    usual = probe.stat().st_mode  # as the umask says, which cannot be asked for without changing it
+    probe.unlink()
+    for file in folder.rglob("*"):
+        if file.is_file() and not file.is_symlink():
+            file.chmod(file.stat().st_mode | usual)
+
+
+def _storable(text: str) -> bytes:
+    """Return a text as UTF-8. Halves of surrogate pairs, which models and servers write, become the escapes of JSON."""
+    return text.encode("utf-8", "backslashreplace")
+
+
+def _not_written(path: Path, error: OSError) -> AccessError:
+    file = next((folder for folder in path.parents if folder.is_file()), None)
+    if file is not None:
+        return AccessError(f"cannot write '{path}': '{file}' is a file; expected a folder, or a name not yet taken")
+    way = _WAYS.get(error.errno or 0, "free some space or fix the permissions")
+    return AccessError(f"cannot write '{path}': {error.strerror}; {way}")
+
+
+def read_lines(path: Path, start: int = 0) -> Iterator[dict[str, Any]]:
+    """Yield the records of a JSON-lines file from a byte on; lines that are torn, too long or no object are skipped."""
+    if not path.is_file():
+        return
+    with path.open(encoding="utf-8", errors="replace") as file:
+        file.seek(start)
+        while line := file.readline(MOST_CHARACTERS):
+            complete = len(line) < MOST_CHARACTERS or line.endswith("\n")
+            while not complete:  # the rest of a line that is too long
+                complete = len(tail := file.readline(MOST_CHARACTERS)) < MOST_CHARACTERS or tail.endswith("\n")
+                line = ""
+            try:
+                record = parse_json(line)
+            except ValueError:
+                continue
+            if isinstance(record, dict):
+                yield {key: _number(value) for key, value in record.items()}
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return a JSON object.
+
+    Raises:
+        RunError: It is missing or damaged.
+    """
+    try:
+        with path.open(encoding="utf-8") as file:
+            text = file.read(MOST_CHARACTERS + 1)
+        if len(text) > MOST_CHARACTERS:
+            raise ValueError(f"it has more than {MOST_CHARACTERS:,} characters")
+        record = parse_json(text)
+    except (OSError, ValueError) as error:
+        raise RunError(f"cannot read '{path}' ({error}); is it the run directory of `steadyrl train`?") from error
+    if not isinstance(record, dict):
+        raise RunError(f"'{path}' holds {type(record).__name__}; expected a JSON object: the file is damaged")
+    return record
+
+
+def parse_json(text: str, **hooks: Any) -> Any:
+    """Return what a JSON text holds, at most ``DEEPEST`` lists and objects inside one another.
+
+    Args:
+        text: One JSON value.
+        hooks: ``object_pairs_hook`` and the like, as ``json.loads`` takes them.
+
+    Raises:
+        ValueError: It is no JSON, or nested deeper.
+    """
+    try:
+        parsed = json.loads(text, **hooks)
+    except RecursionError as error:
+        raise ValueError(f"it is nested deeper than {DEEPEST} levels") from error
+    if text.count("[") + text.count("{") > DEEPEST and too_deep(parsed):
+        raise ValueError(f"it is nested deeper than {DEEPEST} levels")
+    return parsed
+
+
+def too_deep(value: Any) -> bool:
+    """Say whether more than ``DEEPEST`` lists and objects stand inside one another."""
+    level: list[Any] = [value]
+    for _ in range(DEEPEST):
+        parts = (node.values() if isinstance(node, dict) else node for node in level if isinstance(node, dict | list))
+        level = [item for part in parts for item in part if isinstance(item, dict | list)]
+        if not level:
+            return False
+    return True
+
+
+_SPELLED = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+def _number(value: Any) -> Any:
+    return _SPELLED.get(value, value) if isinstance(value, str) else value
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+    return value.item() if hasattr(value, "item") else value

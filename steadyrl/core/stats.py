@@ -1,0 +1,443 @@
+"""Statistics for comparing evaluations and for reading noisy training curves.
+
+``scipy.special`` is imported where it is needed: it takes longer than all that the doctor needs of this module.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from steadyrl.core.errors import DataError
+
+BOOTSTRAP_CHUNK = 1_000_000  # drawn numbers held at once: about 12 MB of indices and values
+EXACT_SIGNS = 12  # differences whose signs are all tried, 4096 ways; of more, as many are drawn as a bootstrap has
+CLOSED_FORM = 30  # degrees of freedom of Student's t
+MAD_TO_STD = 1.4826  # a normal distribution's standard deviation in units of its median absolute deviation
+WINDOW_SHARE = 1 / 15  # of the steps under one rolling median
+MIN_WINDOW = 5  # steps; with fewer than twice as many, every step is drawn as it is
+MIN_BLOCKS = 3  # two block means fix a line and leave nothing to judge it by
+SIGNIFICANT = 0.05  # the level that matches a 95 % interval
+LEAST_DIFFERING = 6  # problems that differ: five of five in one direction still happen by chance 1 time in 16
+UNSEEN = 3.0  # over n: share of problems that may differ when none of n did, with 95 % confidence (-log 0.05)
+
+Word = Literal["better", "worse", "equal", "undecided"]
+
+
+@dataclass(frozen=True)
+class PairedDifference:
+    """How a measurement changed on the same problems.
+
+    Attributes:
+        n: Problems.
+        mean_before, mean_after: Means over the problems.
+        difference: mean_after - mean_before.
+        low, high: Bounds of the confidence interval of the difference.
+        standard_error: Of the difference.
+    """
+
+    n: int
+    mean_before: float
+    mean_after: float
+    difference: float
+    low: float
+    high: float
+    standard_error: float
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Whether a second measurement of the same problems is better than the first.
+
+    Attributes:
+        word: "better" and "worse" need the whole interval on one side of 0 and ``p_value`` below 0.05; "equal" the
+            whole interval within the margin; "undecided" is everything else.
+        reason: What the word follows from.
+        change: Means, their paired difference, its 95 % interval and standard error, over problems. With fewer than 6
+            that differ the interval allows for problems that were not seen.
+        p_value: Of flipping the signs of the differences, see ``sign_flip_p_value``.
+    """
+
+    word: Word
+    reason: str
+    change: PairedDifference
+    p_value: float
+
+
+@dataclass(frozen=True)
+class Slope:
+    """The trend of a series, with the bounds of its confidence interval; all in units of the value per step."""
+
+    per_step: float
+    low: float
+    high: float
+
+
+def paired_difference(
+    before: ArrayLike, after: ArrayLike, seed: int = 0, resamples: int = 10_000, confidence: float = 0.95
+) -> PairedDifference:
+    """Compare two evaluations on the same problems, with an expanded percentile bootstrap over problems.
+
+    Pairing removes the differences in difficulty between problems, usually most of the variance. The interval is
+    about problems only: two training runs with other seeds may differ by more. Several samples of a problem are
+    averaged first: they are one draw of a problem, not several.
+
+    The percentiles are taken further out than the confidence says, by what Student's t adds to the normal
+    distribution and by the bootstrap's own lack of spread, sqrt((n - 1) / n): without that the interval of 10
+    problems covers the truth in 90 % of the cases, not in 95 %.
+
+    Args:
+        before: [n], one number per problem.
+        after: [n], the same problems in the same order.
+        seed: Equal seeds give equal intervals.
+        resamples: >= 1, bootstrap samples.
+        confidence: In (0, 1).
+
+    Raises:
+        DataError: Unequal lengths, fewer than two problems, or a value that is not finite.
+
+    Source:
+        Efron and Tibshirani, "An Introduction to the Bootstrap" (1993), chapter 13; on the narrowness of percentile
+        intervals in small samples: Hesterberg, "What Teachers Should Know About the Bootstrap" (arXiv 1411.5279).
+    """
+    assert resamples >= 1 and 0 < confidence < 1, f"resamples {resamples}, confidence {confidence} out of range"
+    first, second = _paired(before, after)
+    differences = second - first  # [n]
+    means = np.sort(_bootstrap_means(differences, seed, resamples))
+    n = len(differences)
+    tail = 0.5 * math.erfc(math.sqrt(n / (n - 1) / 2.0) * student_quantile(n - 1, 0.5 + confidence / 2.0))
+    # The same number of means from either end: swapping before and after turns the interval round exactly.
+    cut = int(tail * (resamples - 1))
+    low, high = means[cut], means[resamples - 1 - cut]
+    return PairedDifference(
+        n=n,
+        mean_before=float(first.mean()),
+        mean_after=float(second.mean()),
+        difference=float(differences.mean()),
+        low=float(low),
+        high=float(high),
+        standard_error=float(differences.std(ddof=1)) / math.sqrt(n),
+    )
+
+
+def sign_flip_p_value(differences: ArrayLike, seed: int = 0, resamples: int = 10_000) -> float:
+    """Test whether paired differences could as well have the opposite signs, two-sided.
+
+    The chance of a mean as far from 0, if for each problem a coin had decided which of the two is which. It holds for
+    any distribution, also where few problems differ and a bootstrap of them promises too much. For differences of one
+    size it is McNemar's exact test.
+
+    Args:
+        differences: [n] finite numbers, one per problem.
+        seed: Equal seeds give equal values.
+        resamples: >= 1, sign patterns drawn where there are too many to try all.
+
+    Returns:
+        In (0, 1].
+
+    Source:
+        Fisher, "The Design of Experiments" (1935), chapter III; drawn patterns count the one seen: Phipson and Smyth,
+        "Permutation P-values Should Never Be Zero" (2010).
+    """
+    assert resamples >= 1, f"resamples {resamples} out of range"
+    moved = np.asarray(differences, dtype=np.float64)
+    moved = moved[moved != 0]  # a problem without a difference has no sign to flip
+    count = len(moved)
+    if count == 0:
+        return 1.0
+    observed = abs(float(moved.sum())) * (1.0 - 1e-12)  # sums of one set of numbers differ by rounding
+    if count <= EXACT_SIGNS:
+        signs = 2.0 * ((np.arange(2**count)[:, None] >> np.arange(count)) & 1) - 1.0  # [2^count, count]
+        return float((np.abs(signs @ moved) >= observed).mean())
+    rng = np.random.default_rng(seed)
+    rows = max(1, BOOTSTRAP_CHUNK // count)
+    further = 0
+    for start in range(0, resamples, rows):
+        size = (min(rows, resamples - start), count)
+        signs = 2.0 * rng.integers(2, size=size, dtype=np.int8) - 1.0
+        further += int((np.abs(signs @ moved) >= observed).sum())
+    return (further + 1) / (resamples + 1)
+
+
+def decide(before: ArrayLike, after: ArrayLike, span: float, margin: float | None = None, seed: int = 0) -> Decision:
+    """Decide whether the second of two measurements of the same problems is better: all verdicts come from here.
+
+    Args:
+        before: [n], one number per problem.
+        after: [n], the same problems in the same order.
+        span: The largest possible difference between two problems, see ``largest_difference``.
+        margin: > 0, in units of the values: what counts as equal. None for no margin.
+        seed: Of the bootstrap; equal seeds give equal decisions.
+
+    Raises:
+        DataError: Unequal lengths, fewer than two problems, or a value that is not finite.
+    """
+    first, second = _paired(before, after)
+    differing = int((first != second).sum())
+    change = widened(paired_difference(first, second, seed), differing, span)
+    p_value = sign_flip_p_value(second - first, seed)
+    digits = digits_of(change)
+    bounds = f"the 95 % interval [{change.low:+.{digits}f}, {change.high:+.{digits}f}] over {change.n} problems"
+    word: Word = "undecided"
+    if span == 0:
+        reason = f"all answers to {change.n} problems have one value, which says nothing about the two"
+    elif margin is not None and -margin <= change.low and change.high <= margin:
+        word, reason = "equal", f"{bounds} lies within {margin:g} of 0"
+    elif differing < LEAST_DIFFERING:
+        reason = f"{differing} of {change.n} problems differ, and fewer than {LEAST_DIFFERING} may do so by chance"
+    elif change.low <= 0 <= change.high:
+        reason = f"{bounds} contains 0"
+    elif p_value >= SIGNIFICANT:
+        reason = f"{bounds} excludes 0, but with signs flipped at random p = {p_value:.3f}, not below {SIGNIFICANT:g}"
+    else:
+        word, side = ("better", "above") if change.low > 0 else ("worse", "below")
+        reason = f"{bounds} lies {side} 0"
+    return Decision(word, reason, change, p_value)
+
+
+def largest_difference(first: np.ndarray, second: np.ndarray) -> float:
+    """Return the largest possible difference between two problems, as far as two measurements [n] of them tell it.
+
+    That is 1 for pass and fail, and 0 if all have one value.
+    """
+    measured = np.concatenate([first, second])
+    return 1.0 if np.isin(measured, (0.0, 1.0)).all() else float(np.ptp(measured))
+
+
+def widened(change: PairedDifference, differing: int, span: float) -> PairedDifference:
+    """Widen the interval of a set in which fewer than 6 problems differ, to allow for problems that were not seen.
+
+    Args:
+        change: Of the set.
+        differing: Problems that differ in it.
+        span: The largest possible difference between two problems.
+    """
+    if differing >= LEAST_DIFFERING:
+        return change
+    reach = min(1.0, UNSEEN / change.n) * span
+    return replace(change, low=min(change.low, -reach), high=max(change.high, reach))
+
+
+def digits_of(change: PairedDifference) -> int:
+    """Return how many decimals to print: two digits of half the interval's width, plus one."""
+    half = (change.high - change.low) / 2.0
+    if half == 0:
+        return 3
+    return int(min(max(2 - math.floor(math.log10(half)), 1), 8))
+
+
+def mcnemar_exact(gained: int, lost: int) -> float:
+    """Test whether as many problems were lost as gained, two-sided: McNemar's exact test.
+
+    Args:
+        gained: Problems that only the second passes, >= 0.
+        lost: Problems that only the first passes, >= 0.
+
+    Returns:
+        In (0, 1]: twice the chance of so few heads among gained + lost throws of a coin, at most 1.
+
+    Source:
+        McNemar, "Note on the sampling error of the difference between correlated proportions" (1947), with the
+        binomial distribution in place of its normal approximation.
+    """
+    assert gained >= 0 and lost >= 0, f"gained {gained} and lost {lost} are counts"
+    from scipy.special import bdtr  # type: ignore[import-untyped]  # scipy ships no types
+
+    return min(1.0, 2.0 * float(bdtr(min(gained, lost), gained + lost, 0.5)))
+
+
+def smallest_detectable(standard_error: float, n: int, power: float = 0.8, confidence: float = 0.95) -> float:
+    """Return the true difference that a set of this size and spread shows with the given chance.
+
+        (t(1 - (1 - confidence) / 2) + t(power)) * standard error, with n - 1 degrees of freedom; 2.8 errors for large n
+
+    Args:
+        standard_error: Of the paired difference, >= 0.
+        n: Problems, >= 2.
+        power: In (0.5, 1), chance that the interval then lies on one side of 0.
+        confidence: Of the interval, in (0, 1).
+
+    Source:
+        Bloom, "Minimum Detectable Effects" (Evaluation Review 19, 1995), as a multiple of the standard error.
+    """
+    assert n >= 2 and 0.5 < power < 1 and 0 < confidence < 1, f"n {n}, power {power}, confidence {confidence}"
+    return (student_quantile(n - 1, 0.5 + confidence / 2.0) + student_quantile(n - 1, power)) * standard_error
+
+
+def _paired(before: ArrayLike, after: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+    """Return both evaluations as float64 [n], or raise DataError where they do not pair."""
+    first, second = np.asarray(before, dtype=np.float64), np.asarray(after, dtype=np.float64)
+    if first.ndim != 1 or first.shape != second.shape:
+        raise DataError(
+            f"got measurements of shapes {first.shape} and {second.shape}, expected two lists of one length; "
+            "evaluate both on the same problems and leave out those that only one has measured"
+        )
+    if len(first) < 2:
+        raise DataError(f"got {len(first)} problems, expected at least 2; evaluate on more problems")
+    unknown = int((~(np.isfinite(first) & np.isfinite(second))).sum())
+    if unknown:
+        raise DataError(
+            f"got {unknown} of {len(first)} problems with a value that is not finite, expected none; "
+            "leave out problems that were not measured both times"
+        )
+    return first, second
+
+
+def _bootstrap_means(x: np.ndarray, seed: int, resamples: int) -> np.ndarray:
+    """Return the means [resamples] of samples drawn from x [n] with replacement."""
+    rng = np.random.default_rng(seed)
+    rows = max(1, BOOTSTRAP_CHUNK // len(x))
+    means = np.empty(resamples)
+    for start in range(0, resamples, rows):
+        stop = min(start + rows, resamples)
+        drawn = rng.integers(len(x), size=(stop - start, len(x)), dtype=np.int32)
+        means[start:stop] = x[drawn].mean(axis=1)
+    return means
+
+
+def difference_of_means(
+    first: ArrayLike, second: ArrayLike, confidence: float = 0.95
+) -> tuple[float, float, float] | None:
+    """Compare the means of two series of independent values that need not vary alike.
+
+    Args:
+        first: [n], entries that are not finite are left out.
+        second: [m], likewise.
+        confidence: In (0, 1).
+
+    Returns:
+        mean(second) - mean(first) and the bounds of its interval; None with fewer than two values on either side.
+
+    Source:
+        Welch, "The Generalization of 'Student's' Problem when Several Different Population Variances are Involved"
+        (Biometrika, 1947), with Satterthwaite's degrees of freedom.
+    """
+    assert 0 < confidence < 1, f"confidence {confidence} out of range"
+    sides = [np.asarray(side, dtype=np.float64) for side in (first, second)]
+    sides = [side[np.isfinite(side)] for side in sides]
+    if min(len(side) for side in sides) < 2:
+        return None
+    errors = np.array([side.var(ddof=1) / len(side) for side in sides])  # squared
+    difference, total = float(sides[1].mean() - sides[0].mean()), float(errors.sum())
+    if total == 0:
+        return difference, difference, difference
+    freedom = total**2 / float((errors**2 / [len(side) - 1 for side in sides]).sum())
+    reach = student_quantile(freedom, 0.5 + confidence / 2.0) * math.sqrt(total)
+    return difference, difference - reach, difference + reach
+
+
+def block_mean_slope(values: ArrayLike, blocks: int = 10, confidence: float = 0.95) -> Slope | None:
+    """Fit a line through the means of consecutive blocks.
+
+    Neighbouring steps of a training curve are alike, so a line through single steps claims far more certainty than
+    there is. Means of blocks longer than that memory are nearly independent.
+
+    Args:
+        values: [n], one per step; entries that are not finite are left out, the others keep their steps.
+        blocks: Of nearly equal numbers of values; fewer if there are fewer values.
+        confidence: In (0, 1).
+
+    Returns:
+        Least-squares slope with a t-interval (blocks - 2 degrees of freedom); None with fewer than 3 blocks.
+    """
+    assert 0 < confidence < 1, f"confidence {confidence} out of range"
+    series = np.asarray(values, dtype=np.float64)  # [n]
+    finite = np.flatnonzero(np.isfinite(series))
+    count = min(blocks, len(finite))
+    if count < MIN_BLOCKS:
+        return None
+    sizes = np.full(count, len(finite) // count)
+    sizes[: len(finite) % count] += 1
+    starts = np.cumsum(sizes) - sizes
+    steps = np.add.reduceat(finite, starts) / sizes  # [count]
+    means = np.add.reduceat(series[finite], starts) / sizes
+    centred = steps - steps.mean()
+    spread = float(centred @ centred)
+    per_step = float(centred @ (means - means.mean())) / spread
+    residuals = means - means.mean() - per_step * centred
+    error = math.sqrt(float(residuals @ residuals) / (count - 2) / spread)
+    reach = student_quantile(count - 2, 0.5 + confidence / 2.0) * error
+    return Slope(per_step, per_step - reach, per_step + reach)
+
+
+@lru_cache(maxsize=256)
+def window(steps: int) -> int:
+    """Return the number of steps in one rolling median: odd, and 1 for a run that is too short to smooth."""
+    if steps < 2 * MIN_WINDOW:
+        return 1
+    return max(MIN_WINDOW, int(steps * WINDOW_SHARE)) // 2 * 2 + 1
+
+
+def rolling_median(values: np.ndarray, width: int) -> np.ndarray:
+    """Return the median of ``width`` values around each, [n]; fewer at the ends.
+
+    At the start as many values count after a value as before it, so that the first is itself: a policy can collapse
+    within a few steps, and the median of half a window would hide where it came from.
+    """
+    return np.array([_median_around(values, i, width // 2) for i in range(len(values))])
+
+
+def _median_around(values: np.ndarray, i: int, reach: int) -> float:
+    return float(np.median(values[max(0, i - reach) : i + min(i, reach) + 1]))
+
+
+def smoothed(values: ArrayLike) -> np.ndarray:
+    """Return a curve [n] as the report's pictures smooth it."""
+    curve = np.asarray(values, np.float64)
+    return rolling_median(curve, window(len(curve)))
+
+
+def steps_to_hold(steps: int) -> int:
+    """Return for how many steps a run of so many has to hold its target: a tenth of them."""
+    return -(-steps // 10)
+
+
+def holds_target(rewards: ArrayLike, target: float, steps: int) -> bool:
+    """Return whether the smoothed reward has been at its target or above it for a tenth of a run's steps.
+
+    Args:
+        rewards: [n], of the steps so far, all known.
+        target: In units of the reward.
+        steps: Of the whole run.
+    """
+    curve, wanted = np.asarray(rewards, np.float64), steps_to_hold(steps)
+    reach, newest_first = window(len(curve)) // 2, range(len(curve) - 1, len(curve) - 1 - wanted, -1)
+    return len(curve) >= wanted and all(_median_around(curve, i, reach) >= target for i in newest_first)
+
+
+def student_quantile(freedom: float, probability: float) -> float:
+    """Return the number below which Student's t stays with a probability.
+
+    Args:
+        freedom: > 0. Up to 30 whole degrees have a closed form, which is inverted by bisection.
+        probability: In [0.5, 1).
+
+    Source:
+        Abramowitz and Stegun, "Handbook of Mathematical Functions" (1964), 26.7.3 and 26.7.4.
+    """
+    if freedom > CLOSED_FORM or freedom != int(freedom):
+        from scipy.special import stdtrit
+
+        return float(stdtrit(freedom, probability))
+    low, high = 0.0, math.pi / 2.0
+    while (middle := (low + high) / 2.0) not in (low, high):
+        inside = _student_inside(middle, int(freedom)) < 2.0 * probability - 1.0
+        low, high = (middle, high) if inside else (low, middle)
+    return math.sqrt(freedom) * math.tan(low)
+
+
+def _student_inside(angle: float, freedom: int) -> float:
+    """Return the chance that |t| < sqrt(freedom) * tan(angle)."""
+    odd = freedom % 2
+    term = math.cos(angle) if odd else 1.0
+    total = term if freedom > 1 else 0.0
+    for k in range(1 + odd, freedom - 2, 2):
+        term = term * math.cos(angle) ** 2 * k / (k + 1)
+        total += term
+    inside = math.sin(angle) * total
+    return 2.0 / math.pi * (angle + inside) if odd else inside

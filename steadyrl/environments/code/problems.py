@@ -1,0 +1,278 @@
+"""Programming problems: what is asked, how an answer becomes a program, and the tests that only the judge sees."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import keyword
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from steadyrl.core.errors import DataError
+from steadyrl.environments.code.names import names_defined, names_lacking
+from steadyrl.environments.code.replay import marked
+from steadyrl.environments.code.sandbox import values
+from steadyrl.loop.tasks.jsonl import filled_field, text_field
+
+_FENCE = re.compile(r"^```[^\n`]*\n(.*?)(?:^```|\Z)", re.MULTILINE | re.DOTALL)
+# Where a continued function ends: what HumanEval's authors stop at, since a model may go on with a next function.
+_AFTER_FUNCTION = re.compile(r"\n(?=class |def |#|if |print|@|```)")
+_INDENTED = re.compile(r"\n*(?:  |\t)")  # a single space at the front is a tokenizer's
+# What reading text as Python may raise: it is none, holds what no source may, or is nested beyond reading.
+_UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
+_OPTIONAL = ("starter_code", "canonical_solution", "wrong_solution")
+_KEYS = ("id", "prompt", "entry_point", "tests", *_OPTIONAL)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call and the value that it should give."""
+
+    arguments: tuple[Any, ...]
+    expected: Any
+
+
+@dataclass(frozen=True)
+class CodeProblem:
+    """A problem with its tests.
+
+    Attributes:
+        id: Unique.
+        prompt: What is put in.
+        entry_point: The function that is called.
+        starter_code: What an answer continues; "" where an answer is a whole program.
+        cases: Tests as values; compared outside the jail.
+        script: Tests as code with ``assert``, for what values cannot say; "" where ``cases`` say it all.
+        preamble: Code that the script builds on, of the starter or the canonical solution.
+        classes: Names in the script that mean the answer's own classes.
+        canonical_solution: An answer known to be right, or None.
+        wrong_solution: An answer known to be wrong, or None.
+    """
+
+    id: str
+    prompt: str
+    entry_point: str
+    starter_code: str = ""
+    cases: tuple[Case, ...] = ()
+    script: str = ""
+    preamble: str = ""
+    classes: tuple[str, ...] = ()
+    canonical_solution: str | None = None
+    wrong_solution: str | None = None
+
+
+def program(answer: str, problem: CodeProblem) -> str:
+    """Return the program that an answer stands for.
+
+    Of a text with fenced blocks the first one counts that defines the function, else the last. What defines the
+    function is a whole program, put behind the starter code for its imports; anything else continues the starter code,
+    up to the first line that cannot belong to the function any more. Space around the answer is no part of it, but for
+    the indentation of a body that begins on a line of its own.
+    """
+    text = answer.strip()
+    blocks = _FENCE.findall(text)
+    name = problem.entry_point
+    if blocks:
+        answer = next((block for block in blocks if defines(block, name)), blocks[-1])
+    elif defines(text, name) or not (problem.starter_code.endswith("\n") and _INDENTED.match(answer)):
+        answer = text
+    if defines(answer, name):
+        starter = problem.starter_code
+        return f"{starter}\n{answer}" if starter and is_python(starter) else answer
+    if not problem.starter_code:
+        return answer
+    return _joined(problem.starter_code, _AFTER_FUNCTION.split(answer, maxsplit=1)[0])
+
+
+def defines(code: str, name: str) -> bool:
+    """Return whether code has a function of that name, at the margin."""
+    return re.search(rf"^(?:async )?def {re.escape(name)}\b", code, re.MULTILINE) is not None
+
+
+def _joined(starter: str, continuation: str) -> str:
+    """Continue a starter, giving back the space or the indentation that a stripped answer has lost at its front."""
+    if not continuation or continuation[0].isspace() or not starter:
+        return starter + continuation
+    if not starter.endswith("\n"):
+        return f"{starter} {continuation}" if not starter[-1].isspace() else starter + continuation
+    last = starter.rstrip().rpartition("\n")[2]
+    indentation = last[: len(last) - len(last.lstrip())]
+    return f"{starter}{indentation}{'    ' if last.endswith(':') else ''}{continuation}"
+
+
+def is_python(code: str) -> bool:
+    """Return whether a text of a problem's author is Python; never to be asked of a model's text."""
+    try:
+        ast.parse(code)
+    except _UNREADABLE:
+        return False
+    return True
+
+
+def own_problem(record: Mapping[str, Any], path: Path, number: int) -> CodeProblem:
+    """Read a line of our own format: see docs/tasks/code.md.
+
+    Raises:
+        DataError: Naming the first defect by file and line.
+    """
+    _refuse_misspelt(record, path, number)
+    prompt = filled_field(record, "prompt", path, number)
+    entry_point = name_field(record, "entry_point", path, number)
+    tests = record.get("tests")
+    if not isinstance(tests, list) or not tests:
+        raise DataError(
+            f"{path}, line {number}: 'tests' is {tests!r}; expected a list of [arguments, expected] or asserts"
+        )
+    if all(isinstance(test, str) for test in tests):
+        cases, script = from_asserts(tests, entry_point, path, number)
+    else:
+        cases, script = tuple(_case(test, path, number) for test in tests), ""
+    optional = {key: text_field(record, key, path, number) if key in record else None for key in _OPTIONAL}
+    problem = CodeProblem(
+        id=filled_field(record, "id", path, number),
+        prompt=prompt,
+        entry_point=entry_point,
+        starter_code=optional["starter_code"] or "",
+        cases=cases,
+        script=script,
+        canonical_solution=optional["canonical_solution"],
+        wrong_solution=optional["wrong_solution"],
+    )
+    return with_given(problem, path, number)
+
+
+def with_given(problem: CodeProblem, path: Path, number: int) -> CodeProblem:
+    """Return a problem with the code that its test code builds on and does not define itself.
+
+    Raises:
+        DataError: Test code uses a name that nothing defines.
+    """
+    if not problem.script:
+        return problem
+    lacking = names_lacking(problem.script) - {"candidate", problem.entry_point}
+    if not lacking:
+        return problem
+    solution = program(problem.canonical_solution, problem) if problem.canonical_solution is not None else ""
+    for source in (problem.starter_code, solution):
+        if is_python(source) and lacking <= (names := names_defined(source)).keys():
+            return replace(problem, preamble=source, classes=tuple(sorted(name for name in lacking if names[name])))
+    raise DataError(
+        f"{path}, line {number}: the tests use '{min(lacking)}', which neither they nor the solution define; define or "
+        "import it in the tests, or remove the line"
+    )
+
+
+def _refuse_misspelt(record: Mapping[str, Any], path: Path, number: int) -> None:
+    """Refuse a key that looks like one the line lacks; others, such as a level, are the author's own."""
+    lacking = [key for key in _KEYS if key not in record]
+    for key in record:
+        if key not in _KEYS and (close := difflib.get_close_matches(key, lacking)):
+            meant = " or ".join(f"'{name}'" for name in close)
+            raise DataError(f"{path}, line {number}: unknown key '{key}'; did you mean {meant}?")
+
+
+def name_field(record: Mapping[str, Any], key: str, path: Path, number: int) -> str:
+    """Return a field that names a function.
+
+    Raises:
+        DataError: It is missing, or no name that a function can have.
+    """
+    name = filled_field(record, key, path, number)
+    if not name.isidentifier() or keyword.iskeyword(name):
+        raise DataError(f"{path}, line {number}: '{key}' is {name!r}; expected the name of a function, such as 'add'")
+    return name
+
+
+def _case(test: Any, path: Path, number: int) -> Case:
+    if not (isinstance(test, list) and len(test) == 2 and isinstance(test[0], list)):
+        raise DataError(
+            f"{path}, line {number}: the test {test!r} is not [[arguments], expected]; or give all tests as text, "
+            "'assert f(1) == 2'"
+        )
+    try:
+        values.encode(test)
+    except ValueError as error:
+        raise DataError(f"{path}, line {number}: a test cannot be used ({error}); change or remove the line") from error
+    return Case(tuple(test[0]), test[1])
+
+
+def from_asserts(
+    lines: Sequence[str], entry_point: str, path: Path, number: int, setup: str = ""
+) -> tuple[tuple[Case, ...], str]:
+    """Return lines of ``assert`` as cases if each of them can be one, else as a script.
+
+    Raises:
+        DataError: They are no Python, or there is no assert.
+    """
+    text = "\n".join(lines)
+    cases = cases_of(parse_tests(text, path, number).body, entry_point)
+    if cases is not None and not setup.strip():
+        return cases, ""
+    script = f"{setup}\n{text}"
+    parse_tests(script, path, number)
+    return (), script
+
+
+def parse_tests(text: str, path: Path, number: int) -> ast.Module:
+    """Return the tree of test code that can be run, and that tests something.
+
+    Raises:
+        DataError: It is no Python, or there is no assert.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a test's style is its author's
+            tree, asserts = marked(text)
+            compile(tree, "<tests>", "exec", dont_inherit=True)
+            plain = ast.parse(text)
+    except _UNREADABLE as error:
+        raise DataError(
+            f"{path}, line {number}: the tests are not valid Python ({type(error).__name__}): {text[:200]!r}; change "
+            "or remove the line"
+        ) from error
+    if not asserts:
+        raise DataError(
+            f"{path}, line {number}: the tests have no assert, so that nothing could fail them: {text[:200]!r}; add "
+            "one, as in 'assert f(1) == 2', or remove the line"
+        )
+    return plain
+
+
+def cases_of(body: Sequence[ast.stmt], function: str) -> tuple[Case, ...] | None:
+    """Return statements ``assert function(literals) == literal`` as cases, None if one of them is anything else.
+
+    ``assert True`` and the like, which say nothing, are passed over.
+    """
+    cases = []
+    for statement in body:
+        if isinstance(statement, ast.Pass):
+            continue
+        if not isinstance(statement, ast.Assert):
+            return None
+        if isinstance(statement.test, ast.Constant) and statement.test.value:
+            continue
+        case = _as_case(statement.test, function)
+        if case is None:
+            return None
+        cases.append(case)
+    return tuple(cases) or None
+
+
+def _as_case(test: ast.expr, function: str) -> Case | None:
+    match test:
+        case ast.Compare(
+            left=ast.Call(func=ast.Name(id=name), args=args, keywords=[]), ops=[ast.Eq()], comparators=[right]
+        ):
+            if name != function:
+                return None
+        case _:
+            return None
+    try:
+        arguments, expected = tuple(ast.literal_eval(arg) for arg in args), ast.literal_eval(right)
+        return Case(arguments, values.decode(values.encode(expected)))
+    except (ValueError, TypeError, RecursionError, MemoryError):
+        return None

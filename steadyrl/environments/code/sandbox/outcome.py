@@ -1,0 +1,136 @@
+"""What became of a candidate, read from lines that nobody trusts."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from steadyrl.environments.code.sandbox import values
+
+Verdict = Literal[
+    "finished", "syntax", "exception", "no_function", "timeout", "memory", "killed", "malformed", "output"
+]
+
+
+_NOTE_SHOWN = 300
+
+
+@dataclass(frozen=True)
+class Returned:
+    """A call came back with a plain value.
+
+    Attributes:
+        wire: The value's checked wire form; see ``values``. Compare it with ``values.same``.
+        changed: Wire form of the list of arguments, if the call has changed them and they were asked for.
+    """
+
+    wire: Any
+    changed: Any = None
+
+    @property
+    def value(self) -> Any:
+        """The value itself. Only for programs that are trusted: whoever chose it chooses how long this takes."""
+        return values.decode(self.wire)
+
+
+@dataclass(frozen=True)
+class Raised:
+    """A call raised.
+
+    Attributes:
+        type_name: Name of the exception's type.
+        text: Its message, cut.
+    """
+
+    type_name: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a candidate's run ended; ``finished`` says nothing about whether the values are right.
+
+    Attributes:
+        verdict: "finished": every call returned or raised; "syntax": it did not compile; "exception": its top level
+            raised; "no_function": the entry point is not there; "timeout", "memory", "killed" (by a signal, or it
+            left early), "malformed" (lines that no worker writes), "output" (too much of it).
+        results: Those of the first calls, as far as they came; never more than were asked for.
+        note: A line for a reader.
+        wall_s: Seconds from its first statement until everything of it was gone.
+        compiled: Whether the candidate was Python at all. It is not known to be if its text ended the compiler.
+    """
+
+    verdict: Verdict
+    results: tuple[Returned | Raised, ...] = ()
+    note: str = ""
+    wall_s: float = 0.0
+    compiled: bool = False
+
+
+def read_outcome(lines: bytes, calls: int, timed_out: bool, status: int, wall_s: float) -> Outcome:
+    """Read what came through the pipe.
+
+    Args:
+        lines: All of it.
+        calls: How many were asked for.
+        timed_out: The worker had to end it.
+        status: As ``os.waitpid`` gives it.
+        wall_s: Seconds that it took.
+    """
+    results: list[Returned | Raised] = []
+    compiled = False
+    for line in lines.split(b"\n"):
+        if not line:
+            continue
+        try:
+            match values.read_line(line):
+                case ["compiled"] if not compiled:
+                    compiled = True
+                case ["failed", "syntax" | "exception" | "entry" as stage, str(kind), str(text)]:
+                    return Outcome(_failed(stage, kind), tuple(results), _note(f"{kind}: {text}"), wall_s, compiled)
+                case ["raised", str(kind), str(text)] if len(results) < calls:
+                    results.append(Raised(_note(kind), _note(text)))
+                case ["value", wire] if len(results) < calls:
+                    values.check(wire)
+                    results.append(Returned(wire))
+                case ["value", wire, ["list", *_] as changed] if len(results) < calls:
+                    values.check(wire)
+                    values.check(changed)
+                    results.append(Returned(wire, changed))
+                case _:
+                    raise ValueError("a line of no known form")
+        except (ValueError, RecursionError) as error:
+            if timed_out:
+                break  # the last line of a candidate that was stopped may be cut
+            note = _note(f"the values cannot be read ({error})")
+            return Outcome("malformed", tuple(results), note, wall_s, compiled)
+    verdict, note = _end(len(results) == calls, results, timed_out, status)
+    return Outcome(verdict, tuple(results), note, wall_s, compiled)
+
+
+def _note(text: str) -> str:
+    """Cut a text of a candidate, and write halves of surrogate pairs, which no file can hold, as escapes."""
+    return text[:_NOTE_SHOWN].encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _failed(stage: str, kind: str) -> Verdict:
+    if stage == "syntax":
+        return "syntax"
+    if stage == "entry":
+        return "no_function"
+    return "memory" if kind == "MemoryError" else "exception"
+
+
+def _end(complete: bool, results: list[Returned | Raised], timed_out: bool, status: int) -> tuple[Verdict, str]:
+    if timed_out:
+        return "timeout", "the time was up"
+    if complete:
+        return "finished", ""
+    if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU:
+        return "timeout", "the processor time was used up"
+    if any(isinstance(result, Raised) and result.type_name == "MemoryError" for result in results):
+        return "memory", "out of memory"
+    code = os.waitstatus_to_exitcode(status)
+    return "killed", f"it ended early, with {f'signal {-code}' if code < 0 else f'exit code {code}'}"

@@ -1,0 +1,80 @@
+"""Queries that need no model: rules on the words of a request, and one rule that knows the relevant documents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from steadyrl.environments.search.index import Document, SearchIndex
+from steadyrl.environments.search.tokens import MAX_TERMS, words_of
+from steadyrl.environments.search.words import STOP_WORDS, content_words
+
+_HINDSIGHT_WORDS = 5  # words that single out most documents of a corpus of thousands
+
+
+def rarest_words(request: str, index: SearchIndex) -> list[str]:
+    """Return the request's content words that occur in the index, the rarest first; if none does, the first word."""
+    words = [(index.document_frequency(word), word) for word in content_words(request)]
+    return [word for frequency, word in sorted(words) if frequency] or content_words(request)[:1]
+
+
+def first_two(request: str, index: SearchIndex) -> str:
+    """Join the first two content words by AND."""
+    return " AND ".join(content_words(request)[:2])
+
+
+def all_and(request: str, index: SearchIndex) -> str:
+    """Join all content words by AND."""
+    return " AND ".join(content_words(request))
+
+
+def all_or(request: str, index: SearchIndex) -> str:
+    """Join all content words by OR."""
+    return " OR ".join(content_words(request))
+
+
+def two_by_two(request: str, index: SearchIndex) -> str:
+    """Write (a OR b) AND (c OR d) of the first four content words."""
+    words = content_words(request)[:4]
+    return f"( {' OR '.join(words[:2])} ) AND ( {' OR '.join(words[2:])} )" if len(words) > 2 else " OR ".join(words)
+
+
+def rarest(request: str, index: SearchIndex) -> str:
+    """Take the content word that the fewest documents contain."""
+    return "".join(rarest_words(request, index)[:1])
+
+
+def rarest_or(request: str, index: SearchIndex) -> str:
+    """Join the two rarest content words by OR."""
+    return " OR ".join(rarest_words(request, index)[:2])
+
+
+def rarest_and(request: str, index: SearchIndex) -> str:
+    """Join the two rarest content words by AND."""
+    return " AND ".join(rarest_words(request, index)[:2])
+
+
+BASELINES: Mapping[str, Callable[[str, SearchIndex], str]] = {
+    "AND of the first two words": first_two,
+    "AND of all words": all_and,
+    "OR of all words": all_or,
+    "(a OR b) AND (c OR d) of the first four": two_by_two,
+    "rarest word": rarest,
+    "OR of the two rarest words": rarest_or,
+    "AND of the two rarest words": rarest_and,
+}
+
+
+def hindsight_query(relevant: Sequence[int], documents: Sequence[Document], index: SearchIndex) -> str:
+    """Return a query known to be good: for each relevant document the AND of its rarest words, all joined by OR.
+
+    Args:
+        relevant: Document numbers, at least one.
+        documents: The corpus, by document number.
+        index: Counts the documents that contain a word.
+    """
+    alternatives = []
+    for number in relevant[: MAX_TERMS // _HINDSIGHT_WORDS]:
+        words = dict.fromkeys(w for w in words_of(documents[number].text) if w not in STOP_WORDS)
+        ranked = sorted((index.document_frequency(word), word) for word in words)
+        alternatives.append(" AND ".join(word for _, word in ranked[:_HINDSIGHT_WORDS]))
+    return " OR ".join(f"( {alternative} )" for alternative in dict.fromkeys(alternatives))

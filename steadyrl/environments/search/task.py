@@ -1,0 +1,236 @@
+"""Boolean search: the policy writes a Boolean query for a request in plain words, and a real index is searched with it.
+
+The main reward is ``retrieval``, the F1 of the result set. Recall alone is won by an OR of common words and precision
+alone by one lucky word. F1 asks for both, needs no ranking, and is between 0 and 1 for every request. Recall,
+precision, result size and the share of parseable queries are always logged beside it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from pydantic import Field, field_validator
+
+from steadyrl.core.errors import DataError
+from steadyrl.core.protocols import RewardFn
+from steadyrl.core.sections import PathText, Section
+from steadyrl.core.types import Problem, Rollout, Score
+from steadyrl.environments.search.baselines import BASELINES, hindsight_query, rarest_words
+from steadyrl.environments.search.beir import beir_corpus
+from steadyrl.environments.search.cache import stdlib_with_index
+from steadyrl.environments.search.corpus import Corpus, Request
+from steadyrl.environments.search.empty_forms import empty_forms, honest_core
+from steadyrl.environments.search.feedback import Feedback
+from steadyrl.environments.search.generated import generated_corpus, gold_queries
+from steadyrl.environments.search.index import EngineFailure, SearchIndex
+from steadyrl.environments.search.query import Node, canonical, parse, terms
+from steadyrl.environments.search.teacher import taught_query
+from steadyrl.environments.search.worth import MALFORMED, weigh
+
+_JUDGED_ENTRIES = 10_000  # judgements to keep; a step needs each one once per reward part
+_HITS_SHOWN = 5
+_FOUND = "{found}"
+_TAUGHT_WORDS = 7  # of a request, the rarest
+_PER_SKIP = 0.15  # F1; see taught_query
+_PARTS = ("recall", "precision", "bits", "worth", "joint", "structure", "parseable")  # beside retrieval
+
+
+class SearchSettings(Section):
+    """Settings of the search task."""
+
+    corpus: PathText = Field("stdlib", description="'stdlib', 'generated', or a folder in BEIR format.")
+    prompt: str = Field(
+        "request: {request}\nquery:",
+        description="Template of the prompt. {request} is replaced by the request, and {found}, if it is there, by up "
+        "to six words, alone or in phrases, of the documents that a ranked search of the request finds first.",
+    )
+    corpus_seed: int = Field(0, ge=0, lt=2**63, description="Seed of the generated corpus.")
+
+    @field_validator("prompt")
+    @classmethod
+    def _has_request(cls, value: str) -> str:
+        if "{request}" not in value:
+            raise ValueError("expected a text with {request} in it, which is replaced by the request")
+        return value
+
+
+class SearchTask:
+    """See Task. Rewards: retrieval (F1), recall, precision, bits, worth, joint, structure, parseable."""
+
+    Settings = SearchSettings
+    name = "search"
+    metric = "retrieval"
+
+    def __init__(self, settings: SearchSettings, seed: int = 0):
+        if settings.corpus == "stdlib":
+            self.corpus, self.index = stdlib_with_index()
+        else:
+            self.corpus = _corpus(settings)
+            self.index = SearchIndex.build(self.corpus.documents)
+        self._gold = gold_queries(seed=settings.corpus_seed) if settings.corpus == "generated" else {}
+        self._prompt = settings.prompt
+        self._feedback = Feedback(self.corpus.documents, self.index) if _FOUND in settings.prompt else None
+        self._relevant = {
+            request.id: np.array(sorted(self.index.number_of(i) for i in request.relevant), np.int32)
+            for request in [*self.corpus.train, *self.corpus.heldout]
+        }
+        self._judged: OrderedDict[tuple[str, str], Score] = OrderedDict()
+
+    def problems(self, split: Literal["train", "heldout"]) -> Sequence[Problem]:
+        """See Task."""
+        requests = self.corpus.train if split == "train" else self.corpus.heldout
+        return [self._problem(request) for request in requests]
+
+    def rewards(self) -> Mapping[str, RewardFn]:
+        """See Task."""
+        return {
+            "retrieval": self._judge,
+            **{name: self._part(name) for name in _PARTS},
+        }
+
+    def baselines(self) -> Mapping[str, Callable[[Problem], str]]:
+        """See Task: queries that rules make from the request's words."""
+        rules = {name: self._baseline(rule) for name, rule in BASELINES.items()}
+        if self._feedback:
+            rules["first phrase or pair of words found"] = lambda problem: _first(problem.columns["found"])
+        return rules
+
+    def gold(self, problem: Problem) -> str | None:
+        """Return a known good query: by construction, or made from the relevant documents."""
+        if problem.id in self._gold:
+            return self._gold[problem.id]
+        return hindsight_query([int(n) for n in self._relevant[problem.id]], self.corpus.documents, self.index)
+
+    def demonstration(self, problem: Problem) -> str | None:
+        """See Teaching: a short query of words that the prompt holds, or by construction."""
+        if problem.id in self._gold:
+            return self._gold[problem.id]
+        rarest = rarest_words(problem.columns["request"], self.index)[:_TAUGHT_WORDS]
+        found_words = problem.columns.get("found", ())  # in an order that means something
+        words, per_skip = list(dict.fromkeys([*found_words, *rarest])), _PER_SKIP if found_words else 0.0
+        return taught_query(problem.id, words, self._relevant[problem.id], self.index, per_skip)
+
+    def honest_core(self, problem: Problem) -> str:
+        """See Attackable: the rarest word of the request."""
+        return honest_core(problem.columns["request"], self.index)
+
+    def empty_forms(self, problem: Problem) -> Mapping[str, str]:
+        """See Attackable."""
+        return empty_forms(problem.columns["request"], self.index)
+
+    def ask(self, text: str) -> Problem:
+        """See Task."""
+        return self._problem(Request("asked", text, ()))
+
+    def show(self, answer: str) -> list[str]:
+        """See Task: the first documents that a query finds, or why it finds none."""
+        parsed = parse(answer)
+        if parsed.tree is None:
+            return [f"malformed: {parsed.problem}"]
+        retrieved = self.index.search(parsed.tree)
+        return [f"{len(retrieved)} found", *(self.index.ids[n] for n in retrieved[:_HITS_SHOWN])]
+
+    def _problem(self, request: Request) -> Problem:
+        words = " ".join(request.text.split()).lower()  # the index folds case too
+        prompt, columns = self._prompt, {"request": request.text, "relevant": list(request.relevant)}
+        if self._feedback:
+            columns["found"] = self._feedback.terms(words)
+            prompt = prompt.replace(_FOUND, " ".join(columns["found"]))
+        return Problem(request.id, prompt.replace("{request}", words), columns)
+
+    def _judge(self, problem: Problem, rollout: Rollout) -> Score:
+        key = (problem.id, rollout.text)
+        if key in self._judged:
+            return self._judged[key]
+        score = self._measure(problem, rollout.text)
+        if score.value is not None:  # a failure of the engine is not a verdict
+            self._judged[key] = score
+            if len(self._judged) > _JUDGED_ENTRIES:
+                self._judged.popitem(last=False)
+        return score
+
+    def _measure(self, problem: Problem, text: str) -> Score:
+        parsed = parse(text)
+        if parsed.tree is None:
+            return Score(0.0, dict.fromkeys(_PARTS, 0.0) | MALFORMED, note=f"malformed: {parsed.problem}")
+        try:
+            retrieved = self.index.search(parsed.tree)
+            worth = weigh(parsed.tree, self._relevant[problem.id], self.index)
+        except EngineFailure as error:
+            return Score(None, unscored=str(error))
+        parts = measure(retrieved, self._relevant[problem.id], self.index.document_count)
+        shown = ", ".join(self.index.ids[n] for n in retrieved[:_HITS_SHOWN])
+        parts |= worth.parts() | {"structure": structure(parsed.tree), "parseable": 1.0}
+        return Score(parts.pop("f1"), parts, note=f"{len(retrieved)} found: {shown}")
+
+    def _part(self, name: str) -> RewardFn:
+        def reward(problem: Problem, rollout: Rollout) -> Score:
+            score = self._judge(problem, rollout)
+            return replace(score, value=score.parts.get(name), parts={}, note="")
+
+        return reward
+
+    def _baseline(self, rule: Callable[[str, SearchIndex], str]) -> Callable[[Problem], str]:
+        return lambda problem: rule(problem.columns["request"], self.index)
+
+
+def _first(words: Sequence[str]) -> str:
+    return words[0] if words and words[0].startswith('"') else " AND ".join(words[:2])
+
+
+def structure(tree: Node) -> float:
+    """Return 0.5 for AND or NOT plus 0.5 for OR in a query, and 0 for a query that repeats a word.
+
+    Structure with a repeated word means nothing: ``( mime OR mime ) AND ( mime OR mime )`` and
+    ``( zero OR mime ) AND mime`` both find what "mime" finds. A reward for the written form would pay for exactly that.
+    """
+    words = terms(tree)
+    if len(set(words)) < len(words):
+        return 0.0
+    written = canonical(tree)  # operators are in capitals, words in lower case
+    narrows, widens = " AND " in written or " NOT " in written, " OR " in written
+    return 0.5 * narrows + 0.5 * widens
+
+
+def measure(retrieved: np.ndarray, relevant: np.ndarray, documents: int) -> dict[str, float]:
+    """Compare a result set with the relevant documents.
+
+    Args:
+        retrieved: Document numbers that a query matched, distinct.
+        relevant: Document numbers that answer the request, distinct, at least one.
+        documents: Size of the corpus.
+
+    Returns:
+        f1, recall, precision, result_size, and bits: the share, weighted by recall, of the search's information that
+        the query supplies, log(precision / share of relevant documents) / log(documents / relevant), floored at 0.
+    """
+    hits = len(np.intersect1d(retrieved, relevant, assume_unique=True))
+    size, wanted = len(retrieved), len(relevant)
+    parts = {"f1": 0.0, "recall": 0.0, "precision": 0.0, "bits": 0.0, "result_size": float(size)}
+    if hits:
+        recall, precision = hits / wanted, hits / size
+        gain = math.log(precision * documents / wanted) / math.log(documents / wanted) if wanted < documents else 0.0
+        parts |= {
+            "f1": 2 * hits / (size + wanted),
+            "recall": recall,
+            "precision": precision,
+            "bits": recall * max(0.0, gain),
+        }
+    return parts
+
+
+def _corpus(settings: SearchSettings) -> Corpus:
+    if settings.corpus == "generated":
+        return generated_corpus(seed=settings.corpus_seed)
+    if not settings.corpus or not Path(settings.corpus).is_dir():
+        raise DataError(
+            f"task.args.corpus is '{settings.corpus}', and there is no such folder; expected 'stdlib', 'generated', or "
+            "a folder in BEIR format (corpus.jsonl, queries.jsonl, qrels/)"
+        )
+    return beir_corpus(settings.corpus)

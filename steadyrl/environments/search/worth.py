@@ -1,0 +1,162 @@
+"""What the parts of a Boolean query are worth: a part counts only if leaving it out makes what is found worse.
+
+A part is a word, or a clause of several words: a child of AND or OR, what NOT subtracts, a word of a phrase. The worth
+is measured on the index and never read off the written form, so ``w OR w``, ``w OR ( nothing AND found )`` and
+``w AND ( the OR of )`` are worth what "w" is worth, and no more.
+
+Each word is searched once; every query with a part left out is then made of these results, without the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import reduce
+
+import numpy as np
+
+from steadyrl.environments.search.index import SearchIndex
+from steadyrl.environments.search.query import And, Node, Not, Or, Phrase, Term, terms
+
+
+@dataclass(frozen=True)
+class Worth:
+    """How much of a query does something.
+
+    Attributes:
+        f1: F1 of the whole query.
+        best_word: F1 of the best single word of the query.
+        words: Number of its words, repeated ones included.
+        helping: Number of the words of its core, which is what is left when every part that makes nothing better is
+            left out; 0 if nothing relevant is found.
+        dead_part: True if some part can be left out and exactly the same documents are found.
+        repeated_word: True if a word occurs twice.
+        no_operator: True if nothing joins its words by AND, OR or NOT.
+    """
+
+    f1: float
+    best_word: float
+    words: int
+    helping: int
+    dead_part: bool
+    repeated_word: bool
+    no_operator: bool
+
+    def parts(self) -> dict[str, float]:
+        """Return the rewards ``worth`` and ``joint``, and what is logged of the query's form."""
+        share = self.helping / self.words
+        return {
+            "worth": share * self.f1,
+            "joint": share * max(0.0, self.f1 - self.best_word),
+            "dead_part": float(self.dead_part),
+            "repeated_word": float(self.repeated_word),
+            "no_operator": float(self.no_operator),
+            "two_help": float(self.helping == self.words > 1),
+        }
+
+
+# All of them are 0 for a malformed query.
+MALFORMED = dict.fromkeys(Worth(0.0, 0.0, 1, 0, False, False, False).parts(), 0.0)
+
+
+def weigh(tree: Node, relevant: np.ndarray, index: SearchIndex) -> Worth:
+    """Measure what each part of a query is worth.
+
+    Args:
+        tree: The query.
+        relevant: Document numbers that answer the request, distinct, at least one.
+        index: Finds the documents of each word.
+
+    Raises:
+        EngineFailure: The engine failed on a word of the query.
+    """
+    wanted = np.zeros(index.document_count, bool)
+    wanted[relevant] = True
+    leaves: dict[Term | Phrase, np.ndarray] = {}
+
+    def of_leaf(leaf: Term | Phrase) -> np.ndarray:
+        if leaf not in leaves:
+            leaves[leaf] = index.marks(leaf)
+        return leaves[leaf]
+
+    evaluate = _Evaluator(of_leaf)
+    matched = evaluate.learn(tree)
+    f1 = _f1(matched, wanted)
+    words = terms(tree)
+    return Worth(
+        f1=f1,
+        best_word=max(_f1(of_leaf(Term(word)), wanted) for word in words),
+        words=len(words),
+        helping=len(terms(_core(tree, f1, wanted, evaluate))) if f1 else 0,
+        dead_part=any(np.array_equal(evaluate(shorter), matched) for shorter, _ in _shortened(tree)),
+        repeated_word=len(set(words)) < len(words),
+        no_operator=not isinstance(tree, And | Or | Not),
+    )
+
+
+class _Evaluator:
+    """Which documents a query finds: [documents] bool. What was found for the parts of learned trees is used again."""
+
+    def __init__(self, of_leaf: Callable[[Term | Phrase], np.ndarray]) -> None:
+        self._of_leaf = of_leaf
+        self._cache: dict[int, tuple[Node, np.ndarray]] = {}  # by identity; holding the part keeps its number taken
+
+    def __call__(self, node: Node) -> np.ndarray:
+        cached = self._cache.get(id(node))
+        return self._combined(node, self) if cached is None else cached[1]
+
+    def learn(self, node: Node) -> np.ndarray:
+        """Keep what every part of a tree finds, and return what the whole finds."""
+        if id(node) not in self._cache:
+            self._cache[id(node)] = (node, self._combined(node, self.learn))
+        return self._cache[id(node)][1]
+
+    def _combined(self, node: Node, of_part: Callable[[Node], np.ndarray]) -> np.ndarray:
+        match node:
+            case And(children):
+                return reduce(np.logical_and, map(of_part, children))
+            case Or(children):
+                return reduce(np.logical_or, map(of_part, children))
+            case Not(keep, drop):
+                difference: np.ndarray = of_part(keep) & ~of_part(drop)
+                return difference
+            case Term() | Phrase():
+                return self._of_leaf(node)
+
+
+def _core(tree: Node, f1: float, wanted: np.ndarray, evaluate: _Evaluator) -> Node:
+    """Leave out parts, the largest first, as long as what is found does not become worse."""
+    core, still_shorter = tree, True
+    while still_shorter:
+        still_shorter = False
+        for shorter, _ in sorted(_shortened(core), key=lambda part: -part[1]):
+            if (without := _f1(evaluate(shorter), wanted)) >= f1:
+                core, f1, still_shorter = shorter, without, True
+                evaluate.learn(core)
+                break
+    return core
+
+
+def _shortened(node: Node) -> Iterator[tuple[Node, int]]:
+    """Yield the tree without each of its parts, and of how many words that part is."""
+    match node:
+        case And(children) | Or(children):
+            for i, child in enumerate(children):
+                siblings = children[:i] + children[i + 1 :]
+                yield siblings[0] if len(siblings) == 1 else type(node)(siblings), len(terms(child))
+                for shorter, words in _shortened(child):
+                    yield type(node)((*children[:i], shorter, *children[i + 1 :])), words
+        case Not(keep, drop):
+            yield keep, len(terms(drop))
+            for shorter, words in _shortened(keep):
+                yield Not(shorter, drop), words
+            for shorter, words in _shortened(drop):
+                yield Not(keep, shorter), words
+        case Phrase(text):
+            for i in range(len(text)):
+                left = text[:i] + text[i + 1 :]
+                yield Term(left[0]) if len(left) == 1 else Phrase(left), 1
+
+
+def _f1(matched: np.ndarray, wanted: np.ndarray) -> float:
+    return 2 * float(np.count_nonzero(matched & wanted)) / float(np.count_nonzero(matched) + np.count_nonzero(wanted))

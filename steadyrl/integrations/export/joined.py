@@ -1,0 +1,112 @@
+"""Joins the policies of several runs of one start model into one, and exports it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from steadyrl.core import config as configs
+from steadyrl.core import plugins
+from steadyrl.core.config import Config
+from steadyrl.core.errors import ConfigError, RunError
+from steadyrl.core.rundir import RunDir, write_json
+from steadyrl.integrations.export.folder import whole_folder
+from steadyrl.integrations.export.model import RECORD, choose, exporter_of, prompt_of
+from steadyrl.show.report.card import copy_licences, write_joined_card
+
+_TOKENIZER = "tokenizer.json"
+_OWN = {"lora_rank", "lora_alpha"}  # of a run's model section, what another run may have set otherwise
+
+
+def export_joined(
+    runs: Sequence[RunDir],
+    to: Path,
+    wanted: str | None = None,
+    merge: bool = False,
+    phase: Callable[[str], None] = print,
+) -> None:
+    """Write one policy made of the policies of several runs into a folder, whole or not at all.
+
+    Adapters are joined by spherical interpolation, whole weights by their mean (see ``backends.torch.joined``). What is
+    not weights, such as the sampling, is that of the first run.
+
+    Args:
+        runs: Two or more run directories.
+        to: A folder that is empty or not there yet.
+        wanted: See ``choose``; it is the checkpoint of every run.
+        merge: Merge the joined adapter into the weights.
+        phase: Called with a line before the work begins.
+
+    Raises:
+        SteadyError: The runs cannot be joined, a checkpoint is missing, or the folder cannot be written.
+    """
+    settings = [configs.resolve(run.resolved()) for run in runs]
+    exporter, *_ = [exporter_of(config) for config in settings]
+    _require_one_start(runs, settings)
+    choices = [choose(run, wanted) for run in runs]
+    folders = [run.checkpoint_folder(choice.step) for run, choice in zip(runs, choices, strict=True)]
+    plugins.require("torch")
+    from steadyrl.backends.torch.joined import join_adapters, join_weights
+
+    with whole_folder(to) as folder, TemporaryDirectory(dir=folder) as scratch:
+        for run, choice in zip(runs, choices, strict=True):
+            phase(f"joining the policy of {choice.words} of '{run.path}'")
+        _require_one_tokenizer(folders)
+        config = settings[0]
+        if config.model.lora_rank:
+            rank = join_adapters(folders, Path(scratch))
+            config = configs.resolve(runs[0].resolved(), [f"model.lora_rank={rank}", f"model.lora_alpha={rank}"])
+        else:
+            join_weights(folders, Path(scratch))
+        record: dict[str, Any] = exporter(config, Path(scratch), folder, merge)
+        record |= {"licence": copy_licences(record["base_folder"], folder), "lora_rank": config.model.lora_rank}
+        record |= {"prompt": prompt_of(config), "run": f"joined-{runs[0].path.resolve().name}", "joined": [
+            {"run": run.path.resolve().name, "path": str(run.path), "step": choice.step, "best": choice.best}
+            for run, choice in zip(runs, choices, strict=True)
+        ]}  # fmt: skip
+        write_joined_card(folder / "README.md", [run.path for run in runs], record)
+        write_json(folder / RECORD, record)
+
+
+def _require_one_start(runs: Sequence[RunDir], settings: Sequence[Config]) -> None:
+    """Refuse runs whose policies did not start as one, or are not asked in one way.
+
+    Raises:
+        RunError: A run is given twice.
+        ConfigError: Their models differ.
+    """
+    places = [run.path.resolve() for run in runs]
+    for place in places:
+        if places.count(place) > 1:
+            raise RunError(f"'{place}' is given {places.count(place)} times; give each run once")
+    first = _model(settings[0])
+    for run, config in zip(runs[1:], settings[1:], strict=True):
+        own = _model(config)
+        for key in first:
+            if own[key] != first[key]:
+                raise ConfigError(
+                    f"'{runs[0].path}' and '{run.path}' cannot be joined: model.{key} is {first[key]!r:.100} in one "
+                    f"and {own[key]!r:.100} in the other; expected runs of one start model with the same prompts, "
+                    "which all train an adapter or all train all weights"
+                )
+
+
+def _model(config: Config) -> dict[str, Any]:
+    """Return what the joined runs have to agree on."""
+    section = config.model
+    path = str(Path(section.path).resolve()) if Path(section.path).is_dir() else section.path
+    adapter = {"lora_rank": "above 0" if section.lora_rank else 0}
+    return {"path": path, **adapter} | section.model_dump(exclude={"path", *_OWN})
+
+
+def _require_one_tokenizer(folders: Sequence[Path]) -> None:
+    files = [folder / "policy" / _TOKENIZER for folder in folders]
+    first = files[0].read_bytes() if files[0].is_file() else None
+    for file in files[1:]:
+        if (file.read_bytes() if file.is_file() else None) != first:
+            raise ConfigError(
+                f"'{file}' is another tokenizer than '{files[0]}'; expected runs of one start model, for joined "
+                "weights read one kind of tokens"
+            )

@@ -1,0 +1,126 @@
+"""Exports the policy of a run: a plain model folder with tokenizer, generation config and model card."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from steadyrl.core import config as configs
+from steadyrl.core import plugins
+from steadyrl.core.config import Config
+from steadyrl.core.errors import ConfigError, RunError
+from steadyrl.core.rundir import RunDir, write_json
+from steadyrl.integrations.export.folder import whole_folder
+from steadyrl.loop import checkpoint
+from steadyrl.show.report.card import copy_licences, write_card
+
+RECORD = "export.json"  # what was exported, and how a server must treat it
+DEFAULT_FOLDER = "export"  # in the run directory
+BEST, LAST = "best", "last"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The checkpoint that is exported.
+
+    Attributes:
+        step: Steps that were finished.
+        best: It has the best held-out score of the run.
+        last: It is the newest one.
+    """
+
+    step: int
+    best: bool
+    last: bool
+
+    @property
+    def words(self) -> str:
+        """Say which one it is."""
+        names = [
+            name for name, applies in (("the best by held-out score", self.best), ("the last", self.last)) if applies
+        ]
+        return f"step {self.step}" + (f" ({' and '.join(names)})" if names else "")
+
+
+def choose(run: RunDir, wanted: str | None) -> Choice:
+    """Return the checkpoint of a word from the command line.
+
+    Args:
+        run: The run directory.
+        wanted: "best", "last", a step, or None for the best where the run kept one, and the last otherwise.
+
+    Raises:
+        RunError: There is no such checkpoint.
+    """
+    steps = run.checkpoints()
+    if not steps:
+        raise RunError(f"'{run.path}' has no checkpoint yet; export it when the first one is written")
+    best = checkpoint.read_state(run, steps[-1]).best
+    if wanted is None:
+        wanted = LAST if best is None else BEST
+    if wanted == BEST:
+        if best is None:
+            raise RunError(
+                f"'{run.path}' chose no best checkpoint: it was trained with evaluate.every = 0; give --checkpoint "
+                f"last, or one of {', '.join(map(str, steps))}"
+            )
+        step = best.step
+    elif wanted == LAST:
+        step = steps[-1]
+    elif wanted.isascii() and wanted.isdecimal():
+        step = int(wanted)
+    else:
+        raise RunError(f"--checkpoint is '{wanted:.40}'; expected best, last or a step")
+    if step not in steps:
+        raise RunError(f"'{run.path}' has no checkpoint after step {step}; it has {', '.join(map(str, steps))}")
+    return Choice(step, best is not None and best.step == step, step == steps[-1])
+
+
+def export(
+    run: RunDir, to: Path, wanted: str | None = None, merge: bool = False, phase: Callable[[str], None] = print
+) -> Choice:
+    """Write the policy of a run into a folder, whole or not at all.
+
+    Args:
+        run: The run directory.
+        to: A folder that is empty or not there yet.
+        wanted: See ``choose``.
+        merge: Merge a LoRA adapter into the weights.
+        phase: Called with a line before the work begins.
+
+    Raises:
+        SteadyError: The run has no such checkpoint, its backend has no model folder, or the folder cannot be written.
+    """
+    config, choice = configs.resolve(run.resolved()), choose(run, wanted)
+    exporter = exporter_of(config)
+    with whole_folder(to) as folder:
+        phase(f"exporting the policy of {choice.words} of '{run.path}'")
+        record: dict[str, Any] = exporter(config, run.checkpoint_folder(choice.step), folder, merge)
+        record |= {"run": run.path.resolve().name, "step": choice.step, "best": choice.best, "last": choice.last}
+        record |= {"licence": copy_licences(record["base_folder"], folder), "lora_rank": config.model.lora_rank}
+        record |= {"prompt": prompt_of(config)}
+        write_card(folder / "README.md", run.path, record)
+        write_json(folder / RECORD, record)
+    return choice
+
+
+def prompt_of(config: Config) -> str | None:
+    """Return the template that the task's own settings put a request into, None where it has none."""
+    return getattr(config.task.args, "prompt", None)
+
+
+def exporter_of(config: Config) -> Any:
+    """Return what exports the checkpoints of a run's backend.
+
+    Raises:
+        ConfigError: The backend's policy is no model folder.
+    """
+    name = config.backend.name
+    if ":" in name or name not in plugins.BUILT_IN["exporter"]:
+        backends = ", ".join(f"'{backend}'" for backend in plugins.BUILT_IN["exporter"])
+        raise ConfigError(
+            f"the run was trained with backend.name = '{name}', whose policy is no model folder; expected {backends}"
+        )
+    return plugins.load("exporter", name)

@@ -1,0 +1,121 @@
+"""The commands that serve an exported policy with vLLM, transformers and llama.cpp. Nothing is served here."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from steadyrl.core.errors import RunError
+from steadyrl.core.rundir import RunDir, read_json
+from steadyrl.core.types import plain_text
+from steadyrl.integrations.export.model import DEFAULT_FOLDER, RECORD
+
+VLLM_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # what its --max-lora-rank may be
+QUESTION = "your request"
+_REQUEST = "{request}"  # in the template of a prompt
+
+
+def serve_lines(run: RunDir, folder: Path | None = None) -> list[str]:
+    """Return what a user has to run, with comments; what must be exported comes first.
+
+    Args:
+        run: The run directory.
+        folder: Where the policy was or will be exported; None for the default place.
+
+    Raises:
+        RunError: The folder holds something else.
+    """
+    target = folder or run.path / DEFAULT_FOLDER
+    lora = int((run.resolved().get("model") or {}).get("lora_rank") or 0)
+    if not target.is_dir() or not any(target.iterdir()):
+        command = ["steadyrl", "export", str(run.path), *(["--merge"] if lora else [])]
+        command += ["--to", str(folder)] if folder else []
+        return [
+            "# First export the policy. Then run `steadyrl serve` again: it prints the commands, the tokens that end",
+            "# an answer, and the way to prompt it.",
+            shlex.join(command),
+        ]
+    if not (target / RECORD).is_file():
+        raise RunError(f"'{target}' is no export of steadyrl: it has no {RECORD}; give the folder of `steadyrl export`")
+    record = read_json(target / RECORD)
+    return _commands(target, record, run)
+
+
+def _commands(folder: Path, record: Mapping[str, Any], run: RunDir) -> list[str]:
+    name, ends = str(record["run"]), record["end_tokens"]
+    joined = [f"step {member['step']} of {member['run']}" for member in record.get("joined", ())]
+    origin = f"joins the policies after {', '.join(joined)}"
+    if not joined:
+        origin = f"holds the policy after step {record['step']} of {name}"
+    lines = [
+        f"# '{folder}' {origin}.",
+        "# An answer ends with: " + ", ".join(f"{end['text']!r} (id {end['id']})" for end in ends),
+        "# Prompts go through the chat template."
+        if record["chat"]
+        else "# Prompts are given as they are, without a chat template: use /v1/completions, not /v1/chat/completions.",
+        f"# In training it had at most {record['max_new_tokens']} tokens. generation_config.json keeps this limit and",
+        "# the sampling of training, and the servers take both from there.",
+        *_template_lines(record),
+        "",
+        "# vLLM",
+    ]
+    if record["kind"] == "adapter":
+        return lines + _adapter_commands(folder, record, run)
+    lines += [shlex.join(["vllm", "serve", str(folder), "--served-model-name", name]), _ask(8000, name, record), ""]
+    lines += ["# transformers (pip install 'transformers[serving]')"]
+    lines += [shlex.join(["transformers", "serve", str(folder)]), _ask(8000, str(folder), record), ""]
+    lines += ["# llama.cpp, with the converter of its repository; a GGUF file names one end token only"]
+    gguf = str(folder / "model.gguf")
+    convert = shlex.join(["python", "convert_hf_to_gguf.py", str(folder), "--outfile", gguf])
+    server = shlex.join(["llama-server", "--model", gguf, *(["--jinja"] if record["chat"] else [])])
+    stop = [*(end["text"] for end in ends), *record.get("stop", ())]
+    return [*lines, f"{convert} && {server}", _ask(8080, name, record, stop=stop)]
+
+
+def _adapter_commands(folder: Path, record: Mapping[str, Any], run: RunDir) -> list[str]:
+    name, rank = str(record["run"]), int(record["lora_rank"])
+    base = record["base_folder"] or record["base"]
+    room = next((allowed for allowed in VLLM_RANKS if allowed >= rank), rank)
+    command = ["vllm", "serve", str(base), "--enable-lora", "--max-lora-rank", str(room)]
+    command += ["--lora-modules", f"{name}={folder}"]
+    runs = [str(member["path"]) for member in record.get("joined", ())] or [str(run.path)]
+    steps = {member["step"] for member in record.get("joined", ())} or {record["step"]}
+    same = ["--checkpoint", str(*steps)] if len(steps) == 1 else []
+    merge = shlex.join(["steadyrl", "export", *runs, "--merge", *same, "--to", f"{folder}-merged"])
+    return [
+        shlex.join(command),
+        # The server reads the base model's generation config, which may lack the template's end of turn.
+        _ask(8000, name, record, stop_token_ids=[end["id"] for end in record["end_tokens"]]),
+        "",
+        "# transformers serve and llama.cpp need whole weights. Merge the adapter first:",
+        merge,
+        shlex.join(["steadyrl", "serve", str(run.path), "--folder", f"{folder}-merged"]),
+    ]
+
+
+def _template_lines(record: Mapping[str, Any]) -> list[str]:
+    """Return what must be said of the text that training put requests into."""
+    if not (template := record.get("prompt")):
+        return []
+    return [f"# In training a request stood in this text: {json.dumps(template, ensure_ascii=False)}"]
+
+
+def _ask(port: int, model: str, record: Mapping[str, Any], **more: Sequence[Any]) -> str:
+    """Return a command that asks the server, prompted as in training."""
+    body: dict[str, Any] = {"model": model}
+    question = (record.get("prompt") or _REQUEST).replace(_REQUEST, QUESTION)
+    messages = [*record.get("messages_before", ()), {"role": "user", "content": question}]
+    if record["chat"]:
+        path, body["messages"] = "chat/completions", messages
+    else:
+        path, body["prompt"] = "completions", plain_text(messages)
+    if record.get("template_args"):
+        body["chat_template_kwargs"] = record["template_args"]
+    if record.get("stop"):
+        body["stop"] = list(record["stop"])
+    content = json.dumps({**body, **more}, ensure_ascii=False)
+    url = f"http://localhost:{port}/v1/{path}"
+    return shlex.join(["curl", url, "-H", "Content-Type: application/json", "-d", content])

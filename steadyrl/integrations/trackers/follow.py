@@ -1,0 +1,151 @@
+"""Hands what a run directory holds to a tracker, from where it stopped the last time.
+
+The run directory is the queue: nothing waits in memory, nothing is lost when a tracker is away, and what was not sent
+can be sent later.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from steadyrl.core.plugins import make
+from steadyrl.core.rundir import RunDir, parse_json, read_json, read_lines, write_json
+from steadyrl.integrations.trackers.tracker import SAMPLES, Opening, Tracker
+
+LONGEST_TEXT = 4000  # characters of a text in a table
+AT_ONCE = 200  # steps between two notes of how far it came
+_NOT_METRICS = frozenset({"step", "attempt", "time"})
+
+
+def state_file(run: RunDir, name: str) -> Path:
+    """Return where it is noted how far a run was sent."""
+    return run.trackers_folder / f"{name.rpartition(':')[2].rpartition('.')[2]}.json"
+
+
+def sent_until(run: RunDir, name: str) -> int:
+    """Return the last step that a tracker has, -1 for none."""
+    path = state_file(run, name)
+    return int(read_json(path).get("sent", -1)) if path.is_file() else -1
+
+
+class Follower:
+    """Sends a run to a tracker, again and again what is new.
+
+    Attributes:
+        again: Steps that a resumption or the autopilot made anew; a tracker keeps what it was sent first.
+    """
+
+    def __init__(self, run: RunDir, name: str):
+        """Open the tracker; that may take as long as the tracker takes.
+
+        Args:
+            run: A run directory.
+            name: A built-in tracker, or an import path.
+        """
+        self._run, self._state_file = run, state_file(run, name)
+        self._state: dict[str, Any] = read_json(self._state_file) if self._state_file.is_file() else {}
+        self._places = {run.metrics_file: 0, run.findings_file: 0}
+        self._findings_read = 0  # lines of findings.jsonl
+        self.again = 0
+        folder = run.trackers_folder / self._state_file.stem
+        folder.mkdir(parents=True, exist_ok=True)
+        tracker_state = self._state.setdefault("kept", {})
+        opening = Opening(run.path.resolve().name, run.resolved(), run.info(), folder.resolve(), tracker_state)
+        self._tracker: Tracker = make("tracker", name, opening)
+        if self._tracker.anew:
+            self._state |= {"sent": -1, "samples": -1, "findings": 0}
+        self._note()
+
+    def send(self) -> bool:
+        """Send what is new; return whether there was anything."""
+        count = 0
+        for count, record in enumerate(self._fresh(self._run.metrics_file), start=1):
+            self._log(record)
+            if count % AT_ONCE == 0:
+                self._note()
+        samples = self._samples()
+        findings = self._findings()
+        if count or samples or findings:
+            self._note()
+        return bool(count or samples or findings)
+
+    def close(self, status: str) -> None:
+        """Send the rest and end the run in the tracker."""
+        self.send()
+        self._tracker.close(status)
+
+    def _log(self, record: Mapping[str, Any]) -> None:
+        step = record.get("step")
+        if type(step) is not int:
+            return
+        if step <= self._state.get("sent", -1):
+            self.again += 1
+            return
+        metrics = {
+            name: float(value)
+            for name, value in record.items()
+            if name not in _NOT_METRICS and isinstance(value, int | float) and math.isfinite(value)
+        }
+        self._tracker.log(step, float(record.get("time") or 0.0), metrics)
+        self._state["sent"] = step
+
+    def _samples(self) -> bool:
+        """Send the rollouts of the newest step that was recorded and whose metrics were sent."""
+        sent, last = self._state.get("sent", -1), self._state.get("samples", -1)
+        folder = self._run.rollouts_file(0).parent
+        steps = [int(path.stem) for path in folder.glob("*.jsonl") if path.stem.isdecimal()]
+        new = max((step for step in steps if last < step <= sent), default=None)
+        if new is None:
+            return False
+        rows = [
+            _row(record) for _, record in zip(range(SAMPLES), read_lines(self._run.rollouts_file(new)), strict=False)
+        ]
+        self._tracker.samples(sent, rows)  # W&B takes nothing for a step that is over
+        self._state["samples"] = new
+        return True
+
+    def _findings(self) -> bool:
+        lines = list(self._fresh(self._run.findings_file))
+        reported_lines = self._state.get("findings", 0)
+        sent = False
+        for line in lines:
+            self._findings_read += 1
+            if (
+                self._findings_read <= reported_lines
+                or line.get("state") != "raised"
+                or not isinstance(line.get("step"), int)
+            ):
+                continue
+            self._tracker.finding(line)
+            sent = True
+        self._state["findings"] = max(reported_lines, self._findings_read)
+        return sent
+
+    def _fresh(self, path: Path) -> Iterator[dict[str, Any]]:
+        """Yield the whole lines that were appended to a file."""
+        if not path.is_file():
+            return
+        with path.open("rb") as file:
+            file.seek(self._places[path])
+            for line in iter(file.readline, b""):
+                if not line.endswith(b"\n"):
+                    return  # it is still being written
+                self._places[path] += len(line)
+                try:
+                    record = parse_json(line.decode("utf-8", "replace"))
+                except ValueError:
+                    continue
+                if isinstance(record, dict):
+                    yield record
+
+    def _note(self) -> None:
+        write_json(self._state_file, self._state)
+
+
+def _row(record: Mapping[str, Any]) -> dict[str, Any]:
+    texts = {name: str(record.get(name) or "")[:LONGEST_TEXT] for name in ("problem", "prompt", "completion")}
+    reward = record.get("reward")
+    return {**texts, "reward": reward if isinstance(reward, int | float) else None}

@@ -1,0 +1,77 @@
+"""MLflow: MLFLOW_TRACKING_URI and MLFLOW_EXPERIMENT_NAME count as usual."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from steadyrl.core.plugins import require
+from steadyrl.doctor.readers.spelling import flat_settings
+from steadyrl.integrations.trackers.tracker import Opening, alert_text, description
+
+EXPERIMENT = "steadyrl"
+LONGEST_PARAM = 6000  # characters; MLflow refuses longer ones
+MOST_PARAMS = 100  # in one call
+_ENDS = {"finished": "FINISHED", "interrupted": "KILLED", "killed": "KILLED"}
+# MLflow allows these characters in names, and no others.
+_ALLOWED = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-. :/")
+
+
+class MLflowTracker:
+    """Writes a run of MLflow; its id is kept, so that a resumed run goes on with it."""
+
+    needs: ClassVar[str] = "mlflow"
+    anew = False
+
+    def __init__(self, opening: Opening):
+        """Begin the run, or go on with it."""
+        mlflow = require("mlflow")
+        self._entities = require("mlflow.entities")
+        self._client = mlflow.MlflowClient()
+        run_id = opening.kept.get("run_id")
+        self._units: dict[str, str] = {}
+        if run_id:
+            self._client.update_run(run_id, status="RUNNING")
+            self._id = str(run_id)
+            return
+        self._id = self._client.create_run(self._experiment(), run_name=opening.run).info.run_id
+        opening.kept["run_id"] = self._id
+        settings = flat_settings(opening.settings)
+        params = [self._entities.Param(_name(name), str(value)[:LONGEST_PARAM]) for name, value in settings.items()]
+        for begin in range(0, len(params), MOST_PARAMS):
+            self._client.log_batch(self._id, params=params[begin : begin + MOST_PARAMS])
+
+    def _experiment(self) -> str:
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", EXPERIMENT)
+        experiment = self._client.get_experiment_by_name(name)
+        return str(experiment.experiment_id if experiment else self._client.create_experiment(name))
+
+    def log(self, step: int, time: float, metrics: Mapping[str, float]) -> None:
+        """Write metrics under our names, and the units of new ones into the description of the run."""
+        moment = int(time * 1000)
+        values = [self._entities.Metric(_name(name), value, moment, step) for name, value in metrics.items()]
+        self._client.log_batch(self._id, metrics=values)
+        if fresh := metrics.keys() - self._units.keys():
+            self._units |= {name: description(name) for name in fresh}
+            rows = "".join(f"| `{name}` | {meaning} |\n" for name, meaning in sorted(self._units.items()))
+            self._client.set_tag(self._id, "mlflow.note.content", f"| metric | meaning |\n|---|---|\n{rows}")
+
+    def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Write a table as an artifact."""
+        columns = ["problem", "prompt", "completion", "reward"]
+        table = {"columns": columns, "data": [[row[name] for name in columns] for row in rows]}
+        self._client.log_dict(self._id, table, f"rollouts/{step:06d}.json")
+
+    def finding(self, line: Mapping[str, Any]) -> None:
+        """Set a tag, for MLflow has no alerts."""
+        text = f"{line['severity']} at step {line['step']}: {alert_text(line)}"
+        self._client.set_tag(self._id, _name(f"finding.{line['check']}"), text[:LONGEST_PARAM])
+
+    def close(self, status: str) -> None:
+        """End the run."""
+        self._client.set_terminated(self._id, status=_ENDS.get(status, "FAILED"))
+
+
+def _name(text: str) -> str:
+    return "".join(sign if sign in _ALLOWED else "_" for sign in text)[:250]

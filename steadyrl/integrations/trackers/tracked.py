@@ -1,0 +1,124 @@
+"""Starts the processes that send a run to its trackers, and says at the end what they could not send."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from steadyrl.core.errors import ConfigError, MissingExtraError, RunError
+from steadyrl.core.plugins import load, require_members
+from steadyrl.core.rundir import RunDir, read_lines
+from steadyrl.integrations.trackers.follow import sent_until, state_file
+from steadyrl.integrations.trackers.tracker import Tracker
+
+MARK = "STEADYRL_TRACKER"  # in the environment of a writer and of all that it starts
+END_S = 20.0  # for all trackers together, after the run has ended
+
+
+def require_trackers(names: Sequence[str]) -> None:
+    """Refuse trackers that are not known or not installed, before a run begins.
+
+    Raises:
+        ConfigError: No tracker has that name.
+        MissingExtraError: Its package is not installed.
+    """
+    for name in names:
+        tracker = load("tracker", name)
+        require_members(f"the tracker '{name}'", tracker, Tracker, later=("anew",))
+        needs = tracker.needs
+        if not isinstance(needs, str) or not needs.isidentifier():
+            raise ConfigError(f"run.trackers: '{name}' needs {needs!r:.100}; expected the name of one package")
+        if importlib.util.find_spec(needs) is None:
+            raise MissingExtraError(
+                f"run.trackers names '{name}', and the package {needs} is not installed; install it with: "
+                f"pip install 'steadyrl[{needs}]'"
+            )
+
+
+@contextmanager
+def tracked(run: RunDir, names: Sequence[str], note: Callable[[str], None]) -> Iterator[None]:
+    """Send a run to trackers while it goes on; afterwards wait for them, but not longer than ``END_S``.
+
+    Args:
+        run: A run directory that says "running".
+        names: Of the trackers.
+        note: Told what was not sent.
+    """
+    mark = secrets.token_hex(16)
+    writers = {name: _start(run, name, f"{mark}-{number}") for number, name in enumerate(names)}
+    try:
+        yield
+    finally:
+        until = time.monotonic() + END_S
+        for number, (name, writer) in enumerate(writers.items()):
+            _wait(writer, until, f"{mark}-{number}")
+            if lost := _shortfall(run, name, writer.returncode):
+                note(lost)
+
+
+def _start(run: RunDir, name: str, mark: str) -> subprocess.Popen[bytes]:
+    log_file = state_file(run, name).with_suffix(".log")
+    log_file.parent.mkdir(parents=True, exist_ok=True)
+    with log_file.open("wb") as log:
+        # A group of its own: Ctrl-C is for the training, which says when the end is. What the library starts is in it.
+        return subprocess.Popen(
+            [sys.executable, "-m", "steadyrl.integrations.trackers.writer", str(run.path.resolve()), name],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env={**os.environ, MARK: mark},
+        )
+
+
+def _wait(writer: subprocess.Popen[bytes], until: float, mark: str) -> None:
+    """Wait for a process and end it if it takes too long; unless it ended well, end all that it started, too."""
+    try:
+        if writer.wait(max(0.0, until - time.monotonic())) == 0:
+            return
+    except subprocess.TimeoutExpired:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(writer.pid, signal.SIGKILL)
+        writer.wait()
+    for process in _marked(mark):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+
+
+def _marked(mark: str) -> list[int]:
+    """Return the processes with a mark in their environment: a library may start some in sessions of their own.
+
+    W&B's keeps trying to reach its server for hours. Where there is no /proc (macOS), none are found.
+    """
+    pids = []
+    for file in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):  # it is gone, or somebody else's
+            if f"{MARK}={mark}".encode() in file.read_bytes():
+                pids.append(int(file.parent.name))
+    return pids
+
+
+def _shortfall(run: RunDir, name: str, code: int | None) -> str:
+    """Return what a tracker did not get, in one line; "" if it got all."""
+    steps = {line["step"] for line in read_lines(run.metrics_file) if type(line.get("step")) is int}
+    try:
+        lost = sum(step > sent_until(run, name) for step in steps)
+    except RunError as error:
+        return f"{name}: {error}"
+    if code == 0 and not lost:
+        return ""
+    log_file = state_file(run, name).with_suffix(".log")
+    why = f"it did not end within {END_S:.0f} s" if code == -signal.SIGKILL else f"see {log_file}"
+    if not lost:
+        return f"{name}: all steps were sent, but the run was not closed there ({why})"
+    later = f"send them with: steadyrl metrics {run.path} --to {name}"
+    return f"{name}: {lost} of {len(steps)} steps were not sent ({why}); {later}"

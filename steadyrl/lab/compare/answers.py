@@ -1,0 +1,120 @@
+"""The answers of a subject to the held-out problems, a part at a time, kept on disk if a folder is given.
+
+Sample s of problem p has a seed that is derived only from (seed, p, s). All subjects therefore have the same draws, and
+a killed comparison continues as if it had not been interrupted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from steadyrl.core.protocols import Backend, PromptLimit
+from steadyrl.core.rundir import append_line, read_lines, write_lines
+from steadyrl.core.types import Problem, Rollout, Sampling
+from steadyrl.loop.evaluate import answer_record
+from steadyrl.loop.rewards.combine import Term, score_groups
+from steadyrl.loop.rollout.collect import collect
+from steadyrl.loop.rollout.episode import Environment
+from steadyrl.loop.rollout.prompts import fit_prompts
+
+PART = 64  # problems answered together: enough to fill a batch, and all that a kill can cost
+# Neither training (which counts from 0) nor its evaluations draw with this key.
+_COMPARISON_KEY = 2**31 + 3
+
+Answers = Mapping[str, Sequence[Mapping[str, Any]]]  # by problem id, a record per sample
+
+
+@dataclass(frozen=True)
+class Questions:
+    """The questions that all subjects answer, and how they answer them.
+
+    Attributes:
+        problems: Held-out ones.
+        samples: Answers to each.
+        sampling: How answers are sampled.
+        terms: What scores them.
+        seed: Of the draws.
+        environment: The environment of multi-turn problems; None for single-turn problems.
+        limit: How long prompts may be; a problem whose prompt is too long for a subject's model has no answers.
+    """
+
+    problems: Sequence[Problem]
+    samples: int
+    sampling: Sampling
+    terms: Sequence[Term]
+    seed: int
+    environment: Environment | None
+    limit: PromptLimit = field(default_factory=PromptLimit)
+
+
+class Kept:
+    """A file of answers. Its first line says what was asked of which model; then there is a line per problem."""
+
+    def __init__(self, path: Path, request: Mapping[str, Any]):
+        self._path = path
+        lines = list(read_lines(path))
+        # Through JSON and back, for tuples become lists there.
+        if lines and lines[0].get("asked") == request:
+            self.answers = {line["problem"]: line["answers"] for line in lines[1:] if "problem" in line}
+        else:
+            self.answers = {}
+            write_lines(path, [{"asked": dict(request)}])
+
+    def add(self, answers: Answers) -> None:
+        """Append the answers to some problems."""
+        for problem, records in answers.items():
+            append_line(self._path, {"problem": problem, "answers": list(records)})
+            self.answers[problem] = records
+
+
+def answer(
+    backend: Backend, questions: Questions, answers_file: Kept | None, progress: Callable[[Answers], None]
+) -> dict[str, Sequence[Mapping[str, Any]]]:
+    """Answer all problems.
+
+    Args:
+        backend: Holds the subject's policy.
+        questions: What to answer.
+        answers_file: Earlier answers, which are not sampled again. New answers are added to it.
+        progress: Called with all answers so far after every part.
+    """
+    answers: dict[str, Sequence[Mapping[str, Any]]] = {}
+    for start in range(0, len(questions.problems), PART):
+        part = questions.problems[start : start + PART]
+        earlier_answers = answers_file.answers if answers_file else {}
+        if all(problem.id in earlier_answers for problem in part):
+            answers |= {problem.id: earlier_answers[problem.id] for problem in part}
+        else:
+            drawn = _draw(backend, questions, part, start)
+            if answers_file is not None:
+                answers_file.add(
+                    {problem: records for problem, records in drawn.items() if problem not in earlier_answers}
+                )
+            answers |= drawn
+        progress(answers)
+    return answers
+
+
+def all_known(questions: Questions, answers_file: Kept | None) -> bool:
+    """Return whether all answers are known already."""
+    return answers_file is not None and all(problem.id in answers_file.answers for problem in questions.problems)
+
+
+def _draw(backend: Backend, questions: Questions, part: Sequence[Problem], start: int) -> dict[str, Any]:
+    key = (questions.seed, _COMPARISON_KEY, start)
+    fitting = fit_prompts(part, backend, questions.sampling, questions.limit).problems
+    if not fitting:
+        return {problem.id: [] for problem in part}
+    groups = collect(backend, fitting, questions.samples, questions.sampling, key, environment=questions.environment)
+    scored = score_groups(groups, questions.terms)
+    left_out: dict[str, Any] = {problem.id: [] for problem in part}
+    return left_out | {group.problem.id: [_record(rollout) for rollout in group.rollouts] for group in scored}
+
+
+def _record(rollout: Rollout) -> dict[str, Any]:
+    record = answer_record(rollout, "")
+    del record["metric"]  # which one is asked for may change; the parts are all here
+    return {**record, "tokens": rollout.length}

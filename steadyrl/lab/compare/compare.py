@@ -1,0 +1,257 @@
+"""Compares two subjects on the same held-out problems with the same seeds, one after the other."""
+
+from __future__ import annotations
+
+import gc
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from steadyrl.core import config as configs
+from steadyrl.core import plugins
+from steadyrl.core.config import Config
+from steadyrl.core.errors import DataError
+from steadyrl.core.protocols import Task
+from steadyrl.core.rundir import write_json
+from steadyrl.core.types import DECODINGS, Decoding, Sampling
+from steadyrl.doctor.examine import diagnose
+from steadyrl.lab.compare.answers import Answers, Kept, Questions, all_known, answer
+from steadyrl.lab.compare.findings import MEASURED, TOTAL, findings, part_names, sample_value
+from steadyrl.lab.compare.subject import Subject, find_subject, open_policy
+from steadyrl.lab.compare.verdict import conclude, with_doubts
+from steadyrl.loop.evaluate import greedy_sampling, pick_heldout
+from steadyrl.loop.launch import digest
+from steadyrl.loop.rewards.combine import make_terms, planned_updates
+from steadyrl.loop.rollout.episode import environment_of
+from steadyrl.loop.rollout.prompts import limit_of
+
+SAMPLES = 4  # answers to a problem: the noise of sampling is halved, at the price of four evaluations
+RECORD = "comparison.json"
+QuestionsOf = Mapping[Decoding, Questions]
+Files = Mapping[Decoding, Kept]  # empty where nothing is kept
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to compare.
+
+    Attributes:
+        samples: Answers to each problem, of those that are judged; None for 4 sampled ones, or 1 greedy one.
+        problems: Held-out problems; None for as many as the config's evaluations use, 0 for all.
+        decoding: The answers that are judged; None for evaluate.deploy. One of the other kind stands beside them.
+        metric: A reward part, or "reward" for the total; None for the task's own.
+        margin: Differences smaller than this do not matter; None for no margin.
+    """
+
+    samples: int | None = None
+    problems: int | None = None
+    decoding: Decoding | None = None
+    metric: str | None = None
+    margin: float | None = None
+
+
+@dataclass(frozen=True)
+class Watch:
+    """How a user interface follows a comparison.
+
+    Attributes:
+        begin: Called with a line and the number of problems when a subject begins.
+        problems: Called with how many of them are answered.
+    """
+
+    begin: Callable[[str, int], None] = field(default=lambda text, problems: None)
+    problems: Callable[[int], None] = field(default=lambda done: None)
+
+
+def compare(
+    names: tuple[str, str], config: Config, options: Options, folder: Path | None = None, watch: Watch | None = None
+) -> dict[str, Any]:
+    """Compare two subjects, the second with the first; docs/compare.md describes the record that is returned.
+
+    Args:
+        names: Of the first and of the second, see ``find_subject``.
+        config: Determines the task, the rewards, the sampling, the seed, and where the models run.
+        options: How.
+        folder: Answers are kept here as soon as they are there, and the record at the end; None keeps nothing.
+        watch: Follows it.
+
+    Raises:
+        SteadyError: A subject cannot be loaded, there are no held-out problems, or nothing could be measured.
+    """
+    watch = watch or Watch()
+    subjects = [find_subject(name, config) for name in names]  # both, before any time is spent
+    task = plugins.open_task(config.task.name, config.task.args, config.run.seed)
+    deploy = options.decoding or config.evaluate.deploy
+    (beside,) = (decoding for decoding in DECODINGS if decoding != deploy)
+    questions_of = {
+        deploy: _questions(task, config, options, deploy),
+        beside: _questions(task, config, replace(options, samples=1), beside),
+    }
+    metric = (options.metric or "").removeprefix("reward/") or task.metric or TOTAL  # as metrics.jsonl calls it, too
+    files: list[Files] = [
+        {
+            decoding: _answers_file(folder / f"answers-{side}{suffix}.jsonl", subject, questions_of[decoding], config)
+            for decoding, suffix in ((deploy, ""), (beside, f"-{beside}"))
+            if folder is not None
+        }
+        for side, subject in zip("ab", subjects, strict=True)
+    ]
+    if not any(_all_answered(questions_of, of_side) for of_side in files):
+        _require_policy(subjects[1])
+    answers = [
+        _answers(f"{label} = {subject.name} ({subject.what})", subject, questions_of, of_side, (watch, metric))
+        for label, subject, of_side in zip("AB", subjects, files, strict=True)
+    ]
+    called = _called(subjects)
+    judged = {
+        decoding: findings(
+            questions.problems, (answers[0][decoding], answers[1][decoding]), metric, options.margin, called
+        )
+        for decoding, questions in questions_of.items()
+    }
+    verdicts = {str(decoding): comparison["verdict"] for decoding, comparison in judged.items()}
+    decided = {decoding: (verdict["word"], verdict["reason"]) for decoding, verdict in verdicts.items()}
+    doubts = conclude(decided, deploy, _harms(subjects, called)).doubts
+    headline, *details = judged[deploy]["sentences"]
+    record = {
+        "task": config.task.name,
+        "metric": metric,
+        "decoding": deploy,
+        "samples": questions_of[deploy].samples,
+        "seed": config.run.seed,
+        "a": _about(subjects[0], answers[0][deploy], metric),
+        "b": _about(subjects[1], answers[1][deploy], metric),
+        **judged[deploy],
+        "doubts": list(doubts),
+        "beside": {"decoding": beside, "verdict": verdicts[beside]},
+        "sentences": [
+            with_doubts(headline, doubts),
+            *details,
+            f"{beside} answers, one to each problem: {judged[beside]['sentences'][0]}",
+        ],
+    }
+    if folder is not None:
+        write_json(folder / RECORD, record)
+    return record
+
+
+def _harms(subjects: Sequence[Subject], called: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Return what the doctor found harmful in the runs that the subjects come from, by what they are called."""
+    return {
+        name: diagnose(subject.run.path)[0].harmful
+        for name, subject in zip(called, subjects, strict=True)
+        if subject.run is not None and subject.run.metrics_file.is_file()
+    }
+
+
+def _questions(task: Task, config: Config, options: Options, decoding: Decoding) -> Questions:
+    count = config.evaluate.problems if options.problems is None else options.problems
+    if count == 1:
+        setting = "evaluate.problems" if options.problems is None else "--problems"
+        raise DataError(f"{setting} is 1, and one problem has no spread; expected 2 or more, or 0 for all")
+    problems = pick_heldout(plugins.problems_of(task, "heldout"), count)
+    if len(problems) < 2:
+        raise DataError(
+            f"the task '{config.task.name}' has {len(problems)} held-out problems, expected at least 2; see task.args "
+            "for how many are held out"
+        )
+    greedy = decoding == "greedy"
+    sampling = Sampling(**config.sampling.model_dump())
+    return Questions(
+        problems=problems,
+        samples=options.samples or (1 if greedy else SAMPLES),
+        sampling=greedy_sampling(sampling) if greedy else sampling,
+        terms=make_terms(config.rewards, task, planned_updates(config)),
+        seed=config.run.seed,
+        environment=environment_of(task, sampling, config.rollout),
+        limit=limit_of(task),
+    )
+
+
+def _answers_file(path: Path, subject: Subject, questions: Questions, config: Config) -> Kept:
+    settings = configs.dump(config)
+    request = {
+        "subject": subject.identity(),
+        "samples": questions.samples,
+        "sampling": asdict(questions.sampling),
+        "seed": questions.seed,
+        "problems": [problem.id for problem in questions.problems],
+        "contents": digest(questions.problems),
+        "code": plugins.own_code([("task", config.task.name), *(("reward", name) for name in config.rewards)]),
+        **{name: settings[name] for name in ("task", "rewards", "rollout")},
+    }
+    return Kept(path, json.loads(json.dumps(request)))
+
+
+def _require_policy(subject: Subject) -> None:
+    """Load a policy and release it again, so that an error is reported before the other one has answered anything.
+
+    Raises:
+        SteadyError: It cannot be loaded.
+    """
+    open_policy(subject)
+    gc.collect()
+
+
+def _all_answered(questions_of: QuestionsOf, files: Files) -> bool:
+    return all(all_known(questions, files.get(decoding)) for decoding, questions in questions_of.items())
+
+
+def _answers(
+    title: str, subject: Subject, questions_of: QuestionsOf, files: Files, follow: tuple[Watch, str]
+) -> dict[Decoding, Answers]:
+    """Return a subject's answers by way of decoding; its policy is loaded once, and not at all if all are known."""
+    backend = None if _all_answered(questions_of, files) else open_policy(subject)
+    answers: dict[Decoding, Answers] = {}
+    for decoding, questions in questions_of.items():
+        watch, metric = follow
+        watch.begin(f"{title}, {decoding}", len(questions.problems))
+        if backend is None:
+            earlier_answers = files[decoding].answers
+            answers[decoding] = {problem.id: earlier_answers[problem.id] for problem in questions.problems}
+        else:
+            progress = partial(_follow, watch, metric, questions)
+            answers[decoding] = answer(backend, questions, files.get(decoding), progress)
+        _require_values(metric, answers[decoding])
+    del backend
+    gc.collect()  # a model can be in a cycle of references, and the next one needs its memory
+    return answers
+
+
+def _follow(watch: Watch, metric: str, questions: Questions, answers: Answers) -> None:
+    """Report a subject's progress to the watch, and refuse a metric that no answer can have.
+
+    Raises:
+        DataError: No term gives the metric, and no answer so far has such a part, though some have parts.
+    """
+    watch.problems(len(answers))
+    parts = part_names(record for samples in answers.values() for record in samples)
+    if parts and metric not in {TOTAL, *MEASURED, *(term.name for term in questions.terms), *parts}:
+        raise DataError(
+            f"no reward part is called '{metric}'; there are: {', '.join(sorted({TOTAL, *MEASURED, *parts}))}"
+        )
+
+
+def _require_values(metric: str, answers: Answers) -> None:
+    """Refuse a subject for which nothing was measured.
+
+    Raises:
+        DataError: With the first reason.
+    """
+    records = [record for samples in answers.values() for record in samples]
+    if all(sample_value(record, metric) is None for record in records):
+        reason = next((record["unscored"] for record in records if record["unscored"]), "it was never measured")
+        raise DataError(f"none of {len(records)} answers could be scored for '{metric}'; the first reason: {reason}")
+
+
+def _about(subject: Subject, answers: Answers, metric: str) -> dict[str, Any]:
+    records = [record for samples in answers.values() for record in samples]
+    unknown = sum(sample_value(record, metric) is None for record in records)
+    return {"name": subject.name, "what": subject.what, "answers": len(records), "unscored": unknown}
+
+
+def _called(subjects: Sequence[Subject]) -> tuple[str, str]:
+    return f"A ({subjects[0].name})", f"B ({subjects[1].name})"

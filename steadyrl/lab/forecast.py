@@ -1,0 +1,272 @@
+"""Where a score will end: a saturating curve through what is known, with an interval that has been tried.
+
+    score(step) = start + gain * (1 - exp(-step / time))
+
+The interval begins as a bootstrap of the curve's residuals, which knows nothing of curves that are not of this form.
+So it is tried on finished runs: each is cut in its middle, and its end is forecast. The interval is widened until it
+holds 80 % of these ends, and how often it holds the end of a run that did not count for the widening is reported as its
+coverage. Where too few runs are known, or the coverage is below 70 %, there is no forecast.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from steadyrl.core.errors import ConfigError, RunError
+from steadyrl.core.metrics import describe
+from steadyrl.core.rundir import RunDir
+from steadyrl.lab.measure import curve, heldout_mean
+
+NOMINAL = 0.8
+LEAST_COVERAGE = 0.7
+LEAST_POINTS = 5  # of a curve with three numbers
+LEAST_RUNS = 8  # finished runs: 70 % of fewer is told from 80 % by nothing
+TIMES = np.geomspace(0.05, 20.0, 40)  # of the curve, in units of the steps that are known
+RESAMPLES = 300
+BLOCKS = 20  # a curve of every step is forecast from the means of so many blocks
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """The score at the last step.
+
+    Attributes:
+        end: As the curve has it.
+        low, high: Of its interval, with the noise of the evaluation.
+        now: The curve at the last known step.
+    """
+
+    end: float
+    low: float
+    high: float
+    now: float
+
+    def __str__(self) -> str:
+        return f"{self.now:.4f} now, {self.end:.4f} [{self.low:.4f}, {self.high:.4f}] at the last step; {self.worth}"
+
+    @property
+    def worth(self) -> str:
+        """Return whether going on is worth it, in words."""
+        if self.low > self.now:
+            return "going on is worth it"
+        return "going on will not help" if self.high < self.now else "it cannot be told whether going on helps"
+
+
+@dataclass(frozen=True)
+class Told:
+    """What is said of a run.
+
+    Attributes:
+        metric: What is forecast.
+        forecast: None where it abstains.
+        why: Why it abstains; "" where it does not.
+        covered: Finished runs whose end lay in the interval.
+        tried: Finished runs that the intervals were tried on.
+    """
+
+    metric: str
+    forecast: Forecast | None
+    why: str
+    covered: int
+    tried: int
+
+
+def saturating(
+    steps: np.ndarray, values: np.ndarray, end: float, seed: int = 0, resamples: int = RESAMPLES
+) -> Forecast:
+    """Fit the curve, and carry it on.
+
+    Args:
+        steps: [n], >= LEAST_POINTS of them, rising.
+        values: [n].
+        end: The last step of the run.
+        seed: Of the bootstrap.
+        resamples: Bootstrap samples.
+    """
+    assert len(steps) >= LEAST_POINTS, f"{len(steps)} points"
+    bases = _bases(steps, float(steps[-1] - steps[0]))
+    ahead = _bases(np.array([steps[-1], end]) - 0.0, float(steps[-1] - steps[0]), float(steps[0]))
+    best, coefficients = _fit(bases, values)
+    fitted = bases[best] @ coefficients
+    residuals = (values - fitted) * math.sqrt(len(values) / (len(values) - 3))
+    now, last = (float(x) for x in ahead[best] @ coefficients)
+    rng = np.random.default_rng(seed)
+    ends = np.empty(resamples)
+    for i in range(resamples):
+        refit_best, refit_coefficients = _fit(bases, fitted + rng.choice(residuals, len(values)))
+        ends[i] = float(ahead[refit_best][1] @ refit_coefficients) + float(rng.choice(residuals))
+    low, high = np.quantile(ends, [(1 - NOMINAL) / 2, (1 + NOMINAL) / 2])
+    return Forecast(last, float(low), float(high), now)
+
+
+def score_name(run: RunDir) -> str:
+    """Return the metric of a run's held-out score."""
+    return f"heldout/{run.info().get('metric') or 'reward'}"
+
+
+def require_values(run: RunDir, metric: str) -> None:
+    """Refuse a metric that a run has no value of, unless its values may still come.
+
+    Raises:
+        ConfigError: With the names of the metrics like it.
+    """
+    records, entry = run.metrics(), describe(metric)
+    may_come = run.status != "finished" and entry is not None and (entry.name == metric or "/" in metric)
+    if not records or may_come or metric == score_name(run) or _has_values(records, metric):
+        return
+    names = {name for record in records for name in record if describe(name)}
+    candidates = sorted(name for name in names if _has_values(records, name))
+    close = difflib.get_close_matches(metric, candidates, n=5, cutoff=0.0)
+    raise ConfigError(
+        f"'{run.path}' has no value of a metric '{metric:.120}'; expected one of its metrics.jsonl, the nearest are: "
+        f"{', '.join(close) or 'none'}"
+    )
+
+
+def widths_on(peers: Sequence[RunDir], run: RunDir, metric: str) -> list[float]:
+    """Try the interval on finished runs; those of another task or algorithm than the run's are left out.
+
+    Returns:
+        See ``needed_width``, one per run whose curve is long enough.
+    """
+    widths = (needed_width(*points(peer, metric)) for peer in peers if _alike(run, peer))
+    return [width for width in widths if width is not None]
+
+
+def forecast_run(run: RunDir, widths: Sequence[float], metric: str) -> Told:
+    """Forecast a run's last score, if the intervals have held on finished runs.
+
+    Args:
+        run: The run.
+        widths: See ``widths_on``.
+        metric: A metric of metrics.jsonl, such as ``score_name``.
+    """
+    return forecast_curve(run, widths, metric, *points(run, metric))
+
+
+def forecast_curve(run: RunDir, widths: Sequence[float], metric: str, steps: np.ndarray, values: np.ndarray) -> Told:
+    """Forecast a run's last score as ``forecast_run`` does, from the ``points`` of its curve, [n] each."""
+    covered, tried = coverage(widths), len(widths)
+    silent = partial(Told, metric, None, covered=covered, tried=tried)
+    if len(steps) < LEAST_POINTS:
+        need = "set evaluate.every, or forecast --metric reward/mean" if metric == score_name(run) else "train on"
+        return silent(f"{len(steps)} values of {metric} are known and {LEAST_POINTS} are needed; {need}")
+    if tried < LEAST_RUNS:
+        return silent(f"{tried} finished runs like it are known and {LEAST_RUNS} are needed to try the interval")
+    if covered < LEAST_COVERAGE * tried:
+        return silent(f"the 80 % interval held the end of only {covered} of {tried} finished runs")
+    end = float(run.resolved()["run"]["steps"])
+    forecast, factor = saturating(steps, values, end), widened(widths)
+    low, high = (forecast.end + factor * (side - forecast.end) for side in (forecast.low, forecast.high))
+    return Told(metric, replace(forecast, low=low, high=high), "", covered, tried)
+
+
+def coverage(widths: Sequence[float]) -> int:
+    """Return how many of the ends lie in an interval that was widened by the other runs alone.
+
+    Args:
+        widths: See ``needed_width``, one per finished run.
+    """
+    return sum(width <= widened([*widths[:i], *widths[i + 1 :]]) for i, width in enumerate(widths))
+
+
+def widened(widths: Sequence[float]) -> float:
+    """Return the factor of the interval that holds the wanted share of ends.
+
+    Source:
+        Lei et al., "Distribution-Free Predictive Inference for Regression" (arXiv 1604.04173), split conformal: the
+        ceil((n + 1) * share)-th smallest of n.
+    """
+    place = math.ceil((len(widths) + 1) * NOMINAL)
+    return math.inf if place > len(widths) else sorted(widths)[place - 1]
+
+
+def needed_width(steps: np.ndarray, values: np.ndarray) -> float | None:
+    """Return by which factor the interval from the first half of a finished curve has to grow to hold its last value.
+
+    Below 1 it held it anyway. None where the curve is too short.
+    """
+    middle = len(steps) // 2
+    if middle < LEAST_POINTS:
+        return None
+    forecast, last = saturating(steps[:middle], values[:middle], float(steps[-1])), float(values[-1])
+    reach = forecast.high - forecast.end if last > forecast.end else forecast.end - forecast.low
+    return abs(last - forecast.end) / reach if reach > 0 else (0.0 if last == forecast.end else math.inf)
+
+
+def points(run: RunDir, metric: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return a run's steps and scores, [n] each; what was measured at every step as means of blocks."""
+    records = run.metrics()
+    return curve_of(run, metric, np.array([record["step"] for record in records], np.float64), curve(records, metric))
+
+
+def curve_of(run: RunDir, metric: str, steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return ``points`` of what was recorded, steps from 0 and values [n], NaN where there is none."""
+    measured = np.isfinite(values)
+    steps, values = steps[measured] + 1.0, values[measured]
+    if len(steps) > 2 * BLOCKS:
+        return blocks(steps, values)
+    before = heldout_mean(run, "before", "metric") if metric.startswith("heldout/") else None
+    if before is not None:
+        steps, values = np.insert(steps, 0, 0.0), np.insert(values, 0, before)
+    return steps, values
+
+
+def blocks(steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the means of consecutive blocks."""
+    parts = np.array_split(np.arange(len(steps)), BLOCKS)
+    return np.array([steps[part].mean() for part in parts]), np.array([values[part].mean() for part in parts])
+
+
+def finished_beside(run: RunDir, note: Callable[[str], None]) -> list[RunDir]:
+    """Return the finished runs in the folder of a run, itself left out.
+
+    Args:
+        run: The run.
+        note: Takes a line for each run that is left out because its run.json is damaged.
+    """
+    places = [Path(file).parent for file in sorted(run.path.resolve().parent.glob("*/run.json"))]
+    finished_runs = []
+    for sibling in [RunDir(place) for place in places if place != run.path.resolve()]:
+        try:
+            finished = sibling.status == "finished"
+        except RunError as error:
+            note(f"left out of the forecast: {error}")
+            continue
+        if finished:
+            finished_runs.append(sibling)
+    return finished_runs
+
+
+def _has_values(records: Sequence[Mapping[str, Any]], metric: str) -> bool:
+    return bool(np.isfinite(curve(records, metric)).any())
+
+
+def _alike(run: RunDir, peer: RunDir) -> bool:
+    mine, its = run.info(), peer.info()
+    return all(mine.get(key) == its.get(key) for key in ("task", "algorithm", "metric"))
+
+
+def _bases(steps: np.ndarray, span: float, first: float | None = None) -> np.ndarray:
+    """Return the curves [K, n, 2] of all times: 1 and the part that is reached."""
+    since = (steps - (steps[0] if first is None else first)) / span
+    reached = 1.0 - np.exp(-since[None, :] / TIMES[:, None])  # [K, n]
+    return np.stack([np.ones_like(reached), reached], axis=-1)
+
+
+def _fit(bases: np.ndarray, values: np.ndarray) -> tuple[int, np.ndarray]:
+    """Return which time fits best by least squares, and its start and gain."""
+    constant, reached = values.mean(), bases[:, :, 1]
+    centred = reached - reached.mean(axis=1, keepdims=True)  # [K, n]
+    gain = centred @ (values - constant) / (centred**2).sum(axis=1)
+    errors = ((values - constant - gain[:, None] * centred) ** 2).sum(axis=1)
+    best = int(errors.argmin())
+    return best, np.array([constant - gain[best] * reached[best].mean(), gain[best]])

@@ -1,0 +1,119 @@
+"""What a launcher is: it starts commands somewhere, says which of them ended, and stops them. It knows nothing of runs.
+
+The commands, the folders that they work in and their logs are on a file system that every machine of the launcher sees.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from steadyrl.core import config as configs
+from steadyrl.core import plugins
+from steadyrl.core.errors import ConfigError
+from steadyrl.core.sections import Section
+
+
+@dataclass(frozen=True)
+class Command:
+    """A program to start.
+
+    Attributes:
+        name: How the launcher calls it when it ended.
+        argv: The program and its arguments.
+        folder: Where it starts; an absolute path.
+        log: The file that its output is appended to; an absolute path in a folder that exists.
+    """
+
+    name: str
+    argv: tuple[str, ...]
+    folder: Path
+    log: Path
+
+    def shell(self, *before: str) -> str:
+        """Return a line for a shell that becomes the command, so that signals to the shell reach it.
+
+        Args:
+            before: Words in front of the program, as of `env`.
+        """
+        words = shlex.join((*before, *self.argv))
+        return f"cd {shlex.quote(str(self.folder))} && exec {words} >> {shlex.quote(str(self.log))} 2>&1"
+
+    def last_line(self) -> str:
+        """Return the last line of the log without a leading "error:"; "" where there is none."""
+        if not self.log.is_file():
+            return ""
+        lines = self.log.read_text(encoding="utf-8", errors="replace").split("\n")
+        return next((line.strip().removeprefix("error: ") for line in reversed(lines) if line.strip()), "")
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A command that ended.
+
+    Attributes:
+        name: Of the command.
+        code: Its exit status, negative for a signal; None where it was not begun or nobody knows.
+        why: What the launcher says of it, such as "TIMEOUT"; it may be empty.
+    """
+
+    name: str
+    code: int | None
+    why: str = ""
+
+
+class Launcher(Protocol):
+    """Starts commands on one machine or many.
+
+    A module is a launcher if it has a section ``Settings`` and a function ``build(settings, at_once)`` that returns one
+    of these; ``at_once`` is the number of commands that may run at the same time.
+    """
+
+    def start(self, commands: Sequence[Command]) -> None:
+        """Start commands, or queue them.
+
+        Raises:
+            ConfigError: The scheduler is not there, or refuses them.
+        """
+
+    def ended(self) -> list[Ended]:
+        """Return the commands that ended since the last call.
+
+        Raises:
+            EngineError: The scheduler does not answer now.
+        """
+
+    def stop(self) -> None:
+        """Send SIGTERM to what runs, and begin nothing that waits; ``ended`` returns all of them in time."""
+
+
+def choose(name: str, args: Mapping[str, object], overrides: Sequence[str], at_once: int) -> Launcher:
+    """Return a launcher by its short name or import path.
+
+    Args:
+        name: "processes", "ray", "slurm", or "package.module".
+        args: Its settings.
+        overrides: KEY=VALUE each; they replace what ``args`` says.
+        at_once: Commands that may run at the same time.
+
+    Raises:
+        ConfigError: There is no such launcher, or a setting is wrong.
+        MissingExtraError: It needs a package that is not installed.
+    """
+    plugin, raw_settings = plugins.load("launcher", name), dict(args)
+    own = getattr(plugin, "Settings", None)
+    if not isinstance(own, type) or not issubclass(own, Section):
+        raise ConfigError(f"launcher.name: '{name}' has no class 'Settings' derived from steadyrl.core.config.Section")
+    for override in overrides:
+        key, sign, text = (part.strip() for part in override.partition("="))
+        if not sign or not key:
+            raise ConfigError(f"--launcher-args {override:.120}: expected KEY=VALUE, as in partition=gpu")
+        field = plugin.Settings.model_fields.get(key)
+        # A text stays one: of a time limit such as 04:00:00 TOML makes a time of the day.
+        raw_settings[key] = text if field is not None and field.annotation is str else configs.parse_value(text)
+    settings = configs.validate(plugin.Settings, raw_settings, "launcher.args")
+    launcher: Launcher = plugins.make("launcher", name, settings, at_once)
+    return launcher

@@ -1,0 +1,240 @@
+"""What the runs of a study answer: each expectation judged, each arm with a verdict, the doctor's causes and a status.
+
+Everything is computed from the run directories, so the same runs give the same answers.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from steadyrl.core.rundir import RunDir
+from steadyrl.core.types import Finding
+from steadyrl.doctor.causes import tree
+from steadyrl.doctor.examine import diagnose
+from steadyrl.lab.measure import ended_by, measure
+from steadyrl.lab.seeds import (
+    Difference,
+    Word,
+    difference,
+    difference_of_pairs,
+    interquartile_mean,
+    judge_higher,
+    judge_lower,
+    judge_same,
+)
+from steadyrl.lab.study.file import ABSOLUTE, Expect, Rule, Take
+from steadyrl.lab.study.plan import Arm, Study, job_of
+from steadyrl.lab.study.study import DONE, find_run, state_of
+
+Verdict = Word | Literal["not asked"]
+JUDGES: Mapping[str, Callable[[Difference, float], Word]] = {
+    "higher": judge_higher,
+    "lower": judge_lower,
+    "same": judge_same,
+}
+LEAST_RUN = 6  # steps that a doctor can examine
+
+
+@dataclass(frozen=True)
+class Made:
+    """One run of an arm.
+
+    Attributes:
+        seed: Its seed.
+        run: Its directory.
+        state: See ``state_of``.
+        steps: Made so far.
+        ended: Why a rule ended it; "" where none did.
+        error: What ended it; "" where nothing did.
+        records: Its metrics, one per step.
+    """
+
+    seed: int
+    run: RunDir
+    state: str
+    steps: int
+    ended: str
+    error: str
+    records: Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """An expectation and its answer.
+
+    Attributes:
+        expect: As in the file.
+        than: The experiment that it was compared with; "" for a number.
+        word: The verdict.
+        values: One number per run, in the order of the runs.
+        others: Of the other arm, likewise.
+        change: The difference; None for a comparison with a number, or where nothing was measured.
+    """
+
+    expect: Expect
+    metric: str
+    than: str
+    word: Word
+    values: tuple[float, ...]
+    others: tuple[float, ...]
+    change: Difference | None
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A root cause that the doctor names.
+
+    Attributes:
+        finding: Of the first run that has it.
+        seeds: How many runs have it.
+    """
+
+    finding: Finding
+    seeds: int
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of an arm."""
+
+    arm: Arm
+    runs: tuple[Made, ...]
+    judged: tuple[Judged, ...]
+    causes: tuple[Cause, ...]
+
+    @property
+    def word(self) -> Verdict:
+        """Return the verdict of its expectations."""
+        return together(self.judged)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """An earlier conclusion, and the expectations that decide it.
+
+    Attributes:
+        text: The conclusion.
+        parts: The name of an experiment and its expectation, in the order of the file.
+    """
+
+    text: str
+    parts: tuple[tuple[str, Judged], ...]
+
+    @property
+    def word(self) -> Verdict:
+        """Return the verdict of its expectations."""
+        return together([judged for _, judged in self.parts])
+
+
+def together(judged: Sequence[Judged]) -> Verdict:
+    """Return the verdict of several expectations: refuted if one of them is, supported if all are."""
+    words = {judgement.word for judgement in judged}
+    if not words:
+        return "not asked"
+    if "refuted" in words:
+        return "refuted"
+    return "supported" if words == {"supported"} else "undecided"
+
+
+def claims(outcomes: Sequence[Outcome]) -> list[Claim]:
+    """Return the earlier conclusions that expectations name, each once, in the order of the file."""
+    parts: dict[str, list[tuple[str, Judged]]] = {}
+    for outcome in outcomes:
+        for judged in outcome.judged:
+            if judged.expect.claim:
+                parts.setdefault(judged.expect.claim, []).append((outcome.arm.name, judged))
+    return [Claim(text, tuple(some)) for text, some in parts.items()]
+
+
+def outcomes(study: Study, folder: Path) -> list[Outcome]:
+    """Return what became of every arm, in the order of the file."""
+    runs = {arm.name: _seed_runs(study, folder, arm) for arm in study.arms}
+    return [
+        Outcome(
+            arm,
+            runs[arm.name],
+            tuple(_judge(study, arm, expect, runs) for expect in arm.experiment.expect),
+            _causes(runs[arm.name]),
+        )
+        for arm in study.arms
+    ]
+
+
+def values_of(runs: Sequence[Made], metric: str, take: Take, rule: Rule) -> tuple[float, ...]:
+    """Return the number of each run that has one."""
+    values = (measure(seed_run.run, seed_run.records, metric, take, rule) for seed_run in runs)
+    return tuple(value for value in values if value is not None)
+
+
+def meets(expect: Expect, value: float) -> bool:
+    """Return whether a run's number meets the bound of an expectation."""
+    assert expect.value is not None, "the file was checked"
+    return value >= expect.value if expect.be == "at least" else value <= expect.value
+
+
+def middle(values: Sequence[float]) -> float | None:
+    """Return the interquartile mean over seeds, or None without any."""
+    return float(interquartile_mean(values)) if values else None
+
+
+def _seed_runs(study: Study, folder: Path, arm: Arm) -> tuple[Made, ...]:
+    seed_runs = []
+    for seed in study.seeds:
+        run = find_run(folder, job_of(study, arm, seed))
+        if run is None:
+            continue
+        records = run.metrics()
+        ended = ended_by(study.file.stop, records)
+        seed_runs.append(
+            Made(
+                seed=seed,
+                run=run,
+                state=state_of(run, study.file.stop),
+                steps=len(records),
+                ended=f"after step {ended[0]}: {ended[1].why}" if ended else "",
+                error=str(run.info().get("error") or ""),
+                records=records,
+            )
+        )
+    return tuple(seed_runs)
+
+
+def _judge(study: Study, arm: Arm, expect: Expect, runs: Mapping[str, Sequence[Made]]) -> Judged:
+    """Judge an expectation on the runs that are done; one that is cut has no end yet."""
+    rule, metric = study.file.rule, expect.metric or study.file.metric
+    own = [seed_run for seed_run in runs[arm.name] if seed_run.state in (*DONE, "failed")]
+    values = values_of(own, metric, expect.take, rule)
+    if expect.be in ABSOLUTE:
+        met = [meets(expect, value) for value in values]
+        every = len(met) == len(study.seeds)  # a seed without a number may yet miss the bound
+        word: Word = "refuted" if not all(met) else "supported" if every else "undecided"
+        return Judged(expect, metric, "", word, values, (), None)
+    than = expect.than or arm.experiment.base
+    than_runs = [seed_run for seed_run in runs[than] if seed_run.state in (*DONE, "failed")]
+    than_values = values_of(than_runs, metric, expect.take, rule)
+    # All runs of both were measured and have the same seeds: the n-th value of one and of the other are a pair.
+    seeds = [seed_run.seed for seed_run in own]
+    pairs = seeds == [seed_run.seed for seed_run in than_runs] and len(seeds) == len(values) == len(than_values)
+    change = (difference_of_pairs if pairs else difference)(than_values, values, rule.confidence)
+    judged = "undecided" if change is None else JUDGES[expect.be](change, expect.margin)
+    return Judged(expect, metric, than, judged, values, than_values, change)
+
+
+def _causes(runs: Sequence[Made]) -> tuple[Cause, ...]:
+    """Return the doctor's root causes over all runs of an arm, the most frequent first."""
+    first: dict[str, Finding] = {}
+    count: Counter[str] = Counter()
+    for seed_run in runs:
+        if seed_run.steps < LEAST_RUN:
+            continue
+        for diagnosis in diagnose(seed_run.run.path):
+            roots = [placed.finding for placed in tree(diagnosis.findings) if placed.depth == 0]
+            for finding in roots:
+                if finding.harms:
+                    first.setdefault(finding.check, finding)
+                    count[finding.check] += 1
+    return tuple(Cause(first[name], seeds) for name, seeds in count.most_common())

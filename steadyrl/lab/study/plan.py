@@ -1,0 +1,335 @@
+"""What a study is: a file that says before the runs what is changed, what is measured and what would decide it.
+
+An experiment changes one setting of a named earlier experiment. A study is refused if the resolved settings of the two
+differ in more than the keys that it names, or in none of them.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from steadyrl.core import config as configs
+from steadyrl.core.config import Config
+from steadyrl.core.errors import ConfigError
+from steadyrl.core.metrics import CATALOGUE, describe
+from steadyrl.lab.study.file import ABSOLUTE, HELDOUT, MINUS, Experiment, StudyFile
+
+# Settings that do not make another experiment of a run.
+_NOT_COMPARED = ("run.seed", "run.folder")
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,40}")
+
+
+@dataclass(frozen=True)
+class Arm:
+    """An experiment and its resolved settings.
+
+    Attributes:
+        experiment: As in the file.
+        config: Its settings with the study's first seed.
+        changed: The settings in which it differs from its base, by dotted key: before and after.
+    """
+
+    experiment: Experiment
+    config: Config
+    changed: Mapping[str, tuple[Any, Any]]
+
+    @property
+    def name(self) -> str:
+        """Return its short name."""
+        return self.experiment.name
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study that may be run.
+
+    Attributes:
+        path: Of the file.
+        file: What it says.
+        arms: In the order of the file.
+        seeds: Of this version, quick or whole.
+        quick: Whether this is the quick version.
+        warm: The run whose policy all start from, or None.
+    """
+
+    path: Path
+    file: StudyFile
+    arms: tuple[Arm, ...]
+    seeds: tuple[int, ...]
+    quick: bool
+    warm: Job | None = None
+
+    def arm(self, name: str) -> Arm:
+        """Return an arm by its name."""
+        return next(arm for arm in self.arms if arm.name == name)
+
+    def judged_by(self) -> dict[str, Any]:
+        """Return what decides the study as plain data: it must not change once there are runs."""
+        return {
+            "metric": self.file.metric,
+            "rule": self.file.rule.model_dump(),
+            "stop": [rule.model_dump() for rule in self.file.stop],
+            "expect": {arm.name: [e.model_dump() for e in arm.experiment.expect] for arm in self.arms},
+        }
+
+    def described(self) -> dict[str, Any]:
+        """Return what readers of the folder are told of the study, as plain data; it decides nothing."""
+        return {
+            "file": self.path.name,
+            "title": self.file.title,
+            "question": self.file.question,
+            "quick": self.quick,
+            "seeds": list(self.seeds),
+            "arms": [
+                {
+                    "name": arm.name,
+                    "title": arm.experiment.title,
+                    "from": arm.experiment.base,
+                    "changed": {key: list(values) for key, values in arm.changed.items()},
+                }
+                for arm in self.arms
+            ],
+        }
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a study.
+
+    Attributes:
+        arm: Its experiment.
+        config: Its settings.
+        start: The key of the run whose policy it starts from; "" for the config's own model.
+    """
+
+    arm: str
+    config: Config
+    start: str = ""
+
+    @property
+    def key(self) -> str:
+        """Return the name of its folder: the arm, the seed, and a digest of every setting that is not the default.
+
+        A later version with further settings finds the runs of an earlier one.
+        """
+        plain = flat(self.config.model_dump(mode="json", exclude_defaults=True))
+        compared = {key: value for key, value in plain.items() if key not in _NOT_COMPARED}
+        if self.start:
+            compared["start"] = self.start
+        digest = hashlib.sha256(json.dumps(compared, sort_keys=True).encode()).hexdigest()[:8]
+        return f"{self.arm}-s{self.config.run.seed}-{digest}"
+
+
+def read_study(path: Path | str, quick: bool = False, seeds: int | None = None) -> Study:
+    """Read a study file and refuse what could not be answered.
+
+    Args:
+        path: A TOML file.
+        quick: The quick version.
+        seeds: How many of the file's seeds; None for as many as the version has.
+
+    Raises:
+        ConfigError: It cannot be read, has fewer seeds, or two arms differ in more or less than they name.
+    """
+    path = Path(path)
+    file = configs.validate(StudyFile, _read(path), "")
+    if seeds is not None and seeds > len(file.seeds):
+        raise ConfigError(f"{path} names {len(file.seeds)} seeds, got --seeds {seeds}; add to 'seeds' in the file")
+    return _resolved(path, file, quick, file.seeds[:seeds] if seeds or not quick else file.quick.seeds)
+
+
+def _resolved(path: Path, file: StudyFile, quick: bool, seeds: Sequence[int]) -> Study:
+    more = file.quick.settings if quick else []
+    if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
+        raise ConfigError(f"{path}: seeds are {seeds}; expected one or more different numbers of 0 or more")
+    arms: dict[str, Arm] = {}
+    for number, experiment in enumerate(file.experiments, 1):
+        where = f"{path}, experiment {number} '{experiment.name}'"
+        _check_names(where, experiment, arms)
+        before, overrides = arms[experiment.base].config if experiment.base else None, experiment.overrides(quick)
+        try:
+            config = _resolve(path, file, before, overrides, [*more, f"run.seed={seeds[0]}"])
+        except ConfigError as error:
+            raise ConfigError(f"{where}: {error}") from error
+        changed = differences(before, config) if before is not None else {}
+        if before is not None:
+            _require_named(where, experiment, quick, changed)
+        arms[experiment.name] = Arm(experiment, config, changed)
+        _check_expectations(where, experiment, arms)
+    _check_metrics(path, file, arms)
+    return Study(path, file, tuple(arms.values()), tuple(seeds), quick, _warm(path, file, quick))
+
+
+def unnamed_rewards(study: Study) -> list[str]:
+    """Say which parts of the reward the study asks about that no reward of its configs is called, a sentence each.
+
+    A reward function or a task may measure them all the same, so they cannot be refused; but a misspelt one would leave
+    its expectation undecided, and is to be corrected before there are runs.
+    """
+    file = study.file
+    askers = {file.metric: "the study", **{rule.metric: "a reason to stop" for rule in file.stop}}
+    for arm in study.arms:
+        askers |= {expect.metric: f"experiment '{arm.name}'" for expect in arm.experiment.expect if expect.metric}
+    rewards = sorted({name.rpartition(":")[2] for arm in study.arms for name in arm.config.rewards})
+    known_names = {*(f"reward/{name}" for name in rewards), *(entry.name for entry in CATALOGUE)}
+    known_names |= {f"{when}/{name}" for when in HELDOUT for name in (*rewards, "metric", "reward")}
+    return [
+        f"{who} asks about {name}, and no reward is called so; there are: {', '.join(rewards)}. If no reward "
+        "function and no task measures it under this name, nothing is decided by it"
+        for metric, who in askers.items()
+        for name in metric.split(MINUS, 1)
+        if name.partition("/")[0] in ("reward", *HELDOUT) and name not in known_names
+    ]
+
+
+def jobs(study: Study) -> list[Job]:
+    """Return every run of a study, one seed of all arms after the other, so that a part of it is of use."""
+    return [job_of(study, arm, seed) for seed in study.seeds for arm in study.arms]
+
+
+def job_of(study: Study, arm: Arm, seed: int) -> Job:
+    """Return one run of an arm."""
+    return Job(arm.name, with_seed(arm.config, seed), study.warm.key if study.warm else "")
+
+
+def with_seed(config: Config, seed: int) -> Config:
+    """Return the settings with another seed."""
+    return config.model_copy(update={"run": config.run.model_copy(update={"seed": seed})})
+
+
+def flat(values: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """Return nested settings by dotted key."""
+    settings: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping) and value:
+            settings |= flat(value, f"{above}{key}.")
+        else:
+            settings[f"{above}{key}"] = value
+    return settings
+
+
+def differences(before: Config, after: Config) -> dict[str, tuple[Any, Any]]:
+    """Return the settings that differ, by dotted key; the seed and the folder do not count."""
+    # A table without entries is no setting: that its entries went is said of each.
+    first, second = (
+        {key: value for key, value in flat(configs.dump(config)).items() if value != {}} for config in (before, after)
+    )
+    return {
+        key: (first.get(key), second.get(key))
+        for key in {**first, **second}
+        if key not in _NOT_COMPARED and first.get(key) != second.get(key)
+    }
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ConfigError(f"there is no study file '{path}'; expected a TOML file (see studies/)") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read the study file '{path}': {error}; expected a TOML file") from error
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from error
+
+
+def _resolve(path: Path, file: StudyFile, before: Config | None, change: Sequence[str], more: Sequence[str]) -> Config:
+    if before is not None:
+        return configs.resolve(configs.dump(before), change)
+    if isinstance(file.config, str):
+        return configs.load(path.parent / file.config, [*change, *more])
+    return configs.resolve(file.config, [*change, *more])
+
+
+def _warm(path: Path, file: StudyFile, quick: bool) -> Job | None:
+    if file.warm is None:
+        return None
+    settings = [*file.warm.settings, *(file.warm.quick if quick else [])]
+    return Job("warm-start", configs.load(path.parent / file.warm.config, settings))
+
+
+def _check_names(where: str, experiment: Experiment, arms: Mapping[str, Arm]) -> None:
+    arm_names = ", ".join(arms) or "none yet"
+    if not _NAME.fullmatch(experiment.name):
+        raise ConfigError(f"{where}: expected a name of lower-case letters, digits, '.', '_' and '-', up to 41")
+    if experiment.name in arms:
+        raise ConfigError(f"{where}: the name is taken; give every experiment its own")
+    if experiment.base and experiment.base not in arms:
+        raise ConfigError(f"{where}: from = '{experiment.base}' names no earlier experiment; there are: {arm_names}")
+    if experiment.change and experiment.bundle:
+        raise ConfigError(f"{where}: got change and bundle; expected one of them")
+    if experiment.base and not experiment.overrides(quick=False):
+        raise ConfigError(f"{where}: expected a change, as in change = 'update.learning_rate=1e-4'")
+
+
+def _require_named(where: str, experiment: Experiment, quick: bool, changed: Mapping[str, Any]) -> None:
+    """Refuse an arm that differs from its base in more than the named keys, or not in all of them."""
+    named = [override.partition("=")[0].strip() for override in experiment.overrides(quick)]
+
+    def covers(name: str, key: str) -> bool:
+        return key == name or key.startswith(f"{name}.")
+
+    more = [key for key in changed if not any(covers(name, key) for name in named)]
+    if more:
+        raise ConfigError(
+            f"{where}: it also changes {', '.join(more)}; expected a change of {', '.join(named)} alone. Name them in "
+            "'bundle', or make an experiment of each"
+        )
+    if ignored := [name for name in named if name in _NOT_COMPARED]:
+        raise ConfigError(
+            f"{where}: {ignored[0]} makes no other experiment; name the seeds in 'seeds', and the folder with --folder"
+        )
+    idle = [name for name in named if not any(covers(name, key) for key in changed)]
+    if idle:
+        raise ConfigError(f"{where}: {', '.join(idle)} has that value already; remove it or give another")
+    if experiment.change and len(changed) > 1:
+        raise ConfigError(
+            f"{where}: {named[0]} stands for several settings ({', '.join(changed)}); use 'bundle' for that"
+        )
+
+
+def _check_expectations(where: str, experiment: Experiment, arms: Mapping[str, Arm]) -> None:
+    for number, expect in enumerate(experiment.expect, 1):
+        place = f"{where}, expectation {number}"
+        if expect.be in ABSOLUTE:
+            if expect.value is None or expect.than:
+                raise ConfigError(f"{place}: '{expect.be}' compares with a number; give 'value', and no 'than'")
+            continue
+        if expect.value is not None:
+            raise ConfigError(f"{place}: '{expect.be}' compares with an experiment; remove 'value'")
+        than = expect.than or experiment.base
+        if than not in arms or than == experiment.name:
+            raise ConfigError(f"{place}: compared with '{than}', which is no earlier experiment; set 'than'")
+        if expect.be == "same" and not expect.margin:
+            raise ConfigError(f"{place}: 'same' needs a margin, the difference that would matter")
+
+
+def _check_metrics(path: Path, file: StudyFile, arms: Mapping[str, Arm]) -> None:
+    """Refuse what no run writes: after the runs the plan could not be corrected any more."""
+    expects = [(arm.name, expect) for arm in arms.values() for expect in arm.experiment.expect]
+    named_metrics = [("metric", file.metric, "last"), *(("stop", rule.metric, "") for rule in file.stop)]
+    named_metrics += [(f"experiment '{arm}'", expect.metric or file.metric, expect.take) for arm, expect in expects]
+    # An algorithm or a backend of the user's own may write other names.
+    own = any(":" in name for arm in arms.values() for name in (arm.config.algorithm.name, arm.config.backend.name))
+    for where, metric, take in named_metrics:
+        if take and metric.partition("/")[0] in HELDOUT:
+            if take not in ("last", "gain"):
+                raise ConfigError(
+                    f"{path}, {where}: take = '{take}' of {metric}, which has one value a run; expected 'last', or "
+                    "'gain' for after - before"
+                )
+            continue
+        unknown = [name for name in (metric.split(MINUS, 1) if take else [metric]) if describe(name) is None]
+        if unknown and not own:
+            close = difflib.get_close_matches(unknown[0], [entry.name for entry in CATALOGUE], n=3, cutoff=0.0)
+            raise ConfigError(
+                f"{path}, {where}: no run writes a metric '{unknown[0]}'; expected one of docs/metrics.md, the nearest "
+                f"are: {', '.join(close)}"
+            )

@@ -1,0 +1,72 @@
+"""Level replay with edits: a problem that is worth going back to is changed a little, and kept if that is worth it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from pydantic import Field
+
+from steadyrl.core.types import Group
+from steadyrl.loop.curriculum import level_replay
+from steadyrl.loop.curriculum.choice import Choice, Curriculum, Request, shares
+from steadyrl.loop.curriculum.memory import Memory, look_up, record_outcomes
+
+
+class Settings(level_replay.Settings):
+    """Settings of the curriculum 'accel': those of 'plr', and how many problems are edited."""
+
+    edit_share: float = Field(
+        0.25, ge=0, le=1, description="Share of a step that is made by editing problems with high scores."
+    )
+    most_made: int = Field(
+        256, ge=1, description="Maximum number of edited problems to keep. Those with the highest scores stay."
+    )
+
+
+def build(settings: Settings) -> Curriculum:
+    """Return the curriculum as a record of functions.
+
+    Source: Parker-Holder et al., "Evolving Curricula with Regret-Based Environment Design" (arXiv 2203.01302).
+    """
+
+    def observe(memory: Memory, groups: Sequence[Group], step: int) -> Memory:
+        return _keep_best(record_outcomes(memory, groups, step, settings.decay), step, settings)
+
+    return Curriculum(
+        choose=lambda request, memory: _replay_and_edit(request, memory, settings), observe=observe, edits=True
+    )
+
+
+def _replay_and_edit(request: Request, memory: Memory, settings: Settings) -> Choice:
+    assert request.mutate is not None, "a curriculum that edits needs a task that offers mutate"
+    generator = request.generator()
+    pool = {problem.id: problem for problem in request.problems} | dict(memory.made)
+    stats = look_up(list(pool), memory, request.step)
+    score = np.where(stats.drawn, level_replay.SCORES[settings.score](stats), 0.0)
+    edits = round(settings.edit_share * request.count) if score.any() else 0
+    problems, why, edited = [], [], dict(memory.made)
+    everything = list(pool.values())
+    parents = shares(score ** (1.0 / settings.temperature))
+    for i in generator.choice(len(everything), edits, p=parents):
+        child = request.mutate(everything[i], generator)
+        if child.id not in pool:
+            edited[child.id] = child
+        problems.append(pool.get(child.id, child))
+        why.append(f"edited from '{everything[i].id}', {settings.score} {score[i]:.3g}")
+    remaining = replace(request, count=request.count - edits)
+    replayed = level_replay.replay(everything, remaining, memory, settings, generator)
+    return Choice(problems + replayed.problems, why + replayed.why, replayed.entropy, replace(memory, made=edited))
+
+
+def _keep_best(memory: Memory, step: int, settings: Settings) -> Memory:
+    """Forget the edited problems of the lowest scores when there are too many."""
+    names = list(memory.made)
+    score = level_replay.SCORES[settings.score](look_up(names, memory, step))
+    best_names = {names[i] for i in np.argsort(-score, kind="stable")[: settings.most_made]}
+    gone = set(names) - best_names
+    return Memory(
+        {name: numbers for name, numbers in memory.seen.items() if name not in gone},
+        {name: problem for name, problem in memory.made.items() if name in best_names},
+    )

@@ -1,0 +1,419 @@
+"""The front door: one function starts a run or goes on with one. The command line, studies and benchmarks use it.
+
+run = steadyrl.run("examples/search.toml", ["run.steps=20"])
+run.metrics()[-1]["reward/mean"]
+steadyrl.sample(run, "a request")[0].text
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import chdir
+from dataclasses import dataclass
+from datetime import date, time, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from pydantic import BaseModel
+
+from steadyrl.backends.fsdp.plugin import meet
+from steadyrl.backends.fsdp.torchrun import require_ranks
+from steadyrl.core import config as configs
+from steadyrl.core import plugins
+from steadyrl.core.config import Config
+from steadyrl.core.counting.interrupts import ending_signals
+from steadyrl.core.errors import CheckpointError, ConfigError, DataError, RunError
+from steadyrl.core.plugins import require_members
+from steadyrl.core.protocols import Identified, Referring, Task
+from steadyrl.core.rundir import RunDir
+from steadyrl.core.types import Problem
+from steadyrl.integrations.trackers.tracked import require_trackers, tracked
+from steadyrl.loop import checkpoint, record
+from steadyrl.loop.evaluate import greedy_sampling
+from steadyrl.loop.preflight.run import fails, finding_lines, preflight, summary_line
+from steadyrl.loop.rollout.collect import collect
+from steadyrl.loop.rollout.episode import require_room
+from steadyrl.loop.tasks.data_line import data_counts, data_line
+from steadyrl.loop.tasks.jsonl import checked_text
+from steadyrl.loop.train import Session, Watch, open_session, target_held, train
+
+_SAME_RATE = 0.01  # relative
+# What parquet files hold beside the kinds of JSON; a datetime is a date. Their texts are the same in every process.
+_SPELLED = (bytes, Decimal, date, time, timedelta, UUID)
+_FROM_PYTHON = "# This run was started from Python with settings of its own; resolved.json holds every value.\n"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a policy answered to a request.
+
+    Attributes:
+        text: The answer.
+        shows: What it does, a line each, where the task can show that (the documents that a query finds, ...).
+    """
+
+    text: str
+    shows: tuple[str, ...]
+
+
+def run(
+    config: Config | Mapping[str, Any] | Path | str | None = None,
+    overrides: Sequence[str] = (),
+    resume: RunDir | Path | str | None = None,
+    watch: Watch | None = None,
+    accept_changed_data: bool = False,
+) -> RunDir:
+    """Train a policy: preflight, held-out evaluation before, all steps, held-out evaluation after.
+
+    Args:
+        config: A TOML file, its sections as a mapping, or a resolved config; None with ``resume``.
+        overrides: "section.key=value" each, as on the command line.
+        resume: A run to go on with, from its newest checkpoint; ``overrides`` may then change what a run is free to
+            change, such as run.steps.
+        watch: Follows the run, and may stop it after a step.
+        accept_changed_data: Resume although the task's problems are no longer those that the run began with.
+
+    Returns:
+        The run directory. Its ``status`` is "finished", or "interrupted" where ``watch.stop`` said so.
+
+    Raises:
+        ConfigError: A setting is wrong, cannot change on resuming, or the preflight failed.
+        RunError: The run to resume is finished, its data changed, or another process writes it.
+        SteadyError: Whatever else a user can fix; the run directory says so too.
+        KeyboardInterrupt: Ctrl-C, a notebook's stop button, SIGTERM or SIGHUP; whatever ends a run after its first
+            step, the last whole step is saved, and a resume goes on behind it.
+    """
+    with chdir("."):  # at the end it is the current folder again, which a reward may have changed
+        return _run(config, overrides, resume, watch or Watch(), accept_changed_data)
+
+
+def _run(
+    config: Config | Mapping[str, Any] | Path | str | None,
+    overrides: Sequence[str],
+    resume: RunDir | Path | str | None,
+    watch: Watch,
+    accept_changed_data: bool,
+) -> RunDir:
+    # The session comes first: a config that cannot be run leaves no run directory, and an old run as it was.
+    if resume is not None:
+        if config is not None:
+            raise ConfigError(
+                "a run is resumed with its own config; give either a config or a run to resume, not both, and what may "
+                "change as section.key=value"
+            )
+        return _go_on(_opened(resume), overrides, watch, accept_changed_data)
+    if config is None:
+        raise ConfigError("give a config file (such as examples/search.toml), or a run directory to resume")
+    settings, text = _read(config, overrides)
+    require_ranks(settings)
+    require_trackers(settings.run.trackers)
+    meet()
+    session = open_session(settings)
+    checked = _check_before(session, watch)
+    directory = record.begin(session.config, text)
+    watch.note(checked)
+    data = _data(session)
+    watch.note(data_line(data))
+    with directory.writing():
+        record.add_origin(directory, data, _tokenizer(session), _code(session.config))
+        return _train(session, directory, 0, watch)
+
+
+def sample(
+    run: RunDir | Path | str, request: str, samples: int = 3, greedy: bool = False, seed: int = 0
+) -> list[Answer]:
+    """Ask a run's newest policy.
+
+    Args:
+        run: A run directory.
+        request: What to ask, as the task's prompts put it.
+        samples: How many answers to draw; with ``greedy`` there is one.
+        greedy: Take the likeliest token each time.
+        seed: Equal seeds give equal answers.
+
+    Raises:
+        RunError: The run has no checkpoint yet.
+        DataError: The request is empty, no valid text, or leaves no room for a turn.
+    """
+    if not checked_text(request, "the request").strip():
+        raise DataError("the request is empty; say what to ask the policy")
+    directory = _opened(run)
+    settings = configs.resolve(directory.resolved())
+    # Answers are not scored: a judge's key, its model and the user's own rewards need not be there.
+    session = open_session(settings.model_copy(update={"rewards": {}}))
+    if checkpoint.load(directory, session.backend) is None:
+        raise RunError(
+            f"'{directory.path}' has no checkpoint yet; the first comes after {settings.run.checkpoint_every} steps"
+        )
+    require_members(f"the task '{settings.task.name}'", session.task, Task)
+    sampling = greedy_sampling(session.sampling) if greedy else session.sampling
+    (group,) = collect(
+        session.backend,
+        [session.task.ask(request)],
+        1 if greedy else samples,
+        sampling,
+        (seed,),
+        environment=session.environment,
+    )
+    require_room(group.rollouts, session.environment)
+    return [Answer(rollout.text, tuple(session.task.show(rollout.text))) for rollout in group.rollouts]
+
+
+def _opened(run: RunDir | Path | str) -> RunDir:
+    """Return a run directory whose path stays true where a reward changes the current folder."""
+    return RunDir((run if isinstance(run, RunDir) else RunDir.open(os.path.expanduser(run))).path.absolute())
+
+
+def _read(config: Config | Mapping[str, Any] | Path | str, overrides: Sequence[str]) -> tuple[Config, str]:
+    """Return the resolved settings, and the text that the run directory keeps of them."""
+    if isinstance(config, Config):
+        return configs.resolve(configs.dump(config), overrides), _FROM_PYTHON
+    if isinstance(config, Mapping):
+        return configs.resolve(config, overrides), _FROM_PYTHON
+    path = Path(os.path.expanduser(config))
+    settings = configs.load(path, overrides)
+    return settings, path.read_text(encoding="utf-8")
+
+
+def _go_on(directory: RunDir, overrides: Sequence[str], watch: Watch, accept_changed_data: bool) -> RunDir:
+    with directory.writing():
+        recorded = _as_begun(directory)
+        before = configs.resolve(recorded)
+        _require_free(before, overrides)
+        settings = configs.resolve(_for_another_backend(recorded, before, overrides), overrides)
+        require_ranks(settings)
+        require_trackers(settings.run.trackers)
+        meet()
+        session = open_session(settings)
+        _require_unfinished(directory, session.config)
+        if not accept_changed_data:
+            _require_same_data(directory, session)
+        _require_same_model(directory, session)
+        _require_readable(directory, before.backend.name, session)
+        if line := rate_change(before, session.config, max(directory.checkpoints(), default=0)):
+            watch.note(line)
+        for line in _changed_code(directory, session.config):
+            watch.note(line)
+        attempt = record.begin_again(directory, session.config)
+        return _train(session, directory, attempt, watch)
+
+
+def _as_begun(directory: RunDir) -> dict[str, Any]:
+    """Return the recorded settings; the algorithm's that came later are as they were before they came."""
+    recorded = directory.resolved()
+    algorithm = recorded.get("algorithm", {})
+    later = configs.resolve(recorded).algorithm.args.unrecorded
+    return {**recorded, "algorithm": {**algorithm, "args": {**later, **algorithm.get("args", {})}}}
+
+
+def _train(session: Session, directory: RunDir, attempt: int, watch: Watch) -> RunDir:
+    watch.opened(directory)
+    with ending_signals(), tracked(directory, session.config.run.trackers, watch.note), record.outcome(directory):
+        record.add_model(directory, session)
+        record.close(directory, train(session, directory, attempt, watch), session.config)
+    return directory
+
+
+def _check_before(session: Session, watch: Watch) -> str:
+    """Make the preflight, stop or warn where something is wrong, and return its summary.
+
+    Raises:
+        ConfigError: Something is wrong, and the config says to stop.
+    """
+    wanted = session.config.run.preflight
+    if wanted == "off":
+        return "preflight: off"
+    findings = preflight(session, watch.phase)
+    failed = [finding for finding in findings if fails(finding)]
+    for line in finding_lines([finding for finding in findings if finding.state == "found"]):
+        watch.note(line)
+    if failed and wanted == "stop":
+        names = ", ".join(finding.check for finding in failed)
+        raise ConfigError(
+            f"the preflight failed: {names} ({failed[0].message}); {failed[0].remedy}, or set run.preflight=warn to "
+            "train all the same"
+        )
+    return summary_line(findings)
+
+
+def _for_another_backend(resolved: dict[str, Any], before: Config, overrides: Sequence[str]) -> dict[str, Any]:
+    """Leave out what a former backend's own settings say by default: the next backend need not know them."""
+    args = before.backend.args
+    if isinstance(args, BaseModel) and any(
+        override.partition("=")[0].strip() == "backend.name" for override in overrides
+    ):
+        resolved["backend"]["args"] = args.model_dump(exclude_defaults=True)
+    return resolved
+
+
+def _require_readable(directory: RunDir, former: str, session: Session) -> None:
+    """Refuse a change of the backend to one that cannot go on, before the run's settings name it.
+
+    Raises:
+        ConfigError: The newest checkpoint is not of a form that the next backend reads.
+    """
+    name = session.config.backend.name
+    if name == former:
+        return
+    try:
+        checkpoint.load(directory, session.backend)
+    except CheckpointError as error:
+        raise ConfigError(
+            f"backend.name={name} does not read the checkpoints of '{directory.path}', which backend.name={former} "
+            f"wrote; resume with backend.name={former}, or start a new run with backend.name={name}"
+        ) from error
+
+
+def _require_free(before: Config, overrides: Sequence[str]) -> None:
+    free = configs.free_on_resume(before)
+    for override in overrides:
+        if override.partition("=")[0].strip() not in free:
+            raise ConfigError(
+                f"'{override}' cannot change on resuming; only {', '.join(free)} can: run.steps=N trains to step N. "
+                "For anything else start a new run"
+            )
+
+
+def rate_change(before: Config, after: Config, done: int) -> str:
+    """Say how the learning rate jumps where a run goes on with another length; "" where it does not.
+
+    Args:
+        before: The settings of the run so far.
+        after: Those that it goes on with.
+        done: Steps that are finished.
+    """
+    if not done:
+        return ""
+    last, planned = (before.update.rate(step, before.run.steps) for step in (done - 1, done))
+    new = after.update.rate(done, after.run.steps)
+    if math.isclose(new, planned, rel_tol=_SAME_RATE):
+        return ""
+    return (
+        f"the learning rate goes from {last:.3g} (step {done}) to {new:.3g} (step {done + 1}), for update.schedule = "
+        f"'{after.update.schedule}' now falls over {after.update.schedule_steps or after.run.steps} steps; to keep the "
+        f"rate as it was, resume with update.schedule_steps={before.update.schedule_steps or before.run.steps}"
+    )
+
+
+def _require_unfinished(directory: RunDir, settings: Config) -> None:
+    done, more = directory.checkpoints(), "run.epochs=N" if settings.run.epochs else "run.steps=N"
+    if done and done[-1] == settings.run.steps and directory.status == "finished":
+        raise RunError(
+            f"'{directory.path}' is finished: {done[-1]} of {settings.run.steps} steps; add {more} to train longer, or "
+            "`steadyrl report` to write its report again"
+        )
+    steps_made = 1 + max((record["step"] for record in directory.metrics()), default=-1)
+    if settings.run.steps < steps_made:
+        raise RunError(
+            f"'{directory.path}' has made {steps_made} steps, and with these settings it would have "
+            f"{settings.run.steps}: its curves would show steps that its policy has not seen; give {more} for at least "
+            f"{steps_made} steps"
+        )
+    if done and directory.info().get("stopped_early") and directory.status == "finished":
+        rewards = {record["step"]: record.get("reward/mean") for record in directory.metrics()}
+        if target_held(settings, done[-1], rewards):
+            raise RunError(
+                f"'{directory.path}' reached run.target = {settings.run.target:g} after {done[-1]} of "
+                f"{settings.run.steps} steps; add a higher run.target=N to train longer"
+            )
+        patience = settings.evaluate.patience
+        if 0 < patience <= checkpoint.read_state(directory, done[-1]).evaluations_since_best:
+            raise RunError(
+                f"'{directory.path}' stopped early after {done[-1]} of {settings.run.steps} steps, with "
+                f"evaluate.patience = {patience}; add a larger evaluate.patience=N, or 0 for none, to train longer"
+            )
+
+
+def _require_same_data(directory: RunDir, session: Session) -> None:
+    """Refuse to go on with other problems than the run began with: its curves and evaluations would mix two tasks."""
+    before, now = directory.info().get("data"), _data(session)
+    if before is None:
+        return  # a run of an earlier version did not record it
+    if not all(isinstance(recorded, Mapping) for recorded in before.values()):
+        raise RunError(f"'{directory.info_file}' is damaged: its 'data' holds no counts and digests; restore the file")
+    changed = [split for split in now if _content(before.get(split, {})) != _content(now[split])]
+    if not changed:
+        return
+    counts = ", ".join(
+        f"{split}: {before.get(split, {}).get('problems', 'unknown')} problems then, {now[split]['problems']} now"
+        for split in changed
+    )
+    raise RunError(
+        f"the data of '{directory.path}' changed since it began ({counts}; texts or columns differ); restore the data, "
+        "start a new run, or add --accept-changed-data to go on with what is there"
+    )
+
+
+def _require_same_model(directory: RunDir, session: Session) -> None:
+    """Refuse to go on with another tokenizer or another reference than the run began with.
+
+    The weights of the policy are the checkpoint's. All else is read from model.path again, where another model may be.
+
+    Raises:
+        RunError: The tokenizer is another one.
+        CheckpointError: The reference is another one.
+    """
+    done, before, now = directory.checkpoints(), directory.info().get("tokenizer"), _tokenizer(session)
+    if before is not None and now is not None and before != now:
+        copied = f" ('{directory.checkpoint_folder(done[-1]) / 'policy'}' has a copy)" if done else ""
+        raise RunError(
+            f"the tokenizer or the chat template of model.path = '{session.config.model.path}' changed since "
+            f"'{directory.path}' began: prompts would get other tokens; restore its files{copied}, or start a new run"
+        )
+    if done and isinstance(session.backend, Referring):
+        session.backend.check_reference(directory.checkpoint_folder(done[-1]))
+
+
+def _tokenizer(session: Session) -> str | None:
+    tokenizer = session.backend.tokenizer
+    return tokenizer.identity() if isinstance(tokenizer, Identified) else None
+
+
+def _code(config: Config) -> dict[str, str]:
+    parts = [("task", config.task.name), ("curriculum", config.curriculum.name)]
+    return plugins.own_code([*parts, *(("reward", name) for name in config.rewards)])
+
+
+def _changed_code(directory: RunDir, config: Config) -> list[str]:
+    """Return a line for each file of the user's own parts that changed: a resumed run may have a corrected one."""
+    before = directory.info().get("code") or {}
+    return [
+        f"the code in '{module}' changed since the run began: rewards before and after may not be comparable"
+        for module, digest_now in _code(config).items()
+        if before.get(module, digest_now) != digest_now
+    ]
+
+
+def _data(session: Session) -> dict[str, dict[str, Any]]:
+    """Return what is trained on and what judges, and a digest of all that is in them."""
+    counts = data_counts(session.task, session.problems, session.heldout)
+    return {
+        split: {**counts[split], "sha256": digest(problems), **session.long_prompts.get(split, {})}
+        for split, problems in (("train", session.problems), ("heldout", session.heldout))
+    }
+
+
+def _content(split: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what may not change of a split while a run goes on; the folder that it is in may be another."""
+    return {name: value for name, value in split.items() if name not in ("source", "of", "trained_on_too")}
+
+
+def digest(problems: Iterable[Problem]) -> str:
+    """Return a digest of all that is in problems: ids, prompts, columns and messages, in their order."""
+    hasher = hashlib.sha256()
+    for problem in problems:
+        columns = json.dumps(dict(problem.columns), sort_keys=True, default=_spelled)
+        hasher.update(json.dumps([problem.id, problem.prompt, columns, *problem.messages]).encode())
+    return hasher.hexdigest()
+
+
+def _spelled(value: object) -> str:
+    """Return what is digested of a value that JSON has no kind for; of an object of the user's own that is its type."""
+    kind = type(value).__name__
+    return f"{kind} {value!s}" if isinstance(value, _SPELLED) else kind

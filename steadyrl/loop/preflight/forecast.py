@@ -1,0 +1,194 @@
+"""What a whole run will take: time, memory and disk, from what a few rollouts and updates took."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from steadyrl.backends.torch.device_memory import peak_device_memory
+from steadyrl.core.config import Config
+from steadyrl.core.types import Finding
+from steadyrl.loop.preflight.trial import Timed, Trial, step_rollouts
+from steadyrl.loop.preflight.trial_updates import TrialUpdates
+
+_MAXRSS_BYTES = 1 if sys.platform == "darwin" else 2**10  # getrusage counts bytes there, KiB elsewhere
+_GIB = 2.0**30
+_MOMENT_BYTES = 8  # of Adam per trained parameter, float32; of a backend that does not say what it holds
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The most memory in use so far, and all there is, in bytes: of the CUDA device where there is one."""
+
+    peak: int
+    total: int
+    place: str
+
+
+def forecast(trial: Trial, updates: TrialUpdates, before: Memory) -> list[Finding]:
+    """Scale what was measured to the run.
+
+    Args:
+        trial: The rollouts, with times.
+        updates: The updates, with times.
+        before: What was in use before the trial.
+    """
+    config = trial.session.config
+    return [_time(trial, updates), _memory(trial, before, memory_now()), _disk(config, updates.saved_bytes)]
+
+
+def memory_now() -> Memory:
+    """Return the memory that this process used at most so far."""
+    device = peak_device_memory()
+    if device is not None:
+        return Memory(*device, "CUDA device")
+    import resource  # not on Windows
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_BYTES
+    return Memory(peak, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), "machine")
+
+
+def duration(seconds: float) -> str:
+    """Return seconds as a person says them: 4.2 s, 3 min 20 s, 5 h 3 min."""
+    if seconds < 10:
+        return f"{seconds:.2g} s"
+    minutes, remainder = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {remainder} s" if minutes else f"{remainder} s"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
+def affine(few: Timed, many: Timed, rows: float, calls: float) -> float:
+    """Return the seconds of ``rows`` rows in ``calls`` calls, by a cost per call and one per row.
+
+    Args:
+        few: A call with few rows.
+        many: One with more of them.
+        rows: In all calls together.
+        calls: How many.
+    """
+    if many.rows <= few.rows:
+        return many.seconds / many.rows * rows
+    per_row = min(max(many.seconds - few.seconds, 0.0) / (many.rows - few.rows), many.seconds / many.rows)
+    return calls * (many.seconds - per_row * many.rows) + per_row * rows
+
+
+def _time(trial: Trial, tried: TrialUpdates) -> Finding:
+    session, config = trial.session, trial.session.config
+    if tried.updates is None:
+        return Finding("time", state="unknown", message="no update could be timed")
+    rows = step_rollouts(session)
+    per_reward = trial.reward.seconds / trial.reward.rows
+    updates = config.update.epochs * config.update.minibatches
+    parts = {
+        "sampling": _drawing(trial, rows),
+        "rewards": per_reward * rows,
+        "scoring": trial.scoring.seconds / trial.scoring.rows * rows,
+        "updates": affine(*tried.updates, rows=config.update.epochs * rows, calls=updates),
+    }
+    step = sum(parts.values())
+    per_evaluation = _evaluation(trial, per_reward)
+    # Before training, during it, and after the last step.
+    during = -(-config.run.steps // config.evaluate.every) if config.evaluate.every else 1
+    evaluations = (1 + during) if session.heldout else 0
+    breakdown = ", ".join(f"{name} {duration(seconds)}" for name, seconds in parts.items())
+    message = f"about {duration(config.run.steps * step + evaluations * per_evaluation)}: {config.run.steps} steps of "
+    message += f"{duration(step)} ({breakdown})"
+    if evaluations:
+        message += f" and {evaluations} evaluations of {duration(per_evaluation)}"
+    return Finding(
+        "time", state="ok", message=f"{message}; measured on {trial.reward.rows} rollouts; a step has {rows}"
+    )
+
+
+def _drawing(trial: Trial, rows: int) -> float:
+    calls = -(-rows // _limit(trial.session.config, "generate_rows", rows))
+    return affine(*trial.sampling, rows=rows, calls=calls)
+
+
+def _limit(config: Config, name: str, default: int) -> int:
+    """Return what the backend computes at once at most: ``default``, where it has no such setting."""
+    return int(getattr(config.backend.args, name, default))
+
+
+def _evaluation(trial: Trial, per_reward: float) -> float:
+    """Return the seconds of one evaluation: every held-out problem once sampled and once greedy."""
+    rows = len(trial.session.heldout)
+    return 2 * (_drawing(trial, rows) + per_reward * rows)
+
+
+def _memory(trial: Trial, before: Memory, now: Memory) -> Finding:
+    """Bound the memory of a full step: what the trial added, Adam's moments apart, grows with its rollouts at most."""
+    config, described = trial.session.config, trial.session.backend.describe()
+    sizes = _held_sizes(described)
+    moments = sizes.get("optimizer", 0.0)
+    rows, lengths = step_rollouts(trial.session), trial.batch.lengths
+    # Rows are computed in parts of bounded size.
+    at_once = min(
+        rows, _limit(config, "micro_batch_tokens", rows * int(lengths.max())) / max(1.0, float(lengths.mean()))
+    )
+    drawn = min(rows, _limit(config, "generate_rows", rows))
+    growth = max(1.0, at_once / trial.scoring.rows, drawn / trial.sampling[1].rows)
+    most = now.peak + (growth - 1) * max(0, now.peak - before.peak - moments)
+    message = (
+        f"peak so far {_size(now.peak)}, at most {_size(most)} in a full step; the {now.place} has {_size(now.total)}"
+    )
+    if len(sizes) > 1:
+        breakdown = ", ".join(f"{name} {_size(size)}" for name, size in sizes.items())
+        message += f"; from step to step it holds {breakdown}"
+    if most <= now.total:
+        return Finding("memory", state="ok", message=message)
+    return Finding(
+        "memory",
+        state="unknown",
+        message=f"{message}: a full step may not fit",
+        cause="memory",
+        remedy="lower what is computed at once",
+        overrides=tuple(
+            f"backend.args.{name}={max(1, getattr(config.backend.args, name) // 2)}"
+            for name in ("micro_batch_tokens", "generate_rows")
+            if hasattr(config.backend.args, name)
+        ),
+    )
+
+
+def _held_sizes(described: Mapping[str, object]) -> dict[str, float]:
+    """Return the bytes that a backend holds from step to step, by what they hold; Adam's moments where it is silent."""
+    memory = described.get("memory")
+    if isinstance(memory, Mapping):
+        return dict(memory)
+    trained = described.get("trained", described.get("parameters", 0))
+    return {"optimizer": trained * _MOMENT_BYTES} if isinstance(trained, int) else {}
+
+
+def _disk(config: Config, saved_bytes: int | None) -> Finding:
+    if saved_bytes is None:
+        return Finding("disk", state="unknown", message="no checkpoint could be made")
+    folder = Path(config.run.folder).absolute()
+    while not folder.exists():
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free
+    # A new checkpoint is complete before the oldest goes; the best by held-out score is kept beside the newest.
+    count = 1 + min(config.run.keep_checkpoints, -(-config.run.steps // config.run.checkpoint_every))
+    count += bool(config.evaluate.every)
+    needed = count * saved_bytes
+    message = f"a checkpoint takes {_size(saved_bytes)}, {count} at a time {_size(needed)}"
+    message += f"; {_size(free)} are free in {folder}"
+    if needed <= free:
+        return Finding("disk", state="ok", message=message)
+    return Finding(
+        "disk",
+        "critical",
+        message=message,
+        cause="disk",
+        remedy="free some space, keep fewer checkpoints, or write the runs elsewhere (run.folder)",
+        overrides=("run.keep_checkpoints=1",) if config.run.keep_checkpoints > 1 else (),
+    )
+
+
+def _size(count: float) -> str:
+    return f"{count / _GIB:.2f} GiB" if count >= _GIB / 10 else f"{count / 2**20:.1f} MiB"

@@ -1,0 +1,234 @@
+"""What the preflight collects once and then looks at from all sides: a few rollouts, their scores, what they took."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from steadyrl.core.types import Batch, Group, Problem, Rollout, TokenScores
+from steadyrl.loop.curriculum.passes import uniform
+from steadyrl.loop.rewards.combine import require_scores, score_groups, score_texts
+from steadyrl.loop.rollout.collect import collect
+from steadyrl.loop.rollout.episode import require_tokens
+from steadyrl.loop.train import Session
+from steadyrl.maths.batch import make_batch, take_rows
+
+# 64 rollouts see a reward that one answer in fifty earns, and 4096 tokens bound what long completions cost.
+ROLLOUTS, TOKENS, LEAST_ROLLOUTS = 64, 4096, 16
+# Of these, half of a step is scored and trained, of a large model a quarter, so that the preflight takes at most the
+# time of two steps.
+LEAST_SCORED = 16  # rollouts
+# From here on no more are drawn than in a step. Smaller models draw quickly, and more rollouts see rarer rewards.
+LARGE, LEAST_OF_LARGE = 10_000_000, 4  # parameters, rollouts
+_CANDIDATES = 8  # problems looked at for each one that is taken, so that long and short prompts meet in a batch
+_GOLD_PROBLEMS = 64
+_KEY = 2**31 + 2  # the preflight's draws never meet those of training or of evaluations
+
+
+@dataclass(frozen=True)
+class Timed:
+    """How long something took on so many rows."""
+
+    rows: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A few rollouts of the untrained policy.
+
+    Attributes:
+        session: Where they come from.
+        groups: Scored, as far as they could be.
+        measured: Those of them that were measured.
+        batch: All rollouts of these that hold a token of the policy, scored or not (a reward of 0 stands for an unknown
+            one).
+        scores: What the trainer measures on every row of ``batch``, without a look at the sampler's log-probs.
+        training: What the algorithm would train on, prepared; None where it kept nothing.
+        sampling: What drawing took, of a part of the rows and of the others; of all rows, twice the same, where a step
+            draws as many and no more need be told of it.
+        reward: What scoring by the rewards took.
+        scoring: What scoring by the trainer took, as training does it.
+    """
+
+    session: Session
+    groups: Sequence[Group]
+    measured: Sequence[Group]
+    batch: Batch
+    scores: TokenScores
+    training: Batch | None
+    sampling: tuple[Timed, Timed]
+    reward: Timed
+    scoring: Timed
+
+
+def silent(line: str) -> None:
+    """Say nothing of how far the preflight is."""
+
+
+def begin_trial(session: Session, phase: Callable[[str], None] = silent) -> Trial:
+    """Sample and score a few rollouts; the session stays as it is.
+
+    Args:
+        session: What is looked at.
+        phase: Called with a line when something longer begins.
+
+    Raises:
+        DataError: None of them holds a token of the policy: no turn fits, or the environment is broken.
+    """
+    backend, key, environment = session.backend, (session.config.run.seed, _KEY), session.environment
+    problems, samples = _choose(session)
+    phase(f"preflight: sampling {len(problems) * samples} completions")
+    if not is_large(session):  # what is done once must not be timed; here it would show
+        collect(backend, problems[:2], 1, session.sampling, (*key, 0), environment=environment)
+    began = time.perf_counter()
+    few = len(problems) if len(problems) * samples == step_rollouts(session) else max(1, len(problems) // 4)
+    groups = collect(backend, problems[:few], samples, session.sampling, (*key, 1), environment=environment)
+    part = drawn = Timed(few * samples, time.perf_counter() - began)
+    if problems[few:]:
+        began = time.perf_counter()
+        groups += collect(backend, problems[few:], samples, session.sampling, (*key, 2), environment=environment)
+        drawn = Timed((len(problems) - few) * samples, time.perf_counter() - began)
+    began = time.perf_counter()
+    groups = score_groups(groups, session.terms)
+    reward = Timed(len(problems) * samples, time.perf_counter() - began)
+    if not any(rollout.completion_mask.any() for group in groups for rollout in group.rollouts):
+        require_scores(groups)  # a broken environment says more than the rollouts that it left empty
+        require_tokens(groups, session.environment)
+    measured = _part(session, groups)
+    batch = rows_of(session, measured)
+    phase(f"preflight: {len(batch.lengths)} completions scored by policy and reference")
+    scores = measure(session, batch)
+    start = time.perf_counter()
+    selected = session.algorithm.select(measured)
+    training = _prepare(session, selected) if selected else None
+    return Trial(
+        session=session,
+        groups=groups,
+        measured=measured,
+        batch=batch,
+        scores=scores,
+        training=training,
+        sampling=(part, drawn),
+        reward=reward,
+        scoring=Timed(sum(len(group.rollouts) for group in measured), time.perf_counter() - start),
+    )
+
+
+def advice_for_signal(trial: Trial) -> tuple[str, tuple[str, ...]]:
+    """Return what makes the rewards of a problem differ, in words and as settings."""
+    if all(len({rollout.completion_ids.tobytes() for rollout in group.rollouts}) == 1 for group in trial.groups):
+        return (
+            "the completions of each problem are all the same: sample from more tokens, or take a policy that is less "
+            "sure of its answers",
+            ("sampling.temperature=1.0", "sampling.top_p=1.0", "sampling.top_k=0"),
+        )
+    samples = 4 * trial.session.config.rollout.samples_per_prompt
+    return (
+        "draw more samples per problem, at a higher temperature if they are alike, or take easier problems",
+        (f"rollout.samples_per_prompt={samples}",),
+    )
+
+
+def is_large(session: Session) -> bool:
+    """Return whether the model is so large that the preflight itself has a cost."""
+    parameters = session.backend.describe().get("parameters", 0)
+    return isinstance(parameters, int) and parameters >= LARGE
+
+
+def _part(session: Session, groups: list[Group]) -> list[Group]:
+    """Return the groups that are measured: those that teach most, up to a part of a step."""
+
+    def teaches(number: int) -> tuple[bool, float, int]:
+        rewards = [r.reward for r in groups[number].rollouts if r.reward is not None]
+        return len(set(rewards)) > 1, max(rewards, default=-math.inf), -number
+
+    least, share = (LEAST_OF_LARGE, 4) if is_large(session) else (LEAST_SCORED, 2)
+    limit, rows, chosen = max(least, step_rollouts(session) // share), 0, []
+    for number in sorted(range(len(groups)), key=teaches, reverse=True):
+        if rows and rows + len(groups[number].rollouts) > limit:
+            continue
+        chosen.append(number)
+        rows += len(groups[number].rollouts)
+    return [groups[number] for number in sorted(chosen)]
+
+
+def step_rollouts(session: Session) -> int:
+    """Return how many rollouts a step of the run draws."""
+    return session.config.rollout.prompts_per_step * session.config.rollout.samples_per_prompt
+
+
+def measure(session: Session, batch: Batch, needs: frozenset[str] | None = None) -> TokenScores:
+    """Have the trainer measure every row itself.
+
+    A backend may take the sampler's log-probs for its own where the two agree on some rows. Here it cannot: they are
+    withheld, as those of tokens that no sampler drew.
+
+    Args:
+        session: Holds the trainer.
+        batch: What is measured.
+        needs: See Algorithm; None for the algorithm's own.
+    """
+    withheld = np.where(batch.completion_mask, np.nan, 0.0).astype(np.float32)
+    return session.backend.score(
+        replace(batch, sampling_logprobs=withheld),
+        session.sampling,
+        session.algorithm.needs if needs is None else needs,
+    )
+
+
+def rows_of(session: Session, groups: Sequence[Group]) -> Batch:
+    """Lay groups into arrays, unscored rollouts too; those without a token of the policy are left out."""
+    filled_groups = []
+    for group in groups:
+        written = (r for r in group.rollouts if r.completion_mask.any())
+        rollouts = tuple(replace(r, reward=0.0 if r.reward is None else r.reward) for r in written)
+        filled_groups.append(replace(group, rollouts=rollouts))
+    return make_batch(filled_groups, session.backend.tokenizer.pad_id)
+
+
+def _prepare(session: Session, groups: list[Group]) -> Batch | None:
+    """Do what a step of the loop does between rewards and updates; None where there is no token to train on.
+
+    Rollouts without a token, and those that do not train, count for the baseline and are then left out, so that any
+    part of the rows can train.
+    """
+    batch = make_batch(groups, session.backend.tokenizer.pad_id)
+    trained = np.flatnonzero(batch.trained_mask.any(axis=1))
+    if not trained.size:
+        return None
+    batch = replace(batch, old=session.backend.score(batch, session.sampling, session.algorithm.needs))
+    return take_rows(session.algorithm.prepare(batch, session.algorithm.state), trained)
+
+
+def _choose(session: Session) -> tuple[list[Problem], int]:
+    """Return problems whose prompts are of different lengths, and how many samples to draw of each."""
+    rollouts = min(ROLLOUTS, max(LEAST_ROLLOUTS, TOKENS // session.sampling.max_new_tokens))
+    if is_large(session):
+        rollouts = max(LEAST_OF_LARGE, min(rollouts, step_rollouts(session)))
+    samples = min(session.config.rollout.samples_per_prompt, rollouts // 2)
+    count = min(rollouts // samples, len(session.problems))  # a small step's own prompts would tell too little
+    indices = uniform(
+        len(session.problems), 0, min(len(session.problems), _CANDIDATES * count), session.config.run.seed
+    )
+    encode = session.backend.tokenizer.encode_prompt
+    by_length = sorted(
+        (session.problems[i] for i in indices), key=lambda problem: (len(encode(problem.asked)), problem.id)
+    )
+    places = np.linspace(0, len(by_length) - 1, count).astype(int)
+    # Lengths are mixed, so that any part of the problems is as ragged as all of them.
+    order = np.random.default_rng(session.config.run.seed).permutation(count)
+    return [by_length[places[i]] for i in order], samples
+
+
+def gold_rollouts(trial: Trial) -> list[tuple[Problem, Rollout]]:
+    """Return the good answers that the task knows to the trial's problems, scored; none where it knows none."""
+    problems = list({p.id: p for p in (group.problem for group in trial.groups)}.values())[:_GOLD_PROBLEMS]
+    golds = [(problem, trial.session.task.gold(problem)) for problem in problems]
+    answers = [(problem, text) for problem, text in golds if text is not None]
+    scored = score_texts(answers, trial.session.terms) if answers else []
+    return [(problem, rollout) for (problem, _), rollout in zip(answers, scored, strict=True)]

@@ -1,0 +1,403 @@
+"""A few updates on saved state: gradients, what an update does, and whether saving and loading is exact.
+
+The backend is saved before the first update and loaded after the last, so that it ends as it was; that it does is one
+of the things looked at.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from steadyrl.core.counting.count import tell
+from steadyrl.core.errors import AccessError
+from steadyrl.core.protocols import Repeatable
+from steadyrl.core.scratch import scratch_folder
+from steadyrl.core.types import Array, Batch, Finding, TokenScores
+from steadyrl.doctor.checks.gradient import ZERO
+from steadyrl.loop.preflight.trial import Timed, Trial, advice_for_signal, measure, silent
+from steadyrl.loop.train import Session
+from steadyrl.maths import kl
+from steadyrl.maths.batch import take_rows
+
+EXACT = 1e-6  # relative for metrics, nats for log-probs
+_SLOWER = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)  # of the learning rate, tried where the whole of it does harm
+# Where sums are added in another order every time (GPUs), gradients change in their last digits, and Adam makes
+# steps of those that are almost 0; dropout changes much more.
+_REORDERED, _DROPOUT = 1e-3, 3e-3
+# Of what a step changes: below, a difference is of rounding (threads that share their work in another way, arrays that
+# lie elsewhere in memory); what a checkpoint loses changes a step by a tenth of itself and more.
+_ROUNDING = 1e-4
+_ERRORS = 2.0  # standard errors: a gain within them may be rounding
+_LEAP = 1.0  # nats/token (k3): an update that goes further leaves what its gradient was taken of
+_BYTES_PER_PARAMETER = 12  # of what is trained: weight and Adam's two moments, float32
+_NAMES = ("gradient", "update", "continuation")
+_UPDATES = 4
+
+
+@dataclass(frozen=True)
+class TrialUpdates:
+    """What the updates told.
+
+    Attributes:
+        findings: "gradient", "update" and "continuation".
+        updates: What one optimizer step took, on a part of the rows and on all; None where none was made.
+        saved_bytes: Size of a checkpoint with the optimizer's state; None likewise.
+    """
+
+    findings: tuple[Finding, ...]
+    updates: tuple[Timed, Timed] | None = None
+    saved_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class _Taken:
+    """One optimizer step: its statistics (means), scores after it, and its seconds."""
+
+    stats: Mapping[str, float]
+    after: TokenScores
+    seconds: float
+
+
+def make_trial_updates(trial: Trial, phase: Callable[[str], None] = silent) -> TrialUpdates:
+    """Make a few updates and take them back.
+
+    Args:
+        trial: Its rollouts train.
+        phase: Called with a line when something longer begins.
+
+    Raises:
+        AccessError: There is no room for the state in the folder for temporary files.
+    """
+    if trial.training is None:
+        return TrialUpdates(
+            tuple(
+                Finding(name, state="unknown", message="the algorithm kept no rollout to train on") for name in _NAMES
+            )
+        )
+    _require_room(trial.session)
+    with scratch_folder() as folder:
+        start, middle = folder / "start", folder / "middle"
+        _save(trial.session, start)
+        backend, rows = trial.session.backend, trial.training
+        exactly = None
+        if isinstance(backend, Repeatable) and not backend.describe().get("deterministic"):
+            exactly = backend.repeating
+        try:
+            with (exactly or nullcontext)():
+                trial_updates = _updates(trial, rows, start, middle, phase)
+            if exactly is not None and trial_updates.updates is not None:  # a run is quicker than what repeats
+                backend.load(start)
+                trial_updates = replace(trial_updates, updates=_timed(trial.session, rows))
+            return trial_updates
+        finally:
+            backend.load(start)
+
+
+def _updates(trial: Trial, batch: Batch, start: Path, middle: Path, phase: Callable[[str], None]) -> TrialUpdates:
+    session, backend = trial.session, trial.session.backend
+    rate = session.config.update.rate(0, session.config.run.steps)
+    part = _part(batch)
+    phase(f"preflight: two updates on {len(batch.lengths)} completions")
+    before = _before(trial, batch)
+    first = _take(session, batch, part, rate)
+    tell("trial updates", 1, _UPDATES)
+    norm = first.stats["grad_norm"]
+    gradient = _gradient(trial, batch, before, norm)
+    if not math.isfinite(norm):
+        unknown = (Finding(name, state="unknown", message="no update could be made") for name in _NAMES[1:])
+        return TrialUpdates((gradient, *unknown))
+    after = _measure(session, batch)
+    phase("preflight: saving, loading, and the same updates again")
+    _save(session, middle)
+    saved = sum(file.stat().st_size for file in middle.rglob("*") if file.is_file())
+    second = _take(session, part, part, rate)
+    tell("trial updates", 2, _UPDATES)
+    backend.load(middle)
+    repeated = _take(session, part, part, rate)
+    tell("trial updates", 3, _UPDATES)
+    backend.load(start)
+    anew = _take(session, batch, part, rate)
+    tell("trial updates", 4, _UPDATES)
+    update = Finding("update", state="unknown", message="the gradient is 0: no update can be judged")
+    if norm > ZERO:
+        update = _update(session, batch, before, after, rate, start)
+    continuation = _continuation(session, part, middle, (first, second, repeated, anew))
+    timed = (Timed(len(part.lengths), repeated.seconds), Timed(len(batch.lengths), anew.seconds))
+    return TrialUpdates((gradient, update, continuation), timed, saved)
+
+
+def _part(batch: Batch) -> Batch:
+    """Return a part of the rows: two sizes tell what of an update's time grows with them."""
+    return take_rows(batch, np.arange(0, len(batch.lengths), 4))
+
+
+def _timed(session: Session, batch: Batch) -> tuple[Timed, Timed]:
+    """Make a step on a part of the rows, and one on all."""
+    part, rate = _part(batch), session.config.update.rate(0, session.config.run.steps)
+    few, many = (_take(session, rows, part, rate).seconds for rows in (part, batch))
+    return Timed(len(part.lengths), few), Timed(len(batch.lengths), many)
+
+
+def _before(trial: Trial, batch: Batch) -> TokenScores:
+    """Return what the trainer measures of the rows that train; where all rows do, it has been measured."""
+    if np.array_equal(batch.tokens, trial.batch.tokens) and np.array_equal(
+        batch.completion_mask, trial.batch.completion_mask
+    ):
+        return trial.scores
+    return _measure(trial.session, batch)
+
+
+def _take(session: Session, rows: Batch, measured: Batch, rate: float) -> _Taken:
+    """Make one optimizer step on some rows, and measure some afterwards."""
+    algorithm, began = session.algorithm, time.perf_counter()
+    limit = session.config.update.max_grad_norm
+    stats = algorithm.update(session.backend, rows, algorithm, session.sampling, rate, limit)
+    seconds = time.perf_counter() - began
+    return _Taken({name: total / count for name, (total, count) in stats.items()}, _measure(session, measured), seconds)
+
+
+def _measure(session: Session, rows: Batch) -> TokenScores:
+    """Measure what updates change; the reference stays as it is."""
+    return measure(session, rows, session.algorithm.needs - {"ref_logprobs"})
+
+
+def _gradient(trial: Trial, batch: Batch, before: TokenScores, norm: float) -> Finding:
+    message = f"gradient norm {norm:.3g} before clipping, {len(batch.lengths)} rollouts"
+    if math.isfinite(norm) and norm > ZERO:  # what the doctor would call no gradient in the run is none here
+        return Finding("gradient", state="ok", message=message)
+    mask = batch.completion_mask
+    if math.isfinite(norm):
+        if batch.advantages is not None and not batch.advantages[mask].any():
+            remedy, overrides = advice_for_signal(trial)
+            return Finding(
+                "gradient",
+                "critical",
+                message=f"{message}; every advantage is 0: the rewards do not differ where the algorithm compares them",
+                cause="no_signal",
+                remedy=remedy,
+                overrides=overrides,
+            )
+        return Finding(
+            "gradient",
+            "critical",
+            message=f"{message}; advantages are not 0, but no gradient reaches the weights",
+            cause="no_gradient",
+            remedy="see that the loss uses the log-probs it is given, and that some weights are trained",
+        )
+    inputs = {"log-probs": before.logprobs, "advantages": batch.advantages, "returns": batch.returns}
+    bad = [name for name, array in inputs.items() if array is not None and not np.isfinite(array[mask]).all()]
+    return Finding(
+        "gradient",
+        "critical",
+        message=f"{message}; " + (f"not finite: {', '.join(bad)}" if bad else "what goes into the loss is finite"),
+        cause="not_finite_inputs" if bad else "overflow",
+        remedy="fix what is not finite before it enters the loss"
+        if bad
+        else "look for an overflow in the loss or in the backward pass; float32 has the wider range",
+    )
+
+
+def _update(
+    session: Session, batch: Batch, before: TokenScores, after: TokenScores, rate: float, start: Path
+) -> Finding:
+    """Judge the first update: did it change the policy, for the better, and by a step and not a leap?"""
+    if rate == 0:
+        return Finding(
+            "update", state="unknown", message="the learning rate of the first step is 0: no update can be judged"
+        )
+    if not _differ(after.logprobs, before.logprobs):
+        return Finding(
+            "update",
+            "critical",
+            message=f"one update at learning rate {rate:g} left every log-prob as it was",
+            cause="no_update",
+            remedy="see that the optimizer holds the policy's weights; a rate below the weights' precision is lost too",
+        )
+    moved = _moved(batch, before, after)
+    message = f"one update at learning rate {rate:g} took the policy {moved:.3g} nats/token (k3) from the old one"
+    if batch.advantages is None or not batch.advantages[batch.completion_mask].any():
+        return Finding(
+            "update", state="unknown", message=f"{message}; without advantages no direction is better than another"
+        )
+    gain, limit = _gain(batch, before, after), max(_LEAP, session.config.update.kl_old_limit)
+    message += f", and the mean of advantage times log-prob changed by {gain:+.3g}"
+    if gain > 0 and moved <= limit:
+        return Finding("update", state="ok", message=message)
+    error = _gain_error(batch, before, after)
+    if moved <= limit and abs(gain) <= _ERRORS * error and session.backend.describe().get("precision") == "bf16":
+        # Any change of the weights changes how bfloat16 rounds, and so each log-prob a little, in either direction.
+        return Finding(
+            "update",
+            state="unknown",
+            message=f"{message}, too little to tell from the rounding of bfloat16 (standard error {error:.3g})",
+        )
+    return _no_gain(session, batch, before, rate, start, message, moved)
+
+
+def _no_gain(
+    session: Session, batch: Batch, before: TokenScores, rate: float, start: Path, message: str, moved: float
+) -> Finding:
+    """Say why an update did not make the mean of advantage times log-prob rise: try it again at lower rates."""
+    limit = max(_LEAP, session.config.update.kl_old_limit)
+    for share in _SLOWER:
+        session.backend.load(start)
+        slower = _take(session, batch, batch, rate * share).after
+        if _gain(batch, before, slower) > 0 and _moved(batch, before, slower) <= limit:
+            return Finding(
+                "update",
+                "critical",
+                message=f"{message}; at learning rate {rate * share:g} by {_gain(batch, before, slower):+.3g} and "
+                f"{_moved(batch, before, slower):.3g} nats/token away: the step is too long",
+                cause="learning_rate",
+                remedy="lower the learning rate",
+                overrides=(f"update.learning_rate={session.config.update.learning_rate * share:g}",),
+            )
+    if not moved <= _LEAP:  # NaN is no step either
+        return Finding(
+            "update",
+            "critical",
+            message=f"{message}; a step of more than {_LEAP:g} nats/token leaves what its gradient was taken of, and "
+            f"no rate down to {rate * _SLOWER[-1]:g} makes the mean rise",
+            cause="learning_rate",
+            remedy="lower the learning rate; if the mean falls at a rate that moves the policy little, see the sign of "
+            "the loss too",
+        )
+    return Finding(
+        "update",
+        "critical",
+        message=f"{message}; no rate down to {rate * _SLOWER[-1]:g} makes it rise",
+        cause="loss_sign",
+        remedy="see the sign of the loss and of the advantages, and that the largest part of the loss is the policy's",
+    )
+
+
+def _gain(batch: Batch, before: TokenScores, after: TokenScores) -> float:
+    """Return the mean of advantage x change of log-prob over the completion tokens."""
+    assert batch.advantages is not None, "asked only where there are advantages"
+    mask = batch.completion_mask
+    return float((batch.advantages * (after.logprobs - before.logprobs))[mask].mean())
+
+
+def _gain_error(batch: Batch, before: TokenScores, after: TokenScores) -> float:
+    """Return the standard error of ``_gain`` where the changes of log-probs are independent noise of mean 0."""
+    assert batch.advantages is not None, "asked only where there are advantages"
+    parts = (batch.advantages * (after.logprobs - before.logprobs))[batch.completion_mask]
+    return float(np.sqrt(np.sum(parts**2))) / len(parts)
+
+
+def _moved(batch: Batch, before: TokenScores, after: TokenScores) -> float:
+    """Return the KL of the old policy to the new one, k3, mean over the completion tokens, nats."""
+    return float(kl.k3(np, before.logprobs, after.logprobs)[batch.completion_mask].mean())
+
+
+def _continuation(
+    session: Session,
+    part: Batch,
+    middle: Path,
+    steps: tuple[_Taken, _Taken, _Taken, _Taken],
+) -> Finding:
+    """Compare a step with the same step after loading what was saved before it."""
+    first, second, repeated, anew = steps
+    apart = {
+        "the step after loading": _apart(second, repeated),
+        "the first step after loading the start": _apart(first, anew),
+    }
+    worst = max(apart, key=lambda name: apart[name])
+    if apart[worst] <= EXACT:
+        return Finding(
+            "continuation", state="ok", message=f"a step repeated after save and load differs by {apart[worst]:.2g}"
+        )
+    session.backend.load(middle)
+    loaded = _measure(session, part)
+    step = _differ(second.after.logprobs, loaded.logprobs)
+    if apart[worst] <= min(_ROUNDING * step, _REORDERED):
+        message = f"{worst} differs by {apart[worst]:.2g}, less than 1e-4 of what a step changes: rounding"
+        return Finding("continuation", state="ok", message=message)
+    noise = _noise(session, part, middle)
+    message = f"{worst} differs from the same step before by {apart[worst]:.2g}"
+    if EXACT / 100 < noise <= _DROPOUT and apart[worst] <= _REORDERED:
+        message += f", as steps do here that are repeated without loading (by {noise:.2g}): sums whose order changes"
+        return Finding("continuation", state="ok", message=message)
+    if noise > _DROPOUT:
+        cause, what = "noise", f"steps differ by {noise:.2g} without loading too: dropout is on in updates or scoring"
+    elif _differ(loaded.logprobs, first.after.logprobs) > EXACT:
+        cause, what = "weights", "log-probs after loading are not those before saving: the weights are not restored"
+    elif "values" in session.algorithm.needs and _differ(loaded.values, first.after.values) > EXACT:
+        cause, what = "value_head", "values after loading are not those before saving: the value head is not restored"
+    else:
+        cause, what = "optimizer", "weights are restored, the optimizer's state is not"
+    return Finding(
+        "continuation",
+        "critical",
+        message=f"{message}, {EXACT:g} is allowed; {what}. A resumed run would be another run, and this session may "
+        "not be as it was",
+        cause=cause,
+        remedy="update without dropout"
+        if cause == "noise"
+        else "save and load weights, value head and both of Adam's moments with its count of steps",
+    )
+
+
+def _noise(session: Session, part: Batch, middle: Path) -> float:
+    """Return how much a step differs from itself, at rate 0, where the optimizer's state has no say."""
+    session.backend.load(middle)
+    once = _take(session, part, part, 0.0)
+    session.backend.load(middle)  # a value head with a rate of its own moves at any rate
+    again = _take(session, part, part, 0.0)
+    # The cosine is measured with Adam's moments, which may not be restored.
+    stats = {name: value for name, value in once.stats.items() if name != "grad_cosine"}
+    return _apart(replace(once, stats=stats), again)
+
+
+def _apart(first: _Taken, second: _Taken) -> float:
+    """Return the greatest difference of two steps: statistics relative to their size, log-probs in nats."""
+    stats = [
+        abs(value - second.stats[name]) / max(1.0, abs(value))
+        for name, value in first.stats.items()
+        if math.isfinite(value)
+    ]
+    return max([*stats, _differ(first.after.logprobs, second.after.logprobs)])
+
+
+def _differ(first: Array, second: Array) -> float:
+    return float(np.abs(first - second).max())
+
+
+def _save(session: Session, folder: Path) -> None:
+    try:
+        folder.mkdir()
+        session.backend.save(folder)
+    except OSError as error:
+        raise AccessError(
+            f"the preflight cannot keep the state in '{folder}': {error}; set TMPDIR to a folder with room, and see "
+            "what `ulimit -f` allows"
+        ) from error
+
+
+def _require_room(session: Session) -> None:
+    """Refuse a folder for temporary files that has no room for two saved states.
+
+    Raises:
+        AccessError: It has none, or there is no such folder.
+    """
+    described = session.backend.describe()
+    trained = described.get("trained", described.get("parameters", 0))
+    needed = 2 * _BYTES_PER_PARAMETER * (trained if isinstance(trained, int) else 0)
+    try:
+        free = shutil.disk_usage(tempfile.gettempdir()).free
+    except OSError as error:
+        raise AccessError(f"no folder for temporary files can be made: {error}; set TMPDIR to one with room") from error
+    if free < needed:
+        raise AccessError(
+            f"the preflight keeps two copies of the state ({needed / 2**30:.1f} GiB) in {tempfile.gettempdir()}, where "
+            f"{free / 2**30:.1f} GiB are free; set TMPDIR to a folder with room"
+        )

@@ -1,0 +1,169 @@
+"""What a run says of itself in run.json: command, commit, packages, machine, status, times."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from steadyrl.core.config import Config, dump
+from steadyrl.core.errors import AccessError, SteadyError, exception_line, without_keys
+from steadyrl.core.rundir import RunDir, write_json, write_text
+from steadyrl.loop import checkpoint
+from steadyrl.loop.evaluate import out_of_patience
+from steadyrl.loop.train import Session
+
+_PACKAGES = (
+    "steadyrl",
+    "numpy",
+    "scipy",
+    "torch",
+    "transformers",
+    "tokenizers",
+    "peft",
+    "safetensors",
+    "mlx",
+    "mlx-lm",
+)
+
+
+def begin(config: Config, text: str) -> RunDir:
+    """Make a run directory that can be resumed from its first moment.
+
+    Args:
+        config: The resolved settings.
+        text: The user's config file, kept beside them.
+
+    Raises:
+        AccessError: It cannot be written; nothing of it is left.
+    """
+    task, algorithm = (re.split("[:.]", name)[-1] for name in (config.task.name, config.algorithm.name))
+    run = RunDir.create(config.run.folder, f"{algorithm}-{task}-s{config.run.seed}")
+    try:
+        _write_first(run, config, text)
+    except AccessError:
+        shutil.rmtree(run.path, ignore_errors=True)  # a directory without run.json is no run
+        raise
+    return run
+
+
+def _write_first(run: RunDir, config: Config, text: str) -> None:
+    write_text(run.config_file, without_keys(text))  # comments may hold some
+    write_json(run.resolved_file, dump(config))
+    info = {
+        "id": run.path.name,
+        "task": config.task.name,
+        "algorithm": config.algorithm.name,
+        "model": config.model.path,
+        "seed": config.run.seed,
+        "command": without_keys(shlex.join(["steadyrl", *sys.argv[1:]])),
+        "commit": _commit(),
+        "python": platform.python_version(),
+        "packages": _packages(),
+        "machine": _machine(),
+        "status": "running",
+        "error": None,
+        "started": time.time(),
+        "ended": None,
+        "attempt": 0,
+        "process": _process(),
+    }
+    write_json(run.info_file, info)
+
+
+def begin_again(run: RunDir, config: Config) -> int:
+    """Note that a run goes on, with the settings that it goes on with; return the attempt's number."""
+    attempt: int = 1 + max(run.info().get("attempt", 0), *(record["attempt"] for record in run.metrics()), 0)
+    write_json(run.resolved_file, dump(config))
+    ended = {"status": "running", "error": None, "ended": None, "best": None, "stopped_early": None}
+    _change(run, **ended, attempt=attempt, process=_process())
+    after, steps = run.evaluation_file("after"), 1 + max((record["step"] for record in run.metrics()), default=-1)
+    # In a run that trains longer it is that of one step among others; one killed at its very end makes no more steps.
+    if after.is_file() and 0 < steps < config.run.steps:
+        after.replace(run.evaluation_file(f"{steps:06d}"))
+    return attempt
+
+
+def add_model(run: RunDir, session: Session) -> None:
+    """Record what is trained, and what evaluations compare."""
+    _change(run, metric=session.task.metric, policy=session.backend.describe(), heldout=len(session.heldout))
+
+
+def add_origin(run: RunDir, data: Mapping[str, Any], tokenizer: str | None, code: Mapping[str, str]) -> None:
+    """Record what the run began with: its problems, its tokenizer, and the files of the user's own parts."""
+    _change(run, data=dict(data), tokenizer=tokenizer, code=dict(code))
+
+
+def close(run: RunDir, status: str, config: Config) -> None:
+    """Record how the run ended, its best held-out score, and whether it stopped early."""
+    state, patience = checkpoint.read_state(run, run.checkpoints()[-1]), config.evaluate.patience
+    why: dict[str, float] = {}
+    if state.step < config.run.steps and out_of_patience(patience, state):
+        why = {"patience": patience}
+    elif state.step < config.run.steps and status == "finished" and config.run.target is not None:
+        why = {"target": config.run.target}
+    _change(
+        run,
+        status=status,
+        ended=time.time(),
+        best=None if state.best is None else asdict(state.best),
+        stopped_early={"step": state.step, **why} if why else None,
+    )
+
+
+@contextmanager
+def outcome(run: RunDir) -> Iterator[None]:
+    """Record an error or an interrupt that ends the run, and let it pass on."""
+    try:
+        yield
+    except BaseException as error:
+        status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+        message = without_keys(str(error)) if isinstance(error, SteadyError) else exception_line(error)
+        with suppress(AccessError):  # on a full disk too, what ended the run is what its user must see
+            _change(run, status=status, error=message, ended=time.time())
+        raise
+
+
+def _change(run: RunDir, **values: Any) -> None:
+    write_json(run.info_file, {**run.info(), **values})
+
+
+@cache
+def _packages() -> dict[str, str]:
+    """Return the versions of what is installed, looked up once: a study begins many runs in one process."""
+    versions = {}
+    for name in _PACKAGES:
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return versions
+
+
+def _machine() -> dict[str, Any]:
+    return {"system": platform.platform(), "processor": platform.machine(), "cores": os.cpu_count()}
+
+
+def _process() -> dict[str, Any]:
+    """Return which process writes the run, so that a reader can tell a run that goes on from a killed one."""
+    return {"id": os.getpid(), "node": platform.node()}
+
+
+def _commit() -> str | None:
+    """Return the commit of the folder that the run was started in, where git knows one."""
+    git = shutil.which("git")
+    if git is None:
+        return None
+    done = subprocess.run([git, "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    return done.stdout.strip() if done.returncode == 0 else None

@@ -1,0 +1,148 @@
+"""What reward functions are brought to: one call that scores all rollouts of a step, in order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import reprlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from steadyrl.core.counting.count import tell
+from steadyrl.core.errors import DataError, exception_line
+from steadyrl.core.sections import FunctionSettings
+from steadyrl.core.types import Problem, Rollout, Score
+from steadyrl.loop.rewards.attempts import NO_LIMITS, repeated, within
+from steadyrl.loop.rewards.waiting import is_async, wait_for
+
+log = logging.getLogger(__name__)
+
+Pairs = Sequence[tuple[Problem, Rollout]]
+BatchReward = Callable[[Pairs], list[Score]]
+# A RewardFn of protocols, or one that gives a coroutine.
+AnyRewardFn = Callable[[Problem, Rollout], Any]
+# What leaves rollouts unscored, for user code may raise anything. KeyboardInterrupt is not among it and ends the run.
+RAISED = (Exception, SystemExit, asyncio.CancelledError)
+
+# reward/<name> of these says something of the total; see metrics.CATALOGUE.
+TAKEN = frozenset({"mean", "std", "min", "max", "std_within", "unscored"})
+
+
+@runtime_checkable
+class Prepared(Protocol):
+    """A reward of one rollout that wants to see all of a step first, to work on several at a time."""
+
+    def prepare(self, pairs: Sequence[tuple[Problem, Rollout]]) -> None:
+        """Do now what the calls for these rollouts will need; never raises for what a model wrote."""
+
+    def __call__(self, problem: Problem, rollout: Rollout) -> Score:
+        """Score one rollout."""
+
+
+def per_rollout(name: str, function: AnyRewardFn, settings: FunctionSettings = NO_LIMITS) -> BatchReward:
+    """Lift a function of one rollout. What it raises at last becomes an unscored rollout with the reason.
+
+    An asynchronous function is called for all rollouts of a step at the same time.
+    """
+
+    def call(pairs: Pairs) -> list[Any]:
+        if is_async(function):
+            return wait_for([function(*pair) for pair in pairs], settings.timeout_s)
+        called: list[Any] = []
+        for pair in pairs:
+            called.append(_call(function, settings.timeout_s, *pair))
+            tell(f"rollouts scored by {name}", len(called), len(pairs))
+        return called
+
+    def reward(pairs: Pairs) -> list[Score]:
+        if isinstance(function, Prepared):
+            function.prepare(pairs)
+        called = repeated(name, call, pairs, settings.retries)
+        scores, raised = [], []
+        for value in called:
+            if isinstance(value, BaseException):
+                raised.append(raised_reason(name, value))
+                value = Score(None, unscored=raised[-1])
+            scores.append(as_score(name, value))
+        if raised:
+            log.warning("%d of %d rollouts unscored; the first: %s", len(raised), len(pairs), raised[0])
+        return scores
+
+    return reward
+
+
+def _call(function: AnyRewardFn, timeout_s: float, problem: Problem, rollout: Rollout) -> Any:
+    try:
+        return within(timeout_s, function, problem, rollout)
+    except RAISED as error:  # the rollout boundary
+        return error
+
+
+def raised_reason(name: str, error: BaseException) -> str:
+    """Return why a rollout has no reward, where the reward raised an exception."""
+    return f"{name} raised {exception_line(error)}"
+
+
+def as_score(name: str, value: object) -> Score:
+    """Bring what a reward returned to a Score.
+
+    Raises:
+        DataError: It is no number, mapping, Score or None, or the mapping lacks the reward's own name.
+    """
+    if isinstance(value, Score):
+        number = None if value.value is None else _number(name, value.value)
+        score = replace(value, value=number, parts=_parts(name, value.parts), note=str(value.note))
+        if number is None or _is_finite(number):
+            return score
+        return replace(score, value=None, unscored=f"{name} returned {number}")
+    if value is None:
+        return Score(None, unscored=f"{name} returned None")
+    if isinstance(value, Mapping):
+        if name not in value:
+            raise DataError(
+                f"the reward '{name}' returned the parts {', '.join(map(str, value)):.300}; expected one called "
+                f"'{name}', which counts, beside the others, which are logged"
+            )
+        parts = {key: part for key, part in value.items() if key != name}
+        return replace(as_score(name, value[name]), parts=_parts(name, parts))
+    number = _number(name, value)
+    if not _is_finite(number):
+        return Score(None, unscored=f"{name} returned {number}")
+    return Score(number)
+
+
+def _parts(name: str, parts: object) -> dict[str, float]:
+    """Return the parts that are known: without those that are None or not finite.
+
+    Raises:
+        DataError: One is no number or has the name of a statistic, or they have no names.
+    """
+    if not isinstance(parts, Mapping):
+        raise DataError(f"the reward '{name}' returned the parts {reprlib.repr(parts)}; expected a dict of numbers")
+    numbers = {str(key): _number(name, part) for key, part in parts.items() if part is not None}
+    if reserved := TAKEN.intersection(numbers):
+        raise DataError(f"the reward '{name}' returned a part called '{min(reserved)}', a statistic's name; rename it")
+    return {key: part for key, part in numbers.items() if math.isfinite(part)}
+
+
+def _is_finite(number: float) -> bool:
+    """Return whether a number is one in the arrays that train too, which are of float32."""
+    return abs(number) <= float(np.finfo(np.float32).max)
+
+
+def _number(name: str, value: object) -> float:
+    try:
+        if isinstance(value, str):  # float() would read "1.0"
+            raise TypeError("text")
+        return float(value)  # type: ignore[arg-type]  # whatever a user's function returned
+    except OverflowError:  # an int that no float holds
+        return math.inf
+    except (TypeError, ValueError) as error:
+        raise DataError(
+            f"the reward '{name}' returned {reprlib.repr(value)} ({type(value).__name__}); expected a number, a "
+            "dict or None"
+        ) from error

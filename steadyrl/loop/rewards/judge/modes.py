@@ -1,0 +1,167 @@
+"""The ways to ask a judge: which texts go into which request, and what the verdicts make of each text.
+
+- scalar: one request for each text.
+- pairwise: each text against a few others of its problem, every pair in both orders, for judges favour a place. A text
+  scores the share of its pairs that it won. A pair of which one order has no verdict counts for neither.
+- group: all texts of a problem in one request, in an order that the texts do not determine.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from steadyrl.loop.rewards.judge import prompts, verdicts
+from steadyrl.loop.rewards.judge.prompts import Question
+from steadyrl.loop.rewards.judge.settings import JudgeSettings
+from steadyrl.loop.rewards.judge.verdicts import Verdict
+
+
+@dataclass(frozen=True)
+class Ballot:
+    """One thing to ask: texts in the order in which the judge sees them."""
+
+    problem: str
+    request: str
+    texts: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Contest:
+    """The different texts that a step has for one problem.
+
+    Attributes:
+        problem: Its id.
+        request: Its prompt.
+        texts: Without repetitions, at least one.
+        known_good: The task's own answer, which a lone text is compared with; None where there is none.
+    """
+
+    problem: str
+    request: str
+    texts: tuple[str, ...]
+    known_good: str | None
+
+
+@dataclass(frozen=True)
+class Opinion:
+    """What is known of one text.
+
+    Attributes:
+        value: 0 to 1, or None.
+        parts: Further measurements.
+        reason: The judge's sentence, or why there is no value.
+    """
+
+    value: float | None
+    parts: Mapping[str, float] = field(default_factory=dict)
+    reason: str = ""
+
+
+# A verdict, or why there is none.
+Answer = Verdict | str
+Votes = Sequence[tuple[Ballot, Answer]]
+
+
+@dataclass(frozen=True)
+class Mode:
+    """How to ask.
+
+    Attributes:
+        ballots: What to ask for a contest.
+        question: The messages of a ballot.
+        read: The verdict in a text.
+        settle: Opinions by text, of a contest and all that was told of it.
+    """
+
+    ballots: Callable[[JudgeSettings, Contest], list[Ballot]]
+    question: Callable[[Mapping[str, str], str, Sequence[str]], Question]
+    read: Callable[[str, Question, Sequence[str]], Verdict]
+    settle: Callable[[Contest, Votes], dict[str, Opinion]]
+
+
+def _one_each(section: JudgeSettings, contest: Contest) -> list[Ballot]:
+    return [Ballot(contest.problem, contest.request, (text,)) for text in contest.texts]
+
+
+def _all_at_once(section: JudgeSettings, contest: Contest) -> list[Ballot]:
+    order = sorted(contest.texts)
+    # From the content, so that a resumed run asks the same; a text cannot choose its place, since all texts decide.
+    content = "\0".join([contest.request, *order])
+    random.Random(content.encode("utf-8", "surrogatepass")).shuffle(order)
+    return [Ballot(contest.problem, contest.request, tuple(order))]
+
+
+def _pairs(section: JudgeSettings, contest: Contest) -> list[Ballot]:
+    pairs = ring(contest.texts, section.opponents)
+    if len(contest.texts) == 1 and contest.known_good not in (None, contest.texts[0]):
+        pairs = [(contest.texts[0], str(contest.known_good))]
+    orders = [order for first, second in pairs for order in ((first, second), (second, first))]
+    return [Ballot(contest.problem, contest.request, order) for order in orders]
+
+
+def ring(texts: Sequence[str], reach: int) -> list[tuple[str, str]]:
+    """Return each text with the next ``reach`` ones, around the end, each pair once.
+
+    Every text then meets twice ``reach`` others, or all; the cost grows with the texts and not with their square.
+    """
+    count = len(texts)
+    places = {
+        tuple(sorted((i, (i + step) % count))) for i in range(count) for step in range(1, min(reach, count - 1) + 1)
+    }
+    return [(texts[a], texts[b]) for a, b in sorted(places)]
+
+
+def _by_own_ballot(contest: Contest, votes: Votes) -> dict[str, Opinion]:
+    opinions: dict[str, Opinion] = {}
+    for ballot, answer in votes:
+        for place, text in enumerate(ballot.texts):
+            if isinstance(answer, str):
+                opinions[text] = Opinion(None, reason=answer)
+            else:
+                opinions[text] = Opinion(answer.values[place], answer.parts, answer.reason)
+    return opinions
+
+
+def _by_wins(contest: Contest, votes: Votes) -> dict[str, Opinion]:
+    by_texts = {ballot.texts: answer for ballot, answer in votes}
+    return {text: _record_of(text, contest, by_texts) for text in contest.texts}
+
+
+def _record_of(text: str, contest: Contest, by_texts: Mapping[tuple[str, ...], Answer]) -> Opinion:
+    wins: list[float] = []
+    agreeing: list[float] = []
+    first_place: list[float] = []
+    failures: list[str] = []
+    reason = ""
+    for texts, answer in by_texts.items():
+        if texts[0] != text:
+            continue
+        swapped = by_texts[texts[1], texts[0]]
+        if isinstance(answer, str) or isinstance(swapped, str):
+            failures.append(answer if isinstance(answer, str) else str(swapped))
+            continue
+        wins.append((answer.values[0] + swapped.values[1]) / 2)
+        agreeing.append(float(answer.values[0] == swapped.values[1]))
+        first_place.append((answer.values[0] + swapped.values[0]) / 2)
+        reason = reason or answer.reason
+    if wins:
+        return Opinion(_mean(wins), {"orders_agree": _mean(agreeing), "first_place": _mean(first_place)}, reason)
+    if failures:
+        return Opinion(None, reason=failures[0])
+    if text == contest.known_good:
+        return Opinion(0.5, reason="it is the task's own answer")
+    return Opinion(None, reason="there is no other answer to compare it with")
+
+
+def _mean(values: Iterable[float]) -> float:
+    numbers = list(values)
+    return sum(numbers) / len(numbers)
+
+
+MODES: Mapping[str, Mode] = {
+    "scalar": Mode(_one_each, prompts.scalar_question, verdicts.read_scalar, _by_own_ballot),
+    "pairwise": Mode(_pairs, prompts.pairwise_question, verdicts.read_pair, _by_wins),
+    "group": Mode(_all_at_once, prompts.group_question, verdicts.read_group, _by_own_ballot),
+}

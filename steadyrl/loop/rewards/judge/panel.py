@@ -1,0 +1,214 @@
+"""Ballots to verdicts: cache first, then the endpoint, several at a time; failures are counted, and too many stop it.
+
+A verdict that cannot be had costs one rollout its reward and no more. Only when more than ``judge.max_failed`` of the
+verdicts of the last ``judge.window`` scorings fail does the run stop, with one error. A scoring without any verdict is
+asked again, for a step of it could not train; each time counts, so that a judge which is down for long stops the run.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter, deque
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+from steadyrl.core.counting.count import tell
+from steadyrl.core.errors import EngineError
+from steadyrl.loop.rewards.judge.cache import VerdictCache
+from steadyrl.loop.rewards.judge.client import ChatClient, NoReplyError, Reply
+from steadyrl.loop.rewards.judge.modes import MODES, Answer, Ballot
+from steadyrl.loop.rewards.judge.prompts import repair_messages
+from steadyrl.loop.rewards.judge.settings import JudgeSettings
+from steadyrl.loop.rewards.judge.verdicts import MalformedVerdictError
+
+log = logging.getLogger(__name__)
+
+_LEAST = 16  # verdicts that must have failed before the rest of a scoring is given up, or the run is stopped
+_MILLION = 1e6
+_NOT_ASKED = "not asked: all before it failed"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What became of one ballot.
+
+    Attributes:
+        answer: A verdict, or why there is none.
+        replies: Of the endpoint, one or, with a repair, two.
+        requests: Made for it, further tries included.
+        seconds: From the first request to the verdict.
+        repaired: Whether the judge had to be told that its verdict was none.
+    """
+
+    answer: Answer
+    replies: Sequence[Reply] = ()
+    requests: int = 0
+    seconds: float = 0.0
+    repaired: bool = False
+
+
+@dataclass
+class Tally:
+    """What was asked since the last look."""
+
+    verdicts: int = 0
+    cached: int = 0
+    failed: int = 0
+    repaired: int = 0
+    requests: int = 0
+    seconds: float = 0.0
+    tokens: list[tuple[int, int] | None] = field(default_factory=list)
+
+    def add(self, outcome: Asked) -> None:
+        """Count one ballot that was asked."""
+        self.verdicts += 1
+        self.failed += isinstance(outcome.answer, str)
+        self.repaired += outcome.repaired
+        self.requests += outcome.requests
+        self.seconds += outcome.seconds
+        self.tokens += [reply.tokens for reply in outcome.replies]
+
+    def metrics(self, price_in: float, price_out: float) -> dict[str, float]:
+        """Return judge/*: shares of the verdicts, tokens, cost where there is a price; nothing if none was asked."""
+        wanted = self.verdicts + self.cached
+        if not wanted:
+            return {}
+        metrics = {"judge/verdicts": float(wanted), "judge/cached": self.cached / wanted}
+        if not self.verdicts:
+            return metrics
+        metrics["judge/failed"] = self.failed / self.verdicts
+        metrics["judge/repaired"] = self.repaired / self.verdicts
+        metrics["judge/requests"] = float(self.requests)
+        metrics["judge/latency"] = self.seconds / self.verdicts
+        metered = [tokens for tokens in self.tokens if tokens is not None]
+        if metered:
+            read, written = (float(sum(counts)) for counts in zip(*metered, strict=True))
+            metrics |= {"judge/tokens_in": read, "judge/tokens_out": written}
+            if price_in or price_out:
+                metrics["judge/cost"] = (read * price_in + written * price_out) / _MILLION
+        if len(metered) < len(self.tokens):
+            metrics["judge/unmetered"] = float(len(self.tokens) - len(metered))
+        return metrics
+
+
+class Panel:
+    """Asks one endpoint."""
+
+    def __init__(self, section: JudgeSettings):
+        """Open the cache and take the key.
+
+        Raises:
+            ConfigError: There is no key where the settings say.
+            AccessError: The cache cannot be written.
+        """
+        self._section, self._mode = section, MODES[section.mode]
+        self._client = ChatClient(section)
+        self._cache = VerdictCache(section) if section.cache else None
+        self._recent: deque[tuple[int, int]] = deque(maxlen=section.window)  # (failed, asked) of each scoring
+        self._tally = Tally()
+
+    def answers(self, ballots: Sequence[Ballot]) -> list[Answer]:
+        """Return a verdict on each ballot, or why there is none.
+
+        Raises:
+            EngineError: Too many failed, lately.
+        """
+        answers: dict[Ballot, Answer] = {}
+        for ballot in dict.fromkeys(ballots):
+            cached = self._cache.get(ballot.request, ballot.texts) if self._cache else None
+            if cached is not None:
+                answers[ballot] = cached
+        self._tally.cached += len(answers)
+        missing = [ballot for ballot in dict.fromkeys(ballots) if ballot not in answers]
+        while missing:
+            new_answers = self._ask_all(missing)
+            failures = [answer for answer in new_answers.values() if isinstance(answer, str)]
+            failed = self._judge_the_judge(failures, len(new_answers))
+            answers |= new_answers
+            if failed < len(new_answers) or len(answers) > len(new_answers):
+                break
+            log.warning("the judge gave none of %d verdicts (%s); asking again", failed, _main_reason(failures))
+        return [answers[ballot] for ballot in ballots]
+
+    def drain(self) -> dict[str, float]:
+        """Return the metrics of what was asked since the last call, and begin anew."""
+        tally, self._tally = self._tally, Tally()
+        return tally.metrics(self._section.price_in, self._section.price_out)
+
+    def _ask_all(self, ballots: Sequence[Ballot]) -> dict[Ballot, Answer]:
+        """Ask several at a time; where the first many all fail, the rest count as failed, unasked."""
+        answers: dict[Ballot, Answer] = {}
+        failures = 0
+        with ThreadPoolExecutor(self._section.workers) as pool, ExitStack() as interrupted:
+            interrupted.callback(self._client.stop)  # an interrupt must not wait for waits
+            futures = {pool.submit(self._ask, ballot): ballot for ballot in ballots}
+            try:
+                for future in as_completed(futures):
+                    outcome = future.result()
+                    answers[futures[future]] = outcome.answer
+                    self._tally.add(outcome)
+                    tell("verdicts of the judge", len(answers), len(ballots))
+                    failures += isinstance(outcome.answer, str)
+                    if failures == len(answers) >= _LEAST:
+                        break
+            finally:
+                pool.shutdown(wait=False, cancel_futures=True)
+            interrupted.pop_all()
+        for future, ballot in futures.items():
+            if ballot not in answers:
+                outcome = Asked(_NOT_ASKED) if future.cancelled() else future.result()
+                answers[ballot] = outcome.answer
+                self._tally.add(outcome)
+        return answers
+
+    def _judge_the_judge(self, failures: Sequence[str], count: int) -> int:
+        """Note how many of a scoring's verdicts failed, and return it.
+
+        Raises:
+            EngineError: With those of the window it is too many.
+        """
+        self._recent.append((len(failures), count))
+        failed, of = (sum(counts) for counts in zip(*self._recent, strict=True))
+        enough = of >= _LEAST or len(self._recent) == self._section.window
+        if enough and failed / of > self._section.max_failed:
+            raise EngineError(
+                f"the judge '{self._section.model}' at {self._section.base_url} gave no verdict in {failed} of the last"
+                f" {of} cases, more than rewards.judge.max_failed = {self._section.max_failed:g}; mostly: "
+                f"{_main_reason(failures)}"
+            )
+        return len(failures)
+
+    def _ask(self, ballot: Ballot) -> Asked:
+        """Ask for one verdict, with one repair; keep it. Runs in a thread."""
+        section, criteria = self._section, list(self._section.criteria)
+        question = self._mode.question(section.criteria, ballot.request, ballot.texts)
+        began = time.monotonic()
+        until = began + section.deadline_s
+        replies: list[Reply] = []
+        answer: Answer
+        requests = 0
+        try:
+            replies.append(self._client.ask(question.messages, until))
+            try:
+                answer = self._mode.read(replies[0].text, question, criteria)
+            except MalformedVerdictError as error:
+                again = repair_messages(question, replies[0].text[:2000], str(error))
+                replies.append(self._client.ask(again, until))
+                answer = self._mode.read(replies[1].text, question, criteria)
+        except NoReplyError as error:
+            answer, requests = str(error), error.requests
+        except MalformedVerdictError as error:
+            answer = f"no valid verdict, nor when asked again: {error}{replies[-1].hint}"
+        if self._cache and not isinstance(answer, str):
+            self._cache.put(ballot.request, ballot.texts, answer)
+        requests += sum(reply.requests for reply in replies)
+        return Asked(answer, replies, requests, time.monotonic() - began, len(replies) > 1)
+
+
+def _main_reason(failures: Sequence[str]) -> str:
+    """Return why most of those failed that were asked; that the others were not asked is no reason."""
+    reasons = [reason for reason in failures if reason != _NOT_ASKED]
+    return Counter(reasons).most_common(1)[0][0] if reasons else "see the rollouts"

@@ -1,0 +1,183 @@
+"""The judge's settings, and what is wrong with them; never what may be a key, which a config must not hold."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import Field
+
+from steadyrl.core.sections import FolderText, PathText, RewardSettings
+from steadyrl.loop.rewards.judge.secrets import Secret, named_like_a_key
+
+_SHORTEST_KEY = 8  # characters; servers that check nothing take "x" or "none", which stand in many names
+
+
+class JudgeSettings(RewardSettings):
+    """The AI judge (see rewards/judge.md)."""
+
+    costly = True
+    confidential = True
+    free_on_resume = frozenset({"base_url", "key_env", "workers", "retries", "max_failed"})  # the server may move
+
+    mode: Literal["scalar", "pairwise", "group", "likelihood"] = Field(
+        "scalar",
+        description="'scalar' grades each rollout by the criteria. 'pairwise' compares two rollouts in both "
+        "orders. 'group' grades all rollouts of a problem in one request. 'likelihood' scores with a "
+        "local model and needs no server.",
+    )
+    base_url: str = Field(
+        "",
+        description="Address of an OpenAI-compatible chat endpoint, such as http://localhost:8000/v1. An address that "
+        "must stay secret stands in an environment variable: '$JUDGE_URL'.",
+    )
+    model: PathText = Field(
+        "", description="Name of the model at the endpoint. For 'likelihood': a Hugging Face model folder, or 'base'."
+    )
+    key_env: str = Field("", description="Name of the environment variable that holds the API key. Empty sends no key.")
+    criteria: dict[str, str] = Field(
+        default_factory=lambda: {
+            "correct": "it does what the request asks, in every case",
+            "clear": "a reader understands it at once",
+            "concise": "nothing in it could be left out",
+        },
+        description="What the judge looks for, by name. 'scalar' grades each criterion. 'pairwise' and 'group' "
+        "weigh them together.",
+    )
+    request: dict[str, Any] = Field(
+        default_factory=lambda: {"temperature": 0.0, "max_tokens": 512},
+        description="Additional fields of every request, as the endpoint defines them.",
+    )
+    gate: str = Field(
+        "",
+        description="Name of a reward of the task. Rollouts for which it is below 1 get 0 from the judge without "
+        "a request. Empty disables the gate.",
+    )
+    opponents: int = Field(
+        2,
+        ge=1,
+        le=64,
+        description="For 'pairwise': maximum number of comparisons that each rollout starts. It takes part in up "
+        "to twice as many.",
+    )
+    workers: int = Field(8, ge=1, le=256, description="Maximum number of requests at the same time.")
+    connect_s: float = Field(5.0, gt=0, le=600, description="Seconds to wait for a connection.")
+    read_s: float = Field(60.0, gt=0, le=3600, description="Seconds to wait for the next bytes of an answer.")
+    request_s: float = Field(90.0, gt=0, le=3600, description="Maximum seconds for one complete answer.")
+    deadline_s: float = Field(
+        240.0,
+        gt=0,
+        le=86400,
+        description="Maximum seconds for one verdict, including retries, waits and the repair request.",
+    )
+    retries: int = Field(
+        3, ge=0, le=20, description="Number of retries after status 429, status 5xx, or a broken connection."
+    )
+    max_failed: float = Field(
+        0.5, ge=0, lt=1, description="Share of verdicts that may fail within the window. A larger share stops the run."
+    )
+    window: int = Field(
+        10, ge=1, le=100, description="Number of recent scorings (one per step) over which max_failed is measured."
+    )
+    cache: FolderText = Field(
+        "runs/judge-cache",
+        description="Folder in which verdicts are cached by content. Runs can share it. Empty disables the cache.",
+    )
+    price_in: float = Field(0.0, ge=0, description="Price of a million input tokens, for the metric judge/cost.")
+    price_out: float = Field(0.0, ge=0, description="Price of a million output tokens.")
+    baseline: PathText = Field(
+        "",
+        description="For 'likelihood': a second model folder to compare with. Empty compares with the same model "
+        "without the request.",
+    )
+    nats: float = Field(
+        1.0, gt=0, description="For 'likelihood': log-likelihood ratio in nats per token at which the score is 0.73."
+    )
+
+
+def problems(settings: JudgeSettings) -> list[str]:
+    """Return what is wrong with the settings of a judge."""
+    defects = [*_address_problems(os.path.expandvars(settings.base_url)), *_key_problems(settings)]
+    if settings.key_env and not re.fullmatch(r"[A-Z_][A-Z0-9_]*", settings.key_env):
+        defects.append(
+            "rewards.judge.key_env: expected the name of an environment variable in capitals, such as OPENAI_API_KEY; "
+            "the key itself must not stand in a config"
+        )
+    reserved = {"model", "messages", "stream", "n", "api_key"} & set(settings.request)
+    if reserved:
+        defects.append(
+            f"rewards.judge.request: '{min(reserved)}' cannot be set here; expected fields such as temperature"
+        )
+    if not _is_json(settings.request):
+        defects.append("rewards.judge.request holds a date or a number that is not finite; expected what JSON can hold")
+    if not settings.criteria:
+        defects.append(
+            "rewards.judge.criteria is empty; expected at least one, as in correct = 'it does what is asked'"
+        )
+    if not settings.model:
+        defects.append("rewards.judge.model is empty; give the name of the model that judges")
+    if settings.mode != "likelihood" and not settings.base_url:
+        defects.append(
+            "rewards.judge.base_url is empty; give the address of a chat endpoint, such as http://localhost:8000/v1, "
+            "or set rewards.judge.mode = 'likelihood' for a judge that needs none"
+        )
+    return defects
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _key_problems(settings: JudgeSettings) -> list[str]:
+    """Say where a key stands, or what looks like one: settings are written into every run and shown on screens."""
+    advice = "export it in the environment variable that rewards.judge.key_env names, and remove it here"
+    defects = []
+    if any(named_like_a_key(settings.request)):
+        defects.append(f"rewards.judge.request has a field that is named like a key; {advice}")
+    key = os.environ.get(settings.key_env, "").strip()
+    secret = Secret(key if len(key) >= _SHORTEST_KEY else "")
+    for name in ("base_url", "model", "request", "criteria", "gate", "cache", "baseline"):
+        texts = list(_texts(getattr(settings, name)))
+        if any(secret.stands_in(text) for text in texts):
+            defects.append(f"rewards.judge.{name} holds a key; {advice}")
+    return defects
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield every text in a value, names included, however deep."""
+    if isinstance(value, str):
+        yield value
+    inner = (
+        [*value, *value.values()] if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else []
+    )
+    for part in inner:
+        yield from _texts(part)
+
+
+def _address_problems(address: str) -> list[str]:
+    if not address:
+        return []
+    expected = ["rewards.judge.base_url: expected an address such as http://localhost:8000/v1"]
+    if not address.isascii() or re.search(r"[\s\x00-\x1f\x7f]", address):
+        return expected  # urlsplit would drop some of it, and ask elsewhere than the text says
+    try:
+        url = urlsplit(address)
+        (url.hostname or "").encode("idna")  # a part of a name has at most 63 letters
+        if url.scheme not in ("http", "https") or not url.hostname or url.port == 0:
+            return expected
+    except ValueError:  # half an IPv6 address, or a port that is no number up to 65535
+        return expected
+    if url.username or url.password or url.query or url.fragment:
+        return [
+            "rewards.judge.base_url has a user, a password or a query in it, which would be written into every run; "
+            "expected the plain address, and the key in the environment variable that rewards.judge.key_env names"
+        ]
+    return []

@@ -1,0 +1,180 @@
+"""Reward functions written for TRL, called as TRL calls them.
+
+A function gets all completions of a step at once, by name: ``prompts``, ``completions``, ``completion_ids``,
+``trainer_state``, ``log_extra``, ``log_metric`` and every column of the data but the prompt, as lists. Where the data
+are conversations, prompts and completions are lists of messages. TRL's ``environments`` and reward models are not
+known here.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from steadyrl.core.errors import ConfigError, DataError
+from steadyrl.core.sections import FunctionSettings
+from steadyrl.core.types import Score
+from steadyrl.loop.rewards.attempts import NO_LIMITS, repeated, within
+from steadyrl.loop.rewards.functions import RAISED, BatchReward, Pairs, as_score, raised_reason
+from steadyrl.loop.rewards.waiting import is_async, wait_for
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class TrainerState:
+    """How far the training is; the two fields of transformers' TrainerState that rewards use.
+
+    Attributes:
+        global_step: Optimizer steps so far; 0 in held-out evaluations, which thereby use one function throughout.
+        max_steps: Optimizer steps of the whole run.
+    """
+
+    global_step: int
+    max_steps: int
+
+
+@dataclass(frozen=True)
+class Logged:
+    """What a function logs beside its rewards: values per completion, and numbers of the whole call."""
+
+    extra: dict[str, Sequence[Any]] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
+
+    def log_extra(self, column: str, values: Iterable[Any]) -> None:
+        """Keep a value for every completion; it becomes part of the note in rollouts/.
+
+        Raises:
+            TypeError: There are no values.
+        """
+        if not isinstance(values, Iterable):
+            raise TypeError(f"log_extra('{column}', {values!r}): expected a value for each completion")
+        self.extra[column] = list(values)
+
+    def log_metric(self, name: str, value: float) -> None:
+        """Keep a number of the call; it becomes the metric reward/<name> by its first completion.
+
+        Copies of it at the others would pass for a measurement of each, and reports would compare them in pairs.
+        """
+        self.metrics[name] = float(value)
+
+    def added_to(self, score: Score, row: int) -> Score:
+        """Return a score with what was logged for its completion."""
+        note = ", ".join(f"{column}: {values[row]}" for column, values in self.extra.items())
+        return replace(score, parts=score.parts if row else {**score.parts, **self.metrics}, note=note)
+
+
+def is_for_trl(function: Callable[..., Any]) -> bool:
+    """Return whether a function takes completions by name, or nothing but names."""
+    parameters = inspect.signature(function).parameters.values()
+    named = all(parameter.kind in (parameter.KEYWORD_ONLY, parameter.VAR_KEYWORD) for parameter in parameters)
+    return any(parameter.name == "completions" for parameter in parameters) or (bool(parameters) and named)
+
+
+def columns_for_trl(function: Callable[..., Any]) -> frozenset[str]:
+    """Return the columns of the data without which a function written for TRL cannot be called."""
+    parameters = inspect.signature(function).parameters.values()
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    needed = {p.name for p in parameters if p.kind in named and p.default is p.empty}
+    return frozenset(needed - _arguments([], Logged(), 0).keys())
+
+
+def from_trl(
+    name: str, function: Callable[..., Any], max_steps: int = 0, settings: FunctionSettings = NO_LIMITS
+) -> BatchReward:
+    """Lift a reward function written for TRL, asynchronous or not.
+
+    Columns that only some problems have are filled with None. A completion for which the function returns None is not
+    its business: the other rewards count alone, as in TRL.
+
+    Args:
+        name: Of the reward.
+        function: The function.
+        max_steps: Optimizer steps of the run.
+        settings: How long a call may take, and how often it is repeated.
+
+    Raises:
+        ConfigError: It needs what only TRL's environments give.
+    """
+    parameters = inspect.signature(function).parameters
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    if "environments" in parameters and parameters["environments"].default is inspect.Parameter.empty:
+        raise ConfigError(
+            f"the reward '{name}' takes the environments of TRL, which are not known here; expected a function of "
+            "completions and columns, or a task of several turns (see docs/tasks/browse.md)"
+        )
+
+    def reward(pairs: Pairs) -> list[Score]:
+        if not pairs:
+            return []
+        logged = Logged()
+
+        def call(some: Pairs) -> list[Any]:
+            nonlocal logged
+            logged = Logged()
+            arguments = _arguments(some, logged, max_steps)
+            if not takes_all:
+                arguments = {key: value for key, value in arguments.items() if key in parameters}
+            try:
+                return _called(function, arguments, settings.timeout_s)
+            except RAISED as error:  # the rollout boundary
+                return [error] * len(some)
+
+        values = repeated(name, call, pairs, settings.retries)
+        if values and isinstance(values[0], BaseException):
+            reason = raised_reason(name, values[0])
+            log.warning("%d rollouts unscored; %s", len(pairs), reason)
+            return [Score(None, unscored=reason) for _ in pairs]
+        for what, returned in {"returned": values, **logged.extra}.items():
+            if len(returned) != len(pairs):
+                verb = what if returned is values else f"logged as '{what}'"
+                count = "1 value" if len(returned) == 1 else f"{len(returned)} values"
+                raise DataError(
+                    f"the reward '{name}' {verb} {count} for {len(pairs)} completions; expected a list with one value "
+                    "for each, in their order"
+                )
+        return [as_score(name, logged.added_to(_score(name, value), row)) for row, value in enumerate(values)]
+
+    return reward
+
+
+def _called(function: Callable[..., Any], arguments: Mapping[str, Any], timeout_s: float) -> list[Any]:
+    if not is_async(function):
+        return within(timeout_s, lambda: _listed(function(**arguments)))  # type: ignore[no-any-return]  # a list
+    (returned,) = wait_for([function(**arguments)], timeout_s)
+    if isinstance(returned, BaseException):
+        raise returned
+    return _listed(returned)
+
+
+def _listed(returned: Any) -> list[Any]:
+    """Return what a function returned as a list; what has no order, or is a number, is one value."""
+    try:
+        values = iter([returned] if isinstance(returned, str | bytes | Mapping | Set) else returned)
+    except TypeError:  # a number, or an array without an axis
+        return [returned]
+    return list(values)
+
+
+def _arguments(pairs: Pairs, logged: Logged, max_steps: int) -> dict[str, Any]:
+    columns = sorted({key for problem, _ in pairs for key in problem.columns})
+    return {
+        **{key: [problem.columns.get(key) for problem, _ in pairs] for key in columns},
+        "prompts": [[dict(message) for message in problem.messages] or problem.prompt for problem, _ in pairs],
+        "completions": [
+            [{"role": "assistant", "content": rollout.text}] if problem.messages else rollout.text
+            for problem, rollout in pairs
+        ],
+        "completion_ids": [rollout.completion_ids.tolist() for _, rollout in pairs],
+        "trainer_state": TrainerState(max((rollout.policy_version for _, rollout in pairs), default=0), max_steps),
+        "log_extra": logged.log_extra,
+        "log_metric": logged.log_metric,
+    }
+
+
+def _score(name: str, value: object) -> Score:
+    score = as_score(name, value)
+    return replace(score, applies=False) if value is None else score

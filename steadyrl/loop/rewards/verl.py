@@ -1,0 +1,75 @@
+"""Reward functions written for verl: ``compute_score(data_source, solution_str, ground_truth, extra_info)``.
+
+The columns are those of verl's parquet files: ``data_source``, ``reward_model`` with the entry ``ground_truth``, and
+``extra_info``.
+"""
+
+from __future__ import annotations
+
+import inspect
+import numbers
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from steadyrl.core.errors import DataError
+from steadyrl.core.types import Problem, Rollout, Score
+from steadyrl.loop.rewards.functions import AnyRewardFn
+from steadyrl.loop.rewards.waiting import is_async
+
+
+def is_for_verl(function: Callable[..., Any]) -> bool:
+    """Return whether a function takes verl's ``solution_str``."""
+    return "solution_str" in inspect.signature(function).parameters
+
+
+def columns_for_verl(function: Callable[..., Any]) -> frozenset[str]:
+    """Return the columns of the data without which a function written for verl cannot be called."""
+    truth = inspect.signature(function).parameters.get("ground_truth")
+    return frozenset({"reward_model"} if truth and truth.default is truth.empty else ())
+
+
+def from_verl(name: str, function: Callable[..., Any]) -> AnyRewardFn:
+    """Return a verl function as a reward of one rollout, asynchronous where it is.
+
+    Of a dict the entry "score" counts; other numbers are logged as parts, and everything else in the note.
+    """
+    parameters = inspect.signature(function).parameters
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+
+    def arguments(problem: Problem, rollout: Rollout) -> dict[str, Any]:
+        available = {
+            "data_source": problem.columns.get("data_source"),
+            "solution_str": rollout.text,
+            "ground_truth": _ground_truth(problem),
+            "extra_info": problem.columns.get("extra_info"),
+        }
+        return available if takes_all else {key: value for key, value in available.items() if key in parameters}
+
+    def reward(problem: Problem, rollout: Rollout) -> Any:
+        return _scored(name, function(**arguments(problem, rollout)))
+
+    async def async_reward(problem: Problem, rollout: Rollout) -> Any:
+        return _scored(name, await function(**arguments(problem, rollout)))
+
+    return async_reward if is_async(function) else reward
+
+
+def _ground_truth(problem: Problem) -> Any:
+    graded = problem.columns.get("reward_model")
+    if not isinstance(graded, Mapping) or "ground_truth" not in graded:
+        raise DataError(
+            f"the problem '{problem.id}' has no column 'reward_model' with a 'ground_truth', which a reward written "
+            "for verl is given; add it to the data"
+        )
+    return graded["ground_truth"]
+
+
+def _scored(name: str, value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        return value
+    if "score" not in value:
+        raise DataError(f"the reward '{name}' returned the parts {', '.join(map(str, value))}; expected a 'score'")
+    other_parts = {key: part for key, part in value.items() if key != "score"}
+    parts = {key: float(part) for key, part in other_parts.items() if isinstance(part, numbers.Real)}
+    note = ", ".join(f"{key}: {part}" for key, part in other_parts.items() if key not in parts)
+    return Score(None if value["score"] is None else float(value["score"]), parts, note=note)

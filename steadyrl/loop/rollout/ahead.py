@@ -1,0 +1,110 @@
+"""Rollouts drawn ahead of the step that trains on them (``rollout.ahead``).
+
+Step s trains on what the policy of step s - ahead drew; the first steps train on what the first policy drew. Every step
+begins the rollouts of the step that lies ``ahead`` steps later, with the policy as it is then, so that the staleness is
+known beforehand and does not depend on how fast anything is. Where the sampler is a program of its own, it draws
+while this process trains; at the end of the step the two wait for each other. One step ahead is then all that can be
+gained in time; further ones only make rollouts older.
+
+Rollouts that wait are part of the state: a checkpoint holds them, so that a resumed run trains on the same ones. Those
+that are drawn when a process dies are drawn again from the checkpoint's policy, which began them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
+
+from steadyrl.core.counting.interrupts import at_once
+from steadyrl.core.errors import EngineError
+from steadyrl.core.metrics import Clock
+from steadyrl.core.protocols import Backend, Detached
+from steadyrl.core.types import Drawn, Group
+from steadyrl.loop.checkpoint import State
+from steadyrl.loop.curriculum.memory import Memory
+
+log = logging.getLogger(__name__)
+
+# Draws and scores the rollouts of ``state.step`` with the present policy: groups, the curriculum's memory, metrics.
+Draw = Callable[[State, Clock], tuple[list[Group], Memory, dict[str, float]]]
+
+
+@contextmanager
+def rollouts_of_step(state: State, ahead: int, draw: Draw, backend: Backend, clock: Clock) -> Iterator[Drawn]:
+    """Yield the rollouts that this step trains on, and have later ones drawn before or during it.
+
+    The state takes in what was drawn when the step is over. If the step fails, it stays as it was.
+
+    Args:
+        state: The state before the step; afterwards its rollouts in flight are those of the steps to come.
+        ahead: Steps between drawing and training, see ``rollout.ahead``.
+        draw: Draws and scores the rollouts of a step.
+        backend: Holds the policy.
+        clock: Books the time that the step spends on rollouts, or waits for them.
+    """
+    while len(state.in_flight) < ahead:  # before the first step, and after the sampler failed
+        place = _place(state)
+        _take_in(state, place, draw(place, clock))
+    place = _place(state)
+    with _sampler_apart(backend) if ahead else nullcontext(False) as apart:
+        if apart:
+            yield from _beside(state, place, ahead, draw, clock)
+            return
+    after = replace(state)
+    _take_in(after, place, draw(place, clock))
+    yield _due(after, ahead)
+    state.in_flight, state.curriculum, state.problems_drawn = (
+        after.in_flight[1:],
+        after.curriculum,
+        after.problems_drawn,
+    )
+
+
+def _sampler_apart(backend: Backend) -> AbstractContextManager[bool]:
+    return backend.sampler_apart() if isinstance(backend, Detached) else nullcontext(False)
+
+
+def _beside(state: State, place: State, ahead: int, draw: Draw, clock: Clock) -> Iterator[Drawn]:
+    """Yield the rollouts of this step, and have those of ``place`` drawn by another thread meanwhile."""
+    pool = ThreadPoolExecutor(1)
+    drawing = pool.submit(draw, place, Clock())
+    interrupted = False
+    try:
+        yield _due(state, ahead)
+        clock.lap("update")
+        state.in_flight = state.in_flight[1:]
+        try:
+            with at_once():  # a reward may hang
+                drawn = drawing.result()
+            _take_in(state, place, drawn)
+        except EngineError as error:  # the next step draws them first, and ends the run if it cannot
+            log.warning("the rollouts of step %d were not drawn beside the update: %s", place.step, error)
+        clock.lap("rollout")
+    except KeyboardInterrupt:  # it does not wait for what is drawn, which a resume draws again
+        interrupted = True
+        raise
+    finally:
+        pool.shutdown(wait=not interrupted)
+
+
+def _place(state: State) -> State:
+    """Return the state with which the next rollouts are drawn: as it is, but for the step that they are for."""
+    return replace(state, step=state.step + len(state.in_flight))
+
+
+def _take_in(state: State, place: State, collected: tuple[list[Group], Memory, dict[str, float]]) -> None:
+    groups, memory, numbers = collected
+    state.in_flight = [*state.in_flight, Drawn(place.updates, tuple(groups), numbers)]
+    state.curriculum = memory.plain()
+    state.problems_drawn += len(groups)
+
+
+def _due(state: State, ahead: int) -> Drawn:
+    """Return the rollouts of this step, with how stale they are."""
+    drawn = state.in_flight[0]
+    if not ahead:
+        return drawn
+    return replace(drawn, numbers={**drawn.numbers, "staleness": float(state.updates - drawn.version)})

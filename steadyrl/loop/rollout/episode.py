@@ -1,0 +1,225 @@
+"""Episodes of several turns: their environment, what is known of one under way, and what of it a rollout keeps.
+
+The ids that the policy drew are kept as they are, and so are those of what the environment answered; nothing is encoded
+again. Only the policy's own tokens stand under the mask.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from steadyrl.core.errors import DataError
+from steadyrl.core.protocols import Backend, Bounded, Episode, Interactive, Task, Tokenizer
+from steadyrl.core.sections import RolloutSection
+from steadyrl.core.types import Group, Problem, Rollout, Sampling, StopReason
+
+CUT = " ..."  # tells the policy that an observation goes on
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Where problems answer back.
+
+    Attributes:
+        task: Makes the episodes.
+        turn_tokens: A turn of the policy, at most.
+        max_tokens: Prompt and turns together, at most; 0 for no limit.
+        observation_tokens: An observation, at most; 0 for no limit.
+        context: Tokens that the model's positions reach; 0 for no limit.
+        stop: Strings that end a turn.
+    """
+
+    task: Interactive
+    turn_tokens: int
+    max_tokens: int = 0
+    observation_tokens: int = 0
+    context: int = 0
+    stop: Sequence[str] = ()
+
+    @property
+    def max_open(self) -> int | None:
+        """Return how many episodes may be open at the same time, or None for no limit."""
+        return self.task.max_open if isinstance(self.task, Bounded) else None
+
+    def has_room(self, tokens: int) -> bool:
+        """Return whether one more turn fits behind so many tokens."""
+        return all(not limit or tokens + self.turn_tokens <= limit for limit in (self.max_tokens, self.context))
+
+
+def environment_of(
+    task: Task, sampling: Sampling, limits: RolloutSection, context: int | None = None
+) -> Environment | None:
+    """Return the environment of a task whose problems answer back, or None for one whose problems do not."""
+    if not isinstance(task, Interactive):
+        return None
+    return Environment(
+        task, sampling.max_new_tokens, limits.max_tokens, limits.observation_tokens, context or 0, sampling.stop
+    )
+
+
+def text_of(tokenizer: Tokenizer, ids: np.ndarray, stop: Sequence[str]) -> str:
+    """Return what the policy wrote as it was decoded, up to the string that stopped it; space around it stays.
+
+    This is the one text of a completion: rewards, judges, episodes and records all get it.
+    """
+    text = tokenizer.decode(ids)
+    return text[: min((place for place in map(text.find, stop) if place >= 0), default=None)]
+
+
+def context_of(backend: Backend) -> int | None:
+    """Return the number of tokens that the model's positions reach, or None where there is no limit."""
+    context = backend.describe().get("context")
+    return context if isinstance(context, int) else None
+
+
+def require_tokens(groups: Sequence[Group], environment: Environment | None) -> None:
+    """Refuse rollouts none of which holds a token of the policy: no backend can train on nothing.
+
+    Raises:
+        DataError: With the limit that left no room for a turn, where that is the reason.
+    """
+    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    if any(rollout.completion_mask.any() and rollout.trains for rollout in rollouts):
+        return
+    if not all(rollout.trains for rollout in rollouts):
+        raise DataError(
+            f"all {len(rollouts)} rollouts were cut off, and rewards.cut_off.mask leaves none of them to train on; "
+            "raise sampling.max_new_tokens, or set mask = false"
+        )
+    require_room(rollouts, environment)
+    raise DataError(
+        f"none of {len(rollouts)} rollouts holds a token of the policy, so that there is nothing to train on; see what "
+        "ended them (rollouts/ has their prompts)"
+    )
+
+
+def require_room(rollouts: Sequence[Rollout], environment: Environment | None) -> None:
+    """Refuse rollouts that all lack a turn, some of them because none fits behind the first observation.
+
+    Raises:
+        DataError: With the numbers of tokens, and what to set.
+    """
+    lengths = [len(r.prompt_ids) for r in rollouts if environment and not environment.has_room(len(r.prompt_ids))]
+    if not lengths or environment is None:
+        return
+    low, high = min(lengths), max(lengths)
+    if environment.context and low + environment.turn_tokens > environment.context:
+        raise DataError(
+            f"the model's positions reach {environment.context} tokens, which leaves no room for a turn: problem and "
+            f"first observation take {low} or more, and a turn may take sampling.max_new_tokens = "
+            f"{environment.turn_tokens}; set rollout.observation_tokens, or choose a model with a longer context"
+        )
+    raise DataError(
+        f"rollout.max_tokens = {environment.max_tokens} leaves no room for a turn: problem and first observation take "
+        f"{low if low == high else f'{low} to {high}'} tokens, and a turn may take sampling.max_new_tokens = "
+        f"{environment.turn_tokens}; set rollout.max_tokens to {high + environment.turn_tokens} or more (each further "
+        "turn and its observation need room too), or to 0 for no limit"
+    )
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A problem, and what the draws of one attempt at it depend on.
+
+    Attributes:
+        problem: The problem.
+        key: Numbers, the last of which tells attempts at one problem apart.
+    """
+
+    problem: Problem
+    key: tuple[int, ...]
+
+    def seed(self, *more: int) -> int:
+        """Return a seed of its own for this attempt and ``more``."""
+        return _seed((*self.key, *more))
+
+    def environment_seed(self) -> int:
+        """Return the environment's seed, equal for all attempts at the problem: they are compared with one another."""
+        return _seed(self.key[:-1])
+
+
+@dataclass
+class Playing:
+    """An episode under way.
+
+    Attributes:
+        attempt: What it is an attempt at.
+        episode: The environment's side of it.
+        prompt: [P] ids before the policy's first turn.
+        observation: The newest one.
+        ids, mask, logprobs, kept_ids: What followed the prompt, and what Rollout says of it.
+        turns: What the policy said.
+        observed: See ``seen`` of Rollout.
+        stop_reason: "length" where the last turn was cut, or room or turns ran out.
+        observations, observations_cut: See Rollout.
+        done: Whether it is over.
+        closed: Whether its environment was closed, or an attempt was made to close it.
+        broken: Why it has no reward, where its environment broke.
+        outcome: What it came to.
+    """
+
+    attempt: Attempt
+    episode: Episode
+    prompt: np.ndarray
+    observation: str = ""
+    ids: list[np.ndarray] = field(default_factory=list)
+    mask: list[np.ndarray] = field(default_factory=list)
+    logprobs: list[np.ndarray] = field(default_factory=list)
+    kept_ids: list[tuple[np.ndarray, ...]] = field(default_factory=list)
+    turns: list[str] = field(default_factory=list)
+    observed: list[str] = field(default_factory=list)
+    stop_reason: StopReason = "stop"
+    observations: int = 0
+    observations_cut: int = 0
+    done: bool = False
+    closed: bool = False
+    broken: str | None = None
+    outcome: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def context(self) -> np.ndarray:
+        """Return everything so far, [T] int32."""
+        return np.concatenate([self.prompt, *self.ids]).astype(np.int32)
+
+    def add(self, ids: np.ndarray, logprobs: np.ndarray | None, kept_ids: tuple[np.ndarray, ...] | None) -> None:
+        """Append the policy's tokens, or (without log-probs) the environment's."""
+        chosen = logprobs is not None
+        self.ids.append(ids)
+        self.mask.append(np.full(len(ids), chosen))
+        self.logprobs.append(logprobs if logprobs is not None else np.zeros(len(ids), np.float32))
+        self.kept_ids.append(kept_ids if kept_ids is not None else (np.zeros(0, np.int32),) * len(ids))
+
+
+def cut_observation(tokenizer: Tokenizer, text: str, limit: int) -> str:
+    """Return an observation that takes at most ``limit`` tokens: the whole of it, or its first ones and ' ...'.
+
+    The last line, which may ask for the turn, stays behind the mark. Both count; what of them would take more than half
+    of the limit is left out. What a chat template puts around an observation does not count. The text is cut and not
+    its ids, for templates are filled with text.
+
+    Args:
+        tokenizer: The policy's.
+        text: What the environment answered.
+        limit: > 0.
+    """
+    around = len(tokenizer.encode_turn("", True))
+
+    def takes(part: str) -> int:
+        return len(tokenizer.encode_turn(part, True)) - around
+
+    if takes(text) <= limit:
+        return text
+    before, _, last = text.rpartition("\n")
+    ends = (f"{CUT}\n{last}" if before else CUT, CUT, "")
+    end = next(end for end in ends if 2 * takes(end) <= limit)
+    kept_length = bisect.bisect_right(range(len(text)), limit, key=lambda length: takes(text[:length] + end)) - 1
+    return text[: max(0, kept_length)] + end
+
+
+def _seed(key: tuple[int, ...]) -> int:
+    return int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0])

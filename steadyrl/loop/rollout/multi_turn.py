@@ -1,0 +1,273 @@
+"""The episodes of a batch are played one turn at a time, so that the policy answers them together.
+
+All of them are open at once, unless the task bounds how many may be: then the next episode is opened as soon as one is
+over, so that the policy always answers as many as may be open. The bound changes no rollout, for what is drawn in an
+episode depends on its own attempt and turn alone.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import reprlib
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import numpy as np
+
+from steadyrl.core.counting.count import tell
+from steadyrl.core.counting.interrupts import at_once
+from steadyrl.core.errors import DataError, EpisodeError, SteadyError, exception_line
+from steadyrl.core.plugins import require_members
+from steadyrl.core.protocols import Backend, Episode, PrefixCaching, Tokenizer, Turn
+from steadyrl.core.types import Completion, Message, Problem, Rollout, Sampling
+from steadyrl.loop.rewards.functions import RAISED
+from steadyrl.loop.rollout.episode import Attempt, Environment, Playing, cut_observation, text_of
+
+log = logging.getLogger(__name__)
+
+_CLOSE_S = 5.0  # for all environments together, after an interrupt
+_ANSWER_S = 1.0  # until a signal is answered, at most
+# Does something to each of many.
+ForEach = Callable[[Callable[[Any], None], Sequence[Any]], None]
+# Episodes to what is said next in each; None where nobody knows what to say.
+Speak = Callable[[Sequence[Playing]], "list[Completion | None]"]
+
+
+def play_policy(
+    backend: Backend, environment: Environment, attempts: Sequence[Attempt], sampling: Sampling, policy_version: int
+) -> list[Rollout]:
+    """Play all attempts to their ends, every turn drawn from the policy.
+
+    Args:
+        backend: Holds the policy.
+        environment: Where they are played.
+        attempts: What is played.
+        sampling: How to draw a turn.
+        policy_version: Recorded on the rollouts.
+
+    Returns:
+        A rollout per attempt, in order; unscored where its environment broke.
+    """
+
+    def speak(playing: Sequence[Playing]) -> list[Completion | None]:
+        seeds = [play.attempt.seed(len(play.turns)) for play in playing]
+        return list(backend.generate([play.context for play in playing], sampling, seeds))
+
+    with backend.prefix_cache() if isinstance(backend, PrefixCaching) else nullcontext():
+        return _play(backend.tokenizer, environment, attempts, speak, policy_version, without=("expert",))
+
+
+def play_experts(tokenizer: Tokenizer, environment: Environment, attempts: Sequence[Attempt]) -> list[Rollout]:
+    """Play all attempts to their ends, every turn said by the environment's own expert; see ``play_policy``."""
+
+    def say(play: Playing) -> Completion | None:
+        text = play.episode.expert()
+        if text is None:
+            return None
+        ids = tokenizer.encode_answer(text, play.observation)
+        return Completion(ids, np.full(len(ids), np.nan, np.float32), "stop")
+
+    return _play(tokenizer, environment, attempts, lambda playing: [say(play) for play in playing], 0)
+
+
+def _play(
+    tokenizer: Tokenizer,
+    environment: Environment,
+    attempts: Sequence[Attempt],
+    speak: Speak,
+    policy_version: int,
+    without: Sequence[str] = (),
+) -> list[Rollout]:
+    most_open = environment.max_open or len(attempts)
+    playing: list[Playing] = []  # all that were opened, in the order of the attempts
+    live: list[Playing] = []
+    with _crew(environment.task.workers) as for_each:
+        try:
+            while True:
+                while len(live) < most_open and len(playing) < len(attempts):
+                    next_ones = attempts[len(playing) : len(playing) + most_open - len(live)]
+                    opened = [_begin(environment, attempt) for attempt in next_ones]
+                    if not playing:
+                        require_members("the task's episode", opened[0].episode, Episode, later=without)
+                    playing += opened
+                    for_each(lambda play: _open(tokenizer, environment, play), opened)
+                    live = _without_finished(for_each, [*live, *opened])
+                tell("episodes", len(playing) - len(live), len(attempts))
+                if not live:
+                    break
+                pairs = zip(live, speak(live), strict=True)
+                for_each(lambda pair: _take_turn(tokenizer, environment, *pair), list(pairs))
+                live = _without_finished(for_each, live)
+        finally:
+            for_each(_close, [play for play in playing if not play.closed])
+    return [_rollout(play, policy_version) for play in playing]
+
+
+def _begin(environment: Environment, attempt: Attempt) -> Playing:
+    try:
+        episode = environment.task.episode(attempt.problem, attempt.environment_seed())
+    except SteadyError:
+        raise
+    except RAISED as error:
+        raise DataError(
+            f"the task's method episode raised {exception_line(error)} for the problem '{attempt.problem.id}'; "
+            "what may fail for a single rollout belongs into the episode's method open"
+        ) from error
+    return Playing(attempt, episode, np.zeros(0, np.int32))
+
+
+def _without_finished(for_each: ForEach, live: Sequence[Playing]) -> list[Playing]:
+    """Close the episodes that are over, and return the others."""
+    for_each(_close, [play for play in live if play.done])
+    return [play for play in live if not play.done]
+
+
+def _open(tokenizer: Tokenizer, environment: Environment, play: Playing) -> None:
+    with _survived(play):
+        play.observation = _returned("open", play.episode.open(), str, "the first observation as text")
+    _fit_observation(tokenizer, environment, play)
+    play.observed.append(play.observation)
+    prompt = _first_prompt(play.attempt.problem, play.observation)
+    play.observation = prompt if isinstance(prompt, str) else prompt[-1]["content"]
+    play.prompt = tokenizer.encode_prompt(prompt)
+    if not environment.has_room(len(play.prompt)):
+        play.done, play.stop_reason = True, "length"
+
+
+def _first_prompt(problem: Problem, observation: str) -> str | Sequence[Message]:
+    """Return what the policy reads first: the problem, and the observation at the end of the user's last message."""
+    *before, last = problem.messages or ({"role": "user", "content": problem.prompt},)
+    if last["role"] == "user":
+        last = {**last, "content": "\n".join(filter(None, [last["content"], observation]))}
+    elif observation:
+        before, last = [*before, last], {"role": "user", "content": observation}
+    return [*before, last] if problem.messages else last["content"]
+
+
+def _take_turn(tokenizer: Tokenizer, environment: Environment, play: Playing, completion: Completion | None) -> None:
+    """Put what was said to the environment, and what it answered behind it."""
+    if completion is None:
+        play.done = True
+        return
+    play.add(completion.ids, completion.logprobs, completion.kept_ids)
+    play.turns.append(text_of(tokenizer, completion.ids, environment.stop))
+    play.stop_reason = completion.stop_reason
+    with _survived(play):
+        answer = _returned("step", play.episode.step(play.turns[-1]), Turn, "steadyrl.core.protocols.Turn")
+        observation = _returned("step", answer.observation, str, "an observation of text in Turn")
+        play.done, play.observation = (
+            _returned("step", answer.done, bool | np.bool_, "True or False in Turn"),
+            observation,
+        )
+    if play.done:
+        return
+    _fit_observation(tokenizer, environment, play)
+    play.observed.append(play.observation)
+    between = tokenizer.encode_turn(play.observation, bool(np.isin(completion.ids[-1:], tokenizer.end_ids).any()))
+    if len(play.turns) >= environment.task.max_turns or not environment.has_room(len(play.context) + len(between)):
+        play.done, play.stop_reason = True, "length"
+        return
+    play.add(between, None, None)
+
+
+def _fit_observation(tokenizer: Tokenizer, environment: Environment, play: Playing) -> None:
+    """Cut the newest observation to the environment's limit before it is encoded, and count it."""
+    if not environment.observation_tokens or not play.observation:
+        return
+    observation = play.observation
+    play.observation = cut_observation(tokenizer, observation, environment.observation_tokens)
+    play.observations += 1
+    play.observations_cut += play.observation != observation
+
+
+def _close(play: Playing) -> None:
+    play.closed = True  # an episode is closed once, even if that fails or is interrupted
+    with _survived(play):
+        outcome = _returned("close", play.episode.close(), Mapping, "a dict, which may be empty")
+        json.dumps(dict(outcome))  # it is written into rollouts/
+        play.outcome = outcome
+
+
+def _returned(method: str, value: Any, kind: Any, expected: str) -> Any:
+    if not isinstance(value, kind):
+        raise TypeError(f"{method} returned {reprlib.repr(value)} ({type(value).__name__}); expected {expected}")
+    return value
+
+
+@contextmanager
+def _survived(play: Playing) -> Iterator[None]:
+    """End an episode whose environment broke, and say why; the episodes beside it go on."""
+    try:
+        yield
+    except EpisodeError as error:
+        play.done, play.broken = True, play.broken or str(error)
+    except RAISED as error:  # the rollout boundary
+        reason = f"the episode of '{play.attempt.problem.id}' raised {exception_line(error)}"
+        log.warning("%s", reason)
+        play.done, play.broken = True, play.broken or reason
+
+
+@contextmanager
+def _crew(workers: int) -> Iterator[ForEach]:
+    """Yield a function that does something to each of many, ``workers`` of them at a time."""
+    pool = ThreadPoolExecutor(workers)
+
+    interrupted = False
+
+    def for_each(work: Callable[[Any], None], items: Sequence[Any]) -> None:
+        nonlocal interrupted
+        until = time.monotonic() + _CLOSE_S if interrupted else math.inf
+        waiting: set[Future[None]] = set()
+        try:
+            with at_once():  # an environment may hang
+                if workers == 1:
+                    for item in items:
+                        work(item)
+                    return
+                waiting = {pool.submit(work, item) for item in items}
+                while waiting:
+                    # A signal that comes just before a wait without end would be answered only behind it.
+                    ended, waiting = wait(waiting, min(_ANSWER_S, max(0.0, until - time.monotonic())))
+                    for future in ended:
+                        future.result()  # what a worker raised is raised here
+                    if waiting and time.monotonic() >= until:
+                        raise TimeoutError
+        except KeyboardInterrupt:
+            interrupted = True
+            raise
+        except TimeoutError:  # what hangs is not closed
+            log.warning("%d environments were not closed within %g s", len(items), _CLOSE_S)
+        finally:
+            for future in waiting:
+                future.cancel()
+
+    try:
+        yield for_each
+    finally:
+        pool.shutdown(wait=not interrupted, cancel_futures=True)
+
+
+def _rollout(play: Playing, policy_version: int) -> Rollout:
+    kept_ids = tuple(ids for part in play.kept_ids for ids in part)
+    return Rollout(
+        problem_id=play.attempt.problem.id,
+        prompt_ids=play.prompt,
+        completion_ids=np.concatenate([np.zeros(0, np.int32), *play.ids]).astype(np.int32),
+        completion_mask=np.concatenate([np.zeros(0, bool), *play.mask]),
+        sampling_logprobs=np.concatenate([np.zeros(0, np.float32), *play.logprobs]).astype(np.float32),
+        text="\n".join(play.turns),
+        stop_reason=play.stop_reason,
+        policy_version=policy_version,
+        kept_ids=kept_ids if any(len(ids) for ids in kept_ids) else None,
+        unscored=play.broken,
+        turns=tuple(play.turns),
+        seen=tuple(play.observed),
+        outcome=play.outcome,
+        observations=play.observations,
+        observations_cut=play.observations_cut,
+    )

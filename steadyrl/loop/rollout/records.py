@@ -1,0 +1,46 @@
+"""What the run directory keeps of rollouts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from steadyrl.core.types import Group, Rollout
+
+LONGEST_SEEN = 4000  # characters of what an environment showed at a turn
+
+
+def rollout_records(groups: Sequence[Group]) -> list[dict[str, Any]]:
+    """Return a line of rollouts/*.jsonl for every rollout."""
+    return [
+        {
+            "problem": rollout.problem_id,
+            "prompt": group.problem.prompt,
+            "completion": rollout.text,
+            "reward": rollout.reward,
+            "parts": dict(rollout.parts),
+            "unscored": rollout.unscored,
+            "note": rollout.note,
+            "stop_reason": rollout.stop_reason,
+            "policy_version": rollout.policy_version,
+            "tokens": rollout.length,
+            **({"messages": list(group.problem.messages)} if group.problem.messages else {}),
+            **(_episode(rollout) if rollout.turns else {}),
+        }
+        for group in groups
+        for rollout in group.rollouts
+    ]
+
+
+def _episode(rollout: Rollout) -> dict[str, Any]:
+    """Return what is kept of an episode of several turns."""
+    observed = [text[:LONGEST_SEEN] for text in rollout.seen]
+    return {"turns": rollout.turns, "seen": observed, "outcome": dict(rollout.outcome)}
+
+
+def choice_records(groups: Sequence[Group]) -> list[dict[str, Any]]:
+    """Return what curriculum.jsonl says of every problem of a step: why it was chosen, and what it earned."""
+    return [
+        {"problem": group.problem.id, "why": group.why, "rewards": [rollout.reward for rollout in group.rollouts]}
+        for group in groups
+    ]

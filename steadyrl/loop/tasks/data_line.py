@@ -1,0 +1,64 @@
+"""What is trained on and what judges: counts, where the problems come from, and how many prompts are on both sides."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from steadyrl.core.protocols import Interactive, Sourced, Task
+from steadyrl.core.types import Problem
+
+Counts = Mapping[str, Mapping[str, Any]]
+
+
+def data_counts(task: Task, train: Sequence[Problem], heldout: Sequence[Problem]) -> dict[str, dict[str, Any]]:
+    """Return what run.json says of the problems of each split, beside their digest.
+
+    Args:
+        task: Where they come from.
+        train: The problems that are trained on.
+        heldout: Those that judge: all of the task's, or the share that evaluations take.
+    """
+    sources = task.sources if isinstance(task, Sourced) else {}
+    counts: dict[str, dict[str, Any]] = {"train": {"problems": len(train)}, "heldout": {"problems": len(heldout)}}
+    for split, source in sources.items():
+        counts[split]["source"] = source
+    counts["heldout"] |= {"of": len(task.problems("heldout")), "trained_on_too": len(in_both(task, train, heldout))}
+    return counts
+
+
+def in_both(task: Task, train: Sequence[Problem], heldout: Sequence[Problem]) -> list[str]:
+    """Return the ids of held-out problems whose prompts are trained on too.
+
+    What an episode meets is not in its prompt: there it is the id that counts.
+    """
+    key_of = _id if isinstance(task, Interactive) else _prompt_text
+    trained = {key_of(problem) for problem in train}
+    return [problem.id for problem in heldout if key_of(problem) in trained]
+
+
+def data_line(data: Counts) -> str:
+    """Return one line of what ``data_counts`` counted, as run.json holds it; "" where it holds nothing of the kind."""
+    train, heldout = data.get("train", {}), data.get("heldout", {})
+    if not all(isinstance(split, Mapping) and type(split.get("problems")) is int for split in (train, heldout)):
+        return ""
+    line = f"trains on {train['problems']} problems{_from(train)}, "
+    count, total = heldout["problems"], heldout.get("of")
+    line += f"judged by {count}{f' of {total}' if total not in (count, None) else ''} held-out problems{_from(heldout)}"
+    if not count:
+        line = f"trains on {train['problems']} problems{_from(train)}, judged by none"
+    overlap = heldout.get("trained_on_too", 0)
+    return f"{line}; {overlap} of the held-out prompts are trained on too" if overlap else line
+
+
+def _from(split: Mapping[str, Any]) -> str:
+    return f" ({split['source']})" if split.get("source") else ""
+
+
+def _id(problem: Problem) -> str:
+    return problem.id
+
+
+def _prompt_text(problem: Problem) -> str:
+    return json.dumps(problem.messages) if problem.messages else problem.prompt

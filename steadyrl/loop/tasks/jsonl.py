@@ -1,0 +1,158 @@
+"""Reads users' files line by line and reports every defect with file and line; and chooses the held-out ids."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import itertools
+import zlib
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+from steadyrl.core.errors import DataError
+from steadyrl.core.rundir import parse_json
+
+_LONGEST_LINE = 1 << 26  # bytes
+_MOST_UNPACKED = 1 << 30  # bytes of a gzipped file: a few kilobytes of one can unpack to more than any memory holds
+_TABLES = {".csv", ".tsv"}
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the lines of a UTF-8 file that are not blank, without line ends, numbered from 1.
+
+    A file whose name ends in .gz is unpacked as it is read.
+
+    Raises:
+        DataError: While iterating, if the file is missing, unreadable, not UTF-8 or larger than any data set.
+    """
+    total, packed = 0, path.suffix == ".gz"
+    try:
+        with gzip.open(path, "rb") if packed else path.open("rb") as file:
+            for number in itertools.count(1):
+                line = file.readline(_LONGEST_LINE + 1)
+                if not line:
+                    return
+                total += len(line)
+                if len(line) > _LONGEST_LINE:
+                    raise DataError(
+                        f"{path}, line {number}: longer than {_LONGEST_LINE >> 20} MiB; expected one record"
+                    )
+                if packed and total > _MOST_UNPACKED:
+                    raise DataError(f"{path} unpacks to more than {_MOST_UNPACKED >> 20} MiB; unpack it to use it all")
+                try:
+                    # Some editors put a byte-order mark in front of the first line.
+                    text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+                except UnicodeDecodeError as error:
+                    raise DataError(
+                        f"{path}, line {number}: not valid UTF-8 at byte {error.start + 1} of the line; "
+                        "save the file as UTF-8"
+                    ) from error
+                if text.strip():
+                    yield number, text.rstrip("\r\n")
+    except FileNotFoundError as error:
+        raise DataError(f"there is no file {path}; check the path") from error
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DataError(f"{path} is no gzip file ({error}); download it again") from error
+    except OSError as error:
+        raise DataError(f"cannot read {path} ({error}); expected a readable file") from error
+
+
+def read_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the JSON object of every line that is not blank, with the line's number, counted from 1.
+
+    Raises:
+        DataError: While iterating, if the file cannot be read or a line is anything but one JSON object.
+    """
+    for number, line in read_lines(path):
+        try:
+            value = parse_json(line, parse_constant=refuse_constant)
+        except ValueError as error:
+            table = path.suffix in _TABLES
+            cause = "CSV is not read, JSON lines and parquet are" if table else "was the file cut off?"
+            raise DataError(
+                f"{path}, line {number}: not valid JSON ({error}); expected one object per line ({cause})"
+            ) from error
+        if not isinstance(value, dict):
+            raise DataError(f"{path}, line {number}: got {kind_of(value)}; expected a JSON object, as in {{...}}")
+        yield number, value
+
+
+def text_field(record: Mapping[str, Any], key: str, path: Path, number: int) -> str:
+    """Return a field of a line's object. It must exist and be text, and may be empty.
+
+    Raises:
+        DataError: It is missing, of another type, or contains half a surrogate pair, which UTF-8 cannot represent.
+    """
+    if key not in record:
+        raise DataError(f"{path}, line {number}: '{key}' is missing; the line has {', '.join(record) or 'no key'}")
+    return checked_text(record[key], f"{path}, line {number}: '{key}'")
+
+
+def checked_text(value: object, place: str) -> str:
+    """Return a value that must be text that UTF-8 can represent.
+
+    Args:
+        value: Of whatever type.
+        place: What an error calls it.
+
+    Raises:
+        DataError: It is of another type, or contains half a surrogate pair.
+    """
+    if not isinstance(value, str):
+        raise DataError(f"{place} is {kind_of(value)}; expected text in quotes")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"{place} is not valid Unicode at character {error.start + 1} (a lone surrogate); repair the text"
+        ) from error
+    return value
+
+
+def filled_field(record: Mapping[str, Any], key: str, path: Path, number: int) -> str:
+    """Return a field like ``text_field``, which must also contain more than white space.
+
+    Raises:
+        DataError: See ``text_field``; or it is empty.
+    """
+    value = text_field(record, key, path, number)
+    if not value.strip():
+        raise DataError(f"{path}, line {number}: '{key}' is empty; give it a text or remove the line")
+    return value
+
+
+def held_out_ids(ids: Collection[str], share: float, seed: int = 0) -> frozenset[str]:
+    """Choose the ids that are held out: those with the smallest hashes, which are the same on every machine.
+
+    The order of the ids does not matter. At least one is chosen, so that even a small file can be used for evaluation.
+
+    Args:
+        ids: Distinct.
+        share: (0, 1), how many of them.
+        seed: Another one gives another choice.
+    """
+    by_hash = sorted(ids, key=lambda id: hashlib.sha256(f"{id}/{seed}".encode()).digest())
+    return frozenset(by_hash[: max(1, round(share * len(by_hash)))])
+
+
+def refuse_constant(name: str) -> NoReturn:
+    """Refuse NaN and the infinities, which Python's parser takes for numbers."""
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def kind_of(value: object) -> str:
+    """Return what kind of JSON value something is, for an error."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "true or false"
+        case int() | float():
+            return "a number"
+        case str():
+            return "text"
+        case list():
+            return "a list"
+        case _:
+            return "an object"

@@ -1,0 +1,289 @@
+"""A file or folder of prompts as a task: JSON lines, parquet, CSV, or what ``datasets`` saved.
+
+    {"prompt": "What is 17 + 25?", "id": "sum-1", "answer": 42, "gold": "42"}
+    {"prompt": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is 17 + 25?"}]}
+
+A prompt is a text or a list of messages. ``id`` may be absent. The id is then derived from the prompt, so a prompt
+keeps its id and its side of the split when lines are added around it. Copies of a prompt are on one side, whatever
+their ids. ``gold`` may contain a known good answer. The names of the three columns are settings. Every column except
+the prompt reaches the rewards through ``Problem.columns``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from steadyrl.core.errors import DataError
+from steadyrl.core.protocols import PromptLimit, RewardFn
+from steadyrl.core.sections import PathText, Section
+from steadyrl.core.types import Message, Problem, conversation_text
+from steadyrl.loop.tasks.columns import require_plain, require_read
+from steadyrl.loop.tasks.data_files import DataFiles, find_data
+from steadyrl.loop.tasks.jsonl import checked_text, held_out_ids, kind_of
+from steadyrl.loop.tasks.rows import read_rows
+
+# 64 bits: among ten million files of a million prompts, fewer than one has a collision.
+_ID_DIGITS = 16
+# Roles of messages, as an error speaks of them.
+_ROLES = {
+    "system": "a system",
+    "developer": "a developer",
+    "user": "the user's",
+    "assistant": "an assistant's",
+    "tool": "a tool's",
+}
+
+
+class PromptsTask:
+    """Prompts of a file, read and checked when the task is made.
+
+    Attributes:
+        name: "prompts".
+        metric: The reward part that evaluations compare; "" means the weighted total.
+        prompt_limit: How long prompts may be.
+        sources: Where the problems of each split come from.
+    """
+
+    class Settings(Section):
+        """Settings of the prompts task."""
+
+        path: PathText = Field(
+            description="A file with a prompt per row (JSON lines, parquet, Arrow or CSV), a pattern of such files, or "
+            "a folder, whose splits are found as `datasets` finds them."
+        )
+        config: str = Field(
+            "", description="Configuration of the folder's data set, where it has several, such as 'main'."
+        )
+        split: str = Field(
+            "",
+            description="Split of the folder to train on. Empty takes 'train', or the only one that is neither "
+            "'validation' nor 'test'.",
+        )
+        heldout: PathText = Field(
+            "",
+            description="A second file or folder for evaluations, or the name of a split of the first. Empty takes the "
+            "first's split 'validation' or else 'test', and without these holds out a share of the training problems.",
+        )
+        heldout_share: float = Field(
+            0.2,
+            gt=0,
+            lt=1,
+            description="Share of the training problems that are held out if nothing else is there for evaluations.",
+        )
+        metric: str = Field("", description="Reward part that evaluations compare. Empty compares the weighted total.")
+        prompt_column: str = Field("prompt", description="Column of the prompt: a text, or a list of messages.")
+        id_column: str = Field("id", description="Column of the problem's id. It may be absent, and empty ignores it.")
+        gold_column: str = Field("gold", description="Column of a known good answer. It may be absent.")
+        ignore_columns: list[str] = Field(
+            [],
+            description="Columns that other trainers put into the prompt, such as 'tools' or 'images', and that go to "
+            "the rewards alone here. Otherwise a row with such a column is refused.",
+        )
+        prompt_tokens: int = Field(
+            0,
+            ge=0,
+            description="Maximum tokens per prompt, chat template included. 0 allows what the model's positions leave.",
+        )
+        long_prompts: Literal["refuse", "drop", "cut"] = Field(
+            "refuse",
+            description="What becomes of a longer prompt: 'refuse' ends the command, 'drop' leaves the problem out, "
+            "'cut' removes the beginning of its longest text, but never of a system message.",
+        )
+
+    name = "prompts"
+
+    def __init__(self, settings: Settings, seed: int = 0) -> None:
+        """Read the files.
+
+        Args:
+            settings: Which files.
+            seed: The run's seed. The split does not depend on it, so runs with different seeds are compared on the same
+                held-out problems.
+
+        Raises:
+            DataError: A file has a defect; the error names the first one by file and line.
+        """
+        self.metric = settings.metric
+        self.prompt_limit = PromptLimit(settings.prompt_tokens, settings.long_prompts)
+        self._gold = settings.gold_column
+        data = find_data(Path(settings.path), settings.config)
+        if settings.config and settings.config != data.configuration:
+            raise DataError(f"'{data.path}' has no configurations; remove task.args.config = '{settings.config}'")
+        split = data.to_train(settings.split)
+        judges, judged_by = _judges(data, split, settings)
+        source = data.named(split)
+        places: dict[str, str] = {}
+        rows = _rows(source, data.splits[split], settings, places)
+        if judges:
+            heldout = _rows(judged_by, judges, settings, places)
+            self._train, self._heldout = (tuple(row.problem for row in part) for part in (rows, heldout))
+        else:
+            smallest: dict[str, str] = {}  # id of the copies of a prompt; it decides for all of them
+            for row in rows:
+                smallest[row.prompt_id] = min(row.problem.id, smallest.get(row.prompt_id, row.problem.id))
+            if len(smallest) < 2:
+                raise DataError(f"{source} has one prompt; expected two or more, or task.args.heldout = another file")
+            held_out = held_out_ids(smallest.values(), settings.heldout_share)
+            self._train = tuple(row.problem for row in rows if smallest[row.prompt_id] not in held_out)
+            self._heldout = tuple(row.problem for row in rows if smallest[row.prompt_id] in held_out)
+        self.sources = {"train": source, "heldout": judged_by or "held out of them"}
+
+    def problems(self, split: Literal["train", "heldout"]) -> Sequence[Problem]:
+        """Return the problems of a split in the order of their file."""
+        return self._train if split == "train" else self._heldout
+
+    def rewards(self) -> Mapping[str, RewardFn]:
+        """Return no reward: the section [rewards] names the user's rewards by import path."""
+        return {}
+
+    def baselines(self) -> Mapping[str, Callable[[Problem], str]]:
+        """Return no baseline: the task does not know what the prompts ask for."""
+        return {}
+
+    def gold(self, problem: Problem) -> str | None:
+        """Return the known good answer, or None if a problem has none."""
+        gold = problem.columns.get(self._gold)
+        return None if gold is None else str(gold)  # a number is what the answer to it would be written as
+
+    def ask(self, text: str) -> Problem:
+        """Return the text as a new problem, behind the system message that all training problems share, if they do."""
+        systems = {problem.messages[:1] and _system(problem.messages[0]) for problem in self._train}
+        (system,) = systems if len(systems) == 1 else ("",)
+        if not system:
+            return Problem("asked", text)
+        messages = ({"role": "system", "content": system}, {"role": "user", "content": text})
+        return Problem("asked", text, messages=messages)
+
+    def show(self, answer: str) -> list[str]:
+        """Return nothing: the task does not know what an answer does."""
+        return []
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A problem, and the id of what its prompt says, which all copies of a prompt share."""
+
+    problem: Problem
+    prompt_id: str
+
+
+def _judges(data: DataFiles, trained: str, settings: PromptsTask.Settings) -> tuple[Sequence[Path], str]:
+    """Return the files of held-out problems and where they are; no files where a share of the others is held out."""
+    if not data.path.is_dir() or (settings.heldout and settings.heldout not in data.splits):
+        if not settings.heldout:
+            return (), ""
+        heldout_data = find_data(Path(settings.heldout), settings.config)
+        split = heldout_data.to_judge_alone()
+        return heldout_data.splits[split], heldout_data.named(split)
+    if settings.heldout == trained:
+        raise DataError(
+            f"task.args.heldout = '{trained}' is the split that trains; name another one, or leave it empty"
+        )
+    split = settings.heldout or data.to_judge(trained)
+    return (data.splits[split], data.named(split)) if split else ((), "")
+
+
+def _rows(source: str, files: Sequence[Path], settings: PromptsTask.Settings, places: dict[str, str]) -> list[_Row]:
+    """Read the files of a split; ``places`` collects the place of each id, over all files of the task."""
+    rows: list[_Row] = []
+    passed_over = {settings.prompt_column, settings.gold_column, settings.id_column, *settings.ignore_columns}
+    for place, record in read_rows(files):
+        prompt, messages = _prompt(record, settings.prompt_column, place)
+        texts = [message["content"] for message in messages] or [prompt]
+        require_read(record, texts, passed_over, place)
+        own = _own_id(record, settings.id_column, place)
+        prompt_id = _id_of(prompt, messages)
+        id = own or _numbered(prompt_id, places)
+        if id in places:
+            raise DataError(
+                f"{place}: the id '{id}' is at {places[id]} too; remove one, change its id, or set "
+                "task.args.id_column = '' for ids made of the prompts"
+            )
+        places[id] = place
+        if not isinstance(record.get(settings.gold_column), int | float | None):
+            checked_text(record[settings.gold_column], f"{place}: '{settings.gold_column}'")
+        columns = {key: value for key, value in record.items() if key != settings.prompt_column}
+        rows.append(_Row(Problem(id, prompt, columns, messages), prompt_id))
+    if not rows:
+        raise DataError(f"{source} has no prompt; expected one row with a '{settings.prompt_column}' per problem")
+    return rows
+
+
+def _own_id(record: Mapping[str, Any], column: str, place: str) -> str | None:
+    own = record.get(column)
+    if isinstance(own, int) and not isinstance(own, bool):
+        return str(own)
+    return None if own is None else _filled(own, f"{place}: '{column}'")
+
+
+def _prompt(record: Mapping[str, Any], column: str, place: str) -> tuple[str, tuple[Message, ...]]:
+    """Return the text of a row's prompt, and its messages if it is a conversation."""
+    if column not in record:
+        raise DataError(
+            f"{place}: '{column}' is missing; the row has {', '.join(record) or 'no column'}: name the prompt's column "
+            "in task.args.prompt_column"
+        )
+    value, where = record[column], f"{place}: '{column}'"
+    if isinstance(value, str):
+        return _filled(value, where), ()
+    if not isinstance(value, list):
+        raise DataError(f"{where} is {kind_of(value)}; expected text in quotes, or a list of messages")
+    messages = tuple(_message(message, where) for message in value)
+    last = messages[-1]["role"] if messages else ""
+    if last in ("", "assistant", "system"):
+        ends = f"ends with {_ROLES[last]} message" if last else "has no message"
+        raise DataError(f"{where} {ends}; expected the user's last, and a known answer in task.args.gold_column")
+    return _filled(conversation_text(messages), where), messages
+
+
+def _message(message: Any, where: str) -> Message:
+    if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+        raise DataError(
+            f"{where} holds {kind_of(message)} where a message is expected: an object with role and content"
+        )
+    if message["role"] not in _ROLES:
+        raise DataError(f"{where} holds the role '{message['role']:.40}'; expected one of {', '.join(_ROLES)}")
+    if message.get("tool_calls"):
+        raise DataError(f"{where} holds a call of a tool; expected messages of text alone")
+    require_plain(message, where)
+    content = message.get("content")
+    parts = content if isinstance(content, list) else []
+    for part in parts:
+        if not isinstance(part, Mapping) or part.get("type") != "text":
+            kind = part.get("type") if isinstance(part, Mapping) else kind_of(part)
+            raise DataError(f"{where} holds a message with a part of the type '{kind}'; expected text alone")
+    content_place = f"{where}: a message's content"
+    text = "".join(checked_text(part.get("text"), content_place) for part in parts) if parts else content
+    return {"role": message["role"], "content": checked_text(text, content_place)}
+
+
+def _filled(value: object, where: str) -> str:
+    text = checked_text(value, where)
+    if not text.strip():
+        raise DataError(f"{where} is empty; give it a text or remove the row")
+    return text
+
+
+def _system(message: Message) -> str:
+    return message["content"] if message["role"] == "system" else ""
+
+
+def _id_of(prompt: str, messages: Sequence[Message]) -> str:
+    text = json.dumps([[message["role"], message["content"]] for message in messages]) if messages else prompt
+    return hashlib.sha256(text.encode()).hexdigest()[:_ID_DIGITS]
+
+
+def _numbered(id: str, used_ids: Mapping[str, str]) -> str:
+    """Return an id for a prompt that may have been read before."""
+    copies, unique_id = 1, id
+    while unique_id in used_ids:
+        copies += 1
+        unique_id = f"{id}-{copies}"
+    return unique_id

@@ -1,0 +1,505 @@
+"""The loop: read ``one_step`` from top to bottom to see what a step is.
+
+curriculum -> rollouts -> rewards -> select -> batch -> score -> advantages -> updates -> metrics
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from steadyrl.core import metrics, plugins
+from steadyrl.core.config import Config, dump, in_steps
+from steadyrl.core.counting.count import tell
+from steadyrl.core.counting.interrupts import deferred
+from steadyrl.core.errors import ConfigError, DataError, DivergedError, require_posix, users_errors
+from steadyrl.core.protocols import Algorithm, Backend, Detached, Differentiable, Editable, PrefixCaching, Task
+from steadyrl.core.rundir import RunDir, append_line, write_lines, write_text
+from steadyrl.core.sections import UpdateSection
+from steadyrl.core.stats import holds_target, steps_to_hold
+from steadyrl.core.types import Batch, Group, Problem, Sampling
+from steadyrl.doctor.live import Change, Ends, LiveDoctor
+from steadyrl.doctor.readers.spelling import flat_settings
+from steadyrl.loop import checkpoint
+from steadyrl.loop import evaluate as evaluation
+from steadyrl.loop.autopilot.knobs import adjust
+from steadyrl.loop.autopilot.pilot import Autopilot, pilot_metrics
+from steadyrl.loop.checkpoint import Safeguard, State
+from steadyrl.loop.curriculum.choice import Curriculum, Request, require_choice
+from steadyrl.loop.curriculum.memory import Memory, recall
+from steadyrl.loop.rewards.combine import (
+    Term,
+    make_terms,
+    nothing_to_compare,
+    planned_updates,
+    require_columns,
+    require_scores,
+    score_groups,
+    term_metrics,
+)
+from steadyrl.loop.rewards.shares import reward_shares
+from steadyrl.loop.rollout.ahead import rollouts_of_step
+from steadyrl.loop.rollout.collect import collect, demonstrate, require_answers_fit
+from steadyrl.loop.rollout.episode import Environment, context_of, environment_of, require_tokens
+from steadyrl.loop.rollout.off_policy import correct, importance_metrics
+from steadyrl.loop.rollout.prompts import fit_splits
+from steadyrl.loop.rollout.records import choice_records, rollout_records
+from steadyrl.loop.rollout.token_records import TokenLook
+from steadyrl.maths.batch import limit_rewards, make_batch, only_trained, take_rows
+from steadyrl.maths.select import drop_equal_rewards
+
+log = logging.getLogger(__name__)
+
+_MOST_UNCOMPARED = 10  # steps in a row, as many as a judge's failures are counted over by default
+_MINIBATCH_KEY = 2**31 + 1  # the shuffles of minibatches never meet the seeds of rollouts
+
+
+@dataclass(frozen=True)
+class Session:
+    """Everything a run needs, built from its config; of each split also how many prompts were dropped or cut."""
+
+    config: Config
+    task: Task
+    terms: Sequence[Term]
+    algorithm: Algorithm
+    curriculum: Curriculum
+    backend: Backend
+    problems: Sequence[Problem]
+    heldout: Sequence[Problem]
+    sampling: Sampling
+    long_prompts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+    @property
+    def environment(self) -> Environment | None:
+        """Where the task's problems answer back; None where they do not."""
+        return environment_of(self.task, self.sampling, self.config.rollout, context_of(self.backend))
+
+
+@dataclass(frozen=True)
+class Watch:
+    """How a face follows a run.
+
+    Attributes:
+        phase: Called with a line when something longer begins.
+        note: Called with a line that is worth keeping, such as what the preflight said.
+        opened: Called with the run directory before the first step, also of a run that goes on.
+        steps: Entered around the steps, with their number; inside, ``stop`` is asked after each.
+        step: Called with every line of metrics.
+        finding: Called with what the doctor raises or clears while the run goes on.
+        action: Called with what the autopilot does or advises, as in actions.jsonl.
+        stop: Asked after every step; True ends the run with a checkpoint.
+    """
+
+    phase: Callable[[str], None] = field(default=lambda text: None)
+    note: Callable[[str], None] = field(default=lambda text: None)
+    opened: Callable[[RunDir], None] = field(default=lambda run: None)
+    steps: Callable[[int], AbstractContextManager[object]] = field(default=nullcontext)
+    step: Callable[[Mapping[str, Any]], None] = field(default=lambda record: None)
+    finding: Callable[[Change], None] = field(default=lambda change: None)
+    action: Callable[[Mapping[str, Any]], None] = field(default=lambda line: None)
+    stop: Callable[[], bool] = field(default=lambda: False)
+
+
+@users_errors()
+def open_session(config: Config) -> Session:
+    """Build task, rewards, algorithm and backend.
+
+    Raises:
+        SteadyError: Something in the config cannot be had.
+    """
+    require_posix("computing with a model")
+    task = plugins.open_task(config.task.name, config.task.args, config.run.seed)
+    plugins.require_members(f"the task '{config.task.name}'", task, Task, later=("ask", "show"))
+    algorithm = plugins.make("algorithm", config.algorithm.name, config.algorithm.args)
+    curriculum = plugins.make("curriculum", config.curriculum.name, config.curriculum.args)
+    problems, heldout = plugins.problems_of(task, "train"), plugins.problems_of(task, "heldout")
+    if not problems:
+        raise DataError(f"the task '{config.task.name}' has no training problems; check task.args")
+    for split in (problems, heldout):
+        plugins.require_ids(task, split)
+    config = in_steps(config, len(problems))
+    terms = make_terms(config.rewards, task, planned_updates(config))
+    require_columns(terms, "train", problems)
+    require_columns(terms, "heldout", heldout)
+    if algorithm.compares and config.rollout.samples_per_prompt < 2:
+        raise ConfigError(
+            f"algorithm.name = '{config.algorithm.name}' compares the rollouts of a problem with one another, and "
+            "rollout.samples_per_prompt is 1; set it to 2 or more (8 is usual)"
+        )
+    require_choice(curriculum, config, task, problems)
+    backend = plugins.make("backend", config.backend.name, config, algorithm)
+    offers = (Differentiable, Detached, PrefixCaching)
+    plugins.require_members(f"the backend '{config.backend.name}'", backend, Backend, offers)
+    evaluation.require_heldout(config, heldout)
+    sampling = Sampling(**config.sampling.model_dump())
+    heldout = evaluation.pick_heldout(heldout, config.evaluate.problems)
+    train_set, heldout_set = fit_splits(task, problems, heldout, backend, sampling)
+    if algorithm.source == "demonstrations":
+        require_answers_fit(backend, train_set.problems, task)
+    return Session(
+        config=in_steps(config, len(train_set.problems)),
+        task=task,
+        terms=terms,
+        algorithm=algorithm,
+        curriculum=curriculum,
+        backend=backend,
+        problems=tuple(train_set.problems),
+        heldout=tuple(heldout_set.problems),
+        sampling=sampling,
+        long_prompts={"train": train_set.counts(), "heldout": heldout_set.counts()},
+    )
+
+
+def train(session: Session, run: RunDir, attempt: int = 0, watch: Watch | None = None) -> str:
+    """Run from the newest checkpoint (or the start) to the end.
+
+    Args:
+        session: See ``open_session``.
+        run: An existing run directory.
+        attempt: 0 at first, one more for every resume; written on every line of metrics.
+        watch: Follows and stops the run.
+
+    Returns:
+        "finished", or "interrupted" where ``watch.stop`` said so.
+    """
+    watch = watch or Watch()
+    checkpoint.finish_writing(run, session.config.run.keep_checkpoints)
+    state = checkpoint.load(run, session.backend) or State(algorithm=dict(session.algorithm.state))
+    if session.heldout:
+        _evaluate_before(session, run, state, watch)
+    with watch.steps(session.config.run.steps):
+        if not run_steps(session, run, state, attempt, watch):
+            return "interrupted"
+    if session.heldout:
+        _evaluate_after(session, run, state, watch)
+    return "finished"
+
+
+def run_steps(session: Session, run: RunDir, state: State, attempt: int, watch: Watch) -> bool:
+    """Make all remaining steps; return False if the watch stopped the run first."""
+    guard = Safeguard(run, session.backend, session.config.run.keep_checkpoints, watch.note)
+    with guard.saving():
+        return _remaining_steps(session, run, state, attempt, watch, guard)
+
+
+def _remaining_steps(session: Session, run: RunDir, state: State, attempt: int, watch: Watch, guard: Safeguard) -> bool:
+    config = session.config
+    doctor = _doctor(session, run, state.step)
+    pilot = Autopilot(config, run, session.backend, watch.action)
+    rewards = {row["step"]: row.get("reward/mean") for row in run.metrics()}
+    while state.step < config.run.steps and not ends_early(config, state, rewards):
+        pilot.secure(state)
+        guard.begin(state)
+        try:
+            look = _token_look(session, state)
+            groups, step_metrics = one_step(session, state, look, guard)
+        except DivergedError as error:
+            guard.take_back()
+            state = pilot.recover(state, error)
+            continue
+        line = metrics.StepMetrics()
+        line.add("the run", {"step": state.step - 1, "attempt": attempt, "time": time.time()})
+        line.add("the step", step_metrics)
+        record = line.values
+        guard.after_updates(state, record)
+        line.add("the evaluation", _evaluate_now(session, run, state, watch))
+        with deferred():
+            if look or record["step"] % config.run.rollouts_every == 0:
+                write_lines(run.rollouts_file(record["step"]), rollout_records(groups))
+            if look:
+                write_lines(run.tokens_file(record["step"]), look.records)
+            if any(group.why for group in groups):
+                choices = {"step": record["step"], "attempt": attempt, "choices": choice_records(groups)}
+                append_line(run.curriculum_file, choices)
+            append_line(run.metrics_file, record)
+            guard.written()
+        rewards[record["step"]] = record.get("reward/mean")
+        watch.step(record)
+        for change in doctor.add(record["step"], record) if doctor else ():
+            append_line(run.findings_file, change.record())
+            watch.finding(change)
+        guard.moved()  # the autopilot may go back to an earlier checkpoint
+        state = pilot.steer(state, record, doctor.fresh if doctor else None)
+        guard.begin(state)
+        last = state.step == config.run.steps or ends_early(config, state, rewards)
+        stopped = watch.stop() and not last
+        best = state.best is not None and state.best.step == state.step
+        if stopped or last or best or state.step % config.run.checkpoint_every == 0:
+            checkpoint.save(run, session.backend, state, config.run.keep_checkpoints)
+        if stopped:
+            return False
+    if state.step < config.run.steps and target_held(config, state.step, rewards):
+        watch.note(
+            f"stopping early after {state.step} steps: the smoothed reward has held run.target = "
+            f"{config.run.target:g} for {steps_to_hold(config.run.steps)} steps"
+        )
+    return True
+
+
+def ends_early(config: Config, state: State, rewards: Mapping[int, float | None]) -> bool:
+    """Say whether a run is over before its last step: out of patience, or at its target.
+
+    Args:
+        config: The run's.
+        state: After its newest step.
+        rewards: Mean rewards by step; those of steps that were taken back do not count.
+    """
+    return evaluation.out_of_patience(config.evaluate.patience, state) or target_held(config, state.step, rewards)
+
+
+def target_held(config: Config, done: int, rewards: Mapping[int, float | None]) -> bool:
+    """Say whether the reward has held ``run.target`` over the last of the steps that are done."""
+    known = [reward for step, reward in sorted(rewards.items()) if step < done and reward is not None]
+    return config.run.target is not None and holds_target(known, config.run.target, config.run.steps)
+
+
+def one_step(
+    session: Session, state: State, look: TokenLook | None = None, guard: Safeguard | None = None
+) -> tuple[list[Group], dict[str, float | None]]:
+    """Make one step: collect, score, train, measure; ``state`` moves on.
+
+    Args:
+        session: The run's.
+        state: Before the step, afterwards behind it; the weights are then those of the step.
+        look: Measures single tokens beside it.
+        guard: Follows the updates.
+
+    Returns:
+        All groups of the step, and its metrics.
+
+    Raises:
+        DataError: No rollout could be scored, or none holds a token to train on.
+        DivergedError: A gradient is not finite.
+    """
+    session = with_knobs(session, state)
+    config, backend, algorithm, step = session.config, session.backend, session.algorithm, state.step
+    clock = metrics.Clock()
+    with rollouts_of_step(state, config.rollout.ahead, partial(gather, session), backend, clock) as drawn:
+        groups = list(drawn.groups)
+        require_scores(groups)
+        if algorithm.compares:
+            _note_uncompared(groups, state)
+        training = algorithm.select(groups)
+        if not training:
+            raise DataError(f"step {step}: the algorithm kept none of {len(groups)} groups to train on; see rollouts/")
+        require_tokens(training, session.environment)
+        batch = limit_rewards(make_batch(training, backend.tokenizer.pad_id), config.update.reward_limit)
+        batch = replace(batch, old=backend.score(batch, session.sampling, algorithm.needs))
+        batch = algorithm.prepare(batch, state.algorithm)
+        clock.lap("score")
+        if look:
+            look.before(batch)
+        rate = config.update.rate(step, config.run.steps) if step >= algorithm.value_warmup else 0.0
+        generator = np.random.default_rng([config.run.seed, _MINIBATCH_KEY, step])
+        corrected = correct(algorithm, batch, config.update.correction, state)
+        if guard:
+            guard.before_updates()
+        updates = update(replace(session, algorithm=corrected), batch, rate, generator, step, guard)
+        moved = pilot_metrics(backend, batch, session.sampling, config, state)
+        clock.lap("update")
+        if look:
+            look.after(training, groups)
+    step_metrics, seconds = metrics.StepMetrics(), clock.total()
+    step_metrics.add("the rollouts", metrics.summarise(groups, batch, drawn.version == state.updates))
+    step_metrics.add("the rewards", {**term_metrics(session.terms), **reward_shares(groups, session.terms)})
+    step_metrics.add("the choice of problems", drawn.numbers)
+    step_metrics.add("the correction", importance_metrics(batch))
+    step_metrics.add("the updates", updates)
+    step_metrics.add("the algorithm", {f"algorithm/{name}": value for name, value in state.algorithm.items()})
+    step_metrics.add("the autopilot", moved)
+    step_metrics.add("the clock", clock.times())
+    speed = step_metrics.values["tokens/sampled"] / seconds if seconds else None  # a clock may stand still
+    data_epoch = state.problems_drawn / len(session.problems)
+    step_metrics.add("the loop", {"learning_rate": rate, "data_epoch": data_epoch, "tokens/per_second": speed})
+    state.step += 1
+    state.updates += int(updates["updates"])
+    state.algorithm = algorithm.adapt(state.algorithm, {k: v for k, v in step_metrics.values.items() if v is not None})
+    return groups, step_metrics.values
+
+
+def _note_uncompared(groups: Sequence[Group], state: State) -> None:
+    """Count the steps in a row without a group of two scored rollouts: the run may have a pause, and must not idle.
+
+    Raises:
+        DataError: There were too many of them.
+    """
+    why = nothing_to_compare(groups)
+    state.steps_uncompared = state.steps_uncompared + 1 if why else 0
+    if state.steps_uncompared >= _MOST_UNCOMPARED:
+        raise DataError(
+            f"{why}. So it was in {_MOST_UNCOMPARED} steps in a row, and this algorithm learns from comparisons only; "
+            "fix the reward, and go on with `steadyrl train --resume`"
+        )
+    if why:
+        log.warning("step %d: %s; with nothing to compare, advantages are 0", state.step, why)
+
+
+def gather(session: Session, state: State, clock: metrics.Clock) -> tuple[list[Group], Memory, dict[str, float]]:
+    """Choose problems, answer and score them; in further rounds (``rollout.refill``) for groups that were all equal.
+
+    Returns:
+        The groups, what the curriculum knows now, and its metrics.
+    """
+    settings, seed, step = session.config.rollout, session.config.run.seed, state.step
+    mutate = session.task.mutate if isinstance(session.task, Editable) else None
+    groups: list[Group] = []
+    numbers: dict[str, float] = {}
+    memory = recall(state.curriculum)
+    missing, rounds = settings.prompts_per_step, 0
+    while missing > 0 and rounds <= settings.refill:
+        drawn = state.problems_drawn + len(groups)
+        choice = session.curriculum.choose(Request(session.problems, missing, drawn, step, seed, mutate), memory)
+        key = (seed, step, rounds) if rounds else (seed, step)
+        new_groups = _answer(session, choice.problems, key, state.updates)
+        clock.lap("rollout")
+        new_groups = score_groups(new_groups, session.terms)
+        clock.lap("reward")
+        why = dict(zip((problem.id for problem in choice.problems), choice.why, strict=True))
+        groups += [replace(group, why=why[group.problem.id]) for group in new_groups]
+        memory = session.curriculum.observe(choice.memory, new_groups, step)
+        if choice.entropy is not None:
+            numbers |= {"curriculum/entropy": choice.entropy, "curriculum/known": float(len(memory.seen))}
+        missing, rounds = settings.prompts_per_step - len(drop_equal_rewards(groups)), rounds + 1
+    if settings.refill:
+        numbers["curriculum/rounds"] = float(rounds)
+    return groups, memory, numbers
+
+
+def _answer(session: Session, problems: Sequence[Problem], key: tuple[int, ...], version: int) -> list[Group]:
+    if session.algorithm.source == "demonstrations":
+        return demonstrate(session.backend, problems, session.task, key, session.environment)
+    samples = session.config.rollout.samples_per_prompt
+    return collect(session.backend, problems, samples, session.sampling, key, version, session.environment)
+
+
+def with_knobs(session: Session, state: State) -> Session:
+    """Return the session as the autopilot has set its knobs; the same one where it has not."""
+    config = adjust(session.config, state.autopilot)
+    if config is session.config:
+        return session
+    algorithm = session.algorithm
+    if config.algorithm != session.config.algorithm:
+        algorithm = plugins.make("algorithm", config.algorithm.name, config.algorithm.args)
+    return replace(session, config=config, algorithm=algorithm, sampling=Sampling(**config.sampling.model_dump()))
+
+
+def update(
+    session: Session,
+    batch: Batch,
+    rate: float,
+    generator: np.random.Generator,
+    step: int,
+    guard: Safeguard | None = None,
+) -> dict[str, float]:
+    """Train on a batch: epochs of shuffled minibatches, one optimizer step each.
+
+    The epochs end early once an update's tokens are further than ``update.kl_old_limit`` from the old policy.
+
+    Returns:
+        Means over the updates by metric name; ``updates`` and ``epochs`` made.
+
+    Raises:
+        DivergedError: A gradient is not finite.
+    """
+    settings = session.config.update
+    algorithm = session.algorithm
+    batch, records = only_trained(batch), list[dict[str, float]]()
+    for epoch in range(settings.epochs):
+        parts = np.array_split(generator.permutation(len(batch.lengths)), settings.minibatches)
+        parts = [np.sort(rows) for rows in parts if batch.completion_mask[rows].any()]  # some are empty if few scored
+        for number, rows in enumerate(parts, start=1):
+            part = take_rows(batch, rows)
+            stats = algorithm.update(session.backend, part, algorithm, session.sampling, rate, settings.max_grad_norm)
+            means_now = {name: total / count for name, (total, count) in stats.items()}
+            if not math.isfinite(means_now["grad_norm"]):
+                raise DivergedError(
+                    f"step {step}, update {len(records)}: the gradient is not finite, and the update was not made; "
+                    "start a new run from the last checkpoint (model.path = its folder policy/) with a lower "
+                    "update.learning_rate"
+                )
+            records.append(means_now)
+            if guard:
+                guard.moved()
+            tell("updates", len(records), settings.epochs * len(parts))
+            if means_now.get("kl_old_k3", 0.0) > settings.kl_old_limit:
+                return _mean_updates(records, epoch + number / len(parts), settings)
+    return _mean_updates(records, settings.epochs, settings)
+
+
+def _mean_updates(records: Sequence[Mapping[str, float]], epochs: float, settings: UpdateSection) -> dict[str, float]:
+    names = sorted({name for record in records for name in record})
+    means = {name: float(np.mean([r[name] for r in records if name in r])) for name in names}
+    means["grad_clipped"] = float(np.mean([r["grad_norm"] > settings.max_grad_norm for r in records]))
+    return means | {"updates": float(len(records)), "epochs": float(epochs)}
+
+
+def _evaluate(session: Session) -> list[dict[str, Any]]:
+    return evaluation.evaluate(
+        session.backend,
+        session.heldout,
+        session.terms,
+        session.task.metric,
+        session.sampling,
+        session.config.run.seed,
+        session.environment,
+    )
+
+
+def _evaluate_before(session: Session, run: RunDir, state: State, watch: Watch) -> None:
+    """Evaluate the untrained policy and the model-free rules, unless an earlier attempt did."""
+    if state.step == 0 and not run.evaluation_file("before").is_file():
+        watch.phase(f"evaluating on {len(session.heldout)} held-out problems before training")
+        records = evaluation.require_metric(_evaluate(session), session.task.metric, session.terms)
+        write_lines(run.evaluation_file("before"), records)
+    rules = plugins.functions_of(session.task, "baselines")
+    if rules and not run.evaluation_file("baselines").is_file():
+        records = evaluation.evaluate_rules(rules, session.heldout, session.terms, session.task.metric)
+        write_lines(run.evaluation_file("baselines"), records)
+
+
+def _evaluate_now(session: Session, run: RunDir, state: State, watch: Watch) -> dict[str, float]:
+    """Evaluate the policy where it is due, and after the last step; the state then knows whether it is the best."""
+    every, step = session.config.evaluate.every, state.step
+    if not every or not session.heldout or (step % every and step < session.config.run.steps):
+        return {}
+    records = _evaluate(session)
+    write_lines(run.evaluation_file(f"{step:06d}"), records)
+    deploy = session.config.evaluate.deploy
+    latest = evaluation.follow_best(state, records, deploy)
+    if line := evaluation.said_of_best(state, latest, session.config.evaluate.patience):
+        watch.note(line)
+    return {f"heldout/{name}": value for name, value in evaluation.means(records, deploy).items()}
+
+
+def _evaluate_after(session: Session, run: RunDir, state: State, watch: Watch) -> None:
+    """Evaluate the trained policy, unless the evaluation after the last step did."""
+    last_file = run.evaluation_file(f"{state.step:06d}")
+    if session.config.evaluate.every and last_file.is_file():
+        write_text(run.evaluation_file("after"), last_file.read_text(encoding="utf-8"))
+        return
+    watch.phase(f"evaluating on {len(session.heldout)} held-out problems")
+    write_lines(run.evaluation_file("after"), _evaluate(session))
+
+
+def _token_look(session: Session, state: State) -> TokenLook | None:
+    """Return what measures single tokens of the next step, or None where none are recorded in it."""
+    every, sampling = session.config.run.token_details_every, with_knobs(session, state).sampling
+    return TokenLook(session.backend, sampling, session.algorithm.needs) if every and state.step % every == 0 else None
+
+
+def _doctor(session: Session, run: RunDir, step: int) -> LiveDoctor | None:
+    """Return the doctor that follows the run, with what is known from before ``step``; None where none is wanted."""
+    every = session.config.run.doctor_every
+    if not every:
+        return None
+    doctor = LiveDoctor(flat_settings(dump(session.config)), every, completions=Ends(run.rollouts_file(0).parent))
+    doctor.remember(row for row in run.metrics() if row["step"] < step)
+    return doctor

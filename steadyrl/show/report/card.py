@@ -1,0 +1,178 @@
+"""The model card of an exported policy: what it is, what it gained, how it was trained, how to prompt it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from steadyrl.core.config import resolve, reward_weights
+from steadyrl.core.rundir import RunDir, write_text
+from steadyrl.core.types import DECODINGS
+from steadyrl.doctor.causes import tree
+from steadyrl.doctor.examine import diagnose
+from steadyrl.show.report import markup
+from steadyrl.show.report.best import BIASED
+from steadyrl.show.report.evidence import Evaluation, Evidence, read_evaluation, read_evidence
+from steadyrl.show.report.figures import change, metric_values, part_names, part_values
+from steadyrl.show.report.settings import settings_rows
+from steadyrl.show.report.write import page
+
+LICENCES = ("LICENSE*", "LICENCE*", "NOTICE*", "COPYING*")
+_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+_LICENCE = re.compile(r"[\w.+-]+")  # as hub pages name them, such as apache-2.0
+_FRONT = re.compile(r"\A---\s*\n(.*?)\n---\s*$", re.DOTALL | re.MULTILINE)
+_LONGEST_README = 1 << 20  # characters that are read
+
+
+def write_card(path: Path, run: Path, exported: Mapping[str, Any]) -> None:
+    """Write the model card of a policy.
+
+    Args:
+        path: Of the page.
+        run: The run directory.
+        exported: What the exporter returned (see ``backends.torch.export``), the ``licence`` of the base model, the
+            ``step`` of the checkpoint, and whether it is the ``best`` by held-out score.
+    """
+    evidence, step = read_evidence(run), exported["step"]
+    view = _base(exported) | {
+        "name": evidence.info.get("id") or evidence.name,
+        "info": evidence.info,
+        "step": step,
+        "steps": len(evidence.metrics),
+        "chosen": BIASED if exported["best"] else None,
+        "changes": _changes(evidence, _evaluation(evidence, RunDir(run), step)),
+        "metric": evidence.info.get("metric") or "reward",
+        "doctor": _doctor(run),
+        "weights": _weights(evidence),
+        "settings": _settings(evidence),
+        "data": _data(evidence.info.get("data") or {}),
+        "packages": ", ".join(f"{name} {version}" for name, version in (evidence.info.get("packages") or {}).items()),
+    }
+    write_text(path, page("model_card.md.j2", view, markup.markdown))
+
+
+def write_joined_card(path: Path, runs: Sequence[Path], exported: Mapping[str, Any]) -> None:
+    """Write the model card of a policy that several runs were joined into.
+
+    Args:
+        path: Of the page.
+        runs: The run directories.
+        exported: See ``write_card``; ``joined`` has a record for each run with its ``step``.
+    """
+    members = []
+    for run, record in zip(runs, exported["joined"], strict=True):
+        evidence = read_evidence(run)
+        rows = _changes(evidence, _evaluation(evidence, RunDir(run), record["step"]))
+        main = [row for row in rows if row["name"] == (evidence.info.get("metric") or "reward")]
+        members.append(
+            {**record, "name": record["run"], "info": evidence.info, "changes": main, "doctor": _doctor(run)}
+        )
+    view = _base(exported) | {"name": exported["run"], "members": members}
+    write_text(path, page("joined_card.md.j2", view, markup.markdown))
+
+
+def _base(exported: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what every card says of the model that was trained from."""
+    return {
+        "exported": exported,
+        "base": _base_name(exported["base"]),
+        # Both have a form that needs no escapes.
+        "hub_name": Markup(exported["base"]) if _is_hub_name(exported) else None,
+        "licence": Markup(exported["licence"]) if exported["licence"] else None,
+    }
+
+
+def copy_licences(base_folder: str | None, folder: Path) -> str | None:
+    """Copy the licence texts of the base model, and return the licence that its own page names; None if it names none.
+
+    Args:
+        base_folder: Where the base model is; None if that is no folder here.
+        folder: The exported one.
+    """
+    if base_folder is None:
+        return None
+    base = Path(base_folder)
+    for pattern in LICENCES:
+        for file in base.glob(pattern):
+            if file.is_file():
+                shutil.copyfile(file, folder / file.name)
+    readme = base / "README.md"
+    if not readme.is_file():
+        return None
+    with readme.open(encoding="utf-8", errors="replace") as text:
+        front = _FRONT.match(text.read(_LONGEST_README))
+    named = re.search(r"^license:[ \t]*['\"]?([^'\"\n]*)", front.group(1), re.MULTILINE) if front else None
+    licence = named.group(1).strip() if named else ""
+    return licence if _LICENCE.fullmatch(licence) else None
+
+
+def _base_name(base: str) -> str:
+    """Return the base model as a reader knows it; of a folder that is its name, for its place means nothing to them."""
+    if base == "base":
+        return "the base model that ships with steadyrl"
+    return base if _HUB_NAME.fullmatch(base) and not Path(base).is_dir() else Path(base).name
+
+
+def _is_hub_name(exported: Mapping[str, Any]) -> bool:
+    return exported["base_folder"] is None and bool(_HUB_NAME.fullmatch(exported["base"]))
+
+
+def _evaluation(evidence: Evidence, run: RunDir, step: int) -> Evaluation:
+    """Return the held-out evaluation of a step; that after training is of the last one."""
+    file = run.evaluation_file(f"{step:06d}")
+    if file.is_file():
+        return read_evaluation(file)
+    return evidence.after if step == run.checkpoints()[-1] else Evaluation()
+
+
+def _changes(evidence: Evidence, after: Evaluation) -> list[dict[str, Any]]:
+    """Return the rows of before and after: the metric sampled and greedy, then every part."""
+    if not after.answers:
+        return []
+    metric = evidence.info.get("metric") or "reward"
+    rows = [
+        {"name": metric, "decoding": name}
+        | change(metric_values(evidence.before.of(name)), metric_values(after.of(name)))
+        for name in DECODINGS
+    ]
+    for part in part_names(evidence.before, after):
+        if part != metric:
+            values = partial(part_values, part=part)
+            comparison = change(*(values(answers.of(evidence.deploy)) for answers in (evidence.before, after)))
+            rows.append({"name": part, "decoding": evidence.deploy, **comparison})
+    return rows
+
+
+def _doctor(run: Path) -> dict[str, Any]:
+    """Return the doctor's verdict and its leading finding, if there is one."""
+    diagnosis = diagnose(run)[0]
+    placed = tree(diagnosis.findings)
+    return {"verdict": diagnosis.verdict, "leading": placed[0].finding if placed else None}
+
+
+def _weights(evidence: Evidence) -> list[tuple[str, float]]:
+    return sorted(reward_weights(resolve(evidence.settings)).items()) if evidence.settings else []
+
+
+def _settings(evidence: Evidence) -> dict[str, Any]:
+    """Return the settings as the report lists them; of files and folders the name alone, for a card travels."""
+    rows = settings_rows(evidence.settings)
+    changed = [(key, _without_place(used), default) for key, used, default in rows["changed"]]
+    return {"changed": changed, "own": [(key, _without_place(used)) for key, used in rows["own"]]}
+
+
+def _without_place(value: str) -> str:
+    return f'"{value[1:-1].rpartition("/")[2]}"' if value.startswith(('"/', '"~/')) else value
+
+
+def _data(data: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    """Return split, number of problems and digest of what the run was given."""
+    return [
+        (split, entry.get("problems"), entry.get("sha256")) for split, entry in data.items() if isinstance(entry, dict)
+    ]

@@ -1,0 +1,120 @@
+"""Curves of several runs on one page that works offline: hover, zoom, choose the metric and the runs.
+
+The page is drawn by uPlot, which is part of the package (web/static). All data is inside the page.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup
+
+from steadyrl.core.metrics import describe
+
+MOST_POINTS = 400  # of a curve; longer ones are means of neighbouring steps
+# Of all curves on a page, of six or seven characters each: the page of a study with sixty runs stays below a megabyte.
+ALL_POINTS = 100_000
+LEAST_POINTS = 20
+DIGITS = 3  # significant, of a number in the page
+# In the order of the founding documents' topics; what else was measured follows by name.
+FIRST = (
+    "reward/mean",
+    "kl_ref_k1_seq",
+    "algorithm/kl_coef",
+    "loss/value",
+    "value/explained_variance",
+    "loss/policy",
+    "clip_fraction",
+    "kl_old_k3",
+    "entropy",
+    "advantage/mean",
+    "advantage/std",
+    "completion/length",
+    "grad_norm",
+)
+_LEFT_OUT = (
+    "time/",
+    "tokens/",
+    "judge/",
+    "reward_share/",
+    "autopilot/",
+    "updates",
+    "epochs",
+    "data_epoch",
+)
+_ASSETS = Path(__file__).parent.parent / "web" / "static"
+
+Records = Sequence[Mapping[str, Any]]
+
+
+def script() -> Markup:
+    """Return uPlot and the page's own code, for a ``<script>``."""
+    here = Path(__file__).parent / "templates"
+    return Markup((_ASSETS / "uplot.min.js").read_text("utf-8") + (here / "curves.js").read_text("utf-8"))
+
+
+def style() -> Markup:
+    """Return uPlot's style sheet."""
+    return Markup((_ASSETS / "uplot.min.css").read_text("utf-8"))
+
+
+def curves(groups: Mapping[str, Sequence[Records]], shown: Sequence[str] = ()) -> Markup:
+    """Return the data of the page as JSON that cannot end its ``<script>``.
+
+    Args:
+        groups: The metrics of each run, by the name that the runs of a group share (seeds of an arm).
+        shown: Groups that are shown at first; empty for all.
+    """
+    measured = [(name, *_series(records)) for name, runs in groups.items() for records in runs if records]
+    most = max(LEAST_POINTS, min(MOST_POINTS, ALL_POINTS // max(1, sum(len(values) for *_, values in measured))))
+    runs = [{"group": name, **_drawn(steps, values, most)} for name, steps, values in measured]
+    names = {name for run in runs for name in run["values"]}
+    ordered = [name for name in FIRST if name in names] + sorted(names - set(FIRST))
+    metrics = []
+    for name in ordered:
+        metric = describe(name)
+        metrics.append(
+            {"name": name, "unit": metric.unit if metric else "", "meaning": metric.meaning if metric else ""}
+        )
+    data = {"groups": list(groups), "shown": list(shown or groups), "metrics": metrics, "runs": runs}
+    text = json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return Markup(text.replace("<", "\\u003c"))
+
+
+def thinned(steps: np.ndarray, values: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return at most so many points of a curve [S]: means of neighbouring steps that were measured."""
+    parts = np.array_split(np.arange(len(steps)), min(most, len(steps)))
+    finite = [part[np.isfinite(values[part])] for part in parts]
+    means = [float(values[part].mean()) if part.size else math.nan for part in finite]
+    return np.array([float(steps[part].mean()) for part in parts]), np.array(means)
+
+
+def _series(records: Records) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Return the steps of a run [S] and what it measured of each metric [S]; NaN where a step has none."""
+    steps = np.array([record["step"] for record in records], np.float64)
+    names = sorted({name for record in records for name in record} - {"step", "attempt", "time"})
+    measured = {}
+    for name in names:
+        if name.startswith(_LEFT_OUT):
+            continue
+        values = (record.get(name) for record in records)
+        series = np.array([v if isinstance(v, int | float) else math.nan for v in values], np.float64)
+        series[~np.isfinite(series)] = math.nan
+        if np.isfinite(series).any():
+            measured[name] = series
+    return steps, measured
+
+
+def _drawn(steps: np.ndarray, measured: Mapping[str, np.ndarray], most: int) -> dict[str, Any]:
+    # The curves of a run share their steps, so that the page can average over seeds: means, and not least and greatest.
+    shorter = {name: _plain(thinned(steps, series, most)[1]) for name, series in measured.items()}
+    return {"steps": _plain(thinned(steps, steps, most)[0]) if shorter else [], "values": shorter}
+
+
+def _plain(values: np.ndarray) -> list[float | None]:
+    return [float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None for value in values]

@@ -1,0 +1,168 @@
+"""Reads a run directory into the records of its report.
+
+Unknown stays unknown: a number that is missing, null or not finite is None in an answer and NaN in a series.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from steadyrl.core.errors import RunError
+from steadyrl.core.rundir import MOST_STEPS, RunDir, read_lines
+from steadyrl.core.types import Decoding
+from steadyrl.show.review.epochs import finite_number
+
+MOST_RECORDED = 60  # steps whose rollouts a report reads: a column each, in a picture of 400 pixels
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer of a policy or baseline to one problem.
+
+    Attributes:
+        text: The answer itself.
+        metric: The task's metric; None if it could not be measured.
+        parts: Every other measurement.
+        unscored: Why there is no reward; None if there is one.
+        note: The scorer's remark.
+        truncated: True if the token limit ended it.
+    """
+
+    text: str
+    metric: float | None
+    parts: Mapping[str, float]
+    unscored: str | None
+    note: str
+    truncated: bool
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One file of evaluations; empty if the run has not written it.
+
+    Attributes:
+        prompts: By problem id, in file order.
+        answers: By name ("sampled", "greedy", or a baseline's), then by problem id.
+    """
+
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    answers: Mapping[str, Mapping[str, Answer]] = field(default_factory=dict)
+
+    def of(self, name: str) -> Mapping[str, Answer]:
+        """Return the answers of a name, by problem id; empty if there are none."""
+        return self.answers.get(name, {})
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Everything that the report of a run uses.
+
+    Attributes:
+        name: Of the run directory.
+        info: run.json.
+        settings: Every setting of the run; empty if it recorded none.
+        deploy: The answers that the run is judged by.
+        metrics: One record per step.
+        actions: What the autopilot did or advised, in order.
+        findings: What the doctor raised and cleared while the run went on, in order.
+        recorded: The rewards of the recorded rollouts that have one, by step; of some steps where there are many.
+        before, after: The policy on the held-out problems.
+        baselines: Model-free answers to the same problems.
+        best: The policy of the best checkpoint on them; empty if none was chosen.
+    """
+
+    name: str
+    info: Mapping[str, Any]
+    settings: Mapping[str, Any]
+    deploy: Decoding
+    metrics: Sequence[Mapping[str, Any]]
+    actions: Sequence[Mapping[str, Any]]
+    findings: Sequence[Mapping[str, Any]]
+    recorded: Mapping[int, Sequence[float]]
+    before: Evaluation
+    after: Evaluation
+    baselines: Evaluation
+    best: Evaluation
+
+
+def read_evidence(path: Path | str) -> Evidence:
+    """Read a run directory.
+
+    Raises:
+        RunError: It is not a run directory, it has no steps yet, or a file in it is damaged.
+    """
+    run = RunDir.open(path)
+    metrics = run.metrics()
+    if not metrics:
+        raise RunError(f"the run '{path}' has no steps yet; write the report when its first step is done")
+    info = run.info()
+    step = best_step(info)
+    return Evidence(
+        name=run.path.resolve().name,
+        info=info,
+        settings=run.resolved() if run.resolved_file.is_file() else {},
+        deploy=run.deploy,
+        metrics=metrics,
+        actions=run.actions(),
+        findings=run.findings(),
+        recorded=_recorded_rewards(run, [record["step"] for record in metrics]),
+        before=read_evaluation(run.evaluation_file("before")),
+        after=read_evaluation(run.evaluation_file("after")),
+        baselines=read_evaluation(run.evaluation_file("baselines")),
+        best=read_evaluation(run.evaluation_file(f"{step:06d}")) if step is not None else Evaluation(),
+    )
+
+
+def _recorded_rewards(run: RunDir, steps: Sequence[int]) -> dict[int, list[float]]:
+    """Read the rewards of at most MOST_RECORDED steps, evenly spread from the first to the last that was recorded."""
+    there = [step for step in steps if run.rollouts_file(step).is_file()]
+    chosen = sorted({there[round(i)] for i in np.linspace(0, len(there) - 1, MOST_RECORDED)}) if there else []
+    rewards = {
+        step: [finite_number(line.get("reward")) for line in read_lines(run.rollouts_file(step))] for step in chosen
+    }
+    scored = {step: [reward for reward in found if reward is not None] for step, found in rewards.items()}
+    return {step: found for step, found in scored.items() if found}
+
+
+def best_step(info: Mapping[str, Any]) -> int | None:
+    """Return the step of the best checkpoint that run.json names; None if it names none."""
+    step = (info.get("best") or {}).get("step")
+    return step if type(step) is int and 0 <= step < MOST_STEPS else None
+
+
+def read_evaluation(path: Path) -> Evaluation:
+    """Read a file of evaluations; empty if it is not there.
+
+    Raises:
+        RunError: A line of it is no evaluation.
+    """
+    prompts: dict[str, str] = {}
+    answers: dict[str, dict[str, Answer]] = {}
+    for line in read_lines(path):
+        if "problem" not in line or not isinstance(line.get("answers"), dict):
+            raise RunError(f"'{path}' has a line without 'problem' or 'answers'; evaluate the run again")
+        if not all(isinstance(answer, dict) for answer in line["answers"].values()):
+            raise RunError(f"'{path}' has an answer that is no object; evaluate the run again")
+        problem = str(line["problem"])
+        prompts[problem] = str(line.get("prompt", ""))
+        for name, answer in line["answers"].items():
+            answers.setdefault(name, {})[problem] = _answer(answer)
+    return Evaluation(prompts, answers)
+
+
+def _answer(record: Mapping[str, Any]) -> Answer:
+    measured = record.get("parts")
+    parts = {part: finite_number(value) for part, value in measured.items()} if isinstance(measured, dict) else {}
+    return Answer(
+        text=str(record.get("text", "")),
+        metric=finite_number(record.get("metric")),
+        parts={part: value for part, value in parts.items() if value is not None},
+        unscored=record.get("unscored"),
+        note=str(record.get("note") or ""),
+        truncated=bool(record.get("truncated")),
+    )

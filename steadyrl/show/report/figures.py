@@ -1,0 +1,226 @@
+"""The summary of a run: what was measured, without a judgement.
+
+A problem that one of the evaluations could not score is left out of the comparison and counted. A metric that was
+never logged is None, never zero.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from steadyrl.core.stats import smoothed
+from steadyrl.core.types import DECODINGS, Decoding
+from steadyrl.lab.compare.verdict import Conclusion, conclude, judge
+from steadyrl.show.report.evidence import Answer, Evaluation, Evidence
+from steadyrl.show.report.markup import number
+from steadyrl.show.review.epochs import series
+
+ENTROPY_START_STEPS = 3  # the policy has hardly moved in them
+ENTROPY_END_STEPS = 10  # enough to average out single batches
+KL_NOISE_SE = 2.0  # standard errors below 0 that noise rarely explains: 2 % of the steps where the true KL is 0
+
+
+def metric_values(answers: Mapping[str, Answer]) -> dict[str, float]:
+    """Return the task's metric by problem, for the problems with a known one."""
+    return {problem: answer.metric for problem, answer in answers.items() if answer.metric is not None}
+
+
+def part_values(answers: Mapping[str, Answer], part: str) -> dict[str, float]:
+    """Return a part by problem, for the problems with a known one."""
+    return {problem: answer.parts[part] for problem, answer in answers.items() if part in answer.parts}
+
+
+def part_names(*evaluations: Evaluation) -> list[str]:
+    """Return every part that some answer has, sorted."""
+    every = [answer for e in evaluations for answers in e.answers.values() for answer in answers.values()]
+    return sorted({part for answer in every for part in answer.parts})
+
+
+def means(answers: Mapping[str, Answer]) -> dict[str, float | None]:
+    """Return the mean of the metric, as "metric", and of every part, each over the answers that have it."""
+    parts = sorted({part for answer in answers.values() for part in answer.parts})
+    part_means = {part: _mean(part_values(answers, part).values()) for part in parts}
+    return {**part_means, "metric": _mean(metric_values(answers).values())}
+
+
+def change(before: Mapping[str, float], after: Mapping[str, float] | None) -> dict[str, Any]:
+    """Compare a measurement on the problems for which both evaluations have it.
+
+    Args:
+        before: By problem id.
+        after: By problem id; None while there is no evaluation after training, then only ``before`` is filled.
+
+    Returns:
+        n, before, after, difference, interval (95 %, over problems), relative (difference / before), verdict and its
+        reason, as ``steadyrl compare`` decides; None for anything unknown.
+    """
+    shared = [problem for problem in before if after is None or problem in after]
+    comparison: dict[str, Any] = dict.fromkeys(
+        ("n", "before", "after", "difference", "interval", "relative", "verdict", "reason")
+    )
+    comparison["n"] = len(shared)
+    if after is not None:
+        comparison["verdict"] = "undecided"
+        comparison["reason"] = f"{len(shared)} problems were scored both times, and it takes two"
+    if not shared:
+        return comparison
+    first = [before[problem] for problem in shared]
+    comparison["before"] = float(np.mean(first))
+    if after is None:
+        return comparison
+    second = [after[problem] for problem in shared]
+    comparison["after"] = float(np.mean(second))
+    comparison["difference"] = float(np.mean(np.subtract(second, first)))
+    if comparison["before"] != 0:
+        comparison["relative"] = comparison["difference"] / comparison["before"]
+    if len(shared) > 1:  # an interval needs the spread of several problems
+        judged = judge([[value] for value in first], [[value] for value in second])
+        if judged.smallest is not None:  # else all answers of both have one value, and no spread
+            comparison["interval"] = [judged.change.low, judged.change.high]
+        comparison["verdict"], comparison["reason"] = judged.word, judged.reason
+    return comparison
+
+
+def summarise(evidence: Evidence, harmful: Sequence[str] = ()) -> dict[str, Any]:
+    """Return what summary.json holds: the paired comparison, the baselines, the health figures and the verdict.
+
+    Args:
+        evidence: Of the run.
+        harmful: The checks of the doctor that found harm in it.
+    """
+    before, after = evidence.before, evidence.after
+    finished = bool(after.answers)
+
+    def compare(decoding: str, values: Callable[[Mapping[str, Answer]], dict[str, float]]) -> dict[str, Any]:
+        return change(values(before.of(decoding)), values(after.of(decoding)) if finished else None)
+
+    deploy = evidence.deploy
+    by_decoding: dict[str, dict[str, Any]] = {decoding: compare(decoding, metric_values) for decoding in DECODINGS}
+    conclusion = concluded(by_decoding, deploy, {"the run": harmful})
+    parts = {part: compare(deploy, partial(part_values, part=part)) for part in part_names(before, after)}
+    return {
+        "run": evidence.info.get("id") or evidence.name,
+        "task": evidence.info.get("task"),
+        "metric": evidence.info.get("metric"),
+        "decoding": deploy,
+        **by_decoding[deploy],
+        **by_decoding,
+        "conclusion": conclusion and conclusion.sentence,
+        "parts": parts,
+        "baselines": {name: means(answers) for name, answers in evidence.baselines.answers.items()},
+        "health": _health(evidence),
+        "target": target_figures(evidence.metrics, evidence.settings.get("run", {}).get("target")),
+        "unscored": {
+            "before": _unscored(before.of(deploy)) if before.answers else None,
+            "after": _unscored(after.of(deploy)) if finished else None,
+        },
+    }
+
+
+def concluded(
+    by_decoding: Mapping[str, Mapping[str, Any]], deploy: Decoding, harms: Mapping[str, Sequence[str]]
+) -> Conclusion | None:
+    """Return what the answers as they will be used say, and what contradicts it.
+
+    Args:
+        by_decoding: The comparisons of ``change``.
+        deploy: Which of them counts.
+        harms: See ``verdict.conclude``.
+
+    Returns:
+        None while there is no evaluation after training.
+    """
+    if by_decoding[deploy]["verdict"] is None:
+        return None
+    return conclude({name: (c["verdict"], c["reason"]) for name, c in by_decoding.items()}, deploy, harms)
+
+
+def target_figures(metrics: Sequence[Mapping[str, Any]], target: float | None) -> dict[str, Any] | None:
+    """Return how near the smoothed reward came to ``run.target``; None for a run without one.
+
+    Returns:
+        target, step (the first at or above it, else None), best and best_step (the highest).
+    """
+    if target is None:
+        return None
+    rewards = series(metrics, "reward/mean")
+    steps, curve = np.flatnonzero(np.isfinite(rewards)), smoothed(rewards[np.isfinite(rewards)])
+    if not curve.size:
+        return {"target": target, "step": None, "best": None, "best_step": None}
+    numbers, at = [int(metrics[i]["step"]) for i in steps.tolist()], np.flatnonzero(curve >= target)
+    best = int(curve.argmax())
+    step = numbers[int(at[0])] if at.size else None
+    return {"target": target, "step": step, "best": float(curve[best]), "best_step": numbers[best]}
+
+
+def target_sentence(figures: Mapping[str, Any]) -> str:
+    """Return what ``target_figures`` says, in words."""
+    sentence, best = f"The reward's target (run.target) is {number(figures['target'])}", figures["best"]
+    if best is None:
+        return f"{sentence}; no reward is known yet."
+    if figures["step"] is not None:
+        return f"{sentence}: the smoothed reward reached it at step {figures['step']}; its highest is {number(best)}."
+    share = f", {best / figures['target']:.0%} of it" if figures["target"] > 0 else ""
+    return f"{sentence}, and was not reached: the smoothed reward is {number(best)} at most{share}, at step " + (
+        f"{figures['best_step']}."
+    )
+
+
+def _mean(values: Iterable[float]) -> float | None:
+    numbers = np.array(list(values), dtype=np.float64)
+    numbers = numbers[np.isfinite(numbers)]
+    return float(numbers.mean()) if numbers.size else None
+
+
+def _unscored(answers: Mapping[str, Answer]) -> int:
+    return sum(answer.metric is None for answer in answers.values())
+
+
+def _health(evidence: Evidence) -> dict[str, Any]:
+    entropy = series(evidence.metrics, "entropy")
+    entropy = entropy[np.isfinite(entropy)]
+    start, end = _ends(entropy)
+    return {
+        "parseable": _mean(part_values(evidence.after.of(evidence.deploy), "parseable").values()),
+        "entropy_start": start,
+        "entropy_end": end,
+        "entropy_ratio": end / start if start and end is not None else None,
+        **_kl_health(evidence.metrics),
+        "steps": len(evidence.metrics),
+        "unscored": _mean(series(evidence.metrics, "reward/unscored")),
+        "non_finite_steps": sum(_has_non_finite(record) for record in evidence.metrics),
+    }
+
+
+def _ends(entropy: np.ndarray) -> tuple[float | None, float | None]:
+    """Return the means of the first and of the last steps, which share none; None for fewer than two steps."""
+    first = min(ENTROPY_START_STEPS, len(entropy) // 2)
+    if first == 0:
+        return None, None
+    return _mean(entropy[:first]), _mean(entropy[first:][-ENTROPY_END_STEPS:])
+
+
+def _kl_health(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    kl, error = series(metrics, "kl_ref_k1_seq"), series(metrics, "kl_ref_k1_seq_se")
+    judged = np.isfinite(kl) & (np.nan_to_num(error) > 0)
+    in_se = kl[judged] / error[judged]
+    return {
+        "kl_ref_k1_seq_min": _least(kl),
+        "kl_ref_k1_seq_min_in_se": _least(in_se),
+        "kl_steps_below_minus_2se": int((in_se < -KL_NOISE_SE).sum()) if in_se.size else None,
+        "kl_ref_exact_seq_min": _least(series(metrics, "kl_ref_exact_seq")),
+    }
+
+
+def _least(values: np.ndarray) -> float | None:
+    finite = values[np.isfinite(values)]
+    return float(finite.min()) if finite.size else None
+
+
+def _has_non_finite(record: Mapping[str, Any]) -> bool:
+    return any(isinstance(value, float) and not math.isfinite(value) for value in record.values())

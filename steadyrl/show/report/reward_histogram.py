@@ -1,0 +1,125 @@
+"""The picture of a run's rewards: their range in each step, and how often each level occurs in the recorded rollouts.
+
+A mean hides whether all answers earn a little or a few earn all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from steadyrl.show.report import plots
+from steadyrl.show.report.plots import BLUE, SKY, Metrics, Panel
+from steadyrl.show.review.epochs import series
+
+Recorded = Mapping[int, Sequence[float]]
+
+LEVELS = 20  # of the reward, between the lowest and the highest of the run
+SHADES = 10  # of the colour: the pages hold a path for each
+LIGHTEST, DARKEST = "#D3E6F2", "#002B45"  # a level without any rollout stays white, so that a single one is seen
+RANGE_PANEL = Panel("Reward range", {"reward/mean": (BLUE, "mean")})
+
+
+def draw(metrics: Metrics, recorded: Recorded) -> tuple[str, bytes] | None:
+    """Draw the picture as SVG text and PNG bytes; None if neither panel has data.
+
+    Args:
+        metrics: One record per step.
+        recorded: The rewards of the recorded rollouts, by step.
+    """
+    has_range = _has_range(metrics)
+    panels = has_range + bool(recorded)
+    if not panels:
+        return None
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()  # a reader's own matplotlibrc must not change the pictures
+        with matplotlib.rc_context(plots.STYLE):
+            figure = Figure(figsize=(plots.WIDTH_INCHES, plots.ROW_INCHES))
+            places = list(figure.subplots(1, panels, squeeze=False).flat)
+            if has_range:
+                _draw_range(places[0], metrics)
+            if recorded:
+                _draw_histogram(places[-1], recorded)
+            if panels == 2:
+                low, high = (f(axes.get_ylim()[i] for axes in places) for i, f in enumerate((min, max)))
+                for axes in places:
+                    axes.set_ylim(low, high)
+            return plots.as_svg(figure), plots.as_png(figure)
+
+
+def sentences(metrics: Metrics, recorded: Recorded) -> list[str]:
+    """Return what the picture shows, and what is missing in it and why."""
+    lines = []
+    if _has_range(metrics):
+        lines.append("The range is that of all scored rollouts of a step.")
+    else:
+        lines.append("There is no range of the reward: reward/min and reward/max were not logged.")
+    if recorded:
+        lines.append(
+            f"The histogram is of the {len(recorded)} steps of {len(metrics)} whose rollouts were recorded "
+            "(run.rollouts_every) and read. The darker a level, the more of a step's rollouts earned it."
+        )
+    else:
+        lines.append(
+            "There is no histogram of the rewards: the run recorded no rollouts with a reward (run.rollouts_every)."
+        )
+    return lines
+
+
+def histogram(recorded: Recorded) -> tuple[np.ndarray, np.ndarray]:
+    """Count rewards by step and level.
+
+    Returns:
+        Shares of a step's rollouts [levels, steps], and the borders of the levels, [levels + 1].
+    """
+    every = np.concatenate([np.asarray(rewards, dtype=np.float64) for rewards in recorded.values()])
+    low, high = float(every.min()), float(every.max())
+    borders = np.linspace(low, high, LEVELS + 1) if high > low else np.array([low - 0.5, high + 0.5])
+    counts = [np.histogram(rewards, borders)[0] / len(rewards) for rewards in recorded.values()]
+    return np.array(counts).T, borders
+
+
+def borders(steps: Sequence[int]) -> np.ndarray:
+    """Return the borders of columns that reach halfway to their neighbours, [S + 1]."""
+    at = np.asarray(steps, dtype=np.float64)
+    if len(at) == 1:
+        return np.array([at[0] - 0.5, at[0] + 0.5])
+    middles = (at[:-1] + at[1:]) / 2
+    ends: np.ndarray = np.concatenate([[2 * at[0] - middles[0]], middles, [2 * at[-1] - middles[-1]]])
+    return ends
+
+
+def _has_range(metrics: Metrics) -> bool:
+    return bool(np.isfinite(series(metrics, "reward/min")).any())
+
+
+def _draw_range(axes: Axes, metrics: Metrics) -> None:
+    plots.draw_panel(axes, RANGE_PANEL, metrics)
+    steps = np.array([record["step"] for record in metrics])
+    # Of every step: a median over steps would hide the extremes, and they are what is shown.
+    low, high = (series(metrics, f"reward/{end}") for end in ("min", "max"))
+    axes.fill_between(
+        steps, low, high, facecolor=SKY, edgecolor=SKY, alpha=0.3, linewidth=0.8, label="lowest to highest", zorder=1
+    )
+    plots.legend(axes)
+
+
+def _draw_histogram(axes: Axes, recorded: Recorded) -> None:
+    shares, levels = histogram(recorded)
+    shades = LinearSegmentedColormap.from_list("shades", [LIGHTEST, BLUE, DARKEST], N=SHADES)
+    filled = np.ma.masked_equal(shares, 0.0)
+    mesh = axes.pcolormesh(borders(list(recorded)), levels, filled, cmap=shades, vmin=0.0, vmax=float(shares.max()))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 2.5, 5, 10]))
+    axes.set_title("Rewards by step")
+    axes.set_xlabel("step")
+    axes.set_ylabel("reward")
+    axes.grid(visible=False)
+    bar = axes.figure.colorbar(mesh, ax=axes, pad=0.02)
+    bar.set_label("share of rollouts")
+    bar.outline.set_visible(False)

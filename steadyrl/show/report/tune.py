@@ -1,0 +1,116 @@
+"""Writes a search as a page: the settings to use, and reward and stability against the rate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from steadyrl.core.rundir import read_json, write_text
+from steadyrl.lab.tune.tune import RATE, RESULT
+from steadyrl.show.report import markup, plots
+from steadyrl.show.report.study_pictures import drawing
+
+
+def write_tune(folder: Path) -> Path:
+    """Write tune.md and its picture from result.json, and return the page's path.
+
+    Raises:
+        RunError: The search has not ended.
+        AccessError: The folder cannot be written.
+    """
+    result = read_json(folder / RESULT)
+    write_text(folder / "tune.svg", draw(result))
+    write_text(folder / "tune.md", page(result))
+    return folder / "tune.md"
+
+
+def page(result: Mapping[str, Any]) -> str:
+    """Return the page as Markdown."""
+    other_settings = [name for name in result["settings"] if name != RATE]
+    lines = [
+        "# The rate that was found",
+        "",
+        "    steadyrl train CONFIG " + " ".join(f"{name}={value:.3g}" for name, value in result["settings"].items()),
+        "",
+        f"Held-out score {markup.number(result['score'])} over {len(result['scores'])} seeds, with "
+        f"{result['samples']:,} samples for the whole search. {_sure(result)}{_paused(result)}",
+        "",
+        "![Score, KL of a step and entropy against the rate](tune.svg)",
+        "",
+        "| rate | " + "".join(f"{name} | " for name in other_settings) + "score | steps | end | critical findings |",
+        "|--:|" + "--:|" * len(other_settings) + "--:|--:|---|---|",
+    ]
+    for trial in sorted(result["trials"], key=lambda trial: trial["settings"][RATE]):
+        values = "".join(f"{markup.number(trial['settings'].get(name))} | " for name in other_settings)
+        lines.append(
+            f"| {trial['settings'][RATE]:.2e} | {values}{markup.number(trial['score'])} | {trial['steps']} | "
+            f"{trial['state']} | {', '.join(trial['critical']) or '–'} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _sure(result: Mapping[str, Any]) -> str:
+    lead = result["lead"]
+    if lead is None or lead["low"] is None:
+        return "There is no interval: more seeds of the finalists are needed to say how sure it is."
+    bounds = markup.interval([lead["low"], lead["high"]])
+    if lead["low"] > 0:
+        return f"It is ahead of the second for certain: {markup.signed(lead['difference'])} {bounds} over seeds."
+    shown = f"{markup.signed(lead['difference'])} {bounds}"
+    return f"It is not certainly ahead of the second ({shown} over seeds): both will do."
+
+
+def _paused(result: Mapping[str, Any]) -> str:
+    if not result.get("paused"):
+        return ""
+    return (
+        f" Its run in the search was paused after {result['paused']} steps, in favour of a rate that ended lower: "
+        "watch the end of the first whole run."
+    )
+
+
+def draw(result: Mapping[str, Any]) -> str:
+    """Return the picture as SVG: scores above, the range test below, against the same rates."""
+    with drawing():
+        figure = Figure(figsize=(plots.WIDTH_INCHES, 5.6))
+        above, below = figure.subplots(2, 1, sharex=True)
+        kinds = (
+            ("finished", "o", plots.BLUE, "finished"),
+            ("pruned", "x", plots.GREY, "ended early"),
+        )
+        for state, mark, colour, label in kinds:
+            shown = [t for t in result["trials"] if t["state"] == state and t["score"] is not None]
+            x, y = [t["settings"][RATE] for t in shown], [t["score"] for t in shown]
+            if shown:
+                above.plot(x, y, mark, color=colour, label=label, zorder=3)
+        sick = [t for t in result["trials"] if t["critical"] and t["score"] is not None]
+        if sick:
+            x, y = [t["settings"][RATE] for t in sick], [t["score"] for t in sick]
+            above.plot(x, y, "o", color=plots.VERMILLION, fillstyle="none", markersize=11, label="critical finding")
+        above.axvline(result["settings"][RATE], color=plots.GREEN, linewidth=1.4, label="chosen")
+        above.set_title("Held-out score of the trials")
+        above.set_ylabel("score")
+        plots.legend(above)
+        points = [p for p in result["range"]["points"] if p["kl"]]
+        below.plot([p["rate"] for p in points], [p["kl"] for p in points], "o-", color=plots.BLUE, label="KL of a step")
+        below.axvline(result["range"]["centre"], color=plots.GREY, linestyle="--", linewidth=1.0, label="centre")
+        below.set_yscale("log")
+        below.set_xscale("log")
+        below.xaxis.set_major_formatter("{x:g}")
+        below.yaxis.set_major_formatter("{x:g}")
+        below.set_title("Range test")
+        below.set_xlabel("learning rate")
+        below.set_ylabel("nats/token")
+        share = below.twinx()
+        with_entropy = [p for p in points if p["entropy"] is not None and math.isfinite(p["entropy"])]
+        x, y = [p["rate"] for p in with_entropy], [p["entropy"] for p in with_entropy]
+        share.plot(x, y, "s-", color=plots.ORANGE, markersize=4, label="entropy, share of that before")
+        share.set_ylabel("share")
+        share.grid(visible=False)
+        handles = [*below.get_legend_handles_labels()[0], *share.get_legend_handles_labels()[0]]
+        below.legend(handles=handles, loc="lower right", bbox_to_anchor=(1.0, 1.005), ncols=3, borderaxespad=0.0)
+        return plots.as_svg(figure)

@@ -1,0 +1,290 @@
+"""Writes the report of a run: summary.json, pictures, report.md and report.html, from the run directory only.
+
+Both pages are made of the same figures in the same order. The same run directory gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from jinja2 import PackageLoader
+
+from steadyrl.core.errors import AccessError
+from steadyrl.core.rundir import RunDir, write_json, write_text
+from steadyrl.core.types import DECODINGS
+from steadyrl.doctor.causes import as_record
+from steadyrl.doctor.examine import Diagnosis, examine
+from steadyrl.doctor.names.identify import identify
+from steadyrl.doctor.readers.own import read as read_log
+from steadyrl.loop.rewards.form import FORM_ONLY
+from steadyrl.loop.tasks.data_line import data_line
+from steadyrl.show.report import markup, plots, reward_histogram
+from steadyrl.show.report.actions import action_rows
+from steadyrl.show.report.answers import form_rows, random_samples
+from steadyrl.show.report.best import best_figures, best_sentences
+from steadyrl.show.report.epochs import shown_epochs
+from steadyrl.show.report.evidence import Evidence, read_evidence
+from steadyrl.show.report.figures import means, metric_values, summarise, target_sentence
+from steadyrl.show.report.settings import settings_rows
+from steadyrl.show.review.checklist import checklist
+from steadyrl.show.review.epochs import epoch_table
+
+FIRST_COLUMNS = ("recall", "precision", "f1", "results")  # of the ranking, in the order search people expect
+
+
+def write_report(path: Path | str) -> Path:
+    """Write the report of a run into its ``report`` folder and return that folder.
+
+    A running or interrupted run gets a report of what there is so far. An earlier report is replaced.
+
+    Raises:
+        RunError: There is no run directory, it has no steps yet, or a file in it is damaged.
+        AccessError: The folder cannot be written.
+    """
+    evidence = read_evidence(path)
+    view = _view(path, evidence)
+    folder = RunDir(path).report_folder
+    write_json(folder / "summary.json", view["summary"])
+    pictures = plots.draw(evidence.metrics, _weights(evidence.settings), view["summary"]["metric"])
+    if rewards := reward_histogram.draw(evidence.metrics, evidence.recorded):
+        pictures["rewards"] = rewards
+    for name, (svg, png) in pictures.items():
+        write_text(folder / f"{name}.svg", svg)
+        _write_bytes(folder / f"{name}.png", png)
+    view["inline"] = {name: markup.inline_svg(svg, name) for name, (svg, _) in pictures.items()}
+    write_text(folder / "report.md", page("report.md.j2", view, markup.markdown))
+    write_text(folder / "report.html", page("report.html.j2", view, markup.clean))
+    return folder
+
+
+def report_view(path: Path | str) -> dict[str, Any]:
+    """Return what the template ``report_body.html.j2`` shows of a run, without pictures; nothing is written.
+
+    Raises:
+        RunError: There is no run directory, it has no steps yet, or a file in it is damaged.
+    """
+    return _view(path, read_evidence(path))
+
+
+def _view(path: Path | str, evidence: Evidence) -> dict[str, Any]:
+    diagnosis = examine(identify(read_log(Path(path))))
+    summary = {**summarise(evidence, diagnosis.harmful), "best": best_figures(evidence)}
+    summary |= {"epochs": _epochs(evidence, diagnosis), "doctor": _doctor(diagnosis)}
+    return {
+        "summary": summary,
+        "headline": headline(summary),
+        "notes": [
+            *([target_sentence(summary["target"])] if summary["target"] else []),
+            *best_sentences(summary, evidence.info),
+            *_notes(evidence, summary),
+        ],
+        "changes": _changes(summary),
+        "ranking": _ranking(evidence, summary),
+        "epochs": shown_epochs(summary["epochs"]),
+        "diagnosis": diagnosis,
+        "actions": action_rows(evidence.actions),
+        "captions": plots.captions(len(evidence.metrics)),
+        "reward_sentences": reward_histogram.sentences(evidence.metrics, evidence.recorded),
+        "absences": plots.absences(evidence.metrics),
+        "inline": {},
+        "forms": form_rows(evidence),
+        "samples": random_samples(evidence),
+        "settings": settings_rows(evidence.settings),
+        "facts": _facts(evidence),
+        "repeat": _repeat(evidence.info),
+        "repeatable": _repeatable(evidence.info.get("policy") or {}),
+    }
+
+
+def _doctor(diagnosis: Diagnosis) -> dict[str, Any]:
+    """Return what the doctor says of a run, as plain data."""
+    return {
+        "verdict": diagnosis.verdict,
+        "findings": [as_record(finding) for finding in diagnosis.findings],
+        "fine": [finding.check for finding in diagnosis.fine],
+        "unknown": {finding.check: finding.message for finding in diagnosis.unknown},
+    }
+
+
+def _epochs(evidence: Evidence, diagnosis: Diagnosis) -> dict[str, Any] | None:
+    """Return the epoch table of a run with its checklist, or None if it has none."""
+    table = epoch_table(evidence.metrics, diagnosis.findings, evidence.findings)
+    if table is None:
+        return None
+    return {**table, "checklist": [asdict(point) for point in checklist(table, evidence.metrics, diagnosis.findings)]}
+
+
+def _weights(settings: Mapping[str, Any]) -> dict[str, float]:
+    entries = settings.get("rewards", {}).items()
+    weights = {name: entry.get("weight") if isinstance(entry, Mapping) else entry for name, entry in entries}
+    return {name: weight for name, weight in weights.items() if isinstance(weight, int | float)}
+
+
+def _write_bytes(path: Path, content: bytes) -> None:
+    part = path.with_name(path.name + ".part")
+    try:
+        part.write_bytes(content)
+        part.replace(path)
+    except OSError as error:
+        raise AccessError(f"cannot write '{path}': {error.strerror}") from error
+
+
+def page(template: str, view: Mapping[str, Any], finalize: Callable[[Any], Any]) -> str:
+    """Return a template of this folder filled in.
+
+    Args:
+        template: Its file name.
+        view: What it names.
+        finalize: Makes every value safe for that kind of page: ``markup.markdown`` or ``markup.clean``.
+    """
+    loader, is_html = PackageLoader("steadyrl.show.report"), template.endswith(".html.j2")
+    return markup.environment(loader, finalize, is_html).get_template(template).render(view)
+
+
+def headline(summary: Mapping[str, Any]) -> str:
+    """Return the verdict in one sentence, with its numbers."""
+    what, n = f"held-out {summary['metric'] or 'metric'}", summary["n"]
+    if summary["before"] is None:
+        missing = "has not been measured" if summary["verdict"] is None else "could not be compared on any problem"
+        return f"{what} {missing}"
+    before = markup.number(summary["before"])
+    if summary["after"] is None:
+        return f"{what} {before} before training, n = {n}; there is no evaluation after training yet"
+    after, difference = markup.number(summary["after"]), markup.signed(summary["difference"])
+    bounds = "" if summary["interval"] is None else f" {markup.interval(summary['interval'])}"
+    return f"{what} {before} → {after}, {difference}{bounds}, n = {n}: {summary['conclusion']}"
+
+
+def _holes(steps: Sequence[int]) -> Iterator[str]:
+    """Say which steps up to the last have no record, for curves and counts of epochs are without them."""
+    missing = steps[-1] + 1 - len(steps)
+    if missing:
+        gaps = ((a + 1, b - 1) for a, b in pairwise([-1, *steps]) if b > a + 1)
+        ranges = [f"{first}" if first == last else f"{first} to {last}" for first, last in gaps]
+        shown = ", ".join(ranges[:5]) + (" and others" if len(ranges) > 5 else "")
+        yield (
+            f"metrics.jsonl has no record of {missing} of {steps[-1] + 1} steps ({shown}). "
+            "Curves, means and epochs are without them."
+        )
+
+
+def _notes(evidence: Evidence, summary: Mapping[str, Any]) -> list[str]:
+    """Return the notes that a reader needs before the tables."""
+    notes = []
+    status, error = evidence.info.get("status"), evidence.info.get("error")
+    if not evidence.after.answers:
+        notes.append(
+            f'The run\'s status is "{status or "unknown"}", and there is no evaluation after training: '
+            "this report shows what there is."
+        )
+    if error:
+        notes.append(f"The run ended with an error: {error}")
+    notes += _holes([record["step"] for record in evidence.metrics])
+    unscored = {when: count for when, count in summary["unscored"].items() if count}
+    if unscored:
+        counts = " and ".join(f"{count} {when} training" for when, count in unscored.items())
+        notes.append(f"Problems that could not be scored: {counts}. They are left out of the comparison.")
+    notes += _form_notes(evidence, summary)
+    alone = set(evidence.before.of(evidence.deploy)) ^ set(evidence.after.of(evidence.deploy))
+    if evidence.after.answers and alone:
+        notes.append(f"{len(alone)} problems are in only one of the two evaluations and are left out.")
+    return notes
+
+
+def _form_notes(evidence: Evidence, summary: Mapping[str, Any]) -> Iterator[str]:
+    """Say of each reward that looks at the form alone how much of the reward it was."""
+    weights = {
+        name: weight for name, weight in _weights(evidence.settings).items() if weight and name in summary["parts"]
+    }
+    for name in sorted(FORM_ONLY.intersection(weights)):
+        for when in ("after", "before"):
+            means = {part: summary["parts"][part][when] for part in weights}
+            if None not in means.values():
+                total = sum(weights[part] * mean for part, mean in means.items())
+                yield (
+                    f"The reward {name} looks at the written form alone. {when.capitalize()} training it was "
+                    f"{markup.number(weights[name] * means[name])} of the mean reward {markup.number(total)}; "
+                    f"{summary['metric'] or 'the metric'} was {markup.number(summary[when])}."
+                )
+                break
+
+
+def _changes(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the rows of the comparison: the metric twice, then every part."""
+    metric = summary["metric"] or "metric"
+    rows = [{"name": metric, "decoding": decoding, **summary[decoding]} for decoding in DECODINGS]
+    deploy = summary["decoding"]
+    parts = [{"name": part, "decoding": deploy, **comparison} for part, comparison in summary["parts"].items()]
+    return rows + [row for row in parts if row["name"] != metric]
+
+
+def _ranking(evidence: Evidence, summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the model beside the baselines, best first: part columns, and rows of means over their own answers."""
+    parts = {*summary["parts"], *(key for part_means in summary["baselines"].values() for key in part_means)}
+    parts -= {"metric", summary["metric"]}
+    columns = [name for name in FIRST_COLUMNS if name in parts] + sorted(parts - set(FIRST_COLUMNS))
+    rows = []
+    for when, evaluation in (("before", evidence.before), ("after", evidence.after)):
+        answers = evaluation.of(evidence.deploy)
+        if scored := metric_values(answers):
+            rows.append((f"this model, {when} training", True, len(scored), means(answers)))
+    for name, part_means in summary["baselines"].items():
+        rows.append((name, False, len(metric_values(evidence.baselines.of(name))), part_means))
+    rows.sort(key=_by_metric)
+    return {
+        "columns": columns,
+        "rows": [
+            {
+                "name": name,
+                "ours": ours,
+                "n": n,
+                "metric": part_means["metric"],
+                "parts": [part_means.get(c) for c in columns],
+            }
+            for name, ours, n, part_means in rows
+        ],
+    }
+
+
+def _by_metric(row: tuple[str, bool, int, Mapping[str, float | None]]) -> tuple[bool, float]:
+    value = row[3]["metric"]
+    return (value is None, 0.0 if value is None else -value)
+
+
+def _facts(evidence: Evidence) -> list[tuple[str, str]]:
+    info = evidence.info
+    plain = ("task", "algorithm", "parameters", "seed", "status", "started", "ended", "steadyrl", "python")
+    facts = [("steps", f"{len(evidence.metrics)}")]
+    facts += [("data", line)] if (line := data_line(info.get("data") or {})) else []
+    facts += [(key, f"{info[key]}") for key in plain if info.get(key) is not None]
+    for key in ("packages", "machine"):
+        entries = [f"{name} {value}" for name, value in (info.get(key) or {}).items() if value is not None]
+        if entries:
+            facts.append((key, ", ".join(entries)))
+    return facts
+
+
+def _repeat(info: Mapping[str, Any]) -> str:
+    command = info.get("command") or "steadyrl train <the run's config.toml>"
+    lines = [command if isinstance(command, str) else shlex.join(map(str, command))]
+    if info.get("commit"):
+        lines.insert(0, f"git checkout {info['commit']}")
+    return "\n".join([*lines, "steadyrl report <the new run directory>"])
+
+
+def _repeatable(policy: Mapping[str, Any]) -> str:
+    """Say whether another run of the same seed gives the same metrics."""
+    elsewhere = "On another machine rounding differs, and so do single completions. Compare means over several seeds."
+    if policy.get("deterministic") is False:
+        return (
+            f"On {policy.get('device')} the run was not deterministic: another run of the same seed, or of a "
+            "checkpoint, is rounded differently, and so its completions differ after some steps. "
+            f"backend.args.deterministic = true makes runs equal on one machine. {elsewhere}"
+        )
+    give = "give" if policy.get("deterministic") else "should give"
+    return f"The same code, packages, machine and seed {give} the same metrics, also after a resume. {elsewhere}"

@@ -1,0 +1,205 @@
+"""A run epoch by epoch: reward, loss, variance and time of each pass over the problems, from the metrics only.
+
+A step belongs to the pass that contains most of its problems. Changes and trends come with an interval. An arrow would
+claim a direction even if noise of the same size goes the other way in the next epoch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from steadyrl.core.stats import block_mean_slope, difference_of_means
+from steadyrl.core.types import Finding
+
+Records = Sequence[Mapping[str, Any]]
+
+MOST_ROWS = 14  # of the table; in longer runs a row is several epochs
+LEAST_EPOCHS = 2  # fewer are no series
+# Column of the table -> metric. Likelihoods have a column of their own: they replace the policy loss.
+MEANS = {
+    "reward": "reward/mean",
+    "loss": "loss/total",
+    "loss_policy": "loss/policy",
+    "loss_nll": "loss/nll",
+    "loss_reward_nll": "loss/reward_nll",
+    "loss_kl": "loss/kl",
+    "loss_value": "loss/value",
+    "best": "groups/best",
+    "grad_norm": "grad_norm",
+}
+SQUARES = {"variance": "reward/std", "within": "reward/std_within", "between": "groups/mean_std"}
+TRENDS = (
+    "reward",
+    "loss",
+    "loss_policy",
+    "loss_nll",
+    "loss_reward_nll",
+    "loss_kl",
+    "loss_value",
+    "variance",
+    "gap",
+    "grad_norm",
+)
+WORST = ("critical", "warning")
+
+
+@dataclass(frozen=True)
+class _Notice:
+    """A finding on the steps of a run.
+
+    Attributes:
+        check, severity: Of the finding.
+        steps: At which it shows or was raised.
+        end: The step after which it held no longer; None if it holds at the end.
+    """
+
+    check: str
+    severity: str
+    steps: tuple[float, ...]
+    end: float | None = None
+
+
+def epoch_table(
+    metrics: Records, findings: Sequence[Finding], live: Sequence[Mapping[str, Any]] = ()
+) -> dict[str, Any] | None:
+    """Return a run's epochs as plain data, or None if it has fewer than two or did not count them.
+
+    Args:
+        metrics: One record per step.
+        findings: What the doctor found in the run.
+        live: What it raised and cleared while the run went on, see ``RunDir.findings``.
+
+    Returns:
+        "rows" (a dict per epoch: name, first and last step, means by column, changes of the reward and of the loss with
+        their bounds, seconds, status, and the doctor's findings that begin or were raised there) and "trends" (column
+        -> change per epoch with its bounds). Unknown is None. The status is the worst severity of these findings,
+        "nothing new" if an earlier one still holds, and otherwise "fine".
+    """
+    parts = split(metrics)
+    if parts is None:
+        return None
+    notices = [*_found(findings, metrics[0]["step"]), *_raised(live)]
+    before = [None, *(records for _, records in parts[:-1])]
+    rows = [_row(name, records, last, notices) for (name, records), last in zip(parts, before, strict=True)]
+    passes = passes_at_end(metrics)
+    return {"rows": rows, "trends": {name: _trend(metrics, name, passes) for name in TRENDS}}
+
+
+def passes_at_end(metrics: Records) -> float:
+    """Return how many passes over its problems a run had made at its last step; NaN where it did not count."""
+    counted = series(metrics, "data_epoch")
+    return float(counted[-1]) if len(counted) else math.nan
+
+
+def split(metrics: Records) -> list[tuple[str, Records]] | None:
+    """Return the epochs of a run by name ("3", or "3-4" where a row is several) with their steps; None for too few."""
+    ends = series(metrics, "data_epoch")
+    if not len(ends) or not np.isfinite(ends).all() or ends[-1] < LEAST_EPOCHS:
+        return None
+    starts = np.concatenate([[0.0], ends[:-1]])
+    epochs = np.floor((starts + ends) / 2 + 1e-9).astype(int)  # from 0
+    width = -(-(int(epochs[-1]) + 1) // MOST_ROWS)
+    by_row: dict[int, list[Mapping[str, Any]]] = {}
+    for epoch, record in zip(epochs.tolist(), metrics, strict=True):
+        by_row.setdefault(epoch // width, []).append(record)
+    last = int(epochs[-1]) + 1
+    return [(_name(row * width + 1, min((row + 1) * width, last)), records) for row, records in by_row.items()]
+
+
+def values_of(metrics: Records, column: str) -> np.ndarray:
+    """Return a column of the table step by step, [S]; NaN if it was not measured."""
+    if column == "gap":
+        gap: np.ndarray = series(metrics, "groups/best") - series(metrics, "reward/mean")
+        return gap
+    if column in SQUARES:
+        variance: np.ndarray = series(metrics, SQUARES[column]) ** 2
+        return variance
+    return series(metrics, MEANS[column])
+
+
+def _name(first: int, last: int) -> str:
+    return f"{first}" if first == last else f"{first}-{last}"
+
+
+def _found(findings: Sequence[Finding], first: int) -> Iterator[_Notice]:
+    """Place what the doctor found at the end: at the step where it begins, or at the first if it holds throughout."""
+    for finding in findings:
+        if finding.severity in WORST:
+            yield _Notice(
+                finding.check, finding.severity, (first if finding.since_step is None else finding.since_step,)
+            )
+
+
+def _raised(live: Sequence[Mapping[str, Any]]) -> Iterator[_Notice]:
+    """Place what was raised while the run went on: where it was raised, and where it begins."""
+    for i, line in enumerate(live):
+        step, since = (finite_number(line.get(key)) for key in ("step", "since_step"))
+        if step is None or line.get("state") != "raised" or line.get("severity") not in WORST:
+            continue
+        name = (line.get("check"), line.get("cause"))
+        same = (later for later in live[i + 1 :] if (later.get("check"), later.get("cause")) == name)
+        end = next((finite_number(later.get("step")) for later in same if later.get("state") == "cleared"), None)
+        yield _Notice(str(name[0]), str(line["severity"]), (step,) if since is None else (since, step), end)
+
+
+def _row(name: str, records: Records, before: Records | None, notices: Sequence[_Notice]) -> dict[str, Any]:
+    first, last = records[0]["step"], records[-1]["step"]
+    new = [notice for notice in notices if any(first <= step <= last for step in notice.steps)]
+    old = any(min(n.steps) < first and (n.end is None or n.end >= first) for n in notices)
+    quiet = "nothing new" if old else "fine"
+    seconds = series(records, "time/step")
+    return {
+        "name": name,
+        "first": first,
+        "last": last,
+        "steps": len(records),
+        **{column: mean_of(values_of(records, column)) for column in (*MEANS, *SQUARES, "gap")},
+        "change": _change(before, records, "reward"),
+        "loss_change": _change(before, records, "loss"),
+        "seconds": float(seconds.sum()) if np.isfinite(seconds).all() else None,
+        "status": next((word for word in WORST if any(notice.severity == word for notice in new)), quiet),
+        "findings": list(dict.fromkeys(notice.check for notice in new)),
+    }
+
+
+def _change(before: Records | None, records: Records, column: str) -> list[float] | None:
+    if before is None:
+        return None
+    change = difference_of_means(values_of(before, column), values_of(records, column))
+    return None if change is None else list(change)
+
+
+def mean_of(values: np.ndarray) -> float | None:
+    """Return the mean of the finite values, or None if there are none."""
+    finite = values[np.isfinite(values)]
+    return float(finite.mean()) if finite.size else None
+
+
+def _trend(metrics: Records, column: str, passes: float) -> list[float] | None:
+    """Return the change of a column per epoch and the bounds of its 95 % interval."""
+    slope = block_mean_slope(values_of(metrics, column))
+    if slope is None:
+        return None
+    per_epoch = len(metrics) / passes
+    return [slope.per_step * per_epoch, slope.low * per_epoch, slope.high * per_epoch]
+
+
+def finite_number(value: Any) -> float | None:
+    """Return a finite number, or None for anything else, such as an integer that no float holds."""
+    if not isinstance(value, int | float):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:
+        return None
+
+
+def series(metrics: Sequence[Mapping[str, Any]], name: str) -> np.ndarray:
+    """Return a metric over the steps, [S] float64; NaN if it is missing, null or not finite."""
+    values = [finite_number(record.get(name)) for record in metrics]
+    return np.array([math.nan if value is None else value for value in values])

@@ -1,0 +1,308 @@
+"""The pages and their addresses. What is asked for is read from the folder's files anew; nothing is written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from threading import Lock
+from typing import Any
+from urllib.parse import unquote_plus
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from steadyrl.core.errors import RunError, SteadyError
+from steadyrl.core.rundir import RunDir
+from steadyrl.doctor.examine import Diagnosis
+from steadyrl.show.web.columns import Shelf
+from steadyrl.show.web.compare_page import compare_view, topics_of
+from steadyrl.show.web.diagnosis import MOST_PASTED, Diagnoses, diagnosis_view, log_curves, log_panels, log_pins
+from steadyrl.show.web.events import LOOK_ALL_S, LOOK_S, Followers
+from steadyrl.show.web.folder import Folder, Place
+from steadyrl.show.web.overview import rows
+from steadyrl.show.web.render import page
+from steadyrl.show.web.rollout_page import list_view, problem_view, rollout_view
+from steadyrl.show.web.rollouts import Rollouts
+from steadyrl.show.web.run_page import curves_json, head_view, live_view, run_view, stamp, what_happened
+from steadyrl.show.web.runs_page import runs_view
+from steadyrl.show.web.studies_page import studies_view, study_view
+
+STATIC = Path(__file__).parent / "static"
+SUFFIXES = (
+    ".json",
+    ".jsonl",
+    ".ndjson",
+    ".csv",
+    ".tsv",
+    ".log",
+    ".txt",
+    ".out",
+    ".wandb",
+    ".db",
+    ".gz",
+    ".md",
+    ".html",
+)
+MOST_REPORTED = 16 << 20  # bytes of metrics
+MOST_ASKED = 400  # metrics in one request
+MOST_FIELDS = 8  # of a form
+
+
+class Pages:
+    """Answers every address; functions without ``async`` run in threads, so a slow file stops no other page."""
+
+    def __init__(self, root: Path, ending: Callable[[], bool]):
+        self.folder = Folder(root)
+        self.shelf = Shelf()
+        self.followers = Followers(ending)
+        self.diagnoses = Diagnoses()
+        self.rollouts = Rollouts(self.folder)
+        self.reporting = Lock()  # a report reads a whole run into memory, so one is made at a time
+
+    def runs(self, request: Request) -> Response:
+        """Answer with the table of all runs, or with that alone for a page that is open."""
+        part = "part" in request.query_params
+        return page("_runs.html.j2" if part else "runs.html.j2", runs_view(self.folder, request.query_params))
+
+    def run(self, request: Request) -> Response:
+        """Answer with the first page of a run."""
+        place = self._run(request)
+        if place.kind == "run":
+            return page("run.html.j2", run_view(place, self.shelf, self.diagnoses))
+        several, chosen = self._log(request, place)
+        names = [self._name(diagnosis) for diagnosis in several]
+        return page(
+            "log.html.j2",
+            {
+                **head_view(place),
+                "problem": "",
+                "several": names if len(names) > 1 else [],
+                "chosen": chosen,
+                "diagnoses": [diagnosis_view(several[chosen])],
+                "topics": log_panels(several[chosen]),
+            },
+        )
+
+    def run_doctor(self, request: Request) -> Response:
+        """Answer with the diagnosis of a run or log."""
+        place = self._run(request)
+        view = {**head_view(place), "problem": "", "diagnoses": []}
+        try:
+            diagnoses = self.diagnoses.of(place)
+            view["diagnoses"] = [
+                {**diagnosis_view(diagnosis), "path": self._name(diagnosis)} for diagnosis in diagnoses
+            ]
+        except RunError as error:
+            view["problem"] = str(error)
+        return page("run_doctor.html.j2", view)
+
+    def report(self, request: Request) -> Response:
+        """Answer with the report of a run as it would be written now."""
+        place = self._own_run(request)
+        view: dict[str, Any] = {**head_view(place), "problem": ""}
+        path = RunDir(place.path).metrics_file
+        if path.is_file() and path.stat().st_size > MOST_REPORTED:
+            view["problem"] = f"The run is too long for a report while a page waits: steadyrl report {place.path}"
+            return page("run_report.html.j2", view)
+        from steadyrl.show.report.write import report_view  # matplotlib takes a second to load
+
+        try:
+            with self.reporting:
+                view |= report_view(place.path)
+        except RunError as error:
+            view["problem"] = str(error)
+        return page("run_report.html.j2", view)
+
+    def rollout_list(self, request: Request) -> Response:
+        """Answer with a step's rollouts."""
+        return page("rollouts.html.j2", list_view(self._own_run(request), self.rollouts, request.query_params))
+
+    def rollout(self, request: Request) -> Response:
+        """Answer with one rollout."""
+        step, number = (min(request.path_params[name], 10**12) for name in ("step", "number"))
+        colour = request.query_params.get("colour", "")
+        return page("rollout.html.j2", rollout_view(self._own_run(request), self.rollouts, step, number, colour))
+
+    def problem(self, request: Request) -> Response:
+        """Answer with the rollouts of one problem over the steps."""
+        problem = request.query_params.get("problem", "")
+        return page("problem.html.j2", problem_view(self._own_run(request), self.rollouts, problem))
+
+    def compare(self, request: Request) -> Response:
+        """Answer with the comparison of the runs in the address."""
+        ids = request.query_params.getlist("run")
+        return page("compare.html.j2", compare_view(self.folder, self.shelf, self.diagnoses, ids))
+
+    def studies(self, request: Request) -> Response:
+        """Answer with the table of all studies."""
+        return page("studies.html.j2", studies_view(self.folder))
+
+    def study(self, request: Request) -> Response:
+        """Answer with one study, or with the part of it that changes while it goes on."""
+        query, wanted = request.query_params, request.path_params["study_id"]
+        if "part" in query:
+            return page("_study.html.j2", study_view(self.folder, wanted, query.getlist("arm")))
+        view = study_view(self.folder, wanted, query.getlist("arm"))
+        topics = topics_of(view["shown"], self.shelf, self.diagnoses)
+        return page("study_page.html.j2", {**view, "topics": topics})
+
+    def doctor(self, request: Request) -> Response:
+        """Answer with the empty form for a log."""
+        return page("doctor.html.j2", {"section": "doctor", "pasted": "", "problem": "", "diagnoses": []})
+
+    async def diagnose(self, request: Request) -> Response:
+        """Answer with the diagnosis of a log that was pasted or dropped."""
+        content = await body(request, MOST_PASTED)
+        pasted = request.headers.get("content-type", "").startswith("application/x-www-form-urlencoded")
+        view: dict[str, Any] = {"section": "doctor", "pasted": "", "problem": "", "diagnoses": []}
+        if content is None:
+            view["problem"] = f"The log has more than {MOST_PASTED >> 20} MiB; use `steadyrl doctor` on its file."
+        else:
+            if pasted:
+                view["pasted"] = _field(content, "log")
+                content = view["pasted"].encode()
+            suffix = Path(request.query_params.get("name", "")).suffix
+            try:
+                diagnoses = await run_in_threadpool(
+                    self.diagnoses.of_text, content, suffix if suffix in SUFFIXES else ""
+                )
+                view["diagnoses"] = [diagnosis_view(diagnosis) for diagnosis in diagnoses]
+            except RunError as error:
+                view["problem"] = str(error)
+        return page("_diagnosis.html.j2" if "part" in request.query_params else "doctor.html.j2", view)
+
+    def live(self, request: Request) -> Response:
+        """Answer with the part of a run's page that changes while it goes on."""
+        return page("_live.html.j2", live_view(self._run(request), self.shelf, self.diagnoses))
+
+    def curves(self, request: Request) -> Response:
+        """Answer with a run's curves as JSON, and with its findings and actions, which are pinned to them."""
+        query = request.query_params
+        first, last = _step(query.get("from"), 0), _step(query.get("to"), 10**12)
+        first = max(first, _step(query.get("after"), -1) + 1)  # what an open page does not have yet
+        names = query.getlist("name")[:MOST_ASKED] or None
+        place = self._run(request)
+        if place.kind == "log":
+            several, chosen = self._log(request, place)
+            curves = curves_json(log_curves(several[chosen], (first, last)))
+            return _json({**curves, "pins": log_pins(several[chosen])})
+        run = RunDir(place.path)
+        curves = curves_json(self.shelf.curves(run, names, (first, last)))
+        return _json({**curves, "pins": what_happened(run)["pins"]})
+
+    async def run_events(self, request: Request) -> Response:
+        """Answer with a stream of what changes in a run."""
+        place = self._run(request)
+        return self.followers.follow(request, lambda: stamp(RunDir(place.path)), LOOK_S)
+
+    async def all_events(self, request: Request) -> Response:
+        """Answer with a stream of what changes in any run."""
+        return self.followers.follow(request, self._state, LOOK_ALL_S)
+
+    def _state(self) -> int:
+        return hash(tuple((row.place.id, row.status, row.step, row.time) for row in rows(self.folder)))
+
+    def _log(self, request: Request, place: Place) -> tuple[list[Diagnosis], int]:
+        """Return the runs of another trainer's log, and the number of the one that is asked for."""
+        several = self.diagnoses.of(place)
+        return several, min(_step(request.query_params.get("n"), 0), len(several) - 1)
+
+    def _name(self, diagnosis: Diagnosis) -> str:
+        """Return the path of a run below the folder: where that lies on the machine is nobody's business."""
+        return diagnosis.run.path.removeprefix(f"{self.folder.root}/")
+
+    def _own_run(self, request: Request) -> Place:
+        place = self._run(request)
+        if place.kind == "log":
+            raise RunError(
+                f"'{place.name}' is another trainer's log, which keeps no rollouts as a run of steadyrl does"
+            )
+        return place
+
+    def _run(self, request: Request) -> Place:
+        return self.folder.find(request.path_params["run_id"])
+
+
+async def body(request: Request, most: int) -> bytes | None:
+    """Return what was sent, or None if it is more than so many bytes."""
+    parts, size = [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size > most:
+            return None
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _json(content: Any) -> Response:
+    """Return JSON in ASCII: a text may hold half of a surrogate pair, which cannot be sent otherwise."""
+    return Response(json.dumps(content, allow_nan=False), media_type="application/json")
+
+
+def _field(form: bytes, name: str) -> str:
+    """Return a field of a form that was sent; "" where it has none. Of a form that is none nothing is taken apart."""
+    pairs = (pair.partition(b"=") for pair in form.split(b"&", MOST_FIELDS)[:MOST_FIELDS])
+    return next((unquote_plus(value.decode("latin-1")) for key, _, value in pairs if key == name.encode()), "")
+
+
+def _step(text: str | None, default: int) -> int:
+    return int(text) if text is not None and text.isdecimal() and len(text) <= 12 else default
+
+
+def create(root: Path, ending: Callable[[], bool] = lambda: False) -> Starlette:
+    """Return the application for a folder of runs; ``ending`` says whether its server is about to end."""
+    pages = Pages(root, ending)
+    routes = [
+        Route("/", pages.runs),
+        Route("/events", pages.all_events),
+        Route("/run/{run_id}", pages.run),
+        Route("/run/{run_id}/live", pages.live),
+        Route("/run/{run_id}/curves", pages.curves),
+        Route("/run/{run_id}/events", pages.run_events),
+        Route("/run/{run_id}/report", pages.report),
+        Route("/run/{run_id}/doctor", pages.run_doctor),
+        Route("/run/{run_id}/rollouts", pages.rollout_list),
+        Route("/run/{run_id}/rollouts/{step:int}/{number:int}", pages.rollout),
+        Route("/run/{run_id}/problem", pages.problem),
+        Route("/compare", pages.compare),
+        Route("/studies", pages.studies),
+        Route("/study/{study_id}", pages.study),
+        Route("/doctor", pages.doctor),
+        Route("/doctor", pages.diagnose, methods=["POST"]),
+        Mount("/static", StaticFiles(directory=STATIC)),
+    ]
+    handlers: dict[Any, Callable[..., Response]] = {
+        SteadyError: _refused,
+        ClientDisconnect: _nobody,
+        OSError: _unreadable,
+        404: _missing,
+        405: _missing,
+    }
+    return Starlette(routes=routes, exception_handlers=handlers)
+
+
+def _refused(request: Request, error: SteadyError) -> Response:
+    if "text/html" not in request.headers.get("accept", ""):
+        return PlainTextResponse(f"{error}\n", status_code=404)
+    return page("error.html.j2", {"section": "", "title": "This cannot be shown", "message": str(error)}, status=404)
+
+
+def _unreadable(request: Request, error: OSError) -> Response:
+    """Answer where a file is gone, or may not be read, or is none."""
+    name = Path(str(error.filename or "a file")).name
+    return _refused(request, RunError(f"'{name}' cannot be read: {error.strerror or error}; reload the page"))
+
+
+def _nobody(request: Request, error: ClientDisconnect) -> Response:
+    return Response(status_code=400)  # whoever sent half a log is gone
+
+
+def _missing(request: Request, error: HTTPException) -> Response:
+    view = {"section": "", "title": "There is no such page", "message": request.url.path}
+    return page("error.html.j2", view, status=error.status_code)

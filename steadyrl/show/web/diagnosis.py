@@ -1,0 +1,178 @@
+"""Diagnoses for the pages: of a run that is there, of another trainer's log, and of a log that somebody pasted."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from steadyrl.core.errors import RunError
+from steadyrl.core.scratch import scratch_folder
+from steadyrl.core.types import Finding
+from steadyrl.doctor.causes import as_record, tree
+from steadyrl.doctor.examine import TOPICS, Diagnosis, diagnose
+from steadyrl.doctor.readers.lines import head
+from steadyrl.show.web.columns import Curves, thin
+from steadyrl.show.web.findings import finding_view
+from steadyrl.show.web.folder import Place
+from steadyrl.show.web.topics import Panel, topic_of
+
+MOST_PASTED = 32 << 20  # bytes, unpacked
+MOST_READ = 1 << 30  # bytes of a run that is there; a gigabyte takes some ten seconds
+MOST_LINES = 500_000  # printed lines are read at thirty microseconds each
+MOST_VALUES = 4_000_000  # of which each takes up to a hundred bytes
+_BEFORE_VALUES = (b",", b"[", b"{", b"\t", b";")
+KEPT = 6  # diagnoses, with their logs
+MOST_CURVES = 300
+_TOPIC_OF_CHECK = {check.name: topic for topic, checks in TOPICS.items() for check in checks}
+
+
+class Diagnoses:
+    """The diagnoses that were made last. One is made at a time, for it takes the processor for itself."""
+
+    def __init__(self) -> None:
+        self._cache: OrderedDict[tuple[Path, int, int], list[Diagnosis]] = OrderedDict()
+        self._alone = threading.Lock()
+
+    def of(self, place: Place) -> list[Diagnosis]:
+        """Return the diagnoses of a place, made anew where its files changed.
+
+        Raises:
+            RunError: It cannot be read.
+        """
+        size, changed = _size_and_time(place.path)
+        if size > MOST_READ:
+            raise RunError(
+                f"'{place.name}' is too long to be diagnosed while a page waits: steadyrl doctor {place.name}"
+            )
+        key = place.path, size, changed
+        with self._alone:
+            if key not in self._cache:
+                self._cache[key] = [_without_texts(diagnosis) for diagnosis in diagnose(place.path)]
+                while len(self._cache) > KEPT:
+                    self._cache.popitem(last=False)
+            self._cache.move_to_end(key)
+            return self._cache[key]
+
+    def of_text(self, content: bytes, suffix: str) -> list[Diagnosis]:
+        """Return the diagnoses of a log's content.
+
+        Args:
+            content: At most ``MOST_PASTED`` bytes.
+            suffix: Of the file that it was, such as ".csv"; "" for what was pasted.
+
+        Raises:
+            RunError: It is no log that can be read.
+        """
+        with self._alone, scratch_folder() as folder:  # Ctrl-C does not wait for its end
+            path = folder / f"log{suffix}"
+            path.write_bytes(content)
+            refuse_large(path)
+            try:
+                diagnoses = [_without_texts(diagnosis) for diagnosis in diagnose(path)]
+            except RunError as error:
+                raise RunError(str(error).replace(str(path), "the log")) from error
+            return [replace(diagnosis, run=replace(diagnosis.run, path="the log")) for diagnosis in diagnoses]
+
+
+def refuse_large(path: Path) -> None:
+    """Refuse a log that would keep the page and its memory for long, however small it is packed.
+
+    Raises:
+        RunError: It has more bytes, or more lines and values, than a page reads.
+    """
+    unpacked = head(path, MOST_PASTED + 1)
+    advice = "use `steadyrl doctor` on its file, or paste the part that matters"
+    if len(unpacked) > MOST_PASTED:
+        raise RunError(f"The log unpacks to more than {MOST_PASTED >> 20} MiB; {advice}.")
+    if unpacked.count(b"\n") + unpacked.count(b"\r") > MOST_LINES:
+        raise RunError(f"The log has more than {MOST_LINES:,} lines; {advice}.")
+    if sum(map(unpacked.count, _BEFORE_VALUES)) > MOST_VALUES:
+        raise RunError(f"The log has more than {MOST_VALUES:,} values; {advice}.")
+
+
+def _size_and_time(path: Path) -> tuple[int, int]:
+    files = [path] if path.is_file() else [file for file in path.iterdir() if file.is_file()]
+    stamps = [file.stat() for file in files]
+    return sum(stamp.st_size for stamp in stamps), max((stamp.st_mtime_ns for stamp in stamps), default=0)
+
+
+def _without_texts(diagnosis: Diagnosis) -> Diagnosis:
+    """Return a diagnosis without the way to the completions, whose files may be gone when somebody looks."""
+    return replace(diagnosis, run=replace(diagnosis.run, completions=()))
+
+
+def diagnosis_view(diagnosis: Diagnosis) -> dict[str, Any]:
+    """Return what the page shows of a diagnosis."""
+    run = diagnosis.run
+    first, last = run.span
+    return {
+        "path": run.path,
+        "trainer": run.trainer,
+        "algorithm": run.algorithm,
+        "steps": run.steps,
+        "first": first,
+        "last": last,
+        "verdict": diagnosis.verdict,
+        "missing": diagnosis.missing,
+        "findings": [
+            {**view, "depth": min(placed.depth, 3)}
+            for placed in tree(diagnosis.findings)
+            if (view := finding_view(as_record(placed.finding)))
+        ],
+        "fine": _by_topic(diagnosis.fine),
+        "unknown": _by_topic(diagnosis.unknown),
+        "notes": run.notes,
+        "settings": sorted((name, str(value)) for name, value in run.settings.items()),
+        "unplaced": run.unknown,
+    }
+
+
+def _by_topic(findings: Sequence[Finding]) -> dict[str, list[dict[str, str]]]:
+    by_topic: dict[str, list[dict[str, str]]] = {}
+    for finding in findings:
+        wants = ", ".join(finding.would_tell).replace("|", " or ")
+        entry = {"check": finding.check, "message": finding.message.replace("|", " or "), "would_tell": wants}
+        by_topic.setdefault(_TOPIC_OF_CHECK.get(finding.check, "Other"), []).append(entry)
+    return by_topic
+
+
+def log_panels(diagnosis: Diagnosis) -> dict[str, list[Panel]]:
+    """Return the panels of another trainer's log: its own names, with the units that are known of them."""
+    topics: dict[str, list[Panel]] = {}
+    series = [curve for several in diagnosis.run.series.values() for curve in several if len(curve)]
+    for curve in series[:MOST_CURVES]:
+        name = curve.source or curve.quantity
+        panel = Panel(name, curve.unit, f"{curve.quantity} {curve.estimator}".strip(), ((name, ""),))
+        topic_panels = topics.setdefault(topic_of(curve.quantity.replace("reward_part/", "reward/")), [])
+        if panel not in topic_panels:
+            topic_panels.append(panel)
+    return topics
+
+
+def log_curves(diagnosis: Diagnosis, between: tuple[int, int]) -> Curves:
+    """Return the curves of another trainer's log."""
+    series = [curve for several in diagnosis.run.series.values() for curve in several if len(curve)][:MOST_CURVES]
+    every = np.unique(np.concatenate([curve.steps for curve in series])) if series else np.empty(0, np.int64)
+    every = every[(every >= between[0]) & (every <= between[1])]
+    columns = {}
+    for curve in series:
+        inside = (curve.steps >= between[0]) & (curve.steps <= between[1])
+        column = np.full(len(every), np.nan)
+        column[np.searchsorted(every, curve.steps[inside])] = curve.values[inside]
+        columns[curve.source or curve.quantity] = column
+    return thin(every, columns)
+
+
+def log_pins(diagnosis: Diagnosis) -> list[dict[str, Any]]:
+    """Return where the findings of another trainer's log begin, as a board draws them."""
+    dated = [finding for finding in diagnosis.findings if finding.since_step is not None]
+    return [
+        {"step": finding.since_step, "kind": finding.severity, "title": f"{finding.check}: {finding.message}"}
+        for finding in sorted(dated, key=lambda finding: finding.since_step or 0)
+    ]

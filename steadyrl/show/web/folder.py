@@ -1,0 +1,188 @@
+"""Finds the runs of a folder: run directories of steadyrl, and logs of other trainers.
+
+A run is opened only through the name that this module gave it, never through a path of a request. Links are not
+followed. A run directory is not shown if it holds, at any depth, a link which leads out of the folder, or a pipe or a
+socket, whose reader would wait for ever. This is checked whenever a run is opened, so that those who read its files
+need not check it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal
+
+from steadyrl.core.errors import RunError
+from steadyrl.doctor.readers.own import is_run_folder
+from steadyrl.doctor.readers.search import KEPT, KEPT_BY_TRACKERS, PASSED_OVER
+from steadyrl.doctor.readers.sniff import Kind, sources
+
+MAX_DEPTH = 6
+MAX_FILES = 20_000  # looked at in one search
+MAX_LOG_BYTES = 256 << 20
+FRESH_S = 2.0  # a search is repeated after this time
+SETTLED_NS = 10**9  # after a change, for what a folder holds to be remembered
+_PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*")
+_LONGEST_ID = 160
+
+
+@dataclass(frozen=True)
+class Place:
+    """A run that was found.
+
+    Attributes:
+        id: Its name in addresses.
+        name: Its path below the folder, for people.
+        path: Of its directory or log.
+        kind: "run" for a run directory of steadyrl, "log" for anything that another trainer wrote.
+    """
+
+    id: str
+    name: str
+    path: Path
+    kind: Literal["run", "log"]
+
+
+class Folder:
+    """The runs below a folder, searched again when somebody asks and the last search is some seconds old."""
+
+    def __init__(self, root: Path):
+        self.root = root.resolve()
+        if not self.root.is_dir():
+            raise RunError(f"there is no folder '{root}'; give one that holds runs, such as runs/")
+        self._places: dict[str, Place] = {}
+        self._searched = -FRESH_S
+        self._alone = threading.Lock()
+
+    def places(self) -> list[Place]:
+        """Return all runs, sorted by name."""
+        with self._alone:
+            if time.monotonic() - self._searched >= FRESH_S:
+                self._places = {place.id: place for place in _search(self.root)}
+                self._searched = time.monotonic()
+            return list(self._places.values())
+
+    def find(self, run_id: str) -> Place:
+        """Return the run of an address.
+
+        Raises:
+            RunError: There is none of that name.
+        """
+        place = self._places.get(run_id) or next((place for place in self.places() if place.id == run_id), None)
+        if place is None or not place.path.exists() or self._leads_out(place):
+            raise RunError(
+                f"there is no run '{run_id}' in '{self.root}'; it may have been moved or removed, or hold a link that "
+                "leads out of this folder, or what is neither file nor folder"
+            )
+        return place
+
+    def _leads_out(self, place: Place) -> bool:
+        if place.path.is_dir():
+            return _leads_out(self.root, place.path)
+        return not place.path.resolve().is_relative_to(self.root) or _is_special(place.path)
+
+    def id_of(self, path: Path) -> str:
+        """Return the name that stands for a folder below this one, or for this one, in addresses."""
+        return _id_of(path.relative_to(self.root).as_posix() if path != self.root else self.root.name)
+
+    def file(self, path: Path) -> Path | None:
+        """Return a plain file that lies in the folder, or None if it does not exist or a link leads out of it."""
+        return path if path.is_file() and path.resolve().is_relative_to(self.root) else None
+
+
+def _search(root: Path) -> Iterator[Place]:
+    left = [MAX_FILES]
+    for path, kind in _below(root, root, 0, left):
+        name = path.relative_to(root).as_posix()
+        yield Place(_id_of(root.name if name == "." else name), root.name if name == "." else name, path, kind)
+
+
+def _below(root: Path, folder: Path, depth: int, left: list[int]) -> Iterator[tuple[Path, Literal["run", "log"]]]:
+    """Yield what a folder and those below it hold."""
+    try:
+        with os.scandir(folder) as listing:
+            entries = sorted(listing, key=lambda entry: entry.name)
+    except OSError:
+        return  # a folder that cannot be read holds nothing to show
+    left[0] -= len(entries)
+    if is_run_folder(folder):
+        if not _leads_out(root, folder):
+            yield folder, "run"
+        return
+    files = tuple(
+        (entry.name, stat.st_size, stat.st_mtime_ns)
+        for entry in entries
+        if entry.is_file(follow_symlinks=False)
+        for stat in [entry.stat(follow_symlinks=False)]
+    )
+    tracked = False
+    for path, kind in _logs(folder, files):
+        tracked |= kind == Kind.TRACKED_RUN
+        yield path, "log"
+    passed_over = KEPT | PASSED_OVER | (KEPT_BY_TRACKERS if tracked else set())
+    for entry in entries:
+        if entry.name.startswith(".") or entry.name in passed_over or not entry.is_dir(follow_symlinks=False):
+            continue
+        if depth < MAX_DEPTH and left[0] > 0:
+            yield from _below(root, Path(entry.path), depth + 1, left)
+
+
+@lru_cache(maxsize=4096)
+def _logs(folder: Path, files: tuple[tuple[str, int, int], ...]) -> tuple[tuple[Path, Kind], ...]:
+    """Return the logs of a folder; its files' names, sizes and times tell whether it has to be looked at again."""
+    paths = [folder / name for name, size, _ in files if 0 < size <= MAX_LOG_BYTES and not name.startswith(".")]
+    try:
+        log_sources = sources(folder, paths)
+    except (OSError, RunError):
+        return ()
+    tracked = any(source.kind >= Kind.TRACKED_RUN for source in log_sources)
+    return tuple((source.path, source.kind) for source in log_sources if source.kind >= Kind.TRACKED or not tracked)
+
+
+def _leads_out(root: Path, folder: Path) -> bool:
+    """Return whether a folder or one below it holds a link that leads out of the root, or cannot be looked at."""
+    if not folder.resolve().is_relative_to(root):
+        return True
+    waiting = [folder]
+    while waiting:
+        inner = waiting.pop()
+        try:
+            changed = inner.stat().st_mtime_ns
+            # The clock of files may stand still for some milliseconds, in which a link can be made.
+            look = _inside.__wrapped__ if time.time_ns() - changed < SETTLED_NS else _inside
+            links, folders = look(inner, changed)
+        except OSError:
+            return True
+        if any(not link.resolve().is_relative_to(root) or _is_special(link) for link in links):
+            return True
+        waiting += folders
+    return False
+
+
+@lru_cache(maxsize=1 << 14)
+def _inside(folder: Path, changed: int) -> tuple[list[Path], list[Path]]:
+    """Return what is neither file nor folder in a folder, and the folders; the last change tells when to look again."""
+    with os.scandir(folder) as listing:
+        entries = list(listing)
+    folders = [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
+    files = {entry.path for entry in entries if entry.is_file(follow_symlinks=False)}
+    return [path for entry in entries if (path := Path(entry.path)) not in folders and entry.path not in files], folders
+
+
+def _is_special(path: Path) -> bool:
+    return path.exists() and not path.is_file() and not path.is_dir()
+
+
+def _id_of(name: str) -> str:
+    """Return the name that stands for a run in addresses: its path, or a digest where that has other characters."""
+    if _PLAIN.fullmatch(name) and len(name) <= _LONGEST_ID:
+        return name.replace("/", "~")
+    readable = re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:40].strip("-.") or "run"
+    return f"{readable}~{hashlib.sha256(os.fsencode(name)).hexdigest()[:12]}"

@@ -1,0 +1,205 @@
+"""One line per run for the table of all runs. Of a run's metrics only the end of the file is read.
+
+A folder of hundreds of runs must open at once, and their metrics together can be gigabytes.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from steadyrl.core.errors import RunError
+from steadyrl.core.rundir import RunDir, parse_json, read_json
+from steadyrl.show.review.epochs import finite_number
+from steadyrl.show.web.findings import finding_view, finding_views, standing
+from steadyrl.show.web.folder import Folder, Place
+
+TAIL_BYTES = 1 << 16
+MOST_TAIL_BYTES = 1 << 22  # a line may be long
+RECENT = 10  # steps whose pace tells the time left
+_SILENT_S = 900.0  # without a step, after which a run on another machine is no longer called running
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """The held-out score of a run: after training, and its change with the 95 % interval, where they are known."""
+
+    metric: str
+    score: float
+    change: float | None = None
+    interval: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True)
+class Row:
+    """What the table says of a run; None and "" are unknown.
+
+    Attributes:
+        place: The run.
+        status: "running", "finished", "interrupted", "failed", "killed", or "log" for another trainer's.
+        steps: Planned.
+        seconds_left: At the pace of the last steps.
+        finding: The worst finding that holds, see ``findings.finding_view``.
+        time: When the last step was written, seconds since 1970.
+        problem: Why the run cannot be read.
+    """
+
+    place: Place
+    status: str = "log"
+    task: str = ""
+    algorithm: str = ""
+    model: str = ""
+    step: int | None = None
+    steps: int | None = None
+    seconds_left: float | None = None
+    reward: float | None = None
+    heldout: HeldOut | None = None
+    finding: Mapping[str, Any] | None = None
+    time: float | None = None
+    problem: str = ""
+
+
+def rows(folder: Folder) -> list[Row]:
+    """Return a row for every run of a folder."""
+    return [row(place) for place in folder.places()]
+
+
+def row(place: Place) -> Row:
+    """Return the row of a run."""
+    if place.kind == "log":
+        return Row(place, time=place.path.stat().st_mtime if place.path.exists() else None)
+    run = RunDir(place.path)
+    try:
+        known_part = _read(place, _stamps(run))
+    except (RunError, OSError) as error:
+        return Row(place, "unreadable", problem=str(error))
+    return replace(known_part, seconds_left=None) if known_part.status != "running" else _alive(known_part, run)
+
+
+def _stamps(run: RunDir) -> tuple[tuple[int, int], ...]:
+    files = (run.metrics_file, run.info_file, run.resolved_file, run.findings_file, run.report_folder / "summary.json")
+    return tuple((stat.st_size, stat.st_mtime_ns) if (stat := _stat(path)) else (0, 0) for path in files)
+
+
+def _stat(path: Path) -> os.stat_result | None:
+    try:
+        return path.stat()
+    except OSError:
+        return None
+
+
+@lru_cache(maxsize=4096)
+def _read(place: Place, stamps: tuple[tuple[int, int], ...]) -> Row:
+    """Read what the row of a run needs; the stamps of its files tell whether they have to be read again."""
+    run = RunDir(place.path)
+    info = run.info()
+    settings = run.resolved() if run.resolved_file.is_file() else {}
+    records = last_records(run.metrics_file, RECENT)
+    last = records[-1] if records else {}
+    steps = settings.get("run", {}).get("steps")
+    step = last.get("step")
+    return Row(
+        place=place,
+        status=str(info.get("status") or "unknown"),
+        task=short_name(info.get("task")),
+        algorithm=short_name(info.get("algorithm")),
+        model=str(info.get("model") or ""),
+        step=step + 1 if isinstance(step, int) else None,
+        steps=steps if isinstance(steps, int) else None,
+        seconds_left=_left(records, steps),
+        reward=finite_number(last.get("reward/mean")),
+        heldout=_heldout(run, info, last),
+        finding=next((finding for finding in _findings(run, info) if finding["severity"] != "info"), None),
+        time=finite_number(last.get("time")) or finite_number(info.get("started")),
+    )
+
+
+def _alive(run_row: Row, run: RunDir) -> Row:
+    """Return a row whose run is called killed where its process is gone."""
+    process = run.info().get("process") or {}
+    here = process.get("node") == platform.node() and isinstance(process.get("id"), int)
+    if here:
+        alive = Path(f"/proc/{process['id']}").exists() or not Path("/proc").exists()
+    else:
+        alive = run_row.time is not None and time.time() - run_row.time < _SILENT_S
+    return run_row if alive else replace(run_row, status="killed" if here else "silent", seconds_left=None)
+
+
+def last_records(path: Path, count: int) -> list[dict[str, Any]]:
+    """Return the last records of a file of JSON lines, oldest first; only the end of the file is read."""
+    wanted = TAIL_BYTES
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            while True:
+                file.seek(max(0, size - wanted))
+                lines = file.read(wanted).split(b"\n")
+                complete_lines = lines if wanted >= size else lines[1:]
+                records = _objects(complete_lines[-count - 1 :])
+                if records or wanted >= min(size, MOST_TAIL_BYTES):
+                    return records[-count:]
+                wanted *= 8
+    except FileNotFoundError:
+        return []
+
+
+def _objects(lines: Iterable[bytes]) -> list[dict[str, Any]]:
+    records = []
+    for line in lines:
+        try:
+            record = parse_json(line.decode("utf-8", "replace"))
+        except ValueError:
+            continue  # a torn line: it is still being written
+        if isinstance(record, dict):
+            records.append(record)
+    return records
+
+
+def _left(records: list[dict[str, Any]], steps: Any) -> float | None:
+    times = [(record["step"], record["time"]) for record in records if _is_timed(record)]
+    if len(times) < 2 or not isinstance(steps, int) or times[-1][0] <= times[0][0]:
+        return None
+    pace: float = (times[-1][1] - times[0][1]) / (times[-1][0] - times[0][0])
+    left: int = steps - 1 - times[-1][0]
+    return max(0.0, pace * left)
+
+
+def _is_timed(record: Mapping[str, Any]) -> bool:
+    return type(record.get("step")) is int and finite_number(record.get("time")) is not None
+
+
+def _findings(run: RunDir, info: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the findings of a run: of a finished one those of its report, for it takes long to examine hundreds."""
+    summary = run.report_folder / "summary.json"
+    if info.get("status") == "finished" and summary.is_file():
+        examined = read_json(summary).get("doctor")
+        lines = examined.get("findings") if isinstance(examined, Mapping) else None
+        if isinstance(lines, list):
+            views = (finding_view(line) for line in lines if isinstance(line, Mapping))
+            return [view for view in views if view is not None]
+    return standing(finding_views(run.findings()))
+
+
+def _heldout(run: RunDir, info: Mapping[str, Any], last: Mapping[str, Any]) -> HeldOut | None:
+    metric = str(info.get("metric") or "reward")
+    path = run.report_folder / "summary.json"
+    if path.is_file():
+        summary = read_json(path)
+        score, interval = finite_number(summary.get("after")), summary.get("interval")
+        if score is not None:
+            bounds = [finite_number(value) for value in interval] if isinstance(interval, list) else []
+            sure = (bounds[0], bounds[1]) if len(bounds) == 2 and None not in bounds else None
+            return HeldOut(metric, score, finite_number(summary.get("difference")), sure)  # type: ignore[arg-type] # None is out
+    score = finite_number(last.get(f"heldout/{metric}"))
+    return None if score is None else HeldOut(metric, score)
+
+
+def short_name(name: Any) -> str:
+    """Return the last part of an import path, or a built-in name as it is."""
+    return str(name or "").replace(":", ".").rpartition(".")[2]

@@ -1,0 +1,242 @@
+"""The pages of rollouts: a list with filters, one rollout with its tokens, and one problem over the steps."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
+from typing import Any
+from urllib.parse import urlencode
+
+import numpy as np
+
+from steadyrl.core.errors import RunError
+from steadyrl.core.rundir import RunDir
+from steadyrl.show.review.epochs import finite_number
+from steadyrl.show.web.folder import Place
+from steadyrl.show.web.rollouts import ORDERS, Entry, Rollouts
+from steadyrl.show.web.run_page import head_view, recorded_steps
+
+PER_PAGE = 30
+SHORT = 600  # characters of a text in a list
+LONGEST = 200_000  # characters of a text on its own page
+_NAMED = frozenset("problem prompt completion reward parts unscored note stop_reason tokens turns seen outcome".split())
+LEVELS = 5  # of a colour, on each side of the middle
+# What colours tokens: name, words, and whether the colours part at 0 (or at 1 for a ratio).
+COLOURED = (
+    ("logprob", "log-prob", "how likely the policy found the token; darker is less likely", False),
+    ("entropy", "entropy", "how open the choice was; darker is more open, in nats", False),
+    ("ratio", "ratio", "probability after the step / before it; blue rose, orange fell", True),
+    ("advantage", "advantage", "what the update used; blue is better than expected, orange worse", True),
+    ("kl_ref_exact", "KL to reference", "exact KL to the reference at the token, in nats; darker is more", False),
+    ("kl_ref_k1", "log-prob less reference", "log p - log ref; blue is likelier than for the reference", True),
+)
+
+
+def list_view(place: Place, rollouts: Rollouts, query: Mapping[str, str]) -> dict[str, Any]:
+    """Return what the list of a step's rollouts shows; without a step, the last one that was recorded."""
+    run = RunDir(place.path)
+    steps = recorded_steps(run)
+    view = {
+        **head_view(place),
+        "steps": steps,
+        "rollouts": [],
+        "total": 0,
+        "step": None,
+        "next": None,
+        "orders": ORDERS,
+    }
+    filters = {name: query.get(name, "") for name in ("problem", "stop", "least", "most", "q")}
+    order = query.get("order", "worst")
+    view["asked"] = {**filters, "order": order if order in ORDERS else "worst"}
+    if not steps:
+        return view
+    wanted = query.get("step", "")
+    step = int(wanted) if wanted.isdecimal() and len(wanted) <= 12 else steps[-1]
+    path = rollouts.file(run, step)
+    if path is None:
+        raise RunError(f"no rollouts of step {step} were recorded; recorded are {_listed(steps)}")
+    entries = rollouts.choose(path, view["asked"])
+    number = query.get("page", "1")
+    page = max(1, int(number)) if number.isdecimal() and len(number) < 7 else 1
+    shown = entries[(page - 1) * PER_PAGE : page * PER_PAGE]
+    address = {name: value for name, value in {**view["asked"], "step": str(step)}.items() if value}
+    at = steps.index(step) if step in steps else len(steps) - 1
+    return view | {
+        "step": step,
+        "earlier": steps[at - 1] if at > 0 else None,
+        "later": steps[at + 1] if at + 1 < len(steps) else None,
+        "all": len(rollouts.entries(path)),
+        "total": len(entries),
+        "problems": len({entry.problem for entry in rollouts.entries(path)}),
+        "stops": sorted({entry.stop for entry in rollouts.entries(path)} - {""}),
+        "some_unscored": any(entry.unscored for entry in rollouts.entries(path)),
+        "rollouts": [
+            {**_short(entry, record), "only": urlencode({**address, "problem": entry.problem})}
+            for entry, record in zip(shown, rollouts.records(path, shown), strict=True)
+        ],
+        "next": urlencode({**address, "page": page + 1}) if page * PER_PAGE < len(entries) else None,
+        "previous": urlencode({**address, "page": page - 1}) if page > 1 else None,
+        "filter": urlencode({name: value for name, value in address.items() if name != "step"}),
+    }
+
+
+def rollout_view(place: Place, rollouts: Rollouts, step: int, number: int, colour: str) -> dict[str, Any]:
+    """Return what the page of one rollout shows.
+
+    Raises:
+        RunError: There is none of that number.
+    """
+    run = RunDir(place.path)
+    path = rollouts.file(run, step)
+    entries = rollouts.entries(path) if path else []
+    if path is None or number >= len(entries):
+        raise RunError(f"there is no rollout {number} at step {step}; recorded are {_listed(recorded_steps(run))}")
+    entry = entries[number]
+    (record,) = rollouts.records(path, [entry])
+    group = [member for member in entries if member.problem == entry.problem]
+    tokens = rollouts.tokens(run, step, number)
+    measured = [name for name, _, _, _ in COLOURED if tokens and _numbers(tokens, name)]
+    chosen = colour if colour in measured else next(iter(measured), "")
+    return {
+        **head_view(place),
+        "step": step,
+        "rollout": _full(entry, record),
+        "group": [{"number": member.number, "reward": member.reward} for member in group],
+        "mean": _mean(group),
+        "previous": number - 1 if number else None,
+        "next": number + 1 if number + 1 < len(entries) else None,
+        "tokens": _coloured(tokens, chosen) if tokens and chosen else None,
+        "colour": chosen,
+        "colours": [(name, words) for name, words, _, _ in COLOURED if name in measured],
+        "explained": next((text for name, _, text, _ in COLOURED if name == chosen), ""),
+        "parted": next((parted for name, _, _, parted in COLOURED if name == chosen), False),
+        "levels": LEVELS,
+        "problem_query": urlencode({"problem": entry.problem}),
+    }
+
+
+def problem_view(place: Place, rollouts: Rollouts, problem: str) -> dict[str, Any]:
+    """Return what the page of one problem shows: its rollouts over the steps, side by side."""
+    run = RunDir(place.path)
+    columns: list[dict[str, Any]] = []
+    prompt = ""
+    for step, entries in rollouts.of_problem(run, recorded_steps(run), problem):
+        path = rollouts.file(run, step)
+        records = rollouts.records(path, entries) if path else []
+        rollout_views = [_short(entry, record) for entry, record in zip(entries, records, strict=False)]
+        columns.append({"step": step, "mean": _mean(entries), "rollouts": rollout_views})
+        prompt = prompt or next((rollout["prompt"] for rollout in rollout_views), "")
+    return {**head_view(place), "problem": problem, "prompt": prompt, "columns": columns}
+
+
+def _listed(steps: Sequence[int]) -> str:
+    if not steps:
+        return "none"
+    return f"{', '.join(map(str, steps[:5]))}{f' ... {steps[-1]}' if len(steps) > 5 else ''}"
+
+
+def _mean(entries: Sequence[Entry]) -> float | None:
+    scored = [entry.reward for entry in entries if entry.reward is not None]
+    return float(np.mean(scored)) if scored else None
+
+
+def _cut(value: Any, most: int) -> str:
+    text = str(value or "")
+    return text if len(text) <= most else f"{text[:most]} … ({len(text) - most} more characters)"
+
+
+def _short(entry: Entry, record: Mapping[str, Any]) -> dict[str, Any]:
+    texts = {name: _cut(record.get(name), SHORT) for name in ("prompt", "completion", "note", "unscored")}
+    return {"number": entry.number, "problem": entry.problem, "reward": entry.reward, "stop": entry.stop,
+            "tokens": entry.tokens, "parts": _parts(record), **texts}  # fmt: skip
+
+
+def _full(entry: Entry, record: Mapping[str, Any]) -> dict[str, Any]:
+    outcome = record.get("outcome")
+    extra_fields = {name: value for name, value in record.items() if name not in _NAMED}
+    return {
+        **_short(entry, record),
+        **{name: _cut(record.get(name), LONGEST) for name in ("prompt", "completion", "note", "unscored")},
+        "turns": _turns(record),
+        "outcome": [(str(name), _text(value)) for name, value in outcome.items()] if isinstance(outcome, dict) else [],
+        "others": [(str(name), _text(value)) for name, value in extra_fields.items()],
+    }
+
+
+def _turns(record: Mapping[str, Any]) -> list[dict[str, str | None]]:
+    """Return the turns of an episode: what the policy read before each and what it said, None where it said no more."""
+    turns, pages = (texts if isinstance(texts := record.get(name), list) else [] for name in ("turns", "seen"))
+    turn_views: list[dict[str, str | None]] = [
+        {"seen": _cut(page, LONGEST), "said": None if turn is None else _cut(turn, LONGEST)}
+        for page, turn in zip_longest(pages[: len(turns) + 1], turns)
+    ]
+    return turn_views
+
+
+def _text(value: Any) -> str:
+    return _cut(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1), LONGEST)
+
+
+def _parts(record: Mapping[str, Any]) -> list[tuple[str, float]]:
+    parts = record.get("parts")
+    if not isinstance(parts, dict):
+        return []
+    return [(str(name), number) for name, value in parts.items() if (number := finite_number(value)) is not None]
+
+
+def _numbers(tokens: Mapping[str, Any], name: str) -> list[float | None]:
+    """Return the numbers of the tokens under a name; [] where the file holds none that fit."""
+    values, texts = tokens.get(name), tokens.get("tokens")
+    if not isinstance(values, list) or not isinstance(texts, list) or len(values) != len(texts):
+        return []
+    numbers = [finite_number(value) for value in values]
+    return numbers if any(value is not None for value in numbers) else []
+
+
+def _coloured(tokens: Mapping[str, Any], chosen: str) -> dict[str, Any]:
+    """Return the tokens with the level of their colour, -LEVELS to LEVELS, and the ends of the scale."""
+    numbers = {name: _numbers(tokens, name) for name, _, _, _ in COLOURED}
+    parted = next(parted for name, _, _, parted in COLOURED if name == chosen)
+    values = numbers[chosen]
+    distances = [_distance(value, chosen) for value in values]
+    size = np.array([abs(value) for value in distances if value is not None])
+    # The few largest would make all others pale.
+    scale = float(np.quantile(size, 0.95)) if len(size) else 0.0
+    policy = tokens.get("policy")
+    mask = policy if isinstance(policy, list) and len(policy) == len(values) else [True] * len(values)
+    shown = []
+    for at, text in enumerate(tokens["tokens"]):
+        measurements = [
+            f"{words} {column[at]:.4g}"
+            for name, words, _, _ in COLOURED
+            if (column := numbers[name]) and column[at] is not None
+        ]
+        shown.append(
+            {
+                "text": str(text),
+                "level": _level(distances[at], scale),
+                "told": ", ".join(measurements),
+                "policy": bool(mask[at]),
+            }
+        )
+    ends = (1 / (1 + scale) if chosen == "ratio" else -scale, 0.0, 1 + scale if chosen == "ratio" else scale)
+    return {"shown": shown, "left_out": int(tokens.get("left_out") or 0), "low": ends[0] if parted else 0.0,
+            "high": -scale if chosen == "logprob" else ends[2]}  # fmt: skip
+
+
+def _distance(value: float | None, name: str) -> float | None:
+    """Return how far a number is from where its colour is pale."""
+    if value is None:
+        return None
+    if name == "ratio":
+        return value - 1.0 if value >= 1.0 else 1.0 - 1.0 / max(value, 1e-6)
+    return -value if name == "logprob" else value
+
+
+def _level(distance: float | None, scale: float) -> int | None:
+    if distance is None:
+        return None
+    if scale <= 0.0:
+        return 0
+    return int(np.clip(round(LEVELS * distance / scale), -LEVELS, LEVELS))

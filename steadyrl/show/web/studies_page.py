@@ -1,0 +1,237 @@
+"""The pages of studies: which experiments there are, how far their runs are, and what they answered.
+
+A study is a folder with a plan.json and runs/ARM-sSEED-DIGEST/RUN, as `steadyrl study run` makes it. Verdicts are those
+of the study's report, which is written when its runs are done.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from steadyrl.core.errors import RunError
+from steadyrl.core.rundir import RunDir, read_json
+from steadyrl.lab.measure import heldout_mean
+from steadyrl.lab.study.file import HELDOUT
+from steadyrl.show.review.epochs import finite_number
+from steadyrl.show.web.folder import Folder, Place
+from steadyrl.show.web.overview import Row, last_records, row
+
+MOST_SHOWN = 7  # curves in one picture, as many as there are colours
+VERDICTS = ("supported", "refuted", "undecided", "not asked")
+_KEY = re.compile(r"(?P<arm>[a-z0-9][a-z0-9._-]*)-s(?P<seed>\d{1,9})-[0-9a-f]{8}")
+_MOST_BYTES = 4 << 20  # of plan.json and summary.json
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study that was found.
+
+    Attributes:
+        id: Its name in addresses.
+        name: Of its folder, below the one that is served.
+        path: Of its folder.
+        runs: The newest run of each experiment and seed, by both.
+    """
+
+    id: str
+    name: str
+    path: Path
+    runs: Mapping[tuple[str, int], Place]
+
+
+def find_studies(folder: Folder) -> list[Study]:
+    """Return the studies that have a run, sorted by name."""
+    by_study: dict[Path, dict[tuple[str, int], Place]] = {}
+    for place in folder.places():
+        key, study = _KEY.fullmatch(place.path.parent.name), place.path.parent.parent.parent
+        inside = place.path.parent.parent.name == "runs" and study.is_relative_to(folder.root)
+        if place.kind == "run" and key and inside and folder.file(study / "plan.json"):
+            runs = by_study.setdefault(study, {})
+            which = key["arm"], int(key["seed"])
+            runs[which] = max(runs.get(which, place), place, key=lambda run: run.path.name)
+    return [Study(folder.id_of(path), _name(folder, path), path, runs) for path, runs in sorted(by_study.items())]
+
+
+def studies_view(folder: Folder) -> dict[str, Any]:
+    """Return what the table of all studies shows."""
+    return {
+        "section": "studies",
+        "root": folder.root.name,
+        "studies": [_head(folder, study) for study in find_studies(folder)],
+    }
+
+
+def study_view(folder: Folder, study_id: str, wanted: Sequence[str]) -> dict[str, Any]:
+    """Return what the page of a study shows.
+
+    Args:
+        folder: Of the runs.
+        study_id: Of the study.
+        wanted: The experiments whose curves are shown; the first ones where none is named.
+
+    Raises:
+        RunError: There is no such study.
+    """
+    study = next((study for study in find_studies(folder) if study.id == study_id), None)
+    if study is None:
+        raise RunError(f"there is no study '{study_id}' in '{folder.root}'; it may have been moved, or have no run yet")
+    head = _head(folder, study)
+    first = {arm: study.runs[arm, min(seeds)] for arm, seeds in head["seeds_of"].items() if seeds}
+    chosen = [arm for arm in first if arm in wanted][:MOST_SHOWN] or list(first)[:MOST_SHOWN]
+    return {
+        **head,
+        "section": "studies",
+        "rows": [_arm(study, head, arm, chosen, first) for arm in head["arms"]],
+        "shown": [first[arm] for arm in chosen],
+        "sources": [{"url": f"/run/{first[arm].id}/curves", "name": arm} for arm in chosen],
+        "most_shown": MOST_SHOWN,
+    }
+
+
+def _head(folder: Folder, study: Study) -> dict[str, Any]:
+    """Return what both pages say of a study."""
+    plan, summary = (_read(folder, study.path / name) for name in ("plan.json", "report/summary.json"))
+    described = _mapping(plan.get("study"))
+    arm_plans = {str(arm["name"]): arm for arm in _mappings(described.get("arms")) if isinstance(arm.get("name"), str)}
+    expectations = _mapping(plan.get("expect"))
+    arms = list(dict.fromkeys([*arm_plans, *expectations, *(arm for arm, _ in study.runs)]))
+    seeds = [seed for seed in _list(described.get("seeds")) if type(seed) is int]
+    planned = sorted({*seeds, *(seed for _, seed in study.runs)})
+    rows = {which: row(place) for which, place in study.runs.items()}
+    states = {which: _state(summary, *which, run_row) for which, run_row in rows.items()}
+    verdicts = Counter(_verdict(summary, arm) for arm in arms)
+    return {
+        "id": study.id,
+        "name": study.name,
+        "title": _text(described.get("title")) or study.name,
+        "question": _text(described.get("question")),
+        "file": _text(described.get("file")) or f"{study.path.name}.toml",
+        "metric": _text(plan.get("metric")),
+        "quick": described.get("quick") is True,
+        "told": arm_plans,
+        "arms": arms,
+        "seeds": planned,
+        "seeds_of": {arm: [seed for seed in planned if (arm, seed) in study.runs] for arm in arms},
+        "states": states,
+        "done": sum(  # a warm start is no experiment
+            state in ("finished", "ended by a rule")
+            for (arm, _), state in states.items()
+            if arm in arm_plans or not arm_plans
+        ),
+        "running": sum(state == "running" for state in states.values()),
+        "total": len(arm_plans) * len(seeds) if arm_plans and seeds else None,
+        "verdicts": [(word, verdicts[word]) for word in VERDICTS if verdicts[word]],
+        "summary": summary,
+        "run_rows": rows,
+        "time": max((run_row.time for run_row in rows.values() if run_row.time is not None), default=None),
+    }
+
+
+def _arm(
+    study: Study, head: Mapping[str, Any], arm: str, chosen: Sequence[str], first: Mapping[str, Place]
+) -> dict[str, Any]:
+    """Return the row of an experiment."""
+    plan, summary = head["told"].get(arm, {}), _mapping(head["summary"].get(arm))
+    base = _text(plan.get("from"))
+    changed = {key: _list(values) for key, values in _mapping(plan.get("changed")).items()}
+    return {
+        "name": arm,
+        "title": _text(plan.get("title")),
+        "base": base,
+        "changed": [(key, *map(_value, values)) for key, values in changed.items() if len(values) == 2],
+        "verdict": _verdict(head["summary"], arm),
+        "finding": _text(summary.get("finding")),
+        "expectations": [
+            {"says": _text(expectation.get("says")), "word": _text(expectation.get("verdict")),
+             "values": _numbers(expectation.get("values")), "others": _numbers(expectation.get("others"))}
+            for expectation in _mappings(summary.get("expectations"))
+        ],
+        "cells": [_cell(study, head, arm, seed) for seed in head["seeds"]],
+        "number": chosen.index(arm) + 1 if arm in chosen else None,
+        "compare": f"run={first[base].id}&run={first[arm].id}" if base in first and arm in first else "",
+    }  # fmt: skip
+
+
+def _cell(study: Study, head: Mapping[str, Any], arm: str, seed: int) -> dict[str, Any]:
+    """Return what is known of one run: how far it is, and the newest value of what the study compares."""
+    place = study.runs.get((arm, seed))
+    if place is None:
+        return {"seed": seed, "run": None}
+    run_row: Row = head["run_rows"][arm, seed]
+    return {
+        "seed": seed,
+        "run": place.id,
+        "state": head["states"][arm, seed],
+        "step": run_row.step,
+        "steps": run_row.steps,
+        "value": _newest_value(RunDir(place.path), head["metric"]),
+        "finding": run_row.finding,
+    }
+
+
+def _newest_value(run: RunDir, metric: str) -> float | None:
+    when, _, part = metric.partition("/")
+    if when not in HELDOUT:
+        last = last_records(run.metrics_file, 1)
+        return finite_number(last[-1].get(metric)) if last else None
+    try:
+        return heldout_mean(run, when, part)
+    except RunError:
+        return None  # an evaluation that cannot be read is none
+
+
+def _state(summary: Mapping[str, Any], arm: str, seed: int, run_row: Row) -> str:
+    """Return how far a run is; one that a rule of the study ended is interrupted for itself, and done for the study."""
+    runs = _mappings(_mapping(summary.get(arm)).get("runs"))
+    by_rule = any(run.get("seed") == seed and run.get("state") == "ended by a rule" for run in runs)
+    return "ended by a rule" if by_rule and run_row.status in ("interrupted", "finished") else run_row.status
+
+
+def _verdict(summary: Mapping[str, Any], arm: str) -> str:
+    """Return the verdict of the study's report, "" before there is one."""
+    word = _mapping(summary.get(arm)).get("verdict")
+    return word if word in VERDICTS else ""
+
+
+def _read(folder: Folder, path: Path) -> dict[str, Any]:
+    """Return a JSON object of a study, empty where the file is missing, too large or damaged."""
+    if folder.file(path) is None or path.stat().st_size > _MOST_BYTES:
+        return {}
+    try:
+        return read_json(path)
+    except RunError:
+        return {}  # a study whose plan cannot be read still shows its runs
+
+
+def _name(folder: Folder, path: Path) -> str:
+    return folder.root.name if path == folder.root else path.relative_to(folder.root).as_posix()
+
+
+def _value(value: Any) -> str:
+    return "not set" if value is None else value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _mappings(value: Any) -> list[dict[str, Any]]:
+    return [entry for entry in _list(value) if isinstance(entry, dict)]
+
+
+def _numbers(value: Any) -> list[float]:
+    return [number for entry in _list(value) if (number := finite_number(entry)) is not None]

@@ -1,0 +1,123 @@
+"""What exceptions of other people's code look like where they are shown."""
+
+import pytest
+
+from steadyrl.core.errors import ConfigError, DataError, exception_line, users_errors, without_keys
+from steadyrl.core.types import Problem
+from steadyrl.loop.rewards.functions import per_rollout
+from steadyrl.loop.rewards.trl import from_trl
+from tests.group_of_rewards import group
+
+
+class Nameless(Exception):
+    def __str__(self):
+        raise RuntimeError("in __str__")
+
+
+class Silent(Exception):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (ValueError("a plain one"), "ValueError: a plain one"),
+        (
+            ValueError("clears \x1b[2J the\nscreen\x9b \u202e \ud800"),
+            r"ValueError: clears \x1b[2J the screen\x9b \u202e \ud800",
+        ),
+        (RuntimeError("x" * 10**7), f"RuntimeError: {'x' * 500} ..."),
+        (Nameless(), "Nameless: its text cannot be had, which raises RuntimeError"),
+        (Silent(), "Silent"),
+        (type("Red\x1b[31m", (Exception,), {})("hot"), r"Red\x1b[31m: hot"),
+    ],
+)
+def test_an_exception_is_one_short_line_that_no_terminal_obeys(error, line, caplog):
+    assert exception_line(error) == line
+
+    def reward(*args, **columns):
+        raise error
+
+    (rollout,) = group("p", None).rollouts
+    for scored in (per_rollout("r", reward), from_trl("r", reward)):
+        (score,) = scored([(Problem("p", "p"), rollout)])
+        assert (score.value, score.unscored) == (None, f"r raised {line}")
+    assert all(record.getMessage().endswith(f"r raised {line}") for record in caplog.records)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("GET http://user:pa55word@host:8000/v1 failed", "GET http://[key]@host:8000/v1 failed"),
+        ("http://host/v1?api_key=plain-text&n=2", "http://host/v1?api_key=[key]&n=2"),
+        ("# export OPENAI_API_KEY=plain-text", "# export OPENAI_API_KEY=[key]"),
+        ('{"Authorization": "Bearer plain-text"}', '{"Authorization": "[key]"}'),
+        ("Bearer abcdef0123456789abcdef", "[key]"),
+        ("password = 'plain-text'", "password = '[key]'"),
+        ("key_env = 'OPENAI_API_KEY'", "key_env = 'OPENAI_API_KEY'"),
+        ("max_new_tokens = 512, stop_token_ids = [1]", "max_new_tokens = 512, stop_token_ids = [1]"),
+        ("eos_token = '<|im_end|>'", "eos_token = '<|im_end|>'"),
+        ("you@example.org wrote http://example.org/@you", "you@example.org wrote http://example.org/@you"),
+    ],
+)
+def test_keys_are_left_out_of_what_is_shown_and_nothing_else_is(text, shown):
+    assert without_keys(text) == shown
+    assert exception_line(ValueError(text)) == f"ValueError: {shown}"
+
+
+USERS = """
+import json
+from steadyrl.core.plugins import BUILT_IN
+from steadyrl.core.types import Problem
+
+def fails(): raise KeyError("no index")
+def leaves(): raise SystemExit(3)
+def misuses_a_library(): json.loads("{")
+def is_refused(): Problem(1, "?")
+def meets_a_fault_of_the_package(): Problem("1", "?", 5)
+"""
+
+
+@pytest.fixture
+def users(tmp_path):
+    """The functions of a module outside of the package, by name."""
+    file, names = tmp_path / "users.py", {}
+    file.write_text(USERS)
+    exec(compile(USERS, file, "exec"), names)
+    return file, names
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "said"),
+    [
+        ("fails", 6, "KeyError: 'no index'"),
+        ("leaves", 7, "SystemExit: 3"),
+        (
+            "misuses_a_library",
+            8,
+            "JSONDecodeError: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)",
+        ),
+    ],
+)
+def test_what_the_users_code_raises_is_one_line_that_says_where(users, name, line, said):
+    file, functions = users
+    with pytest.raises(ConfigError) as caught, users_errors():
+        functions[name]()
+    assert str(caught.value) == f"your own code raised {said} ({file}, line {line}, in {name}); fix it"
+
+
+@pytest.mark.parametrize(("name", "error"), [("is_refused", DataError), ("meets_a_fault_of_the_package", TypeError)])
+def test_what_the_package_raises_passes_on_unchanged(users, name, error):
+    with pytest.raises(error), users_errors():
+        users[1][name]()
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_what_is_installed_anywhere_on_the_path_is_a_library(users, tmp_path, monkeypatch, installed):
+    """As by pip's --user and --target, and Debian's dist-packages; then the code that called it is to be fixed."""
+    monkeypatch.syspath_prepend(tmp_path)
+    if installed:
+        (tmp_path / "users-1.0.dist-info").mkdir()
+    with pytest.raises(ConfigError) as caught, users_errors():
+        users[1]["leaves"]()
+    assert (str(users[0]) in str(caught.value)) is not installed

@@ -1,0 +1,56 @@
+"""Which runs of two experiments are pairs: those of equal seeds, where every one of them was measured."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from steadyrl.core.rundir import RunDir
+from steadyrl.lab.study.file import Expect, Experiment, Rule
+from steadyrl.lab.study.outcome import Made, _judge
+from steadyrl.lab.study.plan import Arm
+
+STUDY = SimpleNamespace(seeds=(0, 1, 2), file=SimpleNamespace(metric="reward/mean", rule=Rule()))
+EXPECT = Expect(says="It is higher.", be="higher")
+BASE = {0: 1.0, 1: 2.0, 2: 3.0}
+FIRST_THREE = {0: 1.5, 1: 2.52, 2: 3.49}
+
+
+def made(folder, name, rewards):
+    runs = []
+    for seed, reward in rewards.items():
+        record = {"step": 0, "attempt": 0, "reward/mean": reward}
+        runs.append(Made(seed, RunDir(folder / f"{name}-{seed}"), "finished", 1, "", "", [record]))
+    return runs
+
+
+@pytest.mark.parametrize(
+    ("rewards", "paired"),
+    [
+        (FIRST_THREE, True),
+        ({1: 1.5, 2: 2.52, 3: 3.49}, False),  # the same numbers of other seeds
+        ({**FIRST_THREE, 3: 4.5}, False),
+        ({**FIRST_THREE, 2: None}, False),
+    ],
+)
+def test_runs_are_pairs_where_both_experiments_have_the_same_seeds(tmp_path, rewards, paired):
+    runs = {"base": made(tmp_path, "base", BASE), "arm": made(tmp_path, "arm", rewards)}
+    arm = Arm(Experiment(name="arm", title="t", **{"from": "base"}), None, {})
+    judged = _judge(STUDY, arm, EXPECT, runs)
+    assert judged.change.paired == paired
+    assert judged.word == ("supported" if paired else "undecided")
+
+
+@pytest.mark.parametrize(
+    ("rewards", "word"),
+    [
+        (BASE, "supported"),
+        ({0: 1.0, 1: 2.0}, "undecided"),
+        ({**BASE, 2: None}, "undecided"),
+        ({0: 0.5}, "refuted"),
+        ({}, "undecided"),
+    ],
+)
+def test_a_bound_is_supported_once_every_seed_of_the_study_meets_it(tmp_path, rewards, word):
+    arm = Arm(Experiment(name="arm", title="t"), None, {})
+    expect = Expect(says="It reaches 1.", be="at least", value=1.0)
+    assert _judge(STUDY, arm, expect, {"arm": made(tmp_path, "arm", rewards)}).word == word

@@ -1,0 +1,331 @@
+"""A study runs what is missing, goes on with what was cut, and writes what the runs answer."""
+
+import json
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from steadyrl.cli.study import _Shown, app
+from steadyrl.core import config as configs
+from steadyrl.core.errors import ConfigError, RunError
+from steadyrl.lab.launchers.command import choose
+from steadyrl.lab.study.longer import shorter
+from steadyrl.lab.study.outcome import claims, outcomes
+from steadyrl.lab.study.plan import jobs, read_study
+from steadyrl.lab.study.study import Follow, find_run, folder_of, make_run, run_study, state_of
+from steadyrl.show.report.study import write_study
+
+FILE = """
+title = "Rates"
+question = "Which rate teaches most?"
+seeds = [0, 1]
+[config]
+run = {{steps = 16, checkpoint_every = 4, doctor_every = 0, preflight = "off"}}
+backend = {{name = "toy"}}
+task = {{name = "prompts", args = {{path = "{prompts}"}}}}
+rewards = {{"toy_rewards:share_of_a" = 1.0}}
+algorithm = {{args = {{value_start = "zero"}}}}
+sampling = {{max_new_tokens = 4}}
+rollout = {{prompts_per_step = 4, samples_per_prompt = 4}}
+update = {{learning_rate = 0.0, warmup_steps = 0, kl_old_limit = 10.0}}
+[[experiments]]
+name = "none"
+title = "No rate"
+[[experiments]]
+name = "high"
+title = "A high rate"
+from = "none"
+change = "update.learning_rate=1.0"
+concluded = "A </script> rate teaches | everything."
+expect = [{{says = "It learns.", be = "higher"}}]
+{more}
+"""
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parent.parent)
+    path = (str(Path(__file__).parent.parent), *os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, path)))  # of the commands of a launcher
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("".join(json.dumps({"prompt": letter * 3}) + "\n" for letter in "abcdefghijkl"))
+
+    def write(more="", **replaced):
+        text = FILE.format(prompts=prompts, more=more)
+        for before, after in replaced.items():
+            text = text.replace(f"{before} = 0.0", f"{before} = {after}")
+        path = tmp_path / "rates.toml"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def states(study, root):
+    folder = folder_of(study, root)
+    return [state_of(find_run(folder, job), study.file.stop) for job in jobs(study)]
+
+
+def test_a_study_is_cut_goes_on_and_ends_as_if_it_had_never_been_cut(file, tmp_path):
+    study = read_study(file())
+    steps = []
+    begun = []
+    follow = Follow(
+        begin=lambda every, now: begun.append((len(every), len(now))),
+        event=lambda event: steps.append(event) if event[1] == "step" else None,
+        stop=lambda: len(steps) >= 22,
+    )
+    assert run_study(study, tmp_path / "a", follow=follow) == {}
+    assert states(study, tmp_path / "a") == ["finished", "cut", "missing", "missing"]
+    assert (
+        run_study(study, tmp_path / "a", follow=Follow(begin=lambda every, now: begun.append((len(every), len(now)))))
+        == {}
+    )
+    assert begun == [(4, 4), (4, 3)]
+    run_study(study, tmp_path / "b")
+
+    def rewards(root):
+        runs = [find_run(folder_of(study, root), job) for job in jobs(study)]
+        return [[record["reward/mean"] for record in run.metrics()] for run in runs]
+
+    assert rewards(tmp_path / "a") == rewards(tmp_path / "b")
+    assert [len(curve) for curve in rewards(tmp_path / "a")] == [16] * 4
+
+
+def test_processes_beside_one_another_make_the_same_runs(file, tmp_path):
+    study = read_study(file())
+    run_study(study, tmp_path / "a")
+    heard = set()
+    assert (
+        run_study(
+            study, tmp_path / "b", choose("processes", {}, (), 2), Follow(event=lambda event: heard.add(event[1]))
+        )
+        == {}
+    )
+    assert heard == {"begin", "step", "end"}
+    found = [[o.judged[0].values for o in outcomes(study, folder_of(study, tmp_path / x)) if o.judged] for x in "ab"]
+    assert found[0] == found[1]
+
+
+def test_a_rule_written_before_ends_an_arm_and_the_report_says_so(file, tmp_path):
+    rule = '[[stop]]\nmetric = "reward/mean"\nbelow = 2.0\nsteps = 3\nwhy = "nothing is to be learned"\n'
+    study, said = read_study(file(rule)), []
+    run_study(study, tmp_path, follow=Follow(event=lambda event: said.append(event[2]) if event[1] == "end" else None))
+    assert said == ["ended by a rule"] * 4
+    assert states(study, tmp_path) == ["ended by a rule"] * 4
+    page, _ = write_study(study, tmp_path)
+    assert "seed 0 was ended by the rule after step 2: nothing is to be learned" in page.read_text()
+
+
+def test_what_decides_is_not_changed_after_the_first_run(file, tmp_path):
+    run_study(read_study(file()), tmp_path)
+    path = file()
+    path.write_text(path.read_text().replace('be = "higher"', 'be = "lower"'))
+    for use in (run_study, write_study):  # a report would judge the runs by what was expected after them
+        with pytest.raises(RunError, match=r"expect differ from .*plan\.json"):
+            use(read_study(path), tmp_path)
+
+
+def test_a_run_that_fails_leaves_the_others_and_is_reported(file, tmp_path):
+    broken = "bundle = [\"rewards={'toy_rewards:always_fails' = 1.0}\"]\n"
+    path = file(f'[[experiments]]\nname = "broken"\ntitle = "t"\nfrom = "none"\n{broken}')
+    result = CliRunner().invoke(app, ["run", str(path), "--folder", str(tmp_path / "s")])
+    assert isinstance(result.exception, SystemExit), result.exception
+    assert result.exit_code == 1
+    assert "2 of 2 runs are done" in (tmp_path / "s" / "rates" / "report" / "report.md").read_text()
+    assert "seed 0 failed after 0 steps" in (tmp_path / "s" / "rates" / "report" / "report.md").read_text()
+
+
+def test_the_report_says_what_the_runs_say_and_has_the_same_bytes_again(file, tmp_path):
+    study = read_study(file())
+    run_study(study, tmp_path)
+    page, rows = write_study(study, tmp_path)
+    first = {path.name: path.read_bytes() for path in page.parent.iterdir()}
+    write_study(study, tmp_path)
+    assert {path.name: path.read_bytes() for path in page.parent.iterdir()} == first
+    assert [row.word for row in rows] == ["not asked", "supported"]
+    values = [find_run(folder_of(study, tmp_path), job).metrics()[-3:] for job in jobs(study)]
+    ends = [sum(record["reward/mean"] for record in three) / 3 for three in values]
+    summary = json.loads((page.parent / "summary.json").read_text())
+    assert summary["high"]["expectations"][0]["values"] == pytest.approx([ends[1], ends[3]])
+    assert summary["high"]["expectations"][0]["others"] == pytest.approx([ends[0], ends[2]])
+    markdown = (page.parent / "report.md").read_text()
+    assert "| update.learning_rate | 0 | 1 |" in markdown
+    assert "teaches \\| everything" in markdown
+    assert "</script> rate" not in page.read_text()
+    assert not re.findall(r"(?:src|href)=\W?http|fetch\(|@import", page.read_text())  # the page works offline
+    shown = re.findall(r'<img src="([^"]*)"', page.read_text())
+    assert len(shown) == len(rows) and [name for name in shown if name not in first] == []
+
+
+def test_the_run_that_all_start_from_is_one_of_the_runs_to_make(file, tmp_path):
+    path = file('[warm]\nconfig = "warm.toml"\n')
+    sections = path.read_text().partition("[config]\n")[2].partition("[[experiments]]")[0]
+    (tmp_path / "warm.toml").write_text(sections)
+    begun = []
+    follow = Follow(begin=lambda every, now: begun.append((len(every), len(now))), stop=lambda: True)
+    run_study(read_study(path), tmp_path, None, follow)
+    assert begun == [(5, 5)]
+
+
+def test_a_claim_is_refuted_by_any_expectation_that_names_it(file, tmp_path):
+    claim = 'claim = "Rates | teach."'
+    path = file()
+    path.write_text(
+        path.read_text().replace('be = "higher"}', f'be = "higher", {claim}}}')
+        + '[[experiments]]\nname = "twice"\ntitle = "t"\nfrom = "none"\nchange = "update.epochs=3"\n'
+        + f'expect = [{{says = "It learns too.", take = "gain", be = "at least", value = 2.0, {claim}}}]\n'
+    )
+    study = read_study(path)
+    run_study(study, tmp_path)
+    found = outcomes(study, folder_of(study, tmp_path))
+    assert [(one.arm.name, one.word) for one in found[1:]] == [("high", "supported"), ("twice", "refuted")]
+    (one,) = claims(found)
+    assert (one.text, one.word, [name for name, _ in one.parts]) == ("Rates | teach.", "refuted", ["high", "twice"])
+    assert (
+        "| Rates \\| teach. | **refuted** | [high](#high): It learns."
+        in write_study(study, tmp_path)[0].with_suffix(".md").read_text()
+    )
+
+
+def test_a_report_of_one_run_each_says_that_it_is_weak_evidence(file, tmp_path):
+    run_study(read_study(file(), quick=True), tmp_path)
+    page, _ = write_study(read_study(file(), quick=True), tmp_path)
+    for text in (page.read_text(), page.with_suffix(".md").read_text()):
+        assert "quick version" in text and "which is weak evidence" in text
+    study = read_study(file(), quick=True, seeds=2)
+    ended = []
+    one_more = Follow(stop=lambda: bool(ended), event=lambda told: ended.append(told) if told[1] == "end" else None)
+    run_study(study, tmp_path, None, one_more)
+    assert "1 of 2 experiments have one run at most, which" in write_study(study, tmp_path)[0].read_text()
+    run_study(study, tmp_path)
+    text = write_study(study, tmp_path)[0].with_suffix(".md").read_text()
+    assert "weak evidence" not in text and "2 seeds decide only large differences" in text
+    assert "`steadyrl study run rates.toml --quick --seeds 2`" in text
+    assert "| [high](#high) | A high rate | 2 of 2 | supported |" in text
+
+
+def test_a_study_without_runs_says_how_to_make_them(file, tmp_path):
+    with pytest.raises(ConfigError, match=r"steadyrl study run .* --quick"):
+        write_study(read_study(file(), quick=True), tmp_path)
+
+
+def test_the_plan_holds_titles_for_readers_and_these_may_change(file, tmp_path):
+    study = read_study(file())
+    run_study(study, tmp_path)
+    plan = tmp_path / "rates" / "plan.json"
+    before = json.loads(plan.read_text())
+    assert before["study"]["arms"][1]["changed"] == {"update.learning_rate": [0.0, 1.0]}
+    path = tmp_path / "rates.toml"
+    path.write_text(path.read_text().replace('title = "Rates"', 'title = "Other words"'))
+    run_study(read_study(path), tmp_path)
+    after = json.loads(plan.read_text())
+    assert (before["study"]["title"], after["study"]["title"]) == ("Rates", "Other words")
+    assert after["written"] == before["written"]
+
+
+LONGER = '[[experiments]]\nname = "longer"\ntitle = "More steps"\nfrom = "high"\nchange = "run.steps=24"\n'
+
+
+def test_a_run_that_only_trains_longer_goes_on_from_a_copy_and_is_the_same_to_the_last_bit(file, tmp_path):
+    path = file(LONGER)
+    path.write_text(path.read_text().replace('"toy_rewards:share_of_a" = 1.0', "length = 1.0"))
+    study = read_study(path)
+    (job, *_) = [job for job in jobs(study) if job.arm == "longer"]
+    base = shorter(study, job)
+    assert base is not None and base.arm == "high" and base.config.run.seed == job.config.run.seed
+    assert make_run(job, tmp_path / "whole", (), lambda event: None) is None
+    whole = find_run(tmp_path / "whole", job)
+
+    steps = []
+    follow = Follow(event=lambda event: steps.append(event) if event[1] == "step" else None)
+    assert run_study(study, tmp_path, follow=follow) == {}
+    made = [event[2] for event in steps if event[0] == job.key]
+    assert made == list(range(17, 25))
+    run, short = find_run(folder_of(study, tmp_path), job), find_run(folder_of(study, tmp_path), base)
+    assert run.status == "finished" and run.info()["continues"] == str(short.path)
+    assert short.status == "finished" and len(short.metrics()) == 16
+
+    def curve(run):
+        left_out = ("time", "tokens/per_second", "attempt")
+        return [{k: v for k, v in record.items() if not k.startswith(left_out)} for record in run.metrics()]
+
+    assert curve(run) == curve(whole)
+    assert run.evaluation_file("before").read_bytes() == whole.evaluation_file("before").read_bytes()
+    assert run.evaluation_file("after").read_bytes() == whole.evaluation_file("after").read_bytes()
+
+
+def test_a_copy_that_was_cut_is_made_again_and_one_that_cannot_be_written_is_one_line(file, tmp_path, monkeypatch):
+    path = file(LONGER)
+    path.write_text(path.read_text().replace('"toy_rewards:share_of_a" = 1.0', "length = 1.0"))
+    study = read_study(path)
+    (job, *_) = [job for job in jobs(study) if job.arm == "longer"]
+    base, folder = shorter(study, job), folder_of(study, tmp_path)
+    assert make_run(base, folder, (), lambda event: None) is None
+
+    def full(*args, **settings):
+        half = Path(args[1])
+        half.mkdir(parents=True)
+        (half / "metrics.jsonl").write_text("{")
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("shutil.copytree", full)
+        said = make_run(job, folder, (), lambda event: None, base=base)
+    assert said.startswith("cannot copy the run") and "No space left on device" in said
+    assert find_run(folder, job) is None
+    assert make_run(job, folder, (), lambda event: None, base=base) is None
+    assert len(find_run(folder, job).metrics()) == 24
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ["update.schedule=linear"],  # the rate depends on how many steps there are
+        ["evaluate.every=5"],  # the last step is evaluated, and not a step between
+        ["rewards={'toy_rewards:share_of_a' = 1.0}"],  # may ask how many steps are planned
+    ],
+)
+def test_a_run_whose_beginning_is_another_one_begins_anew(file, changes):
+    path = file(LONGER)
+    path.write_text(path.read_text().replace('"toy_rewards:share_of_a" = 1.0', "length = 1.0"))
+    study = read_study(path)
+    arms = [replace(arm, config=configs.resolve(configs.dump(arm.config), changes)) for arm in study.arms]
+    study = replace(study, arms=tuple(arms))
+    assert [shorter(study, job) for job in jobs(study)] == [None] * 6
+
+
+def test_the_time_left_is_said_once_a_twentieth_of_the_steps_is_made(file, monkeypatch):
+    every = jobs(read_study(file()))  # four runs of 16 steps
+    now = [0.0]
+    monkeypatch.setattr("steadyrl.cli.study.time.monotonic", lambda: now[0])
+    with _Shown() as shown:
+        shown.begin(every, every)
+        shown.event((every[0].key, "begin", (0, 16)))
+        now[0] = 60.0  # it loads for a minute
+        for step in range(1, 4):
+            shown.event((every[0].key, "step", step))
+            assert shown._left() == ""
+        shown.event((every[0].key, "step", 4))
+        assert shown._left() == "; about 15 min left"  # 60 steps at 15 s
+
+
+def test_the_steps_of_epochs_are_learned_from_the_first_run_that_begins(file):
+    """Until a task is built nobody knows its problems: a config with epochs plans the 100 steps of the default."""
+    study = read_study(file())
+    first, *others = (
+        replace(job, config=configs.resolve(configs.dump(job.config), ["run.epochs=2"])) for job in jobs(study)
+    )
+    smaller = configs.resolve(configs.dump(others[0].config), ["rollout.prompts_per_step=5"])
+    others[0] = replace(others[0], config=smaller)
+    with _Shown() as shown:
+        shown.begin([first, *others], [first, *others])
+        shown.event((first.key, "begin", (0, 60)))  # of its prompts_per_step
+        problems = 30 * first.config.rollout.prompts_per_step
+        assert [shown._total[job.key] for job in others] == [-(-2 * problems // 5), 60, 60]
+        shown.event((others[1].key, "begin", (0, 61)))
+        assert shown._total[others[1].key] == 61

@@ -1,0 +1,84 @@
+"""Before anything is trained: warm-ups longer than the run and targets beyond reach are said, and stop nothing."""
+
+import pytest
+
+from steadyrl.core import config
+from steadyrl.loop import launch
+from steadyrl.loop.preflight.plan import schedule, targets
+from steadyrl.loop.preflight.run import finding_lines, preflight, summary_line
+from steadyrl.loop.preflight.trial import begin_trial
+from steadyrl.loop.train import Watch
+
+
+def verdict(toy, *overrides):
+    return targets(begin_trial(toy(*overrides)))
+
+
+def test_a_warm_up_longer_than_the_run_is_said_with_its_numbers(toy):
+    found = schedule(toy("run.steps=30", "update.warmup_steps=120", "update.learning_rate=0.02"))
+    assert (found.check, found.state, found.severity, found.cause) == ("schedule", "found", "warning", "warm_up")
+    assert "ends at 0.005, 25% of the 0.02" in found.message
+    assert found.overrides == ("update.warmup_steps=3",)
+
+
+def test_a_usual_warm_up_passes_and_says_where_the_rate_ends(toy):
+    found = schedule(toy("run.steps=30", "update.warmup_steps=5", "update.schedule=linear"))
+    assert found.state == "ok"
+    assert "from 0.02 at the first step to 0.1" in found.message
+
+
+def test_a_trial_of_a_few_steps_may_end_within_its_warm_up(toy):
+    found = schedule(toy("run.steps=4", "update.warmup_steps=10", "update.learning_rate=0.02"))
+    assert found.state == "ok"
+    assert "ends at 0.008, 40% of the 0.02" in found.message
+
+
+def test_a_fall_that_would_end_within_the_warm_up_is_said(toy):
+    found = schedule(
+        toy("run.steps=90", "update.warmup_steps=20", "update.schedule=cosine", "update.schedule_steps=15")
+    )
+    assert (found.state, found.cause, found.overrides) == ("found", "never_falls", ("update.schedule_steps=90",))
+
+
+def test_a_reward_target_above_what_good_answers_earn_is_said(toy):
+    session = toy("run.target=1.7")
+    session.task.gold = lambda problem: "aaab"
+    found = targets(begin_trial(session))
+    assert (found.state, found.severity, found.cause) == ("found", "warning", "reward")
+    assert "run.target is 1.7" in found.message
+    key, _, value = found.overrides[0].partition("=")
+    assert (key, float(value)) == ("run.target", 0.75)
+    assert verdict(toy, "run.target=0.05").state == "ok"
+    assert (verdict(toy, "run.target=1.7").state, verdict(toy, "run.target=1.7").cause) == ("unknown", "")
+
+
+def test_a_kl_target_that_one_step_passes_is_said(toy):
+    pilot = ("autopilot.mode=act", "algorithm.args.kl_coef=0.1")
+    found = verdict(toy, *pilot, "autopilot.kl_ref_target=0.01")
+    assert (found.state, found.cause) == ("found", "kl_ref")
+    assert found.overrides[0].startswith("autopilot.kl_ref_target=")
+    assert verdict(toy, *pilot, "autopilot.kl_ref_target=40.0").state == "ok"
+
+
+@pytest.mark.parametrize(("target", "state"), [(0.2, "found"), (5.0, "ok")])
+def test_the_target_of_a_controller_that_leaves_no_room_to_learn_is_said(target, state, toy):
+    found = verdict(toy, "algorithm.args.kl_control=adaptive", f"algorithm.args.kl_target={target}")
+    assert found.state == state
+    assert (found.overrides == ("algorithm.args.kl_target=6",)) == (state == "found")
+
+
+def test_without_a_target_nothing_is_judged(toy):
+    assert verdict(toy).message == "none is set"
+
+
+def test_warnings_are_shown_and_stop_no_run(toy):
+    controlled = ("algorithm.args.kl_control=adaptive", "algorithm.args.kl_target=0.1")
+    overrides = ("run.steps=20", "update.warmup_steps=50", *controlled)
+    findings, noted = preflight(toy(*overrides)), []
+    lines = "\n".join(finding_lines(findings))
+    assert "warn  schedule: the warm-up of 50 steps" in lines
+    assert "warnings: schedule (warm_up), targets (kl)" in summary_line(findings)
+    assert "FAILED" not in summary_line(findings)
+    run = launch.run(config.dump(toy(*overrides).config), watch=Watch(note=noted.append))
+    assert run.status == "finished"
+    assert any("warn  targets: " in line for line in noted)

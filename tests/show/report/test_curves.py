@@ -1,0 +1,51 @@
+"""The curves of a page: how many points they have, and what is left of a spike."""
+
+import json
+
+import numpy as np
+
+from steadyrl.show.report.curves import curves
+from steadyrl.show.report.study_pictures import extremes, middle_and_range
+
+
+def records(steps, metrics, seed):
+    generator = np.random.default_rng(seed)
+    values = generator.normal(size=(steps, metrics))
+    return [{"step": step, **{f"m{i}": float(v) for i, v in enumerate(row)}} for step, row in enumerate(values)]
+
+
+def drawn(runs):
+    return json.loads(curves({f"arm-{i}": [run] for i, run in enumerate(runs)}))
+
+
+def test_the_curves_of_a_page_stay_below_a_megabyte_however_many_runs_and_steps_there_are():
+    few = curves({"a": [records(3000, 2, seed=0)]})
+    run = records(600, 60, seed=0)
+    many = curves({f"arm-{i}": [run] * 3 for i in range(20)})
+    assert len(few) < 10_000 and len(many) < 800_000  # 3,600 curves of 600 steps would be 12 MB
+
+
+def test_a_thinned_curve_has_the_mean_of_its_steps_and_ends_where_the_run_does():
+    runs = [[{"step": step, "x": step % 7, "y": 1.0} for step in range(3000)]]
+    (run,) = drawn(runs)["runs"]
+    assert len(run["steps"]) == len(run["values"]["x"]) == 400
+    assert abs(np.mean(run["values"]["x"]) - np.mean([step % 7 for step in range(3000)])) < 0.01
+    assert run["steps"][0] < 10 and run["steps"][-1] > 2980
+
+
+def test_a_short_run_keeps_every_step():
+    (run,) = drawn([[{"step": step, "x": step / 8} for step in range(30)]])["runs"]
+    assert run["steps"] == list(range(30)) and run["values"]["x"] == [float(f"{s / 8:.3g}") for s in range(30)]
+
+
+def test_a_picture_with_few_points_keeps_the_spikes_of_every_seed():
+    runs = [records(1000, 1, seed=seed) for seed in range(3)]
+    runs[1][417]["m0"], runs[2][803]["m0"] = 500.0, -500.0
+    steps, mean, low, high = middle_and_range(runs, "m0", spikes=True)
+    assert len(steps) <= 100 and len(steps) == len(mean) == len(low) == len(high)
+    assert high.max() == 500.0 and low.min() == -500.0
+    assert steps[high.argmax()] == 417 and steps[low.argmin()] == 803
+
+
+def test_extremes_of_short_curves_are_all_their_places():
+    assert list(extremes([np.arange(5.0)], 10)) == [0, 1, 2, 3, 4]

@@ -1,0 +1,284 @@
+import json
+
+import numpy as np
+import pytest
+
+from steadyrl.cli.report import epoch_lines
+from steadyrl.core.rundir import RunDir
+from steadyrl.core.types import Finding
+from steadyrl.loop.train import train
+from steadyrl.show.report.epochs import shown_epochs
+from steadyrl.show.report.write import write_report
+from steadyrl.show.review.checklist import checklist
+from steadyrl.show.review.epochs import epoch_table, split
+
+
+def records(rewards, per_epoch=2, **more):
+    """Steps of a run with so many steps to an epoch; more metrics as one number or one per step."""
+    lines = []
+    for step, reward in enumerate(rewards):
+        line = {"step": step, "attempt": 0, "data_epoch": (step + 1) / per_epoch, "reward/mean": reward}
+        line["time/step"] = 2.0
+        for name, value in more.items():
+            line[name.replace("_of_", "/")] = value[step] if isinstance(value, list) else value
+        lines.append(line)
+    return lines
+
+
+def finding(check, since, severity="warning"):
+    return Finding(check, severity, since, "unknown", "it is off", (), "mend it")
+
+
+def words(lines, findings=()):
+    table = epoch_table(lines, findings)
+    return [point.state for point in checklist(table, lines, findings)]
+
+
+def test_the_means_of_an_epoch_by_hand():
+    lines = records(
+        [0.2, 0.4, 0.6, 0.8],
+        loss_of_total=[1.0, 3.0, 5.0, 7.0],
+        loss_of_kl=0.5,
+        reward_of_std=[0.1, 0.3, 0.2, 0.2],
+        reward_of_std_within=0.1,
+        groups_of_best=[0.5, 0.9, 0.9, 0.9],
+        grad_norm=[1.0, 2.0, 3.0, 4.0],
+    )
+    first, second = epoch_table(lines, [])["rows"]
+    assert (first["name"], first["first"], first["last"], second["first"]) == ("1", 0, 1, 2)
+    expected = {
+        "reward": 0.3, "loss": 2.0, "loss_kl": 0.5, "variance": 0.05, "within": 0.01, "best": 0.7, "gap": 0.4,
+        "grad_norm": 1.5, "seconds": 4.0,
+    }  # fmt: skip
+    assert {key: first[key] for key in expected} == pytest.approx(expected)
+    assert first["between"] is None  # not measured, and so unknown
+    assert first["loss_policy"] is None
+    assert second["change"][0] == pytest.approx(0.4)
+    assert first["change"] is None
+
+
+def test_a_change_within_the_noise_has_an_interval_around_nothing():
+    """Steps 0 and 1, then 0.5 and 1.5: errors of the means 0.5 each, so 0.5 +- t(2 degrees) * sqrt(0.5)."""
+    change = epoch_table(records([0.0, 1.0, 0.5, 1.5]), [])["rows"][1]["change"]
+    assert change == pytest.approx([0.5, 0.5 - 4.30265 * 0.5**0.5, 0.5 + 4.30265 * 0.5**0.5], rel=1e-4)
+
+
+def test_a_step_over_two_epochs_belongs_to_the_one_with_most_of_it():
+    """Ten problems, four a step: 0.4, 0.8, 1.2 (half of it in each: the next), 1.6, 2.0."""
+    parts = split(records([0] * 5, per_epoch=2.5))
+    assert [(name, [line["step"] for line in lines]) for name, lines in parts] == [("1", [0, 1]), ("2", [2, 3, 4])]
+
+
+def test_long_runs_have_several_epochs_to_a_row():
+    parts = split(records([0] * 60, per_epoch=2))
+    assert [name for name, _ in parts][:2] == ["1-3", "4-6"]
+    assert len(parts) == 10
+    assert [name for name, _ in split(records([0] * 31, per_epoch=1))][-1] == "31"
+
+
+@pytest.mark.parametrize("lines", [records([0.1] * 3), [{"step": 0, "reward/mean": 1.0}], []])
+def test_fewer_than_two_epochs_or_uncounted_ones_have_no_table(lines):
+    assert split(lines) is None
+    assert epoch_table(lines, []) is None
+
+
+def test_the_doctor_speaks_in_the_epoch_in_which_it_begins():
+    found = [finding("kl_runaway", 2), finding("loss_reading", 2, "info"), finding("non_finite", 3, "critical")]
+    first, second = epoch_table(records([0.1] * 4), found)["rows"]
+    assert (first["status"], first["findings"]) == ("fine", [])
+    assert (second["status"], second["findings"]) == ("critical", ["kl_runaway", "non_finite"])
+
+
+def raised(check, step, since=None, state="raised", severity="warning"):
+    """A line of findings.jsonl."""
+    return {"check": check, "cause": "unknown", "severity": severity, "since_step": since, "step": step, "state": state}
+
+
+def statuses(findings, live):
+    rows = epoch_table(records([0.1] * 8), findings, live)["rows"]  # steps 0-1, 2-3, 4-5, 6-7
+    return [": ".join([row["status"], *row["findings"]]) for row in rows]
+
+
+def test_no_epoch_is_fine_in_which_the_doctor_warned_while_the_run_went_on():
+    """What was cleared before the end is no finding of the whole run, and the table said "fine" in all epochs."""
+    live = [raised("reward_flat", 3), raised("reward_flat", 5, state="cleared")]
+    assert statuses([], live) == ["fine", "warning: reward_flat", "nothing new", "fine"]
+    assert statuses([], [raised("reward_flat", 5, since=2)]) == [
+        "fine", "warning: reward_flat", "warning: reward_flat", "nothing new",
+    ]  # fmt: skip
+    assert statuses([], [raised("loss_reading", 3, severity="info")]) == ["fine"] * 4
+
+
+def test_an_epoch_after_a_finding_that_still_holds_is_not_fine():
+    assert statuses([finding("kl_runaway", 2)], []) == ["fine", "warning: kl_runaway", "nothing new", "nothing new"]
+    assert statuses([finding("learning_rate_too_low", None)], [])[:2] == [
+        "warning: learning_rate_too_low",
+        "nothing new",
+    ]
+
+
+def test_the_loss_trend_is_the_change_of_the_total_since_the_epoch_before():
+    """Losses of 1 and 3, 2 and 6: means 2 and 4; a loss that rises has a trend above 0."""
+    first, second = epoch_table(records([0.1] * 4, loss_of_total=[1.0, 3.0, 2.0, 6.0]), [])["rows"]
+    assert first["loss_change"] is None
+    assert second["loss_change"][0] == pytest.approx(2.0)
+    assert second["loss_change"][1] < 0.0 < second["loss_change"][2]
+    shown = shown_epochs({**epoch_table(records([0.1] * 4, loss_of_total=[1.0, 1.0, 2.0, 2.0]), []), "checklist": []})
+    cells = [row[shown["headings"].index("loss trend [95 %]")] for row in shown["rows"]]
+    assert cells == ["–", "+1.000 [1.000, 1.000]"]
+    assert shown["headings"][-1] == "status"
+
+
+def test_the_founding_loss_has_a_column():
+    shown = shown_epochs({**epoch_table(records([0.1] * 4, loss_of_reward_nll=0.25), []), "checklist": []})
+    assert shown["rows"][1][shown["headings"].index("-r log p")] == "0.250"
+
+
+def test_the_trend_is_per_epoch():
+    """0.01 a step are 0.05 in an epoch of 5, without any noise."""
+    trend = epoch_table(records([0.01 * i for i in range(40)], per_epoch=5), [])["trends"]["reward"]
+    assert trend == pytest.approx([0.05] * 3, abs=1e-9)
+
+
+RNG = np.random.default_rng(0)
+NOISE = RNG.normal(0, 0.02, 70)
+
+
+def healthy(**more):
+    """Seven epochs of ten steps, rising from 0.3 to 0.6."""
+    rising = [0.3 + 0.3 * i / 69 + x for i, x in enumerate(NOISE)]
+    usual = {
+        "loss_of_total": 0.1, "loss_of_policy": [-0.2 + float(x) for x in NOISE],
+        "loss_of_kl": [0.05 * float(np.exp(x)) for x in NOISE],
+        "reward_of_std": 0.2, "reward_of_std_within": 0.1, "groups_of_best": [r + 0.1 for r in rising],
+    }  # fmt: skip
+    return records(rising, per_epoch=10, **(usual | more))
+
+
+def test_a_healthy_run_passes_every_point():
+    assert words(healthy()) == ["ok"] * 6
+
+
+def growth(**parts):
+    lines = healthy(**parts)
+    return checklist(epoch_table(lines, []), lines, [])[0]
+
+
+def by_epoch(*levels):
+    return [level * factor for level in levels for factor in (0.99, 1.01) * 5]
+
+
+def test_a_loss_that_grows_by_more_than_30_percent_in_an_epoch_fails():
+    """The founding review's own losses: 0.4562 to 0.8188 and 0.5512 to 0.7412 are the spikes that it names."""
+    point = growth(loss_of_total=by_epoch(0.4562, 0.8188, 0.8910, 0.7003, 0.6166, 0.5512, 0.7412))
+    assert point.check == "no part of the loss but the KL grows by more than 30% from one epoch to the next"
+    assert point.state == "found"
+    assert point.message.startswith("total 0.456 → 0.819 in epoch 2 (+79%)")
+    assert "total 0.551 → 0.741 in epoch 7 (+34%)" in point.message
+    assert "epoch 3" not in point.message
+
+
+def test_a_policy_loss_that_grows_below_zero_grows_too():
+    levels = (-0.09, -0.09, -0.09, -0.09, -0.09, -0.091, -0.143)
+    assert growth(loss_of_policy=by_epoch(*levels)).message == "policy -0.091 → -0.143 in epoch 7 (+57%)"
+    assert growth(loss_of_policy=by_epoch(*levels[::-1])).state == "ok"
+
+
+def test_a_growth_within_the_noise_is_neither_passed_nor_failed():
+    """A policy loss near 0 doubles and halves with the noise."""
+    point = growth(loss_of_policy=[float(x) for x in NOISE])
+    assert point.state == "unknown"
+    assert point.message.startswith("more than that, but within the noise of its steps: policy")
+    assert words(records([0.1] * 70, per_epoch=10))[0] == "unknown"  # no loss was logged
+
+
+def test_a_part_that_passes_says_how_much_it_grew():
+    assert growth(loss_of_total=by_epoch(1, 1, 1, 1.2, 1, 1, 1)).message.startswith(
+        "the most is total 1 → 1.2 in epoch 4"
+    )
+
+
+def test_the_kl_may_grow_as_the_policy_learns():
+    assert growth(loss_of_kl=by_epoch(0.01, 0.02, 0.04, 0.05, 0.06, 0.07, 0.08)).state == "ok"
+
+
+def test_a_spike_of_one_part_fails_only_if_another_step_confirms_it():
+    kl = healthy()
+    alone = [line["loss/kl"] for line in kl]
+    alone[50] *= 3
+    assert words(healthy(loss_of_kl=alone))[1] == "ok"
+    alone[51] *= 3
+    lines = healthy(loss_of_kl=alone)
+    point = checklist(epoch_table(lines, []), lines, [])[1]
+    assert (point.state, point.message) == ("found", "the KL part at step 50, 51")
+
+
+def test_the_policys_part_spikes_where_the_doctor_says_so():
+    """It has both signs: a value of fifty times the last one is no spike of 5000 %."""
+    policy = [float(x) for x in NOISE]
+    policy[40:42] = [1.0, -1.0]
+    assert words(healthy(loss_of_policy=policy))[1] == "ok"
+    assert words(healthy(), [finding("policy_loss_spikes", 40)])[1] == "found"
+    assert words(healthy(), [finding("policy_loss_spikes", 40, "info")])[1] == "ok"
+
+
+def test_too_few_steps_do_not_tell_of_spikes():
+    assert words(records([0.1, 0.2, 0.3, 0.4]))[1] == "unknown"
+
+
+def test_a_reward_that_falls_or_falls_back_fails_and_a_flat_one_cannot_tell():
+    falling = [0.6 - 0.3 * i / 69 + x for i, x in enumerate(NOISE)]
+    back = [0.3 + 0.3 * i / 69 - (0.2 if 50 <= i < 60 else 0) + x for i, x in enumerate(NOISE)]
+    flat = [0.3 + x for x in NOISE]
+    assert [words(records(r, per_epoch=10))[2] for r in (falling, back, flat)] == ["found", "found", "unknown"]
+    lines = records(back, per_epoch=10)
+    assert "epoch 6 is below the previous one" in checklist(epoch_table(lines, []), lines, [])[2].message
+
+
+def test_the_marks_of_variance_gap_and_time():
+    assert words(healthy(reward_of_std=0.25))[3] == "found"  # 0.0625
+    assert words(healthy(groups_of_best=0.9))[4] == "found"  # the last epoch earns about 0.58
+    slow = healthy()
+    for line in slow:
+        line["time/step"] = 301.0
+    assert words(slow)[5] == "found"  # ten of them are 50.2 minutes
+    assert words(records([0.1] * 70, per_epoch=10))[3:5] == ["unknown"] * 2
+
+
+def test_columns_without_a_number_are_left_out_and_cells_are_text():
+    lines = healthy()
+    shown = shown_epochs({**epoch_table(lines, []), "checklist": []})
+    assert "value" not in shown["headings"]
+    assert {"epoch", "reward trend [95 %]", "KL", "gap", "status"} <= set(shown["headings"])
+    assert all(len(row) == len(shown["headings"]) for row in shown["rows"])
+    assert shown_epochs(None) is None
+    assert epoch_lines(None) == []
+
+
+def test_the_table_of_a_real_run_is_in_terminal_report_and_summary(toy, tmp_path, capsys):
+    from steadyrl.cli.report import show_report
+    from steadyrl.loop import record
+
+    session = toy(
+        "run.epochs=4", "algorithm.name=rlaif", "rollout.prompts_per_step=2", "rollout.samples_per_prompt=4",
+        f"run.folder={tmp_path}/here",
+    )  # fmt: skip
+    run = record.begin(session.config, "")
+    record.add_model(run, session)
+    train(session, run)
+    record.close(run, "finished", session.config)
+    folder = write_report(RunDir(run.path).path)
+    summary = json.loads((folder / "summary.json").read_text())
+    rows, lines = summary["epochs"]["rows"], run.metrics()
+    assert [row["name"] for row in rows] == ["1", "2", "3", "4"]
+    quarter = lines[: len(lines) // 4]
+    assert rows[0]["reward"] == pytest.approx(np.mean([line["reward/mean"] for line in quarter]))
+    assert rows[0]["variance"] == pytest.approx(rows[0]["within"] + rows[0]["between"])
+    assert rows[0]["gap"] > 0
+    for page in ("report.md", "report.html"):
+        assert "Epoch by epoch" in (folder / page).read_text()
+    show_report(run)
+    printed = capsys.readouterr().out
+    assert "best of N" in printed
+    assert "pass: an epoch takes less than 50 minutes" in printed
+    assert max(len(line) for line in printed.splitlines() if line.strip().startswith(("epoch", "1 ", "2 "))) <= 110

@@ -1,0 +1,291 @@
+"""The pages in a real browser: what a person does, and what must not happen."""
+
+import http.server
+import json
+import threading
+import time
+
+import pytest
+
+from steadyrl.core.rundir import append_line, write_lines
+from steadyrl.environments.browse.browser.find import find_chromium
+from steadyrl.environments.browse.browser.settings import BrowserSettings
+from tests import needs
+from tests.show.web.made import FINDING, make_run, metrics, rollout
+from tests.show.web.test_studies import make_report, make_study
+
+needs.skip_without_packages("starlette", "uvicorn", extra="web")
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+TOKEN = "the-token"
+EVIL = "<script>window.broken=1</script><img src=x onerror='window.broken=1'>"
+SLOW_MS = 20_000  # a busy machine
+
+
+@pytest.fixture
+def served(tmp_path):
+    """Return the address of a server of a folder with two runs, and the folder."""
+    import uvicorn
+
+    from steadyrl.show.web.app import create
+    from steadyrl.show.web.guard import Guard
+    from steadyrl.show.web.serve import listen
+
+    good = make_run(tmp_path / "good", steps=120, planned=200, status="running", rate=0.001)
+    bad = make_run(tmp_path / "bad", steps=120, planned=120, rate=0.02)
+    append_line(
+        bad.findings_file, {**FINDING, "check": "reward_falling", "since_step": 80, "step": 100, "state": "raised"}
+    )
+    for run in (good, bad):
+        texts = [rollout(f"p{i}", i / 10, f"{EVIL} answer {i}", note=EVIL) for i in range(10)]
+        write_lines(run.rollouts_file(110), texts)
+        token = {"rollout": 0, "tokens": [EVIL, " answer", " 0"], "policy": [True] * 3, "logprob": [-1.0, -2.0, -0.1]}
+        write_lines(run.tokens_file(110), [token])
+        lines = [
+            {
+                "problem": f"h{i}",
+                "prompt": "?",
+                "answers": {"sampled": {"text": EVIL, "metric": (i * (run is bad)) % 3}},
+            }
+            for i in range(8)
+        ]
+        write_lines(run.evaluation_file("after"), lines)
+    episode = {"turns": [EVIL, "click 2"], "seen": [f"page {EVIL}", "page two"], "outcome": {"success": 0.0}}
+    write_lines(bad.rollouts_file(112), [rollout("shop", 0.5, EVIL, **episode)])
+    make_report(make_study(tmp_path / "rates"))
+    listening = listen("127.0.0.1", 0)
+    port = listening.getsockname()[1]
+    guarded = Guard(create(tmp_path, lambda: server.should_exit), "127.0.0.1", port, TOKEN)
+    server = uvicorn.Server(uvicorn.Config(guarded, log_level="error", lifespan="off", timeout_graceful_shutdown=1))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+    thread.start()
+    yield f"http://127.0.0.1:{port}", tmp_path
+    server.should_exit = True
+    thread.join()
+    listening.close()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        path = find_chromium(BrowserSettings())
+        found = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield found
+        found.close()
+
+
+@pytest.fixture
+def page(browser, served):
+    """Return a page that knows the token; an error in its console, or a request to elsewhere, fails the test."""
+    address, _ = served
+    opened = browser.new_page(viewport={"width": 1300, "height": 900})
+    opened.set_default_timeout(SLOW_MS)
+    wrong = []
+    opened.on("console", lambda said: wrong.append(said.text) if said.type in ("error", "warning") else None)
+    opened.on("pageerror", lambda error: wrong.append(str(error)))
+    opened.on("dialog", lambda dialog: (wrong.append("a dialog"), dialog.dismiss()))
+    opened.on("request", lambda sent: None if sent.url.startswith((address, "data:")) else wrong.append(sent.url))
+    opened.goto(f"{address}/?token={TOKEN}")
+    yield opened
+    assert wrong == []
+    assert opened.evaluate("window.broken") is None
+    opened.context.close()
+
+
+def until(page, said):
+    """Wait for an expression to be true; Playwright's own way evaluates texts in the page, which the page forbids."""
+    end = time.monotonic() + SLOW_MS / 1000
+    while not page.evaluate(said):
+        assert time.monotonic() < end, said
+        time.sleep(0.05)
+
+
+def follow(page, link):
+    """Click a link and wait for its page with its scripts: a click or a key before they run would be lost."""
+    with page.expect_navigation(wait_until="load"):
+        page.click(link)
+
+
+def test_every_page_opens_and_what_a_model_wrote_does_nothing(page, served):
+    address, _ = served
+    for path in (
+        "/",
+        "/run/bad",
+        "/run/bad/rollouts",
+        "/run/bad/rollouts/110/0",
+        "/run/bad/problem?problem=p1",
+        "/run/bad/doctor",
+        "/run/bad/report",
+        "/run/bad/rollouts/112/0",
+        "/compare?run=good&run=bad",
+        "/studies",
+        "/study/rates",
+        "/doctor",
+    ):
+        page.goto(address + path)
+        assert page.locator("h1").count() == 1, path
+        assert page.evaluate("window.broken") is None, path
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
+    page.set_viewport_size({"width": 380, "height": 800})
+    narrow = ("/run/bad/rollouts", "/run/bad/rollouts/110/0", "/run/bad/rollouts/112/0", "/studies", "/study/rates")
+    for path in ("/", "/run/bad", "/compare?run=good&run=bad", "/doctor", *narrow):
+        page.goto(address + path)
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
+
+
+def test_a_run_is_followed_while_it_writes(page, served):
+    address, folder = served
+    page.goto(f"{address}/run/good")
+    page.wait_for_selector(".chart canvas")
+    until(page, "document.getElementById('live-text').textContent === 'live'")
+    began = time.monotonic()
+    append_line(folder / "good" / "metrics.jsonl", metrics(120, **{"reward/mean": 7.25}))
+    until(page, "document.querySelector('.facts dd').textContent.includes('121')")
+    until(page, "document.querySelector('#topic-1 .legend').textContent.includes('7.25')")
+    assert time.monotonic() - began < 10  # bench/web.py has the figure of an idle machine
+    asked = page.evaluate("performance.getEntriesByType('resource').map((one) => one.name)")
+    assert any("/curves?after=119" in name for name in asked)  # what is new, and no more
+    append_line(folder / "good" / "metrics.jsonl", metrics(119, 1, **{"reward/mean": 3.75}))  # it was resumed
+    append_line(folder / "good" / "metrics.jsonl", metrics(120, 1, **{"reward/mean": 4.75}))
+    until(page, "document.querySelector('#topic-1 .legend').textContent.includes('4.75')")
+    append_line(folder / "good" / "findings.jsonl", {**FINDING, "check": "fresh", "step": 120, "state": "raised"})
+    page.wait_for_selector(".finding >> text=fresh")
+
+
+def test_three_questions_of_a_stranger_take_at_most_three_clicks(page, served):
+    address, _ = served
+    page.add_init_script(
+        "addEventListener('click', () => { localStorage.clicks = 1 + Number(localStorage.clicks || 0); }, true)"
+    )
+
+    def clicks_since():
+        made = page.evaluate("Number(localStorage.clicks || 0)")
+        page.evaluate("localStorage.clear()")
+        return made
+
+    page.goto(address)
+    follow(page, "text=bad")  # why did it get worse after step 80?
+    page.click("button.step >> text=since step 80")
+    until(page, "document.getElementById('zoom-from').value !== ''")
+    shown = [int(page.input_value(f"#{name}")) for name in ("zoom-from", "zoom-to")]
+    assert shown[0] < 80 < shown[1]
+    assert page.locator(".finding >> text=reward_falling").is_visible()
+    assert clicks_since() == 2
+
+    page.goto(address)  # the worst rollouts of the last step?
+    follow(page, "text=bad")
+    follow(page, "text=Worst rollouts of step 112")
+    assert "reward 0.500" in page.locator(".rollout").first.inner_text()
+    assert clicks_since() == 2
+
+    page.goto(address)  # which setting differs?
+    for name in ("good", "bad"):
+        page.check(f"input[value={name}]")
+    follow(page, "text=Compare the marked runs")
+    table = page.locator("h2:has-text('Settings that differ') + .scroll")
+    assert "update.learning_rate" in table.inner_text()
+    assert "0.02" in table.inner_text()
+    page.wait_for_selector("text=Held-out answers")
+    assert clicks_since() == 3
+
+
+def test_an_episode_is_read_turn_by_turn_and_a_study_by_its_curves(page, served):
+    address, _ = served
+    page.goto(f"{address}/run/bad/rollouts")
+    follow(page, ".rollout >> text=#0")
+    turns = page.locator(".turns li")
+    assert turns.nth(0).locator(".page").inner_text() == f"page {EVIL}"
+    assert "click 2" in turns.nth(1).inner_text()
+
+    follow(page, "nav >> text=Studies")
+    follow(page, "a >> text=Rates")
+    page.uncheck("input[value=base]")
+    page.click("text=Show the curves of the marked experiments")
+    page.wait_for_url("**/study/rates?arm=fast")
+    page.wait_for_selector(".chart canvas")
+    assert "base" not in page.locator("#board").get_attribute("data-sources")
+
+
+def test_a_rollout_is_clicked_through_to_its_tokens(page, served):
+    address, _ = served
+    page.goto(f"{address}/run/bad/rollouts?step=110")
+    follow(page, ".rollout >> text=#0")
+    assert page.locator(".tokens .t").count() == 3
+    assert page.locator(".tokens .t").first.inner_text() == EVIL
+    assert page.locator(".tokens .t").nth(1).get_attribute("title") == "log-prob -2"
+    page.keyboard.press("ArrowRight")
+    page.wait_for_selector("h1:has-text('Rollout 1 of step 110')")
+
+
+def test_a_chart_is_read_and_zoomed_by_the_keyboard(page, served):
+    address, _ = served
+    page.goto(f"{address}/run/bad")
+    page.wait_for_selector(".chart canvas")
+    page.locator(".plot").first.focus()
+    page.keyboard.press("ArrowRight")
+    until(page, "document.querySelector('#topic-1 .legend').textContent.includes('step 6')")
+    page.keyboard.press("+")
+    until(page, "document.getElementById('zoom-from').value !== ''")
+    page.keyboard.press("0")
+    until(page, "document.getElementById('zoom-from').value === ''")
+
+
+def test_a_log_is_dropped_and_diagnosed(page, served):
+    address, _ = served
+    page.goto(f"{address}/doctor")
+    log = "".join(json.dumps({"step": i, "reward": 0.5, "kl": -0.2 * i, "loss": 0.1}) + "\n" for i in range(60))
+    page.evaluate(
+        """(text) => {
+          const data = new DataTransfer();
+          data.items.add(new File([text], "run.jsonl"));
+          window.dispatchEvent(new DragEvent("drop", { dataTransfer: data, bubbles: true, cancelable: true }));
+        }""",
+        log,
+    )
+    page.wait_for_selector(".verdict.is-sick")
+    assert "negative_kl" in page.locator("#result").inner_text()
+    page.fill("#log", "this is no log")
+    page.click("text=Diagnose")
+    page.wait_for_selector("#result .note")
+
+
+def test_another_origin_and_a_wrong_token_get_nothing(browser, served):
+    address, _ = served
+
+    class Quiet(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.send_header("content-type", "text/html")
+            self.end_headers()
+            self.wfile.write(b"<h1>elsewhere</h1>")
+
+        def log_message(self, *_):
+            pass
+
+    elsewhere = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Quiet)
+    threading.Thread(target=elsewhere.serve_forever, daemon=True).start()
+    page = browser.new_page()
+    page.set_default_timeout(SLOW_MS)
+    page.goto(f"{address}/?token={TOKEN}")  # this browser has the cookie
+    page.goto(f"http://127.0.0.1:{elsewhere.server_address[1]}/")
+    tried = """async ([url, mode]) => {
+      try { const answer = await fetch(url, { mode, credentials: "include" }); return ["got", await answer.text()]; }
+      catch (error) { return ["refused", ""]; }
+    }"""
+    for path in ("/", f"/?token={TOKEN}", "/run/good/curves"):
+        for mode in ("cors", "no-cors"):
+            assert page.evaluate(tried, [address + path, mode])[1] == ""
+    framed = """(url) => new Promise((done) => {
+      const frame = document.createElement("iframe");
+      frame.src = url; frame.onload = () => { try { done(frame.contentDocument.title); } catch { done("closed"); } };
+      document.body.append(frame);
+    })"""
+    assert page.evaluate(framed, f"{address}/") in ("closed", "")
+    elsewhere.shutdown()
+    elsewhere.server_close()
+    stranger = browser.new_context().new_page()
+    for path in ("/", "/?token=wrong", "/run/good", "/static/app.css"):
+        answer = stranger.goto(address + path)
+        assert answer.status == 403
+        assert "good" not in answer.text()
