@@ -35,6 +35,7 @@ from steadyrl.core.protocols import (
     Limited,
     Task,
     Teaching,
+    ToolUsing,
 )
 from steadyrl.core.types import Problem
 
@@ -64,6 +65,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "browse": "steadyrl.environments.browse.task:BrowseTask",
         "math": "steadyrl.environments.math.task:MathTask",
         "prompts": "steadyrl.loop.tasks.prompts:PromptsTask",
+        "environment": "steadyrl.loop.tasks.environment:EnvironmentTask",
     },
     "reward": {
         "length": "steadyrl.loop.rewards.length:length",
@@ -102,7 +104,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
     },
 }
 # What a task may offer beside the methods of Task.
-OF_TASKS = (Interactive, Bounded, Exact, Teaching, Attackable, Editable, Limited)
+OF_TASKS = (Interactive, Bounded, Exact, Teaching, Attackable, Editable, Limited, ToolUsing)
 _ALIKE = 0.84  # as difflib compares: one letter more, less or other in a name of six
 MODULES = ("algorithm", "curriculum", "sampler", "launcher")  # kinds whose plug-ins are modules
 # Which extra brings a package that a built-in needs.
@@ -115,6 +117,7 @@ _EXTRA_OF = {
     "miniwob": "miniwob",
     "optuna": "tune",
     "ray": "ray",
+    **dict.fromkeys(("renderers", "openai", "openai_harmony", "httpx", "pydantic_config"), "agents"),
     **dict.fromkeys(("starlette", "uvicorn"), "web"),
     **{name: name for name in ("wandb", "tensorboard", "trackio", "mlflow")},
 }

@@ -133,6 +133,13 @@ class ModelSection(Section):
         "strings read. Set it to false where the model's marks of calls or reasoning are special tokens. End tokens "
         "are always left out.",
     )
+    tool_format: str = Field(
+        "auto",
+        description="How tools are described and called. 'auto' takes the form of the model's own chat template (extra "
+        "`agents`), and 'hermes' where the template has no tools. 'hermes' (JSON in <tool_call>) and 'python' "
+        "(`search('lists')` on a line) describe the tools in the system message. Any other name is that of a renderer, "
+        "such as 'qwen3' or 'llama-3'.",
+    )
     trust_remote_code: bool = Field(
         False,
         description="Run Python code that the model folder brings along. Set it only for code that you have read.",

@@ -179,15 +179,15 @@ def test_a_world_that_breaks_costs_its_own_rollout_only(breaks_at, why):
 @pytest.mark.parametrize(
     ("method", "returned", "why"),
     [
-        ("open", None, "open returned None (NoneType); expected the first observation as text"),
-        ("open", 5, "open returned 5 (int); expected the first observation as text"),
+        ("open", None, "open returned None (NoneType); expected an observation, a text or messages"),
+        ("open", 5, "open returned 5 (int); expected an observation, a text or messages"),
         ("step", None, "step returned None (NoneType); expected steadyrl.core.protocols.Turn"),
         (
             "step",
             ("seen", 1.0, True),
             "step returned ('seen', 1.0, True) (tuple); expected steadyrl.core.protocols.Turn",
         ),
-        ("step", Turn(5, False), "step returned 5 (int); expected an observation of text in Turn"),
+        ("step", Turn(5, False), "step returned 5 (int); expected an observation, a text or messages"),
         ("step", Turn("seen", "no"), "step returned 'no' (str); expected True or False in Turn"),
         ("close", None, "close returned None (NoneType); expected a dict, which may be empty"),
         ("close", [1], "close returned [1] (list); expected a dict, which may be empty"),
