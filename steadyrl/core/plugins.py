@@ -67,6 +67,8 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "prompts": "steadyrl.loop.tasks.prompts:PromptsTask",
         "environment": "steadyrl.loop.tasks.environment:EnvironmentTask",
     },
+    "environment": {},
+    "tool": {},
     "reward": {
         "length": "steadyrl.loop.rewards.length:length",
         "boolean_format": "steadyrl.loop.rewards.boolean_format:boolean_format",

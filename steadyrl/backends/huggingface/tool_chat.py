@@ -35,11 +35,8 @@ _TRIAL_TOOL: Mapping[str, Any] = {
         },
     },
 }
-_CALL = {
-    "id": "functions.look_up:0",
-    "type": "function",
-    "function": {"name": "look_up", "arguments": {"text": "a b", "count": 3}},
-}
+_CALLED = {"name": "look_up", "arguments": {"text": "a b", "count": 3}}
+_CALL = {"id": "functions.look_up:0", "type": "function", "function": _CALLED}
 _RESULT: Message = {"role": "tool", "content": "two\nlists", "tool_call_id": "functions.look_up:0", "name": "look_up"}
 # Renderers assert that their marks are tokens, and raise what templates raise on messages that they do not take.
 _REFUSALS = (AssertionError, ValueError, TypeError, LookupError, AttributeError, RuntimeError, ImportError)
@@ -77,7 +74,9 @@ class RendererChat:
     def encode_reply(self, message: Message, after: str) -> np.ndarray:
         """See Chat."""
         calls = message.get("tool_calls", ())
-        answers = [{**_RESULT, "tool_call_id": c["id"], "name": c["function"]["name"]} for c in calls] or [_USER]
+        answers: list[Message] = [
+            {**_RESULT, "tool_call_id": call["id"], "name": call["function"]["name"]} for call in calls
+        ] or [_USER]
         start, mark = self._render([_USER], goes_on=True), self._hf.encode("-", add_special_tokens=False)
         # Where the model's turns begin within its reasoning, a turn without any is written with a mark in its place.
         for shown in (message, {**message, "reasoning_content": "-"}):
@@ -91,8 +90,8 @@ class RendererChat:
                 skipped = len(mark) if shown is not message and ids[: len(mark)] == mark else 0
                 return np.array([*ids[skipped:end], *(ids[end : end + 1] or self._end_ids[:1])], np.int32)
         raise ModelError(
-            "the model's form of conversations begins a turn otherwise than it writes such a turn afterwards, so that no "
-            "answer can be shown to it; leave out algorithms that learn from shown answers"
+            "the model's form of conversations begins a turn otherwise than it writes such a turn afterwards, so that "
+            "no answer can be shown to it; leave out algorithms that learn from shown answers"
         )
 
     def encode_between(self, before: np.ndarray, turn: np.ndarray, messages: Sequence[Message]) -> np.ndarray | None:
@@ -169,8 +168,9 @@ def choose_renderer(tokenizer: Any, tool_format: str, template_args: Mapping[str
             near[name] = problem
     seen = "; ".join(f"{name}: {problem}" for name, problem in near.items()) or "none writes the template's tokens"
     raise ModelError(
-        f"the model's chat template has tools, and no renderer can go on from its turns ({seen}); set model.tool_format "
-        f"to that of a model alike, or to {' or '.join(map(repr, FORMATS))}, which describe the tools in the system message"
+        f"the model's chat template has tools, and no renderer can go on from its turns ({seen}); set "
+        f"model.tool_format to that of a model alike, or to {' or '.join(map(repr, FORMATS))}, which describe the "
+        "tools in the system message"
     )
 
 
@@ -225,7 +225,7 @@ def _inexact(renderer: Any, tokenizer: Any) -> str:
             turn, before = chat.encode_reply(message, ""), start
             for _ in range(2):
                 read = chat.parse(before, turn, ()).message
-                if [call["function"] for call in read.get("tool_calls", ())] != [_CALL["function"]]:
+                if [call["function"] for call in read.get("tool_calls", ())] != [_CALLED]:
                     return "it does not read its own calls"
                 between = chat.encode_between(before, turn, [_RESULT])
                 if between is None:
