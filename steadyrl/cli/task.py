@@ -32,13 +32,18 @@ def check_command(
     config: Annotated[Path, typer.Argument(help="a TOML file; see examples/")],
     overrides: Annotated[list[str] | None, typer.Argument(help="section.key=value")] = None,
 ) -> None:
-    """Check that gold answers score high, empty and wrong ones low, and that scoring repeats. Exit code 1 if not."""
+    """Check that gold answers score high, empty and wrong ones low, and that scoring repeats. Exit code 1 if not.
+
+    An environment is played by a scripted policy, of which three episodes are shown, and by an empty and a looping one.
+    """
     settings = configs.load(config, overrides or [])
     console = Console()
     console.width = max(console.width, 130)  # a table of numbers is unreadable when wrapped
     findings = check_task(settings)
     for line in finding_lines(findings):
         console.print(printable(line), highlight=False, markup=False)  # names and texts of problems are not markup
+    for line in (line for finding in findings for line in finding.evidence):
+        console.print(printable(line), highlight=False, markup=False)
     _baselines(settings, console)
     if any(finding.state == "found" for finding in findings):
         raise typer.Exit(1)

@@ -174,12 +174,17 @@ def _environment_class(settings: EnvironmentTask.Settings) -> Any:
             f"{what} cannot be made with task.args.environment_args = {settings.environment_args}: "
             f"{exception_line(error)}"
         ) from error
-    for method, arguments in (("reset", "problem"), ("step", "message")):
-        if not callable(getattr(environment, method, None)):
-            raise ConfigError(f"{what} has no method {method}({arguments}); expected reset, step and close")
-        if not plugins.takes(getattr(environment, method), 1):
-            raise ConfigError(f"{what}: its method {method} cannot be called with one argument, the {arguments}")
+    for method, argument in (("reset", "problem"), ("step", "message")):
+        function = getattr(environment, method, None)
+        if not callable(function):
+            raise ConfigError(f"{what} has no method {method}({argument}); expected reset, step and close")
+        if not plugins.takes(function, 2 if _takes_seed(function) else 1):
+            raise ConfigError(f"{what}: its method {method} cannot be called with {argument} alone; give it that one")
     return made
+
+
+def _takes_seed(reset: Any) -> bool:
+    return "seed" in inspect.signature(reset).parameters
 
 
 def _tools_of(environment: Any, paths: Sequence[str]) -> list[Tool]:
@@ -211,7 +216,7 @@ class EnvironmentEpisode:
     def open(self) -> str | Sequence[Message]:
         """See Episode."""
         reset = self._environment.reset
-        seeded = {"seed": self._seed} if "seed" in inspect.signature(reset).parameters else {}
+        seeded = {"seed": self._seed} if _takes_seed(reset) else {}
         opening = _waited(reset(self._problem, **seeded))
         if opening is None:
             opening = self._problem.messages or self._problem.prompt
