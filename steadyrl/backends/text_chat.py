@@ -95,7 +95,7 @@ def _find_python(text: str, tools: Tools) -> TextCalls:
     read = TextCalls(_PYTHON_CALL.sub("", text).strip())
     for name, inside in _PYTHON_CALL.findall(text):
         try:
-            read.calls.append((name, _python_arguments(inside, parameters.get(name, []))))
+            read.calls.append((name, _python_arguments(inside, parameters[name]) if name in parameters else {}))
         except ValueError as error:
             read.invalid.append((f"{name}({inside})", str(error)))
     for line in read.content.splitlines():

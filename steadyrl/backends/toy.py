@@ -55,8 +55,12 @@ class CharTokenizer:
         return ids if ended else np.append(self.end_id, ids).astype(np.int32)
 
     def chat(self, tools: Sequence[Mapping[str, Any]]) -> TextChat:
-        """See Conversing: calls in Python's form, for there are no letters for JSON; the tools are not described."""
-        return TextChat(self, tools, FORMATS["python"])
+        """See Conversing: calls in Python's form, without quotes; the tools are not described."""
+
+        def write(name: str, arguments: Mapping[str, Any]) -> str:
+            return f"{name}({', '.join(map(str, arguments.values()))})"
+
+        return TextChat(self, tools, replace(FORMATS["python"], write=write))
 
     def decode(self, ids: np.ndarray) -> str:
         """Return the characters of ids, end and padding left out."""

@@ -77,7 +77,7 @@ def make_tool(source: Any, method: bool = False) -> Tool:
     """
     if isinstance(source, Mapping):
         return Tool(_checked_schema(source))
-    if not callable(source):
+    if not callable(source) or inspect.isclass(source):
         raise ConfigError(f"a tool is {source!r:.60}; expected a function, or a JSON schema")
     name = getattr(source, "__name__", type(source).__name__)
     description, documented = _documented(source)
