@@ -38,7 +38,7 @@ NAVIGATION = {
             "docs/backends/*",
             "docs/export",
         ],
-        "Tasks & rewards": ["docs/tasks/*", "examples/**", "docs/rewards/*", "docs/sandbox"],
+        "Tasks & rewards": ["docs/environments", "docs/tasks/*", "examples/**", "docs/rewards/*", "docs/sandbox"],
         "Staying steady": [
             "docs/preflight",
             "docs/doctor/README",

@@ -46,6 +46,10 @@ class Section(BaseModel):
     # True where a text that is put into the wrong place may be a key: no error shows it.
     confidential: ClassVar[bool] = False
 
+    def import_paths(self) -> list[tuple[str, str]]:
+        """Return kind and import path of the user's own code that these settings name, as ``plugins.load`` takes them."""
+        return []
+
 
 class RunSection(Section):
     """Settings of the run as a whole."""

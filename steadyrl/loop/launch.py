@@ -376,7 +376,7 @@ def _tokenizer(session: Session) -> str | None:
 
 
 def _code(config: Config) -> dict[str, str]:
-    parts = [("task", config.task.name), ("curriculum", config.curriculum.name)]
+    parts = [("task", config.task.name), *config.task.args.import_paths(), ("curriculum", config.curriculum.name)]
     return plugins.own_code([*parts, *(("reward", name) for name in config.rewards)])
 
 

@@ -180,7 +180,13 @@ def _answers_file(path: Path, subject: Subject, questions: Questions, config: Co
         "seed": questions.seed,
         "problems": [problem.id for problem in questions.problems],
         "contents": digest(questions.problems),
-        "code": plugins.own_code([("task", config.task.name), *(("reward", name) for name in config.rewards)]),
+        "code": plugins.own_code(
+            [
+                ("task", config.task.name),
+                *config.task.args.import_paths(),
+                *(("reward", name) for name in config.rewards),
+            ]
+        ),
         **{name: settings[name] for name in ("task", "rewards", "rollout")},
     }
     return Kept(path, json.loads(json.dumps(request)))

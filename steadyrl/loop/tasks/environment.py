@@ -82,6 +82,10 @@ class EnvironmentTask:
             0, ge=0, description="Episodes that are open at the same time, at most. 0 means no limit."
         )
 
+        def import_paths(self) -> list[tuple[str, str]]:
+            """See Section."""
+            return [("environment", self.environment), *(("tool", path) for path in self.tools)]
+
     name = "environment"
 
     def __init__(self, settings: Settings, seed: int = 0) -> None:

@@ -163,6 +163,19 @@ def test_what_cannot_be_played_is_refused_before_anything_runs(args, why):
     assert why in str(refused.value) and "\n" not in str(refused.value)
 
 
+def test_the_code_of_environment_and_tools_is_the_user_s_own():
+    settings = config.resolve(
+        {
+            "task": {
+                "name": "environment",
+                "args": {"environment": "tests.environments:Guess", "tools": ["tests.talk_task:TalkTask"]},
+            },
+            "rewards": {"length": 1.0},
+        }
+    )
+    assert sorted(plugins.own_code(settings.task.args.import_paths())) == ["tests.environments", "tests.talk_task"]
+
+
 def checked(environment="", rewards=None, **args):
     args |= {"environment": f"tests.environments:{environment}"} if environment else {}
     settings = {
