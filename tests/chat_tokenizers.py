@@ -60,8 +60,8 @@ def fast_tokenizer(family, template=None):
 
 
 def chat_tokenizer(family, template=None, **section):
-    """Return the tokenizer of a model of that family, whose calls are named rather than recognised by a template."""
-    return HFTokenizer(fast_tokenizer(family, template), ModelSection(tool_format=family, **section))
+    """Return the tokenizer of a model of that family."""
+    return HFTokenizer(fast_tokenizer(family, template), ModelSection(**section))
 
 
 def unmerged(hf, ids):

@@ -54,8 +54,8 @@ class CharTokenizer:
         ids = self.encode_prompt(f"\n{observation}\n")
         return ids if ended else np.append(self.end_id, ids).astype(np.int32)
 
-    def chat(self, tools: Sequence[Mapping[str, Any]]) -> TextChat:
-        """See Conversing: calls in Python's form, without quotes; the tools are not described."""
+    def chat(self, tools: Sequence[Mapping[str, Any]], tool_format: str) -> TextChat:
+        """See Conversing: calls in Python's form without quotes, whatever is asked for; tools are not described."""
 
         def write(name: str, arguments: Mapping[str, Any]) -> str:
             return f"{name}({', '.join(map(str, arguments.values()))})"

@@ -160,8 +160,8 @@ class Chat(Protocol):
 class Conversing(Protocol):
     """A tokenizer whose model may call tools."""
 
-    def chat(self, tools: Sequence[Mapping[str, Any]]) -> Chat:
-        """Return how conversations with these tools, JSON schemas in OpenAI's form, become tokens.
+    def chat(self, tools: Sequence[Mapping[str, Any]], tool_format: str) -> Chat:
+        """Return how conversations with tools become tokens; see ``ToolUsing`` for the arguments.
 
         Raises:
             ModelError: The next turn's tokens cannot be had without encoding again what the policy wrote.
@@ -397,6 +397,8 @@ class ToolUsing(Protocol):
 
     tools: Sequence[Mapping[str, Any]]
     """JSON schemas in OpenAI's form, {"type": "function", "function": {"name", "description", "parameters"}}."""
+    tool_format: str
+    """How they are described and called: "auto", "hermes", "python" or a renderer's name."""
 
 
 @runtime_checkable

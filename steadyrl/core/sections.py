@@ -47,7 +47,7 @@ class Section(BaseModel):
     confidential: ClassVar[bool] = False
 
     def import_paths(self) -> list[tuple[str, str]]:
-        """Return kind and import path of the user's own code that these settings name, as ``plugins.load`` takes them."""
+        """Return kind and import path of all code of the user's own that these settings name."""
         return []
 
 
@@ -136,13 +136,6 @@ class ModelSection(Section):
         description="Leave special tokens out of the text of completions, which rewards, judges, episodes and stop "
         "strings read. Set it to false where the model's marks of calls or reasoning are special tokens. End tokens "
         "are always left out.",
-    )
-    tool_format: str = Field(
-        "auto",
-        description="How tools are described and called. 'auto' takes the form of the model's own chat template (extra "
-        "`agents`), and 'hermes' where the template has no tools. 'hermes' (JSON in <tool_call>) and 'python' "
-        "(`search('lists')` on a line) describe the tools in the system message. Any other name is that of a renderer, "
-        "such as 'qwen3' or 'llama-3'.",
     )
     trust_remote_code: bool = Field(
         False,

@@ -64,8 +64,8 @@ class HFTokenizer:
         self.hf, self._vocabulary, self._beside = tokenizer, vocabulary, beside or {}
         self._chat = section.chat_template == "auto" and bool(tokenizer.chat_template)
         self._template_args = section.template_args
-        self._skip_special, self._tool_format = section.skip_special_tokens, section.tool_format
-        self._chat_of: tuple[list[Mapping[str, Any]], Chat] | None = None  # the newest tools, and how they are called
+        self._skip_special = section.skip_special_tokens
+        self._chat_of: tuple[object, Chat] | None = None  # the newest tools with their form, and how they are called
         self._in_parts = False
         self._before = [message.model_dump() for message in section.messages_before]
         self._written: set[tuple[tuple[str, str, str], ...]] = set()  # outlines that lose nothing
@@ -99,21 +99,23 @@ class HFTokenizer:
         messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
         return self._encode(self._opening(messages))
 
-    def chat(self, tools: Sequence[Mapping[str, Any]]) -> Chat:
+    def chat(self, tools: Sequence[Mapping[str, Any]], tool_format: str = "auto") -> Chat:
         """See Conversing. Tokens that end a turn in the model's own form of calls join ``end_ids``."""
-        if self._chat_of is None or self._chat_of[0] != list(tools):
-            self._chat_of = (list(tools), self._new_chat(tools))
+        wanted = (tool_format, list(tools))
+        if self._chat_of is None or self._chat_of[0] != wanted:
+            self._chat_of = (wanted, self._new_chat(tools, tool_format))
         return self._chat_of[1]
 
-    def _new_chat(self, tools: Sequence[Mapping[str, Any]]) -> Chat:
+    def _new_chat(self, tools: Sequence[Mapping[str, Any]], tool_format: str) -> Chat:
         if not tools:
             return TextChat(self)
-        own = self._tool_format
-        if own == "auto" and not self._template_has_tools():
-            own = "hermes"
-        if own in FORMATS:
-            return TextChat(self, tools, FORMATS[own], self._encode_with_tools, self._decode_whole)
-        renderer = choose_renderer(self.hf, own, self._template_args, self._template_ids if self._chat else None)
+        if tool_format == "auto" and not self._template_has_tools():
+            tool_format = "hermes"
+        if tool_format in FORMATS:
+            return TextChat(self, tools, FORMATS[tool_format], self._encode_with_tools, self._decode_whole)
+        renderer = choose_renderer(
+            self.hf, tool_format, self._template_args, self._template_ids if self._chat else None
+        )
         chat = RendererChat(renderer, self.hf, tools, self.end_ids, self._opening)
         self.end_ids = chat.end_ids
         return chat

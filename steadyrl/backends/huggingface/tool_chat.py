@@ -151,25 +151,27 @@ def choose_renderer(tokenizer: Any, tool_format: str, template_args: Mapping[str
     """
     base = _package()
     if tool_format != "auto":
-        renderer = _made(tokenizer, tool_format, template_args)
+        renderer = _create(tokenizer, tool_format, template_args)
         if isinstance(renderer, str):
-            raise ModelError(f"model.tool_format = '{tool_format}' does not fit the model's tokenizer: {renderer}")
+            raise ModelError(f"task.args.tool_format = '{tool_format}' does not fit the model's tokenizer: {renderer}")
         if problem := _inexact(renderer, tokenizer):
-            raise ModelError(f"model.tool_format = '{tool_format}' serves no episodes of several turns: {problem}")
+            raise ModelError(f"task.args.tool_format = '{tool_format}' serves no episodes of several turns: {problem}")
         if template and not _same(renderer, template):
-            log.warning("model.tool_format = '%s' writes other tokens than the model's own chat template", tool_format)
+            log.warning(
+                "task.args.tool_format = '%s' writes other tokens than the model's own chat template", tool_format
+            )
         return renderer
     near = {}
     for name in _likely_first(base.MODEL_RENDERER_MAP, tokenizer.name_or_path):
-        renderer = _made(tokenizer, name, template_args)
+        renderer = _create(tokenizer, name, template_args)
         if not isinstance(renderer, str) and _same(renderer, template):
             if not (problem := _inexact(renderer, tokenizer)):
                 return renderer
             near[name] = problem
-    seen = "; ".join(f"{name}: {problem}" for name, problem in near.items()) or "none writes the template's tokens"
+    failures = "; ".join(f"{name}: {problem}" for name, problem in near.items()) or "none writes the template's tokens"
     raise ModelError(
-        f"the model's chat template has tools, and no renderer can go on from its turns ({seen}); set "
-        f"model.tool_format to that of a model alike, or to {' or '.join(map(repr, FORMATS))}, which describe the "
+        f"the model's chat template has tools, and no renderer can go on from its turns ({failures}); set "
+        f"task.args.tool_format to that of a model alike, or to {' or '.join(map(repr, FORMATS))}, which describe the "
         "tools in the system message"
     )
 
@@ -183,7 +185,7 @@ def _likely_first(by_model: Mapping[str, str], model: str) -> Iterator[str]:
     yield from dict.fromkeys([*([by_model[model]] if model in by_model else []), *by_model.values()])
 
 
-def _made(tokenizer: Any, name: str, template_args: Mapping[str, Any]) -> Any:
+def _create(tokenizer: Any, name: str, template_args: Mapping[str, Any]) -> Any:
     """Return a renderer, or why the tokenizer cannot have it."""
     renderers = plugins.require("renderers")
     try:
@@ -235,8 +237,8 @@ def _inexact(renderer: Any, tokenizer: Any) -> str:
                 return "it does not go on behind a user's message"
             # Models whose turns begin within their reasoning write turns without any otherwise.
             between = chat.encode_between(start, turn, [_RESULT])
-            whole = chat.encode_prompt([_USER, message, _RESULT])
-            exact |= between is not None and np.array_equal(whole, np.concatenate([start, turn, between]))
+            rendered = chat.encode_prompt([_USER, message, _RESULT])
+            exact |= between is not None and np.array_equal(rendered, np.concatenate([start, turn, between]))
     except (*_REFUSALS, ModelError, EpisodeError) as error:
         return exception_line(error)
     return "" if exact else "it goes on otherwise than it writes the whole conversation"

@@ -63,13 +63,13 @@ class Environment:
         Raises:
             ModelError: The model cannot call tools over several turns.
         """
-        if not self.tools:
+        if not isinstance(self.task, ToolUsing) or not self.task.tools:
             return TextChat(tokenizer)
         if not isinstance(tokenizer, Conversing):
             raise ModelError(
                 "the task has tools, and the backend's tokenizer has no method 'chat' (steadyrl.core.protocols.Conversing)"
             )
-        return tokenizer.chat(self.tools)
+        return tokenizer.chat(self.tools, self.task.tool_format)
 
     def has_room(self, tokens: int) -> bool:
         """Return whether one more turn fits behind so many tokens."""

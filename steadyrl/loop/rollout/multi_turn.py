@@ -185,8 +185,8 @@ def _take_turn(setting: _Setting, play: Playing, completion: Completion | None) 
     play.stop_reason = completion.stop_reason
     observation: str | Sequence[Message] = ""
     with _survived(play):
-        said = reply.message if environment.takes_messages else reply.text
-        answer = _returned("step", play.episode.step(said), Turn, "steadyrl.core.protocols.Turn")
+        written = reply.message if environment.takes_messages else reply.text
+        answer = _returned("step", play.episode.step(written), Turn, "steadyrl.core.protocols.Turn")
         observation = _observation("step", answer.observation)
         if answer.reward is not None:
             play.turn_rewards.append((play.end, _finite(answer.reward)))

@@ -118,8 +118,8 @@ def _hostile(task: ToolUsing, terms: Sequence[Term], problem: Problem) -> Findin
     wrong: list[Any] = [{}, {"x": None}, {"query": ["a"], "\ud800": 1}]
     turns = [_call(tool, problem, arguments) for tool in tools for arguments in wrong]
     turns.append({"role": "assistant", "content": "", "invalid_tool_calls": [{"text": "{", "error": "no JSON"}]})
-    both = [call for turn in turns[:-1] for call in turn["tool_calls"]]
-    turns.append({"role": "assistant", "content": "(" * 500, "tool_calls": both})
+    all_calls = [call for turn in turns[:-1] for call in turn["tool_calls"]]
+    turns.append({"role": "assistant", "content": "(" * 500, "tool_calls": all_calls})
     rollouts = score_attempts(task, [(problem, _always(turn)) for turn in turns], terms)  # type: ignore[arg-type]
     unscored = [rollout.unscored for rollout in rollouts if rollout.unscored]
     message = f"{len(turns)} turns with calls that cannot be made, {len(unscored)} left unscored"
@@ -136,12 +136,12 @@ def _episode_lines(number: int, rollout: Rollout) -> list[str]:
     """Return an episode as a reader sees it, a line for every turn and observation, with the turn's reward."""
     rewards = dict(rollout.turn_rewards)
     lines = [f"episode {number}, {rollout.problem_id}: reward {rollout.reward if rollout.reward is not None else '-'}"]
-    for turn, (seen, said) in enumerate(zip_longest(rollout.seen, rollout.turns), start=1):
-        if seen is not None:
-            lines.append(f"    reads: {_one_line(seen)}")
-        if said is not None:
+    for turn, (observation, reply) in enumerate(zip_longest(rollout.seen, rollout.turns), start=1):
+        if observation is not None:
+            lines.append(f"    reads: {_one_line(observation)}")
+        if reply is not None:
             lines.append(
-                f"    says:  {_one_line(said)}" + (f"   [reward {rewards[turn]:g}]" if turn in rewards else "")
+                f"    says:  {_one_line(reply)}" + (f"   [reward {rewards[turn]:g}]" if turn in rewards else "")
             )
     return lines
 

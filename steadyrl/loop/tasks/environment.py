@@ -46,7 +46,7 @@ class EnvironmentTask:
     Attributes:
         name: "environment".
         metric: The reward part that evaluations compare; "" means the weighted total.
-        tools: JSON schemas of what may be called.
+        tools, tool_format: What may be called, and how; see ToolUsing.
         max_turns, workers, max_open, prompt_limit, sources: See the protocols.
     """
 
@@ -68,6 +68,13 @@ class EnvironmentTask:
             [],
             description="Import paths of functions with type hints and docstrings, or of JSON schemas whose calls the "
             "environment answers in its method step. They join those in the class's attribute `tools`.",
+        )
+        tool_format: str = Field(
+            "auto",
+            description="How tools are described and called. 'auto' takes the form of the model's own chat template "
+            "(extra `agents`), and 'hermes' where the template has no tools. 'hermes' (JSON in <tool_call>) and "
+            "'python' (`search('lists')` on a line) describe the tools in the system message. Any other name is that "
+            "of a renderer, such as 'qwen3' or 'llama-3'.",
         )
         max_turns: int = Field(8, ge=1, le=10_000, description="Turns of the policy per episode, at most.")
         max_calls: int = Field(0, ge=0, description="Calls per episode, at most. 0 means no limit.")
@@ -107,6 +114,7 @@ class EnvironmentTask:
                 "'my_module:MyClass', task.args.tools = ['my_module:my_function'], or both"
             )
         self.tools: Sequence[Mapping[str, Any]] = [tool.schema for tool in self._tools]
+        self.tool_format = settings.tool_format
         self.max_turns, self.workers = settings.max_turns, settings.workers
         self.max_open = settings.max_open or None
         self.metric = settings.metric
@@ -167,12 +175,12 @@ class ToolsAlone:
 def _environment_class(settings: EnvironmentTask.Settings) -> Any:
     if not settings.environment:
         return ToolsAlone
-    made = plugins.load("environment", settings.environment)
+    factory = plugins.load("environment", settings.environment)
     what = f"the environment '{settings.environment:.120}'"
-    if not callable(made):
-        raise ConfigError(f"{what} is {reprlib.repr(made)}; expected a class with the methods reset, step and close")
+    if not callable(factory):
+        raise ConfigError(f"{what} is {reprlib.repr(factory)}; expected a class with the methods reset, step and close")
     try:
-        environment = made(**settings.environment_args)
+        environment = factory(**settings.environment_args)
     except RAISED as error:
         raise ConfigError(
             f"{what} cannot be made with task.args.environment_args = {settings.environment_args}: "
@@ -184,7 +192,7 @@ def _environment_class(settings: EnvironmentTask.Settings) -> Any:
             raise ConfigError(f"{what} has no method {method}({argument}); expected reset, step and close")
         if not plugins.takes(function, 2 if _takes_seed(function) else 1):
             raise ConfigError(f"{what}: its method {method} cannot be called with {argument} alone; give it that one")
-    return made
+    return factory
 
 
 def _takes_seed(reset: Any) -> bool:

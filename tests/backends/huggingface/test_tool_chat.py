@@ -67,20 +67,20 @@ def test_a_template_with_tools_that_no_renderer_writes_is_refused_in_one_line():
     with pytest.raises(ModelError, match="has tools, and no renderer can go on from its turns") as refused:
         tokenizer_with(UNHEARD).chat([TOOL])
     assert "\n" not in str(refused.value)
-    assert isinstance(tokenizer_with(UNHEARD, tool_format="hermes").chat([TOOL]), TextChat)
+    assert isinstance(tokenizer_with(UNHEARD).chat([TOOL], "hermes"), TextChat)
 
 
 def test_a_renderer_of_another_family_is_refused_with_what_the_tokenizer_lacks():
     with pytest.raises(ModelError, match=r"'llama-3' does not fit the model's tokenizer: .*begin_of_text"):
-        tokenizer_with(None, tool_format="llama-3").chat([TOOL])
+        tokenizer_with(None).chat([TOOL], "llama-3")
     with pytest.raises(ModelError, match="tool_format = 'no-such' does not fit"):
-        tokenizer_with(None, tool_format="no-such").chat([TOOL])
+        tokenizer_with(None).chat([TOOL], "no-such")
 
 
 def test_the_ends_of_turns_that_only_the_renderer_knows_end_turns():
     tokenizer = chat_tokenizer("glm-4.5")
     before = tokenizer.end_ids
-    tokenizer.chat([TOOL])
+    tokenizer.chat([TOOL], "glm-4.5")
     new = [tokenizer.hf.convert_ids_to_tokens(id) for id in set(tokenizer.end_ids) - set(before)]
     assert sorted(new) == ["<|observation|>", "<|user|>"]
 
@@ -98,7 +98,7 @@ def test_calls_in_the_data_reach_a_template_that_has_them_and_are_refused_by_one
 
 def test_marks_of_calls_stay_in_the_text_that_an_environment_sees():
     tokenizer = chat_tokenizer("qwen3")
-    chat = tokenizer.chat([TOOL])
+    chat = tokenizer.chat([TOOL], "qwen3")
     ids = np.array(
         tokenizer.hf.encode('hm <tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call><|im_end|>')
     )

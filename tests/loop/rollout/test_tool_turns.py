@@ -66,8 +66,8 @@ class LibraryTask:
     name, metric, max_turns, workers = "library", "", 5, 1
     tools = (TOOL,)
 
-    def __init__(self):
-        self.library = Library()
+    def __init__(self, family):
+        self.library, self.tool_format = Library(), family
 
     def episode(self, problem, seed):
         return self.library
@@ -85,10 +85,10 @@ class Reader:
         return [Completion(ids, -np.arange(1.0, len(ids) + 1, dtype=np.float32), "stop")]
 
 
-def play(tokenizer, messages, cut=()):
+def play(family, messages, cut=()):
     """Play an episode in which the policy writes these messages in tokens of its own choice; drop the end of some."""
-    task = LibraryTask()
-    chat = tokenizer.chat(task.tools)
+    task, tokenizer = LibraryTask(family), tokenizer_of(family)
+    chat = tokenizer.chat(task.tools, family)
     turns = [unmerged(tokenizer.hf, chat.encode_reply(message, "?").tolist()) for message in messages]
     turns = [turn[:-3] if i in cut else turn for i, turn in enumerate(turns)]
     backend = Reader(tokenizer, turns)
@@ -104,11 +104,10 @@ def tokenizer_of(family):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_what_trains_is_what_was_drawn_over_five_turns(family):
-    tokenizer = tokenizer_of(family)
     several = ["red lists"] if family == "llama-3" else ["red lists", "blue lists"]  # one call at a time
     said = [says("", "tools"), says("I look.", *several), says("", "mood", reasoning_content="A fool thinks."),
             says("so too many lists"), says("tools")]  # fmt: skip
-    rollout, backend, library = play(tokenizer, said)
+    rollout, backend, library = play(family, said)
     assert rollout.unscored is None
     # By hand: the drawn tokens, and nothing else, are under the mask, with their log-probs.
     assert rollout.completion_ids[rollout.completion_mask].tolist() == np.concatenate(backend.turns).tolist()
@@ -130,7 +129,7 @@ def test_what_trains_is_what_was_drawn_over_five_turns(family):
     assert [message["content"] for message in library.messages][3:] == ["so too many lists", "tools"]
     # And the policy read what the environment answered, in the model's own form.
     between = [
-        tokenizer.hf.decode(after[len(before) + len(turn) :])
+        backend.tokenizer.hf.decode(after[len(before) + len(turn) :])
         for before, turn, after in zip(backend.prompts, backend.turns, backend.prompts[1:], strict=False)
     ]
     assert all("no list of" in text for text in between[:3])
@@ -141,7 +140,7 @@ def test_what_trains_is_what_was_drawn_over_five_turns(family):
 def test_the_conversation_is_what_the_model_s_own_form_makes_of_it(family):
     """Bridged turn by turn, a conversation of calls and results has the tokens that it has when written as a whole."""
     tokenizer = tokenizer_of(family)
-    chat = tokenizer.chat([TOOL])
+    chat = tokenizer.chat([TOOL], family)
     result = {"role": "tool", "content": "three lists", "tool_call_id": "functions.look_up:0", "name": "look_up"}
     talk = [{"role": "user", "content": "How many?"}]
     ids = chat.encode_prompt(talk)
@@ -153,9 +152,8 @@ def test_the_conversation_is_what_the_model_s_own_form_makes_of_it(family):
 
 
 def test_a_turn_and_what_follows_it_in_the_form_of_qwen3():
-    tokenizer = tokenizer_of("qwen3")
-    rollout, *_ = play(tokenizer, [says("", "lists"), *[says("so")] * 4])
-    text = tokenizer.hf.decode(rollout.completion_ids)
+    rollout, backend, _ = play("qwen3", [says("", "lists"), *[says("so")] * 4])
+    text = backend.tokenizer.hf.decode(rollout.completion_ids)
     assert text.startswith(
         '<tool_call>\n{"name": "look_up", "arguments": {"text": "lists"}}\n</tool_call><|im_end|>\n'
         "<|im_start|>user\n<tool_response>\nno list of {'text': 'lists'}\n</tool_response><|im_end|>\n"
@@ -164,10 +162,9 @@ def test_a_turn_and_what_follows_it_in_the_form_of_qwen3():
 
 
 def test_a_turn_and_what_follows_it_where_the_template_has_no_tools():
-    tokenizer = tokenizer_of("hermes")
-    rollout, *_ = play(tokenizer, [says("", "lists"), *[says("so")] * 4])
-    assert "<tools>\n" in tokenizer.hf.decode(rollout.prompt_ids)
-    assert tokenizer.hf.decode(rollout.completion_ids).startswith(
+    rollout, backend, _ = play("hermes", [says("", "lists"), *[says("so")] * 4])
+    assert "<tools>\n" in backend.tokenizer.hf.decode(rollout.prompt_ids)
+    assert backend.tokenizer.hf.decode(rollout.completion_ids).startswith(
         '<tool_call>\n{"name": "look_up", "arguments": {"text": "lists"}}\n</tool_call><|im_end|>\n'
         "<|im_start|>user\n<tool_response>\nno list of {'text': 'lists'}\n</tool_response><|im_end|>\n"
         "<|im_start|>assistant\nso<|im_end|>\n"
@@ -177,7 +174,7 @@ def test_a_turn_and_what_follows_it_where_the_template_has_no_tools():
 @pytest.mark.parametrize("family", ["hermes", "qwen3", "qwen3.5", "glm-4.5", "deepseek-v3", "kimi-k2"])
 def test_a_call_cut_short_is_no_call_and_the_marks_are_seen(family):
     """The last tokens of the call and the end token are lacking, as behind the limit of a turn."""
-    rollout, backend, library = play(tokenizer_of(family), [says("", "lists"), *[says("so")] * 4], cut=(0,))
+    rollout, backend, library = play(family, [says("", "lists"), *[says("so")] * 4], cut=(0,))
     assert rollout.unscored is None
     assert rollout.completion_ids[rollout.completion_mask].tolist() == np.concatenate(backend.turns).tolist()
     assert "tool_calls" not in library.messages[0]

@@ -226,10 +226,10 @@ def test_a_policy_learns_to_call_a_tool(tmp_path):
             "backend": {"name": "toy"},
             "task": {"name": "environment", "args": {"environment": "tests.environments:Caller", "workers": 1}},
             "rewards": {"episode_return": 1.0},
-            "sampling": {"max_new_tokens": 4},
+            "sampling": {"max_new_tokens": 3},
             "rollout": {"prompts_per_step": 32, "samples_per_prompt": 8},
             "algorithm": {"name": "grpo"},
-            "update": {"learning_rate": 0.15},
+            "update": {"learning_rate": 0.25},
         }
     )
     session = open_session(settings)
@@ -239,4 +239,4 @@ def test_a_policy_learns_to_call_a_tool(tmp_path):
     record.close(run, "finished", settings)
     lines = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
     assert lines[0]["tools/calls"] * lines[0].get("tools/ok", 0.0) < 0.02
-    assert lines[-1]["tools/calls"] * lines[-1]["tools/ok"] > 0.5
+    assert lines[-1]["tools/calls"] * lines[-1]["tools/ok"] > 0.9
