@@ -289,6 +289,11 @@ def open_task(name: str, args: Any, seed: int) -> Task:
         value = getattr(task, count)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise ConfigError(f"{what}: its attribute {count} is {value!r:.40}; expected a whole number of 1 or more")
+    if hasattr(task, "tools") != hasattr(task, "tool_format"):
+        raise ConfigError(
+            f"{what} has only one of the attributes 'tools' and 'tool_format'; expected both of "
+            "steadyrl.core.protocols.ToolUsing, or neither"
+        )
     if isinstance(task, Teaching):
         raise ConfigError(
             f"{what} has both 'episode' and 'demonstration', which nothing calls where there are episodes; let the "

@@ -228,6 +228,7 @@ TURNS = {"episode": method("problem", "seed"), "max_turns": 4, "workers": 1}
         ({"episode": method("problem", "seed")}, "'episode' and no 'max_turns', no 'workers', so that nothing would"),
         ({**TURNS, "episode": method("problem")}, r"'episode' cannot be called with \(problem, seed\)"),
         ({**TURNS, "max_turns": "4"}, "max_turns is '4'; expected a whole number of 1 or more"),
+        ({**TURNS, "tools": ()}, "has only one of the attributes 'tools' and 'tool_format'"),
         ({**TURNS, "workers": 0}, "workers is 0; expected a whole number of 1 or more"),
         ({**TURNS, "demonstration": method("problem")}, "'demonstration', which nothing calls where there are episode"),
         ({"epsiode": method("problem", "seed")}, "'epsiode', which nothing calls; did you mean 'episode'"),

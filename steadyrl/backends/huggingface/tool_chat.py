@@ -150,6 +150,9 @@ def choose_renderer(tokenizer: Any, tool_format: str, template_args: Mapping[str
         MissingExtraError: The package is not installed.
     """
     base = _package()
+    if tool_format not in ("auto", *base.MODEL_RENDERER_MAP.values()):
+        known = ", ".join(dict.fromkeys(["auto", *FORMATS, *base.MODEL_RENDERER_MAP.values()]))
+        raise ModelError(f"task.args.tool_format = '{tool_format:.60}' is no form of calls; known are {known}")
     if tool_format != "auto":
         renderer = _create(tokenizer, tool_format, template_args)
         if isinstance(renderer, str):

@@ -35,7 +35,7 @@ from steadyrl.core.types import Message, Problem, Rollout, ToolCall
 from steadyrl.loop.rewards.functions import RAISED
 from steadyrl.loop.rewards.waiting import wait_for
 from steadyrl.loop.tasks.prompts import PromptsTask
-from steadyrl.loop.tasks.tools import Limits, Tool, Toolbox, make_tool, result_message, result_text
+from steadyrl.loop.tasks.tools import Limits, Tool, Toolbox, make_tool, recordable, result_message, result_text
 
 RETURN = "episode_return"
 
@@ -265,7 +265,9 @@ class EnvironmentEpisode:
             if not unanswered:
                 messages = [{"role": "user", "content": text} for text in texts if text]
         functions = [request["function"] for request in unanswered]
-        calls = [ToolCall(f["name"], f["arguments"], t, "ok") for f, t in zip(functions, texts, strict=False)]
+        calls = [
+            ToolCall(f["name"], recordable(f["arguments"]), t, "ok") for f, t in zip(functions, texts, strict=False)
+        ]
         return messages, calls
 
     def expert(self) -> str | Message | None:

@@ -200,7 +200,7 @@ class Toolbox:
             if end is None:
                 continue
             function = request["function"]
-            calls.append(replace(end, name=function["name"], arguments=function["arguments"]))
+            calls.append(replace(end, name=function["name"], arguments=recordable(function["arguments"])))
             messages.append(result_message(request, end.result))
         for invalid in message.get("invalid_tool_calls", ()):
             text = f"{_ERROR}a call could not be read: {invalid['error']}"
@@ -246,6 +246,15 @@ class Toolbox:
             text = f"the call took longer than {self._limits.seconds:g} s" if late else exception_line(value)
             return replace(_failed("timeout" if late else "raised", text), seconds=seconds)
         return ToolCall("", {}, self.limited(result_text(value)), "ok", seconds)
+
+
+def recordable(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments that can be written as JSON: a policy may write sets, or numbers that are none."""
+    try:
+        json.dumps(arguments, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        return {str(name): repr(value) for name, value in arguments.items()}
+    return dict(arguments)
 
 
 def _failed(end: CallEnd, why: str) -> ToolCall:

@@ -17,6 +17,7 @@ TOPICS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Length and text", ("completion", "length", "response", "observation", "tokens/sampled", "truncated", "repet")),
     ("Curriculum", ("curriculum", "groups/", "no_signal", "frac_reward")),
     ("Judge", ("judge",)),
+    ("Tools", ("tools/", "time/tool")),
     ("Speed", ("time", "tokens", "throughput", "perf", "timing", "steps_per", "samples_per")),
     ("Reward", ("reward", "score", "env/reward", "objective/score", "objective/rlhf", "critic/score")),
 )
@@ -34,6 +35,10 @@ TOGETHER: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Return", ("return/mean", "value/mean")),
     ("Advantage", ("advantage/mean", "advantage/std")),
     ("Ends of completions", ("completion/truncated", "completion/empty", "completion/repetition")),
+    (
+        "Ends of calls",
+        ("tools/ok", "tools/malformed", "tools/unknown", "tools/arguments", "tools/raised", "tools/timeout"),
+    ),
     ("Groups", ("groups/no_signal", "curriculum/signal")),
     ("Time of a step", ("time/step", "time/rollout", "time/reward", "time/score", "time/update")),
 )

@@ -1,12 +1,14 @@
 """How tools are described and called: chosen by what writes the model's own template and goes on from its turns."""
 
+import sys
+
 import numpy as np
 import pytest
 
 from steadyrl.backends.huggingface.tokenizer import HFTokenizer
 from steadyrl.backends.huggingface.tool_chat import RendererChat
 from steadyrl.backends.text_chat import TextChat
-from steadyrl.core.errors import DataError, ModelError
+from steadyrl.core.errors import DataError, MissingExtraError, ModelError
 from steadyrl.core.sections import ModelSection
 from tests import needs
 from tests.chat_tokenizers import SMOLLM2, chat_tokenizer, fast_tokenizer
@@ -73,8 +75,17 @@ def test_a_template_with_tools_that_no_renderer_writes_is_refused_in_one_line():
 def test_a_renderer_of_another_family_is_refused_with_what_the_tokenizer_lacks():
     with pytest.raises(ModelError, match=r"'llama-3' does not fit the model's tokenizer: .*begin_of_text"):
         tokenizer_with(None).chat([TOOL], "llama-3")
-    with pytest.raises(ModelError, match="tool_format = 'no-such' does not fit"):
+    with pytest.raises(ModelError, match="'no-such' is no form of calls; known are auto, hermes, python, qwen3"):
         tokenizer_with(None).chat([TOOL], "no-such")
+
+
+@pytest.mark.parametrize("package", ["renderers", "httpx"])
+def test_a_missing_package_is_named_with_the_extra_that_brings_it(monkeypatch, package):
+    for module in [name for name in sys.modules if name.split(".")[0] == "renderers"]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(MissingExtraError, match=rf"'{package}' is not installed .* pip install 'steadyrl\[agents\]'"):
+        tokenizer_with(QWEN3).chat([TOOL])
 
 
 def test_the_ends_of_turns_that_only_the_renderer_knows_end_turns():

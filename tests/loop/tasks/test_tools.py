@@ -213,3 +213,9 @@ def test_sample_arguments_are_taken_by_the_tool():
     arguments = sample_arguments(tool.schema, "red lists")
     assert arguments == {"query": "red lists"}
     assert box(search).answer(calls(("search", arguments)))[1][0].end == "ok"
+
+
+@pytest.mark.parametrize("value", [{1, 2}, float("nan"), b"a", 1j])
+def test_arguments_that_json_has_not_are_recorded_as_text(value):
+    (_, (call,), _) = box(search).answer(calls(("search", {"query": value})))
+    assert call.arguments == {"query": repr(value)}
