@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from steadyrl.cli.groups import Group
 from steadyrl.cli.terminal import printable
 from steadyrl.core import config as configs
 from steadyrl.core import plugins
@@ -19,7 +20,7 @@ from steadyrl.loop.tasks.check import check_task, terms_to_check
 
 _RULE_WIDTH = 16  # characters of a rule's name in a line
 
-app = typer.Typer(help="Look at a task before training on it.", no_args_is_help=True)
+app = typer.Typer(cls=Group, help="Look at a task before training on it.", no_args_is_help=True, add_completion=False)
 
 
 @app.callback()

@@ -434,7 +434,9 @@ def _find(kind: str, name: str) -> Any:
         if "." in name or (name.isidentifier() and PathFinder.find_spec(name)):
             return _import(kind, name)
     if kind == "algorithm" and (answer := of_peers("algorithms").get(re.sub("[-_]", "", name.lower()))):
-        raise ConfigError(f"algorithm.name = '{name:.120}' {answer}")
+        raise ConfigError(
+            f"algorithm.name = '{name:.120}' {answer}; the algorithms here are {', '.join(BUILT_IN[kind])}"
+        )
     if kind == "reward" and "/" in name:
         raise ConfigError(
             f"'{name:.120}' is a path, and rewards are functions; for a reward model write one that loads it and "
@@ -443,7 +445,8 @@ def _find(kind: str, name: str) -> Any:
     names = sorted({*BUILT_IN[kind], *points})
     close = difflib.get_close_matches(name, names, n=1)
     hint = f"did you mean '{close[0]}'?" if close else f"known are {', '.join(names)}"
-    raise ConfigError(f"no {kind} is called '{name:.120}'; {hint} (your own: {_expected(kind)})")
+    tables = "; `steadyrl metrics RUN --to csv` or `--to parquet` writes a table" if kind == "tracker" else ""
+    raise ConfigError(f"no {kind} is called '{name:.120}'; {hint} (your own: {_expected(kind)}){tables}")
 
 
 def _look_in_current_folder() -> None:
