@@ -16,7 +16,7 @@ from steadyrl.loop.train import open_session
 
 
 def preflight_command(
-    config: Annotated[Path, typer.Argument(help="a TOML file; see examples/")],
+    config: Annotated[Path, typer.Argument(help="a TOML file; see `steadyrl examples`")],
     overrides: Annotated[list[str] | None, typer.Argument(help="section.key=value, as many as you like")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print the findings as JSON")] = False,
 ) -> None:

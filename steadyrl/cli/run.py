@@ -24,7 +24,7 @@ from steadyrl.loop.train import Watch
 
 
 def train_command(
-    config: Annotated[Path | None, typer.Argument(help="a TOML file; see examples/")] = None,
+    config: Annotated[Path | None, typer.Argument(help="a TOML file; see `steadyrl examples`")] = None,
     overrides: Annotated[list[str] | None, typer.Argument(help="section.key=value, as many as you like")] = None,
     resume: Annotated[Path | None, typer.Option(help="a run directory to go on with")] = None,
     accept_changed_data: Annotated[

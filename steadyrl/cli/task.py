@@ -30,7 +30,7 @@ def task_commands() -> None:
 
 @app.command("check")
 def check_command(
-    config: Annotated[Path, typer.Argument(help="a TOML file; see examples/")],
+    config: Annotated[Path, typer.Argument(help="a TOML file; see `steadyrl examples`")],
     overrides: Annotated[list[str] | None, typer.Argument(help="section.key=value")] = None,
 ) -> None:
     """Check that gold answers score high, empty and wrong ones low, and that scoring repeats. Exit code 1 if not."""

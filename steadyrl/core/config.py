@@ -61,9 +61,7 @@ class Config(Section):
 
 _TYPES = frozenset({"bool", "int", "float", "str", "list", "dict"})  # in the place of a value with several types
 _OPAQUE = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[\w.~+/=-]{16,}")  # what a person would not choose as a name
-_TOO_DEEP = (
-    f"tables and lists stand more than {DEEPEST} deep inside one another; expected a flat config (see examples/)"
-)
+_TOO_DEEP = f"tables and lists stand more than {DEEPEST} deep inside one another; expected a flat config, as `steadyrl examples` has"
 LARGEST = 1e9  # of a setting without a bound of its own
 
 # Settings of earlier versions, and where they are now.
@@ -90,7 +88,12 @@ def load(path: Path | str, overrides: Sequence[str] = ()) -> Config:
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise ConfigError(f"there is no config file '{path}'; expected a TOML file (see examples/)") from error
+        raise ConfigError(
+            f"there is no config file '{path}'; expected a TOML file: `steadyrl new` writes one for your own data, "
+            "`steadyrl examples` copies one"
+        ) from error
+    except IsADirectoryError as error:
+        raise ConfigError(f"'{path}' is a folder; expected a TOML file") from error
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read the config file '{path}': {error}; expected a TOML file") from error
     except tomllib.TOMLDecodeError as error:

@@ -109,7 +109,7 @@ def _run(
             )
         return _go_on(_opened(resume), overrides, watch, accept_changed_data)
     if config is None:
-        raise ConfigError("give a config file (such as examples/search.toml), or a run directory to resume")
+        raise ConfigError("give a config file, as `steadyrl new` writes one, or a run directory to resume")
     settings, text = _read(config, overrides)
     require_ranks(settings)
     require_trackers(settings.run.trackers)
