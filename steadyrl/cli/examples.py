@@ -1,4 +1,4 @@
-"""`steadyrl examples`: the examples that ship with the package, as a list, or one of them copied to the current folder."""
+"""`steadyrl examples`: a list of the examples that ship with the package, or a copy of one in the current folder."""
 
 from __future__ import annotations
 

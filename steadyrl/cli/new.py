@@ -13,8 +13,9 @@ from typing import Annotated, Any
 
 import typer
 
-import steadyrl
-from steadyrl.cli.terminal import note, printable
+from steadyrl.cli.activity import following
+from steadyrl.cli.terminal import printable
+from steadyrl.core.counting.count import begin
 from steadyrl.core.errors import ConfigError, DataError
 from steadyrl.core.plugins import make
 from steadyrl.core.rundir import write_text
@@ -44,7 +45,7 @@ class Data:
         heldout: Of the file for evaluations, None to hold out a share of the first.
         prompt: The column of the prompt.
         answer: The column of the right answer, "" where there is none.
-        kind: Of the right answers: "number", "text", or "free" where there are none. Names a file of assets/rewards.
+        kind: Of the right answers: "number", "text", or "free" where there are none. Names a file of templates/.
     """
 
     path: Path
@@ -101,7 +102,8 @@ def new_command(
     columns = find_columns(files[0], rows, prompt, answer)
     kind = kind_of_answers(row.get(columns[1]) for row in rows) if columns[1] else "free"
     described = Data(*files, *columns, kind)
-    sizes = choose_sizes(described, model)
+    with following():
+        sizes = choose_sizes(described, model)
     write_text(folder / "config.toml", config_text(described, model, sizes, folder))
     write_text(folder / "rewards.py", rewards_text(described))
     _describe(described, folder)
@@ -183,7 +185,7 @@ def choose_sizes(data: Data, model: str) -> Sizes:
     task = make("task", "prompts", PromptsTask.Settings(**_task_args(data, data.path, data.heldout)), 0)
     problems: Sequence[Problem] = task.problems("train")
     answers = [str(problem.columns.get(data.answer)) for problem in problems[:_ROWS]] if data.answer else []
-    note(f"reading the model '{model}'")
+    begin(f"reading the model '{model}'")
     facts = model_facts(ModelSection(path=model), answers)
     # Twice the longest right answer: a model's own way to it is longer at first.
     tokens = min(_LONGEST, max(_SHORTEST, 2 * facts.longest_answer)) if answers else _WITHOUT_ANSWERS
@@ -265,7 +267,7 @@ def config_text(data: Data, model: str, sizes: Sizes, folder: Path) -> str:
 
 def rewards_text(data: Data) -> str:
     """Return the reward file, with the data's column of right answers."""
-    template = Path(steadyrl.__file__).parent / "assets" / "rewards" / f"{data.kind}.py"
+    template = Path(__file__).parent / "templates" / f"{data.kind}.py"
     text = template.read_text(encoding="utf-8")
     return text.replace('ANSWER = "answer"', f"ANSWER = {json.dumps(data.answer)}")
 

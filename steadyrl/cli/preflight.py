@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-from steadyrl.cli.terminal import note, printable
+from steadyrl.cli.activity import following
+from steadyrl.cli.terminal import printable
 from steadyrl.core import config as configs
 from steadyrl.loop.preflight.run import fails, finding_lines, preflight, summary_line
 from steadyrl.loop.train import open_session
@@ -21,8 +22,8 @@ def preflight_command(
     as_json: Annotated[bool, typer.Option("--json", help="print the findings as JSON")] = False,
 ) -> None:
     """Try everything on a few prompts before spending compute. Exit code 1 if something fails."""
-    session = open_session(configs.load(config, overrides or []))
-    findings = preflight(session, note)
+    with following() as activity:
+        findings = preflight(open_session(configs.load(config, overrides or [])), activity.phase)
     failed = any(map(fails, findings))
     if as_json:
         print(json.dumps({"passed": not failed, "findings": [asdict(finding) for finding in findings]}, indent=2))

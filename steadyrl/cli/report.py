@@ -8,7 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
+from steadyrl.cli.activity import following
 from steadyrl.cli.terminal import near, printable
+from steadyrl.core.counting.count import begin
 from steadyrl.core.errors import ConfigError
 from steadyrl.core.rundir import RunDir
 from steadyrl.core.types import DECODINGS
@@ -42,14 +44,33 @@ def report_command(
         return
     from steadyrl.show.report.overlay import write_overlay  # matplotlib takes a second to load
 
-    print(f"report: {write_overlay([RunDir.open(run) for run in runs], to or Path('overlay'))}")
+    with following():
+        begin(f"writing the report of {len(runs)} runs")
+        folder = write_overlay([RunDir.open(run) for run in runs], to or Path("overlay"))
+    print(f"report: {folder}")
 
 
 def show_report(run: RunDir) -> None:
     """Write the report and print the summary."""
-    from steadyrl.show.report.write import write_report  # matplotlib takes a second to load
+    with following():
+        folder = write_report(run)
+    print_summary(folder)
 
-    folder = write_report(run.path)
+
+def write_report(run: RunDir) -> Path:
+    """Write the report of a run, and return its folder."""
+    begin("writing the report")
+    from steadyrl.show.report import write  # matplotlib takes a second to load
+
+    return write.write_report(run.path)
+
+
+def print_summary(folder: Path) -> None:
+    """Print what a report says in short.
+
+    Args:
+        folder: Of the report.
+    """
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     for line in epoch_lines(summary.get("epochs")):
         print(printable(line))

@@ -9,10 +9,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from steadyrl.cli.activity import following
 from steadyrl.cli.groups import Group
 from steadyrl.cli.terminal import printable
 from steadyrl.core import config as configs
 from steadyrl.core import plugins
+from steadyrl.core.counting.count import begin
 from steadyrl.core.protocols import Task
 from steadyrl.loop.evaluate import evaluate_rules, means, pick_heldout
 from steadyrl.loop.preflight.run import finding_lines
@@ -37,22 +39,26 @@ def check_command(
     settings = configs.load(config, overrides or [])
     console = Console()
     console.width = max(console.width, 130)  # a table of numbers is unreadable when wrapped
-    findings = check_task(settings)
+    with following():
+        findings = check_task(settings)
+        table = _baselines(settings)
     for line in finding_lines(findings):
         console.print(printable(line), highlight=False, markup=False)  # names and texts of problems are not markup
-    _baselines(settings, console)
+    if table is not None:
+        console.print(table)
     if any(finding.state == "found" for finding in findings):
         raise typer.Exit(1)
 
 
-def _baselines(settings: configs.Config, console: Console) -> None:
-    """Show the scores of answers that need no model."""
+def _baselines(settings: configs.Config) -> Table | None:
+    """Return the scores of answers that need no model, None where the task has none."""
     task = plugins.open_task(settings.task.name, settings.task.args, settings.run.seed)
     plugins.require_members(f"the task '{settings.task.name}'", task, Task, later=("ask", "show"))
     rules = plugins.functions_of(task, "baselines")
     if not rules:
-        return
+        return None
     problems = pick_heldout(plugins.problems_of(task, "heldout"), settings.evaluate.problems)
+    begin(f"scoring answers without a model to {len(problems)} problems")
     records = evaluate_rules(rules, problems, terms_to_check(settings, task), task.metric)
     by_rule = {name: means(records, name) for name in rules}
     measured = [
@@ -67,4 +73,4 @@ def _baselines(settings: configs.Config, console: Console) -> None:
     for part in measured:
         values = (f"{rule_means[part]:.3f}" if part in rule_means else "-" for _, rule_means in ranked)
         table.add_row(part.replace("_", " "), *values)
-    console.print(table)
+    return table

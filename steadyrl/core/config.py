@@ -61,7 +61,10 @@ class Config(Section):
 
 _TYPES = frozenset({"bool", "int", "float", "str", "list", "dict"})  # in the place of a value with several types
 _OPAQUE = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[\w.~+/=-]{16,}")  # what a person would not choose as a name
-_TOO_DEEP = f"tables and lists stand more than {DEEPEST} deep inside one another; expected a flat config, as `steadyrl examples` has"
+_TOO_DEEP = (
+    f"tables and lists stand more than {DEEPEST} deep inside one another; expected a flat config, as `steadyrl "
+    "examples` has"
+)
 LARGEST = 1e9  # of a setting without a bound of its own
 
 # Settings of earlier versions, and where they are now.

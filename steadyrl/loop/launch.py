@@ -295,7 +295,7 @@ def rate_change(before: Config, after: Config, done: int) -> str:
     if math.isclose(new, planned, rel_tol=_SAME_RATE):
         return ""
     return (
-        f"the learning rate goes from {last:.3g} (step {done}) to {new:.3g} (step {done + 1}), for update.schedule = "
+        f"the learning rate goes from {last:.3g} (step {done - 1}) to {new:.3g} (step {done}), for update.schedule = "
         f"'{after.update.schedule}' now falls over {after.update.schedule_steps or after.run.steps} steps; to keep the "
         f"rate as it was, resume with update.schedule_steps={before.update.schedule_steps or before.run.steps}"
     )

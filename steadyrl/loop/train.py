@@ -18,7 +18,7 @@ import numpy as np
 
 from steadyrl.core import metrics, plugins
 from steadyrl.core.config import Config, dump, in_steps
-from steadyrl.core.counting.count import tell
+from steadyrl.core.counting.count import begin, tell
 from steadyrl.core.counting.interrupts import deferred
 from steadyrl.core.errors import ConfigError, DataError, DivergedError, require_posix, users_errors
 from steadyrl.core.protocols import Algorithm, Backend, Detached, Differentiable, Editable, PrefixCaching, Task
@@ -141,6 +141,7 @@ def open_session(config: Config) -> Session:
     evaluation.require_heldout(config, heldout)
     sampling = Sampling(**config.sampling.model_dump())
     heldout = evaluation.pick_heldout(heldout, config.evaluate.problems)
+    begin(f"counting the tokens of {len(problems) + len(heldout)} prompts")
     train_set, heldout_set = fit_splits(task, problems, heldout, backend, sampling)
     if algorithm.source == "demonstrations":
         require_answers_fit(backend, train_set.problems, task)
@@ -461,6 +462,7 @@ def _evaluate_before(session: Session, run: RunDir, state: State, watch: Watch) 
         write_lines(run.evaluation_file("before"), records)
     rules = plugins.functions_of(session.task, "baselines")
     if rules and not run.evaluation_file("baselines").is_file():
+        begin(f"scoring answers without a model to {len(session.heldout)} problems")
         records = evaluation.evaluate_rules(rules, session.heldout, session.terms, session.task.metric)
         write_lines(run.evaluation_file("baselines"), records)
 

@@ -346,7 +346,7 @@ def test_a_run_that_is_lengthened_under_a_falling_schedule_is_told_how_its_rate_
     rates, notes = lengthened(settings, "linear")
     assert rates[5:8] == [0.000167, 0.0005, 0.000417]  # 1/6, then 6/12 and 5/12 of it
     assert notes == [
-        "the learning rate goes from 0.000167 (step 6) to 0.0005 (step 7), for update.schedule = 'linear' now falls "
+        "the learning rate goes from 0.000167 (step 5) to 0.0005 (step 6), for update.schedule = 'linear' now falls "
         "over 12 steps; to keep the rate as it was, resume with update.schedule_steps=6"
     ]
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from steadyrl.core import plugins
 from steadyrl.core.config import Config
+from steadyrl.core.counting.count import begin
 from steadyrl.core.protocols import Attackable, Exact, Interactive, Task
 from steadyrl.core.sections import RewardSettings
 from steadyrl.core.types import Finding, Problem, Rollout
@@ -46,6 +47,7 @@ def check_task(config: Config) -> list[Finding]:
     some = [*_spread(train), *_spread(heldout)]
     if not some:
         return [_splits(config, task, train, heldout)]
+    begin(f"scoring known answers to {len(some)} problems")
     if isinstance(task, Exact):
         answers = _exact(task, task.wrong, terms, [*train, *heldout])
     else:

@@ -1,8 +1,8 @@
 """The rewards of config.toml: is the last number of an answer the right one?
 
-steadyrl calls each function with a problem and one answer. ``problem.prompt`` is the prompt, ``problem.columns`` holds the
-other columns of its row, and ``rollout.text`` is the answer as the model wrote it. A reward is a number, or None where
-there is nothing to judge. Check changes with `steadyrl task check config.toml`.
+steadyrl calls each function with a problem and one answer. ``problem.prompt`` is the prompt, ``problem.columns`` holds
+the other columns of its row, and ``rollout.text`` is the answer as the model wrote it. A reward is a number, or None
+where there is nothing to judge. Check changes with `steadyrl task check config.toml`.
 """
 
 from steadyrl.core.types import Problem, Rollout
