@@ -160,7 +160,10 @@ def forecast_curve(run: RunDir, widths: Sequence[float], metric: str, steps: np.
         need = "set evaluate.every, or forecast --metric reward/mean" if metric == score_name(run) else "train on"
         return silent(f"{len(steps)} values of {metric} are known and {LEAST_POINTS} are needed; {need}")
     if tried < LEAST_RUNS:
-        return silent(f"{tried} finished runs like it are known and {LEAST_RUNS} are needed to try the interval")
+        return silent(
+            f"the interval has to be tried on {LEAST_RUNS} finished runs of the same task, algorithm and metric, and "
+            f"there are {tried}; --history RUN names runs of other folders"
+        )
     if covered < LEAST_COVERAGE * tried:
         return silent(f"the 80 % interval held the end of only {covered} of {tried} finished runs")
     end = float(run.resolved()["run"]["steps"])

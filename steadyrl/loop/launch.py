@@ -27,6 +27,7 @@ from steadyrl.backends.fsdp.torchrun import require_ranks
 from steadyrl.core import config as configs
 from steadyrl.core import plugins
 from steadyrl.core.config import Config
+from steadyrl.core.counting.count import begin
 from steadyrl.core.counting.interrupts import ending_signals
 from steadyrl.core.errors import CheckpointError, ConfigError, DataError, RunError
 from steadyrl.core.plugins import require_members
@@ -116,6 +117,7 @@ def _run(
     meet()
     session = open_session(settings)
     checked = _check_before(session, watch)
+    begin("recording settings, code and data")
     directory = record.begin(session.config, text)
     watch.note(checked)
     data = _data(session)
