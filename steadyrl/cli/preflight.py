@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from steadyrl.cli.activity import following
-from steadyrl.cli.terminal import printable
+from steadyrl.cli.terminal import show_text
 from steadyrl.core import config as configs
 from steadyrl.loop.preflight.run import fails, finding_lines, preflight, summary_line
 from steadyrl.loop.train import open_session
@@ -29,6 +29,6 @@ def preflight_command(
         print(json.dumps({"passed": not failed, "findings": [asdict(finding) for finding in findings]}, indent=2))
     else:
         for line in [*finding_lines(findings), summary_line(findings)]:
-            print(printable(line))
+            show_text(line)
     if failed:
         raise typer.Exit(1)

@@ -53,7 +53,8 @@ class Progress:
         self._record: Mapping[str, Any] | None = None
         self._holding: dict[str, str] = {}  # the raised findings that still hold, by check; the newest is last
         self._cleared, self._forecast = "", ""
-        self.activity = Activity(self._say, self._console.is_terminal)
+        self._activity = Activity(self._say, self._console.is_terminal)
+        self.phase, self.begin, self.count = self._activity.phase, self._activity.begin, self._activity.count
         # The view is made anew at each refresh: counts change without a call for each of them.
         live = Live(console=self._console, refresh_per_second=REFRESHES, get_renderable=self.view)
         self._live = live if self._console.is_terminal else None
@@ -64,7 +65,7 @@ class Progress:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.activity.end()
+        self._activity.end()
         if self._live:
             self._live.stop()
 
@@ -102,7 +103,7 @@ class Progress:
         now = time.monotonic()
         self._first = self._first or (record["step"], now)
         self._record, self._stepped = record, now
-        self.activity.end()
+        self._activity.end()
         if not self._live and (now - self._last_plain >= _PLAIN_EVERY_S or record["step"] + 1 == self.total):
             self._last_plain = now
             self._say(self._line(record, now))
@@ -144,7 +145,7 @@ class Progress:
             step = self._record["step"]
             line = Table.grid(padding=(0, 2))
             line.add_row(
-                Text(f"step {step}, {step + 1} of {self.total} done", style="bold"),
+                Text(f"step {step} ({step + 1} of {self.total} done)", style="bold"),
                 ProgressBar(total=max(self.total, 1), completed=step + 1, width=24),
                 self._left(self._record, self._stepped),
             )
@@ -153,7 +154,7 @@ class Progress:
             parts.append(Text(f"forecast, {printable(self._forecast)}", overflow="ellipsis", no_wrap=True))
         if finding := self._standing():
             parts.append(Text(printable(finding), overflow="ellipsis", no_wrap=True))
-        return Group(*parts, *self.activity.rows())
+        return Group(*parts, *self._activity.rows())
 
     def _standing(self) -> str:
         """Return the newest finding that holds, with the number of the others; what was cleared only if none holds."""

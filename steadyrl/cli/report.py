@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from steadyrl.cli.activity import following
-from steadyrl.cli.terminal import near, printable
+from steadyrl.cli.terminal import near, printable, show_text
 from steadyrl.core.counting.count import begin
 from steadyrl.core.errors import ConfigError
 from steadyrl.core.rundir import RunDir
@@ -40,7 +40,10 @@ def report_command(
     if len(runs) == 1:
         if to is not None:
             raise ConfigError(f"--to {to}: the report of one run is in its own report/; leave --to out, and copy that")
-        show_report(RunDir.open(runs[0]))
+        run = RunDir.open(runs[0])
+        with following():
+            write(run)
+        show(run)
         return
     from steadyrl.show.report.overlay import write_overlay  # matplotlib takes a second to load
 
@@ -50,32 +53,22 @@ def report_command(
     print(f"report: {folder}")
 
 
-def show_report(run: RunDir) -> None:
-    """Write the report and print the summary."""
-    with following():
-        folder = write_report(run)
-    print_summary(folder)
-
-
-def write_report(run: RunDir) -> Path:
-    """Write the report of a run, and return its folder."""
+def write(run: RunDir) -> None:
+    """Write the report of a run."""
     begin("writing the report")
-    from steadyrl.show.report import write  # matplotlib takes a second to load
+    from steadyrl.show.report.write import write_report  # matplotlib takes a second to load
 
-    return write.write_report(run.path)
+    write_report(run.path)
 
 
-def print_summary(folder: Path) -> None:
-    """Print what a report says in short.
-
-    Args:
-        folder: Of the report.
-    """
+def show(run: RunDir) -> None:
+    """Print the summary of a report that is written."""
+    folder = run.report_folder
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     for line in epoch_lines(summary.get("epochs")):
         print(printable(line))
     for line in summary_lines(summary):
-        print(printable(line))
+        show_text(line)
     print(f"report: {near(folder) / 'report.html'}")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +15,7 @@ from steadyrl.cli.activity import following
 from steadyrl.cli.interrupts import interruptible
 from steadyrl.cli.outlook import Outlook
 from steadyrl.cli.progress import Progress
-from steadyrl.cli.report import print_summary, show_report, write_report
+from steadyrl.cli.report import show, write
 from steadyrl.cli.terminal import near, note, printable
 from steadyrl.core.counting.count import heard_by
 from steadyrl.core.errors import ConfigError
@@ -43,11 +42,12 @@ def train_command(
             overrides, config = [str(config), *overrides], None
         if config is None and not overrides and _lacks_report(resume):
             note(f"'{resume}' is finished, but its report is not written; writing it")
-            show_report(RunDir.open(resume))
+            write(RunDir.open(resume))
+            show(RunDir.open(resume))
             return
     with (
         Progress() as progress,
-        heard_by(progress.activity.count, progress.activity.begin),
+        heard_by(progress.count, progress.begin),
         interruptible() as interrupts,
     ):
         if torchrun.place().ranks > 1:
@@ -73,7 +73,7 @@ def train_command(
             outlook.look(record)
 
         watch = Watch(
-            phase=progress.activity.phase,
+            phase=progress.phase,
             note=progress.note,
             opened=opened,
             steps=steps,
@@ -83,12 +83,12 @@ def train_command(
             stop=lambda: interrupts.stop_requested,
         )
         run = launch.run(config, overrides, resume, watch, accept_changed_data)
-        folder = None if run.status == "interrupted" else write_report(run)
-    if folder is None:
+        if run.status != "interrupted":
+            write(run)
+    if run.status == "interrupted":
         note(f"stopped and saved; go on with: steadyrl train --resume {near(run.path)}")
         raise typer.Exit(130)
-    print_summary(folder)
-    sys.stdout.flush()
+    show(run)
 
 
 def sample_command(

@@ -44,7 +44,7 @@ def test_a_terminal_sees_the_measurements_the_time_left_and_the_last_finding(mon
     progress.forecast("heldout/f1: 0.2 now")
     text = shown(progress)
     assert "forecast, heldout/f1: 0.2 now" in text
-    assert "step 29, 30 of 120 done" in text
+    assert "step 29 (30 of 120 done)" in text
     assert "1:30 left" in text  # 20 steps took 20 s, and 90 are left
     for said in ("reward", "0.41", "recall", "KL to ref, nats/sequence", "2.03", "length", "12.40", "4321"):
         assert said in text
@@ -55,7 +55,7 @@ def test_a_terminal_sees_the_measurements_the_time_left_and_the_last_finding(mon
 
 def test_a_phase_is_shown_until_the_next_step(monkeypatch, capsys):
     progress = following(monkeypatch, 1.0)
-    progress.activity.phase("evaluating on 60 held-out problems")
+    progress.phase("evaluating on 60 held-out problems")
     assert "evaluating on 60 held-out problems" in shown(progress)
     assert "evaluating on 60 held-out problems" in capsys.readouterr().out
     progress.step(RECORD)
@@ -93,7 +93,7 @@ def test_many_reward_parts_take_few_rows(monkeypatch):
 def test_a_long_phase_shows_how_many_are_done_until_all_are(monkeypatch):
     progress = following(monkeypatch, 1.0, 2.0, 3.0, 4.0)
     progress.step(RECORD)
-    with heard_by(progress.activity.count):
+    with heard_by(progress.count):
         tell("held-out evaluations", 0, 2)
         tell("completions", 5, 64)
         tell("completions", 17, 64)
@@ -101,14 +101,14 @@ def test_a_long_phase_shows_how_many_are_done_until_all_are(monkeypatch):
     text = shown(progress)
     assert "17 of 64" in text
     assert "0 of 2" in text
-    progress.activity.count("completions", 64, 64)
+    progress.count("completions", 64, 64)
     assert "completions" not in shown(progress)
     assert "0 of 2" in shown(progress)
 
 
 def test_the_next_step_ends_the_counts_of_the_last(monkeypatch):
     progress = following(monkeypatch, 1.0, 2.0)
-    progress.activity.count("updates", 1, 8)  # a step that ended early
+    progress.count("updates", 1, 8)  # a step that ended early
     progress.step(RECORD)
     assert "updates" not in shown(progress)
 
@@ -116,7 +116,7 @@ def test_the_next_step_ends_the_counts_of_the_last(monkeypatch):
 def test_a_file_gets_a_line_of_a_count_every_half_minute_only(monkeypatch, capsys):
     progress = following(monkeypatch, 10.0, 20.0, 41.0, 60.0, 72.0)
     for done in range(1, 6):
-        progress.activity.count("completions", done, 64)
+        progress.count("completions", done, 64)
     assert capsys.readouterr().out.splitlines() == ["    completions: 3 of 64", "    completions: 5 of 64"]
 
 
