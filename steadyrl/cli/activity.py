@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -97,18 +97,17 @@ def following() -> Iterator[Activity]:
     """Show on standard error what goes on inside, without a trace in a terminal afterwards."""
     console = Console(stderr=True)
     activity = Activity(note, console.is_terminal)
-    if not console.is_terminal:
-        with heard_by(activity.count, activity.begin):
-            try:
-                yield activity
-            finally:
-                activity.end()
-        return
     live = Live(
         console=console,
         refresh_per_second=REFRESHES,
         transient=True,
         get_renderable=lambda: Group(*activity.rows()),
     )
-    with live, heard_by(activity.count, activity.begin):
-        yield activity
+    with live if console.is_terminal else nullcontext(), heard_by(activity.count, activity.begin):
+        try:
+            yield activity
+        except KeyboardInterrupt:
+            note("stopped")
+            raise
+        finally:
+            activity.end()

@@ -24,7 +24,7 @@ def show(record: Mapping[str, Any]) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
     width = None if sys.stdout.isatty() else UNBROKEN
-    console = Console(highlight=False, markup=False, emoji=False, width=width, soft_wrap=True)
+    console = Console(highlight=False, markup=False, emoji=False, width=width, soft_wrap=width is not None)
     word = "undecided" if record["doubts"] else record["verdict"]["word"]
     for number, sentence in enumerate(record["sentences"]):
         console.print(sentence, style=STYLES[word] if number == 0 else None)

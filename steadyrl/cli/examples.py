@@ -24,16 +24,16 @@ def examples_command(
     name: Annotated[str, typer.Argument(help="the example to copy; without it all are listed")] = "",
 ) -> None:
     """List the examples, or copy one of them, with the files that it needs, into examples/ of the current folder."""
-    known = dict(all_examples(examples_folder()))
+    examples = dict(all_examples(examples_folder()))
     if not name:
-        _list(known)
+        _list(examples)
         return
     key = name.removeprefix(f"{_FOLDER}/").removesuffix(".toml").removesuffix(".ipynb")
-    if key not in known:
-        close = difflib.get_close_matches(key, known, n=1)
+    if key not in examples:
+        close = difflib.get_close_matches(key, examples, n=1)
         hint = f"did you mean '{close[0]}'?" if close else "`steadyrl examples` lists them"
         raise ConfigError(f"there is no example '{name:.80}'; {hint}")
-    written = copy_example(known[key], Path.cwd())
+    written = copy_example(examples[key], Path.cwd())
     for path in written:
         print(printable(f"written: {path}"))
     _say_next(written[0])
@@ -128,14 +128,14 @@ def _texts(value: Any) -> Iterator[str]:
         yield from _texts(inner)
 
 
-def _list(known: dict[str, Path]) -> None:
+def _list(examples: dict[str, Path]) -> None:
     from rich.console import Console
     from rich.table import Table
 
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=False)
     table.add_column(no_wrap=True)
     table.add_column()
-    for name, path in known.items():
+    for name, path in examples.items():
         table.add_row(name, describe_example(path))
     Console(highlight=False, markup=False).print(table)
     note("copy one with: steadyrl examples NAME")

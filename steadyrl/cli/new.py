@@ -154,13 +154,13 @@ def find_columns(path: Path, rows: Sequence[dict[str, Any]], prompt: str, answer
     texts = [name for name in names if all(isinstance(row.get(name), str | list) for row in rows)]
     prompt = prompt or next((name for name in PROMPTS if name in texts), "")
     if not prompt:
-        others = [name for name in texts if name not in (*ANSWERS, answer)]
-        if len(others) != 1:
+        candidates = [name for name in texts if name not in (*ANSWERS, answer)]
+        if len(candidates) != 1:
             raise DataError(
                 f"'{path}' has the columns {', '.join(names) or 'none'}, and nothing tells which is the prompt; add "
                 "--prompt COLUMN"
             )
-        prompt = others[0]
+        prompt = candidates[0]
     plain = [name for name in names if all(isinstance(row.get(name), str | int | float) for row in rows)]
     return prompt, answer or next((name for name in ANSWERS if name in plain and name != prompt), "")
 
@@ -279,5 +279,5 @@ def _describe(data: Data, folder: Path) -> None:
     print(printable(f"written: {folder / 'config.toml'}, {folder / 'rewards.py'}"))
     if data.kind == "free":
         print("say in rewards.py what a good answer is: the data do not tell")
-    there = "" if folder.resolve() == Path.cwd() else f"cd {folder} && "
-    print(printable(f"next: {there}steadyrl task check config.toml && steadyrl train config.toml"))
+    change = "" if folder.resolve() == Path.cwd() else f"cd {folder} && "
+    print(printable(f"next: {change}steadyrl task check config.toml && steadyrl train config.toml"))

@@ -160,8 +160,8 @@ class Progress:
         """Return the newest finding that holds, with the number of the others; what was cleared only if none holds."""
         if not self._holding:
             return f"last finding, {self._cleared}" if self._cleared else ""
-        *others, newest = self._holding.values()
-        return f"last of {len(others) + 1} findings, {newest}" if others else f"last finding, {newest}"
+        *older, newest = self._holding.values()
+        return f"last of {len(older) + 1} findings, {newest}" if older else f"last finding, {newest}"
 
     def _table(self, record: Mapping[str, Any]) -> Table:
         """Return the measurements, two in a row; a name that is too long is cut, a number never."""
