@@ -158,7 +158,7 @@ def forecast_curve(run: RunDir, widths: Sequence[float], metric: str, steps: np.
     silent = partial(Told, metric, None, covered=covered, tried=tried)
     if len(steps) < LEAST_POINTS:
         need = "set evaluate.every, or forecast --metric reward/mean" if metric == score_name(run) else "train on"
-        return silent(f"{len(steps)} values of {metric} are known and {LEAST_POINTS} are needed; {need}")
+        return silent(f"{metric} has {len(steps)} of the {LEAST_POINTS} values that a forecast needs; {need}")
     if tried < LEAST_RUNS:
         return silent(
             f"the interval has to be tried on {LEAST_RUNS} finished runs of the same task, algorithm and metric, and "

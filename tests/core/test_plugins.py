@@ -39,6 +39,7 @@ def test_an_unknown_name_is_answered_with_one_that_exists():
     assert refusal("reward", "lenght").startswith("no reward is called 'lenght'; did you mean 'length'?")
     assert "known are grpo, ppo, raft, reinforce, rlaif, rloo, rwr, sft" in refusal("algorithm", "zzzz")
     assert "'package.module:name'" in refusal("backend", "jax")
+    assert refusal("tracker", "xlsx").endswith("; `steadyrl metrics RUN --to csv` or `--to parquet` writes a table")
 
 
 def test_a_module_in_the_current_folder_is_found(here):
@@ -481,7 +482,7 @@ def test_a_reward_for_another_trainer_is_answered_in_its_words(here, name, answe
 @pytest.mark.parametrize(
     ("name", "answer"),
     [
-        ("dpo", "trains on pairs of answers that somebody preferred, which is not offered"),
+        ("dpo", "is no RL algorithm: it trains on pairs of answers that somebody preferred, which is not offered"),
         ("Online-DPO", "trains on pairs"),
         ("GSPO", "is GRPO with other settings: algorithm.name=grpo algorithm.args.ratio=sequence"),
         ("dr_grpo", "algorithm.args.mean=constant"),
@@ -489,6 +490,7 @@ def test_a_reward_for_another_trainer_is_answered_in_its_words(here, name, answe
 )
 def test_an_algorithm_of_another_trainer_is_answered(name, answer):
     assert refusal("algorithm", name).startswith(f"algorithm.name = '{name}' ")
+    assert "the algorithms here are ppo, grpo, rloo" in refusal("algorithm", name)
     assert answer in refusal("algorithm", name)
 
 

@@ -88,7 +88,7 @@ def test_it_speaks_where_its_intervals_have_held_and_is_silent_elsewhere(tmp_pat
     assert told.tried == 12 and told.covered >= 9
     assert told.forecast.low < 0.96 < told.forecast.high
     short = told_of(made(tmp_path / "b", "short", [0.1, 0.2]), others)
-    assert short.forecast is None and "2 values of heldout/m are known" in short.why
+    assert short.forecast is None and "heldout/m has 2 of the 5 values that a forecast needs" in short.why
 
 
 def test_runs_that_never_followed_such_a_curve_make_it_silent(tmp_path):
