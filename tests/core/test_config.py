@@ -236,7 +236,7 @@ def test_invalid_toml_is_refused_with_its_line(tmp_path):
 def test_a_missing_file_and_a_folder_are_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"there is no config file '.*absent\.toml'; expected a TOML file"):
         config.load(tmp_path / "absent.toml")
-    with pytest.raises(ConfigError, match="cannot read the config file"):
+    with pytest.raises(ConfigError, match="is a folder; expected a TOML file"):
         config.load(tmp_path)
 
 

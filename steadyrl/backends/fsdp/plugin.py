@@ -61,7 +61,7 @@ def create(config: Config, algorithm: Algorithm) -> FsdpBackend:
         raise ConfigError(
             "of all commands `steadyrl train` alone works on several ranks; start this one without torchrun"
         )
-    begin(f"loading PyTorch and the model '{config.model.path}' on all ranks")
+    begin("loading PyTorch and the model on all ranks")
     plugins.require("torch")
     from steadyrl.backends.fsdp.backend import lead  # needs torch, which reading a config does not
 

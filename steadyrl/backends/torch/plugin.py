@@ -40,7 +40,7 @@ def create(config: Config, algorithm: Algorithm) -> TorchBackend:
         MissingExtraError: PyTorch or transformers is not installed.
         ModelError: The model cannot be trained with it.
     """
-    begin(f"loading PyTorch and the model '{config.model.path}'")
+    begin("loading PyTorch and the model")
     plugins.require("torch")
     from steadyrl.backends.torch.backend import TorchBackend  # needs torch, which reading a config does not
 
