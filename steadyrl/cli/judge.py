@@ -40,6 +40,7 @@ def judge_command(
 
     settings = configs.load(config, overrides or [])
     with following() as activity:
+        activity.begin(f"reading the data of the task '{settings.task.name}'")
         task = plugins.open_task(settings.task.name, settings.task.args, settings.run.seed)
         asked = pick_heldout(plugins.problems_of(task, "train"), problems)
         activity.begin(f"asking the judge about answers to {len(asked)} problems, {repeats} times")

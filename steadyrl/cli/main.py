@@ -18,7 +18,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from steadyrl import __version__
+import steadyrl
 from steadyrl.cli.groups import Group
 from steadyrl.cli.terminal import printable
 from steadyrl.core.errors import ConfigError, SteadyError, users_errors
@@ -120,12 +120,12 @@ app = typer.Typer(
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        print(f"steadyrl {__version__}")
+        print(f"steadyrl {steadyrl.__version__}")
         raise typer.Exit
 
 
 @app.callback()
-def steadyrl(
+def entry(
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
     ] = False,

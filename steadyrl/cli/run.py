@@ -45,11 +45,7 @@ def train_command(
             write(RunDir.open(resume))
             show(RunDir.open(resume))
             return
-    with (
-        Progress() as progress,
-        heard_by(progress.count, progress.begin),
-        interruptible() as interrupts,
-    ):
+    with Progress() as progress, heard_by(progress.count, progress.begin), interruptible() as interrupts:
         if torchrun.place().ranks > 1:
             torchrun.noted()  # until all ranks have met
 

@@ -53,6 +53,7 @@ def check_command(
 
 def _baselines(settings: configs.Config) -> Table | None:
     """Return the scores of answers that need no model, None where the task has none."""
+    begin(f"reading the data of the task '{settings.task.name}'")
     task = plugins.open_task(settings.task.name, settings.task.args, settings.run.seed)
     plugins.require_members(f"the task '{settings.task.name}'", task, Task, later=("ask", "show"))
     rules = plugins.functions_of(task, "baselines")

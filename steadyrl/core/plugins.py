@@ -24,7 +24,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
-from steadyrl.core.counting.count import begin
 from steadyrl.core.errors import ConfigError, DataError, MissingExtraError, SteadyError, exception_line
 from steadyrl.core.protocols import (
     Attackable,
@@ -276,7 +275,6 @@ def open_task(name: str, args: Any, seed: int) -> Task:
     Raises:
         SteadyError: It cannot be had, lacks something that it needs, or offers something that nothing would use.
     """
-    begin(f"reading the data of the task '{name}'")
     task: Task = make("task", name, args, seed)
     what = f"the task '{name}'"
     require_members(what, task, Task, OF_TASKS, later=("ask", "show", "baselines"))

@@ -361,7 +361,7 @@ def test_the_offer_keeps_the_rate_and_no_more_is_said(settings):
 @pytest.mark.parametrize(("schedule", "steps"), [("constant", 6), ("cosine", 3)])
 def test_a_jump_is_told_wherever_there_is_one(settings, schedule, steps):
     rates, notes = lengthened(settings, schedule, steps=steps)
-    told = [f"from {rates[steps - 1]:.3g} (step {steps}) to {rates[steps]:.3g} (step {steps + 1})"]
+    told = [f"from {rates[steps - 1]:.3g} (step {steps - 1}) to {rates[steps]:.3g} (step {steps})"]
     assert [told[0] in note for note in notes] == ([] if schedule == "constant" else [True])
 
 

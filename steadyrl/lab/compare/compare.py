@@ -13,6 +13,7 @@ from typing import Any
 from steadyrl.core import config as configs
 from steadyrl.core import plugins
 from steadyrl.core.config import Config
+from steadyrl.core.counting.count import begin
 from steadyrl.core.errors import DataError
 from steadyrl.core.protocols import Task
 from steadyrl.core.rundir import write_json
@@ -83,6 +84,7 @@ def compare(
     """
     watch = watch or Watch()
     subjects = [find_subject(name, config) for name in names]  # both, before any time is spent
+    begin(f"reading the data of the task '{config.task.name}'")
     task = plugins.open_task(config.task.name, config.task.args, config.run.seed)
     deploy = options.decoding or config.evaluate.deploy
     (beside,) = (decoding for decoding in DECODINGS if decoding != deploy)

@@ -79,6 +79,7 @@ def terms_to_check(config: Config, task: Task) -> list[Term]:
 
 
 def _build(config: Config) -> tuple[Task, list[Term]]:
+    begin(f"reading the data of the task '{config.task.name}'")
     task = plugins.open_task(config.task.name, config.task.args, config.run.seed)
     return task, terms_to_check(config, task)
 
