@@ -56,7 +56,7 @@ def test_what_it_writes_is_sound_and_trains(tmp_path, rows, columns, rewards):
     assert config["rewards"] == rewards
     checked = command_line(tmp_path, "task", "check", "config.toml")
     assert {line.split()[0] for line in checked.splitlines()} <= {"ok", "?"}
-    command_line(tmp_path, "train", "config.toml", "run.steps=2")
+    command_line(tmp_path, "train", "config.toml", "run.steps=2", "sampling.max_new_tokens=16")  # 128 take long
     (run,) = (tmp_path / "runs").iterdir()
     assert len((run / "metrics.jsonl").read_text().splitlines()) == 2
 
