@@ -14,13 +14,12 @@ import numpy as np
 from steadyrl.core.errors import RunError
 from steadyrl.core.scratch import scratch_folder
 from steadyrl.core.types import Finding
-from steadyrl.doctor.causes import as_record, tree
 from steadyrl.doctor.examine import TOPICS, Diagnosis, diagnose
 from steadyrl.doctor.readers.lines import head
 from steadyrl.show.web.columns import Curves, thin
-from steadyrl.show.web.findings import finding_view
+from steadyrl.show.web.findings import in_tree
 from steadyrl.show.web.folder import Place
-from steadyrl.show.web.topics import Panel, topic_of
+from steadyrl.show.web.topics import Panel, in_order, topic_of
 
 MOST_PASTED = 32 << 20  # bytes, unpacked
 MOST_READ = 1 << 30  # bytes of a run that is there; a gigabyte takes some ten seconds
@@ -120,11 +119,7 @@ def diagnosis_view(diagnosis: Diagnosis) -> dict[str, Any]:
         "last": last,
         "verdict": diagnosis.verdict,
         "missing": diagnosis.missing,
-        "findings": [
-            {**view, "depth": min(placed.depth, 3)}
-            for placed in tree(diagnosis.findings)
-            if (view := finding_view(as_record(placed.finding)))
-        ],
+        "findings": in_tree(diagnosis.findings),
         "fine": _by_topic(diagnosis.fine),
         "unknown": _by_topic(diagnosis.unknown),
         "notes": run.notes,
@@ -152,7 +147,13 @@ def log_panels(diagnosis: Diagnosis) -> dict[str, list[Panel]]:
         topic_panels = topics.setdefault(topic_of(curve.quantity.replace("reward_part/", "reward/")), [])
         if panel not in topic_panels:
             topic_panels.append(panel)
-    return topics
+    return in_order(topics)
+
+
+def log_names(diagnosis: Diagnosis) -> dict[str, str]:
+    """Return the name of the first line of each quantity of another trainer's log."""
+    series = {quantity: curves[0] for quantity, curves in diagnosis.run.series.items() if curves and len(curves[0])}
+    return {quantity: curve.source or quantity for quantity, curve in series.items()}
 
 
 def log_curves(diagnosis: Diagnosis, between: tuple[int, int]) -> Curves:
