@@ -29,7 +29,16 @@ from steadyrl.show.web.overview import rows
 from steadyrl.show.web.render import page
 from steadyrl.show.web.rollout_page import list_view, problem_view, rollout_view
 from steadyrl.show.web.rollouts import Rollouts
-from steadyrl.show.web.run_page import curves_json, head_view, live_view, log_view, run_pins, run_view, stamp
+from steadyrl.show.web.run_page import (
+    curves_json,
+    head_view,
+    live_view,
+    log_view,
+    run_pins,
+    run_view,
+    stamp,
+    whole_curves,
+)
 from steadyrl.show.web.runs_page import change_labels, runs_view
 from steadyrl.show.web.studies_page import studies_view, study_view
 
@@ -50,6 +59,7 @@ SUFFIXES = (
     ".html",
 )
 MOST_REPORTED = 16 << 20  # bytes of metrics
+ALL = 10**12  # steps; no run has more
 MOST_ASKED = 400  # metrics in one request
 MOST_FIELDS = 8  # of a form
 MOST_LABELLED = 128 << 10  # bytes of a form with marked runs
@@ -69,7 +79,9 @@ class Pages:
     def runs(self, request: Request) -> Response:
         """Answer with the table of all runs, or with that alone for a page that is open."""
         part = "part" in request.query_params
-        return page("_runs.html.j2" if part else "runs.html.j2", runs_view(self.folder, request.query_params))
+        return page(
+            "_runs.html.j2" if part else "runs.html.j2", runs_view(self.folder, self.diagnoses, request.query_params)
+        )
 
     def run(self, request: Request) -> Response:
         """Answer with the first page of a run."""
@@ -190,17 +202,18 @@ class Pages:
     def curves(self, request: Request) -> Response:
         """Answer with a run's curves as JSON, and with its findings and actions, which are pinned to them."""
         query = request.query_params
-        first, last = _step(query.get("from"), 0), _step(query.get("to"), 10**12)
+        first, last = _step(query.get("from"), 0), _step(query.get("to"), ALL)
         first = max(first, _step(query.get("after"), -1) + 1)  # what an open page does not have yet
         names = query.getlist("name")[:MOST_ASKED] or None
         place = self._run(request)
         if place.kind == "log":
             several, chosen = self._log(request, place)
-            curves = curves_json(log_curves(several[chosen], (first, last)))
-            return _json({**curves, "pins": log_pins(several[chosen])})
+            lines = curves_json(log_curves(several[chosen], (first, last)))
+            return _json({**lines, "pins": log_pins(several[chosen])})
         run = RunDir(place.path)
-        curves = curves_json(self.shelf.curves(run, names, (first, last)))
-        return _json({**curves, "pins": run_pins(place, self.diagnoses)})
+        whole = names is None and (first, last) == (0, ALL)
+        curves = whole_curves(run, self.shelf) if whole else self.shelf.curves(run, names, (first, last))
+        return _json({**curves_json(curves), "pins": run_pins(place, self.diagnoses)})
 
     async def run_events(self, request: Request) -> Response:
         """Answer with a stream of what changes in a run."""
@@ -212,7 +225,12 @@ class Pages:
         return self.followers.follow(request, self._state, LOOK_ALL_S)
 
     def _state(self) -> int:
-        return hash(tuple((row.place.id, row.place.label, row.status, row.step, row.time) for row in rows(self.folder)))
+        return hash(
+            tuple(
+                (row.place.id, row.place.label, row.status, row.verdict, row.step, row.time)
+                for row in rows(self.folder, self.diagnoses)
+            )
+        )
 
     def _log(self, request: Request, place: Place) -> tuple[list[Diagnosis], int]:
         """Return the runs of another trainer's log, and the number of the one that is asked for."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,20 @@ MOST_LINES = 500_000  # printed lines are read at thirty microseconds each
 MOST_VALUES = 4_000_000  # of which each takes up to a hundred bytes
 _BEFORE_VALUES = (b",", b"[", b"{", b"\t", b";")
 KEPT = 6  # diagnoses, with their logs
+MOST_BRIEFS = 500
 MOST_CURVES = 300
 _TOPIC_OF_CHECK = {check.name: topic for topic, checks in TOPICS.items() for check in checks}
+
+
+@dataclass(frozen=True)
+class Brief:
+    """What the table of runs shows of another trainer's log; of several runs in one log, of the first."""
+
+    verdict: str
+    finding: Mapping[str, Any] | None
+    step: int
+    reward: float | None
+    algorithm: str
 
 
 class Diagnoses:
@@ -37,6 +49,43 @@ class Diagnoses:
     def __init__(self) -> None:
         self._cache: OrderedDict[tuple[Path, int, int], list[Diagnosis]] = OrderedDict()
         self._alone = threading.Lock()
+        self._briefs: dict[tuple[Path, int, int], Brief | None] = {}
+        self._waiting: dict[tuple[Path, int, int], Place] = {}
+        self._waits = threading.Lock()
+
+    def brief(self, place: Place) -> Brief | None:
+        """Return what the table shows of a log; None while a thread makes its diagnosis, and if it has none."""
+        key = (place.path, *_size_and_time(place.path))
+        with self._waits:
+            if key in self._briefs or key[1] > MOST_PASTED or len(self._briefs) >= MOST_BRIEFS:
+                return self._briefs.get(key)
+            begin = not self._waiting
+            self._waiting[key] = place
+        if begin:
+            threading.Thread(target=self._make_briefs, daemon=True).start()
+        return None
+
+    def _make_briefs(self) -> None:
+        while True:
+            with self._waits:
+                key, place = next(iter(self._waiting.items()), (None, None))
+            if key is None or place is None:
+                return
+            brief = self._brief(place)
+            with self._waits:
+                self._briefs[key] = brief
+                del self._waiting[key]
+
+    def _brief(self, place: Place) -> Brief | None:
+        try:
+            with self._alone:  # not kept: what somebody looks at would be dropped for it
+                diagnosis = diagnose(place.path)[0]
+        except (RunError, OSError):
+            return None  # its page says why
+        leading = next((view for view in in_tree(diagnosis.findings) if view["severity"] != "info"), None)
+        reward = diagnosis.run.get("reward")
+        last = None if reward is None else float(reward.values[-1])
+        return Brief(diagnosis.verdict, leading, diagnosis.run.span[1], last, diagnosis.run.algorithm)
 
     def of(self, place: Place) -> list[Diagnosis]:
         """Return the diagnoses of a place, made anew where its files changed.

@@ -17,6 +17,7 @@ from typing import Any
 from steadyrl.core.errors import RunError
 from steadyrl.core.rundir import RunDir, parse_json, read_json
 from steadyrl.show.review.epochs import finite_number
+from steadyrl.show.web.diagnosis import Diagnoses
 from steadyrl.show.web.findings import finding_view, finding_views, standing
 from steadyrl.show.web.folder import Folder, Place
 
@@ -72,9 +73,14 @@ class Row:
     problem: str = ""
 
 
-def rows(folder: Folder) -> list[Row]:
-    """Return a row for every run of a folder."""
-    return [row(place) for place in folder.places()]
+def rows(folder: Folder, diagnoses: Diagnoses) -> list[Row]:
+    """Return a row for every run of a folder, and for every log what is known of its diagnosis so far."""
+    return [_briefed(row(place), diagnoses) if place.kind == "log" else row(place) for place in folder.places()]
+
+
+def _briefed(log: Row, diagnoses: Diagnoses) -> Row:
+    brief = diagnoses.brief(log.place) if log.time is not None else None
+    return replace(log, **vars(brief)) if brief else log
 
 
 def row(place: Place) -> Row:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,12 @@ from typing import Any
 import numpy as np
 
 from steadyrl.core.errors import RunError
-from steadyrl.core.rundir import RunDir
+from steadyrl.core.rundir import RunDir, read_json
 from steadyrl.doctor.examine import Diagnosis
 from steadyrl.lab.forecast import LEAST_POINTS, curve_of, finished_beside, forecast_curve, score_name, widths_on
 from steadyrl.show.report.actions import describe_action
 from steadyrl.show.report.settings import settings_rows
+from steadyrl.show.review.epochs import finite_number
 from steadyrl.show.web.columns import Curves, Shelf
 from steadyrl.show.web.diagnosis import Diagnoses, diagnosis_view, log_names, log_panels, log_pins
 from steadyrl.show.web.findings import finding_views, in_tree, standing
@@ -128,7 +130,7 @@ def _widths(path: Path, metric: str, finished_paths: tuple[Path, ...]) -> list[f
 def run_view(place: Place, shelf: Shelf, diagnoses: Diagnoses) -> dict[str, Any]:
     """Return what the first page of a run shows."""
     run = RunDir(place.path)
-    curves = shelf.curves(run)
+    curves = whole_curves(run, shelf)
     live = live_view(place, shelf, diagnoses)
     score = f"heldout/{run.info().get('metric') or 'reward'}" if not live["run"]["row"].problem else ""
     first = overview([{name: name for name in curves.lines}], score)
@@ -194,6 +196,22 @@ def _happened(path: Path, *stamps: tuple[int, int]) -> dict[str, Any]:
 def _pins(events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     pinned = [event for event in events if event["kind"] != "cleared"]
     return [{name: event[name] for name in ("step", "kind", "title")} for event in pinned][-MOST_EVENTS:]
+
+
+def whole_curves(run: RunDir, shelf: Shelf) -> Curves:
+    """Return all curves of a run; the score before and after training at its ends where none lies in between."""
+    curves = shelf.curves(run)
+    info = run.info() if run.info_file.is_file() else {}
+    name, path = f"heldout/{info.get('metric')}", run.report_folder / "summary.json"
+    if info.get("status") != "finished" or name in curves.lines or len(curves.steps) < 2 or not path.is_file():
+        return curves
+    summary = read_json(path)
+    before, after = (finite_number(summary.get(when)) for when in ("before", "after"))
+    if before is None or after is None:
+        return curves
+    line = np.full(len(curves.steps), np.nan)
+    line[0], line[-1] = before, after
+    return replace(curves, lines={**curves.lines, name: (line, line, line)})
 
 
 def run_pins(place: Place, diagnoses: Diagnoses) -> list[dict[str, Any]]:

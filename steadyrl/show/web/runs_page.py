@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 from steadyrl.core.errors import RunError
+from steadyrl.show.web.diagnosis import Diagnoses
 from steadyrl.show.web.folder import Folder
 from steadyrl.show.web.overview import Row, rows
 
@@ -54,21 +55,22 @@ COLUMNS: tuple[Column, ...] = (
     Column("last step", "time", True, lambda row: row.time),
 )
 _RUN = Column("run", "name", False, lambda row: row.place.title)
-FIRST_COLUMNS = ("verdict", "heldout", "reward", "finding", "status", "step", "task", "algorithm", "model", "time")
+FIRST_COLUMNS = ("verdict", "heldout", "reward", "finding", "status", "step", "model", "time")
 FILTERS = ("status", "task", "algorithm")
 GROUPED = ("group", "task", "algorithm", "model", "status", "verdict")
 NEWEST_FIRST = "-time"
 MOST_OFFERED = 200  # metrics that can be columns
 
 
-def runs_view(folder: Folder, query: Mapping[str, str]) -> dict[str, Any]:
+def runs_view(folder: Folder, diagnoses: Diagnoses, query: Mapping[str, str]) -> dict[str, Any]:
     """Return what the page shows.
 
     Args:
         folder: Of the runs.
+        diagnoses: Of the logs among them.
         query: Of the address: "q", "status", "task", "algorithm", "tag", "hidden", "by", "sort" and "page".
     """
-    every = rows(folder)
+    every = rows(folder, diagnoses)
     written = folder.labels.read()
     selection = {"q": query.get("q", ""), "sort": query.get("sort", NEWEST_FIRST)}
     selection |= {name: query.get(name, "") for name in (*FILTERS, "tag", "by", "hidden")}

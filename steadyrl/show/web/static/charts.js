@@ -28,6 +28,14 @@
     return String(+value.toPrecision(4));
   }
 
+  // A number of an axis, with as many digits as tell it from the next.
+  function onAxis(value, ticks) {
+    const size = Math.max(...ticks.map((tick) => Math.abs(tick ?? 0)));
+    const apart = Math.abs(ticks[1] - ticks[0]) / size;
+    if (ticks.length < 2 || size < 1e-3 || !(apart > 0 && apart < 1e-3)) return digits(value);
+    return value.toPrecision(Math.min(12, 2 - Math.floor(Math.log10(apart))));
+  }
+
   // What a reader has chosen stands in the address, so that it outlives a reload and can be sent to somebody.
   const number = (text) => (text === null || text.trim() === "" || !Number.isFinite(Number(text)) ? null : Number(text));
   const words = (text) => new Set((text || "").split(",").map((word) => word.trim()).filter(Boolean));
@@ -186,7 +194,7 @@
       },
       axes: [
         { ...axis, size: 26, values: (u, ticks) => ticks.map(xText) },
-        { ...axis, values: (u, ticks) => ticks.map((t) => (t === null ? "" : digits(t))) },
+        { ...axis, values: (u, ticks) => ticks.map((t) => (t === null ? "" : onAxis(t, ticks))) },
       ],
       hooks: {
         setSelect: [(u) => {
