@@ -142,13 +142,13 @@ def test_a_run_is_followed_while_it_writes(page, served):
     began = time.monotonic()
     append_line(folder / "good" / "metrics.jsonl", metrics(120, **{"reward/mean": 7.25}))
     until(page, "document.querySelector('.facts dd').textContent.includes('121')")
-    until(page, "document.querySelector('#topic-1 .legend').textContent.includes('7.25')")
+    until(page, "document.querySelector('.overview .legend').textContent.includes('7.25')")
     assert time.monotonic() - began < 10  # bench/web.py has the figure of an idle machine
     asked = page.evaluate("performance.getEntriesByType('resource').map((one) => one.name)")
     assert any("/curves?after=119" in name for name in asked)  # what is new, and no more
     append_line(folder / "good" / "metrics.jsonl", metrics(119, 1, **{"reward/mean": 3.75}))  # it was resumed
     append_line(folder / "good" / "metrics.jsonl", metrics(120, 1, **{"reward/mean": 4.75}))
-    until(page, "document.querySelector('#topic-1 .legend').textContent.includes('4.75')")
+    until(page, "document.querySelector('.overview .legend').textContent.includes('4.75')")
     append_line(folder / "good" / "findings.jsonl", {**FINDING, "check": "fresh", "step": 120, "state": "raised"})
     page.wait_for_selector(".finding >> text=fresh")
 
@@ -224,7 +224,7 @@ def test_a_chart_is_read_and_zoomed_by_the_keyboard(page, served):
     page.wait_for_selector(".chart canvas")
     page.locator(".plot").first.focus()
     page.keyboard.press("ArrowRight")
-    until(page, "document.querySelector('#topic-1 .legend').textContent.includes('step 6')")
+    until(page, "document.querySelector('.overview .legend').textContent.includes('step 6')")
     page.keyboard.press("+")
     until(page, "document.getElementById('zoom-from').value !== ''")
     page.keyboard.press("0")
