@@ -478,8 +478,9 @@
       const data = whole.filter(Boolean);
       option.disabled = option.value !== "step" && data.length > 0 && !data.some((one) => one.axes?.[option.value]);
     }
-    tool("zoom-from").value = view.from ?? "";
-    tool("zoom-to").value = view.to ?? "";
+    for (const [box, value, end] of [[tool("zoom-from"), view.from, extent()[0]], [tool("zoom-to"), view.to, extent()[1]]]) {
+      if (box !== document.activeElement) box.value = value === null || value === end ? "" : value; // what is being typed stays
+    }
     tool("zoom-what").textContent = { step: "from", tokens: "tokens from", time: "seconds from" }[view.x];
     tool("smoothing").value = view.smooth ? "auto" : "none";
     tool("log-scale").checked = view.log;
