@@ -89,20 +89,27 @@ def row(place: Place) -> Row:
         return Row(place, time=place.path.stat().st_mtime if place.path.exists() else None)
     run = RunDir(place.path)
     try:
-        known_part = _read(place, _stamps(run))
+        known_part = _read(place, _stamps(place.path))
     except (RunError, OSError) as error:
         return Row(place, "unreadable", problem=str(error))
     return replace(known_part, seconds_left=None) if known_part.status != "running" else _alive(known_part, run)
 
 
-def _stamps(run: RunDir) -> tuple[tuple[int, int], ...]:
+def _stamps(path: Path) -> tuple[tuple[int, int], ...]:
+    return tuple((stat.st_size, stat.st_mtime_ns) if (stat := _stat(file)) else (0, 0) for file in _files(path))
+
+
+@lru_cache(maxsize=4096)
+def _files(path: Path) -> tuple[str, ...]:
+    """Return the files that the row of a run is made of: to make their names takes longer than to ask for them."""
+    run = RunDir(path)
     files = (run.metrics_file, run.info_file, run.resolved_file, run.findings_file, run.report_folder / "summary.json")
-    return tuple((stat.st_size, stat.st_mtime_ns) if (stat := _stat(path)) else (0, 0) for path in files)
+    return tuple(map(str, files))
 
 
-def _stat(path: Path) -> os.stat_result | None:
+def _stat(file: str) -> os.stat_result | None:
     try:
-        return path.stat()
+        return os.stat(file)
     except OSError:
         return None
 

@@ -93,7 +93,7 @@ def runs_view(folder: Folder, diagnoses: Diagnoses, query: Mapping[str, str]) ->
         "columns": columns,
         "headings": [_heading(column, selection) for column in (_RUN, *columns)],
         "chosen": [column.name for column in columns],
-        "offered": _offered(every),
+        "offered": _offered(shown),
         "own_columns": [column.name for column in COLUMNS],
         "rows": shown,
         "groups": _groups(shown, selection["by"]),
@@ -116,9 +116,9 @@ def _columns(names: Sequence[str]) -> list[Column]:
     return [own.get(name) or Column(name, name, True, lambda row, name=name: row.metrics.get(name)) for name in names]  # type: ignore[misc] # its name is bound
 
 
-def _offered(every: Sequence[Row]) -> dict[str, list[tuple[str, str]]]:
+def _offered(shown: Sequence[Row]) -> dict[str, list[tuple[str, str]]]:
     """Return the columns that can be chosen, as (name, title): the table's own, and the metrics of the last steps."""
-    metrics = sorted({name for row in every for name in row.metrics} - {"step", "attempt", "time", "reward/mean"})
+    metrics = sorted({name for row in shown for name in row.metrics} - {"step", "attempt", "time", "reward/mean"})
     return {
         "": [(column.name, column.title) for column in COLUMNS],
         "the last step's": [(name, name) for name in metrics[:MOST_OFFERED]],
@@ -191,6 +191,8 @@ def _fits(row: Row, selection: Mapping[str, str]) -> bool:
         return False
     if any(selection[name] and selection[name] != getattr(row, name) for name in FILTERS):
         return False
+    if not selection["q"]:
+        return True
     finding = row.finding or {}
     of_run = (row.place.name, row.model, row.task, row.algorithm, row.status, row.verdict, row.change)
     texts = (*of_run, finding.get("check"), finding.get("cause"), label.name, label.group, label.note, *label.tags)

@@ -447,19 +447,30 @@
     event.preventDefault();
   }
 
+  const made = (tag, properties) => Object.assign(document.createElement(tag), properties);
+
   for (const figure of root.querySelectorAll(".chart")) {
+    const title = figure.dataset.title;
+    const [legend, plot, picked] = ["legend", "plot", "picked"].map((name) => made("div", { className: name }));
+    const saved = made("select", { className: "save", title: "Save as a file", ariaLabel: `Save ${title} as a file` });
+    saved.append(...["", "svg", "png", "csv"].map((value) => made("option", { value, textContent: value.toUpperCase() || "⤓" })));
+    const grow = made("button", { className: "grow", type: "button", title: "Larger or smaller", ariaLabel: `${title}: larger or smaller`, textContent: "⤢" });
+    const tools = made("span", { className: "tools" });
+    const read = "Arrow keys read values, plus and minus zoom, 0 shows all, Enter opens the rollouts of the step.";
+    Object.assign(plot, { tabIndex: 0, role: "img", ariaLabel: `${[title, figure.dataset.unit].filter(Boolean).join(", ")}. ${read}` });
+    tools.append(saved, grow);
+    figure.querySelector("figcaption").append(tools);
+    figure.append(legend, plot, picked);
     const panel = {
-      figure, plot: figure.querySelector(".plot"), legend: figure.querySelector(".legend"), picked: document.createElement("div"),
-      metrics: JSON.parse(figure.dataset.metrics), lines: [], values: new Map(), visible: false, stale: true, chart: null,
+      figure, plot, legend, picked, metrics: JSON.parse(figure.dataset.metrics),
+      lines: [], values: new Map(), visible: false, stale: true, chart: null,
     };
     panels.push(panel);
-    panel.picked.className = "picked";
-    figure.append(panel.picked);
-    figure.querySelector(".grow").addEventListener("click", () => {
+    grow.addEventListener("click", () => {
       figure.classList.toggle("is-large");
       draw(panel);
     });
-    figure.querySelector(".save").addEventListener("change", (event) => {
+    saved.addEventListener("change", (event) => {
       save(panel, event.target.value);
       event.target.value = "";
     });
@@ -486,7 +497,7 @@
     tool("log-scale").checked = view.log;
     const names = new Set(whole.flatMap((data) => (data ? Object.keys(data.lines) : [])));
     if (tool("own-names").childElementCount !== names.size) {
-      tool("own-names").replaceChildren(...[...names].map((name) => Object.assign(document.createElement("option"), { value: name })));
+      tool("own-names").replaceChildren(...[...names].map((name) => made("option", { value: name })));
     }
   }
 
