@@ -18,7 +18,7 @@ from steadyrl.show.web.columns import Shelf
 from steadyrl.show.web.diagnosis import Diagnoses, log_names, log_panels
 from steadyrl.show.web.folder import Folder, Place
 from steadyrl.show.web.overview import row
-from steadyrl.show.web.run_page import source
+from steadyrl.show.web.run_page import score_ends, source
 from steadyrl.show.web.topics import Panel, in_order, overview, panels
 
 MOST_RUNS = 7  # as many as there are colours
@@ -143,7 +143,9 @@ def boards_of(places: Sequence[Place], shelf: Shelf, diagnoses: Diagnoses) -> di
             for topic, topic_panels in log_panels(diagnoses.of(place)[0]).items():
                 log_topics.setdefault(topic, []).extend(topic_panels)
         else:
-            own_names = shelf.columns(RunDir(place.path)).names()
+            run = RunDir(place.path)
+            ends = score_ends(run)
+            own_names = dict.fromkeys([*shelf.columns(run).names(), *([ends[0]] if ends else [])])
             lines.append({name: name for name in own_names})
             for name in own_names:
                 names[name] = names.get(name, 0) + 1

@@ -200,18 +200,23 @@ def _pins(events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def whole_curves(run: RunDir, shelf: Shelf) -> Curves:
     """Return all curves of a run; the score before and after training at its ends where none lies in between."""
-    curves = shelf.curves(run)
-    info = run.info() if run.info_file.is_file() else {}
-    name, path = f"heldout/{info.get('metric')}", run.report_folder / "summary.json"
-    if info.get("status") != "finished" or name in curves.lines or len(curves.steps) < 2 or not path.is_file():
+    curves, ends = shelf.curves(run), score_ends(run)
+    if ends is None or ends[0] in curves.lines or len(curves.steps) < 2:
         return curves
+    name, line = ends[0], np.full(len(curves.steps), np.nan)
+    line[0], line[-1] = ends[1:]
+    return replace(curves, lines={**curves.lines, name: (line, line, line)})
+
+
+def score_ends(run: RunDir) -> tuple[str, float, float] | None:
+    """Return the metric of the held-out score, and the score before and after training; None where one is not known."""
+    info = run.info() if run.info_file.is_file() else {}
+    path = run.report_folder / "summary.json"
+    if info.get("status") != "finished" or not path.is_file():
+        return None
     summary = read_json(path)
     before, after = (finite_number(summary.get(when)) for when in ("before", "after"))
-    if before is None or after is None:
-        return curves
-    line = np.full(len(curves.steps), np.nan)
-    line[0], line[-1] = before, after
-    return replace(curves, lines={**curves.lines, name: (line, line, line)})
+    return None if before is None or after is None else (f"heldout/{info.get('metric')}", before, after)
 
 
 def run_pins(place: Place, diagnoses: Diagnoses) -> list[dict[str, Any]]:

@@ -214,6 +214,7 @@ def _heading(column: Column, selection: Mapping[str, str]) -> dict[str, Any]:
     toggled = name if selection["sort"] == f"-{name}" else f"-{name}"
     return {
         "name": column.title,
+        "key": name,
         "number": column.number,
         "sorted": order,
         "href": _address({**selection, "sort": toggled if order else first}, 1),

@@ -47,7 +47,7 @@ def test_the_first_curves_are_score_with_reward_kl_entropy_and_gradient_norm(tmp
     with_metrics(make_run(tmp_path / "a", status="running"), **MEASURED)
     text = ask(create(tmp_path), "/run/a").text
     first, topics = charts(text)
-    assert first == ["Held-out score and reward", "KL to the reference", "Entropy", "Gradient norm"]
+    assert first == ["Held-out score and reward", "KL", "Entropy", "Gradient norm"]
     figure = html.unescape(re.search(r'data-metrics="(.*?)" data-title="Held-out', text).group(1))
     assert [name for name, _ in json.loads(figure)] == ["heldout/retrieval", "reward/mean"]
     assert ["heldout/bits"] in topics, "the rest is there, by topic, and nothing twice"
@@ -61,7 +61,7 @@ def test_what_another_trainer_logs_begins_with_its_reward(tmp_path):
     ]
     (tmp_path / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     first, topics = charts(ask(create(tmp_path), "/run/log.jsonl").text)
-    assert first == ["Reward", "KL to the reference", "Entropy", "Gradient norm"]
+    assert first == ["Reward", "KL", "Entropy", "Gradient norm"]
     assert topics[0] == ["reward_std"]
 
 
