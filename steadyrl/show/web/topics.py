@@ -41,7 +41,7 @@ TOGETHER: tuple[tuple[str, tuple[str, ...]], ...] = (
 # What a reader looks at first: titles, and of each the metrics that can stand there, the best first.
 OVERVIEW: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
-        "KL to the reference",
+        "KL",
         ("kl_ref_exact_seq", "kl_ref_k1_seq", "kl_ref_exact", "kl_ref_k1", "kl_ref", "kl_old_k3", "kl"),
     ),
     ("Entropy", ("entropy", "entropy_sampled")),

@@ -285,6 +285,19 @@ def test_what_a_reader_chose_of_the_curves_stands_in_the_address(page, served):
     assert "show=kl_ref" in page.url
 
 
+def test_a_run_that_was_named_with_a_comma_is_left_out_of_a_comparison_by_its_legend(page, served):
+    address, folder = served
+    write_json(folder / "labels.json", {"runs": {"bad": {"name": "fast, 50 %"}, "good": {"name": "slow"}}})
+    page.goto(f"{address}/compare?run=good&run=bad")
+    page.wait_for_selector(".overview .chart canvas")
+    page.locator("figure[data-title='Entropy'] .series", has_text="fast, 50 %").click()
+    page.reload()
+    page.wait_for_selector(".overview .chart canvas")
+    for title in ("Entropy", "KL"):  # in every chart
+        pressed = page.locator(f"figure[data-title='{title}'] .series")
+        assert [one.get_attribute("aria-pressed") for one in pressed.all()] == ["true", "false"], title
+
+
 def test_from_a_point_of_a_curve_to_the_rollouts_of_its_step(page, served):
     address, _ = served
     page.goto(f"{address}/run/bad")

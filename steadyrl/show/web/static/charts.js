@@ -38,6 +38,8 @@
 
   // What a reader has chosen stands in the address, so that it outlives a reload and can be sent to somebody.
   const number = (text) => (text === null || text.trim() === "" || !Number.isFinite(Number(text)) ? null : Number(text));
+  const packed = (name) => name.replaceAll("%", "%25").replaceAll(",", "%2C"); // a run may be named with commas
+  const unpacked = (name) => name.replaceAll("%2C", ",").replaceAll("%25", "%");
   const words = (text) => new Set((text || "").split(",").map((word) => word.trim()).filter(Boolean));
 
   function readAddress() {
@@ -48,7 +50,7 @@
     view.smooth = query.get("smooth") !== "none";
     view.log = query.get("log") === "1";
     view.show = query.get("show") || "";
-    [view.hide, view.open] = [words(query.get("hide")), words(query.get("open"))];
+    [view.hide, view.open] = ["hide", "open"].map((name) => new Set([...words(query.get(name))].map(unpacked)));
     view.own = [...words(query.get("chart"))];
   }
 
@@ -56,7 +58,7 @@
     const address = new URL(location.href);
     const said = {
       x: view.x === "step" ? "" : view.x, from: view.from ?? "", to: view.to ?? "", smooth: view.smooth ? "" : "none",
-      log: view.log ? "1" : "", show: view.show, hide: [...view.hide].join(","), open: [...view.open].join(","),
+      log: view.log ? "1" : "", show: view.show, hide: [...view.hide].map(packed).join(","), open: [...view.open].map(packed).join(","),
       chart: view.own.join(","),
     };
     for (const [name, value] of Object.entries(said)) {
