@@ -239,6 +239,12 @@ class RolloutSection(Section):
         description="Maximum tokens per observation in an episode. A longer observation keeps its beginning, "
         "followed by ' ...', and its last line. 0 means no limit.",
     )
+    turns: Literal["together", "ready"] = Field(
+        "together",
+        description="Which turns of episodes are sampled in one batch. 'together' waits for the slowest environment. "
+        "'ready' samples the turns whose environments have answered, which keeps the sampler at work while slow tools "
+        "run. Batches then depend on time, and so does the rounding of log-probs.",
+    )
 
 
 def _is_correction(text: str) -> str:

@@ -57,7 +57,8 @@ def at_turn_ends(rewards: np.ndarray, turn_rewards: np.ndarray | None, mask: np.
     """
     if turn_rewards is None:
         return at_last_token(rewards, mask)
-    return turn_rewards + at_last_token(rewards - turn_rewards.sum(axis=1), mask)
+    paid: np.ndarray = turn_rewards + at_last_token(rewards - turn_rewards.sum(axis=1), mask)
+    return paid
 
 
 def at_every_token(advantages: np.ndarray, mask: np.ndarray) -> np.ndarray:
@@ -240,7 +241,10 @@ def turn_advantages(
 
 def _are_turns(turns: np.ndarray) -> np.ndarray:
     """Return which turns a row has: [B, K] bool of the numbers [B, T] of turns, K the most turns of a row."""
-    return np.arange(turns.max(initial=-1) + 1) <= turns.max(axis=1, initial=-1)[:, None]
+    last = turns.max(axis=1, initial=-1)[:, None]  # [B, 1]
+    numbers: np.ndarray = np.arange(turns.max(initial=-1) + 1)  # [K]
+    are: np.ndarray = numbers <= last
+    return are
 
 
 def _sum_by_turn(x: np.ndarray, turns: np.ndarray) -> np.ndarray:
