@@ -88,7 +88,7 @@ def played(backend: Backend, episodes: int, turns: int, workers: int, together: 
     wall = time.perf_counter() - began
     tokens = sum(rollout.length for group in groups for rollout in group.rollouts)
     name = "together" if together else "ready"
-    print(  # noqa: T201
+    print(
         f"rollout.turns = {name:<9} {wall:6.1f} s  sampler at work {timed.busy_s:5.1f} s = {timed.busy_s / wall:4.0%}  "
         f"{timed.calls} calls of {timed.rows / timed.calls:.1f} rows  {tokens} tokens, {tokens / wall:.0f} a second"
     )
@@ -113,7 +113,7 @@ def main() -> None:
             for a, b in zip(x.rollouts, y.rollouts, strict=True)
             if a.completion_ids.tolist() == b.completion_ids.tolist() and len(a.completion_ids)
         ]
-        print(f"{name}: {equal} of {len(first)} rollouts equal; log-probs of these apart by up to {max(gaps):.1e}")  # noqa: T201
+        print(f"{name}: {equal} of {len(first)} rollouts equal; log-probs of these apart by up to {max(gaps):.1e}")
 
 
 if __name__ == "__main__":

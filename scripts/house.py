@@ -22,7 +22,10 @@ from steadyrl.core.config import Config
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "steadyrl"
 MAX_FILES_AT_THE_TOP = 22
-MAX_CORE_SETTINGS = 65
+# 65 until evaluations had settings of their own (sets, samples, solved, temperature, top_p) and rollout.turns came:
+# what people report of a model (avg@k, pass@k, several sets, at the temperature of use) is no plug-in's, and neither is
+# what the sampler waits for.
+MAX_CORE_SETTINGS = 71
 MAX_PUBLIC_NAMES = 15
 MAX_ALGORITHM_LISTS = 0
 MAX_REPEATED = 0.003  # of all lines

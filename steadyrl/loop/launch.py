@@ -146,7 +146,8 @@ def sample(
     directory = _opened(run)
     settings = configs.resolve(directory.resolved())
     # Answers are not scored: a judge's key, its model and the user's own rewards need not be there.
-    session = open_session(settings.model_copy(update={"rewards": {}}))
+    evaluate = settings.evaluate.model_copy(update={"sets": {}})
+    session = open_session(settings.model_copy(update={"rewards": {}, "evaluate": evaluate}))
     if checkpoint.load(directory, session.backend) is None:
         raise RunError(
             f"'{directory.path}' has no checkpoint yet; the first comes after {settings.run.checkpoint_every} steps"
@@ -396,7 +397,7 @@ def _data(session: Session) -> dict[str, dict[str, Any]]:
     return {
         split: {**counts[split], "sha256": digest(problems), **session.long_prompts.get(split, {})}
         for split, problems in (("train", session.problems), ("heldout", session.heldout))
-    }
+    } | {f"heldout/{own.name}": {"problems": len(own.problems), "sha256": digest(own.problems)} for own in session.sets}
 
 
 def _content(split: Mapping[str, Any]) -> dict[str, Any]:

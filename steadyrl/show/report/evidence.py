@@ -74,6 +74,7 @@ class Evidence:
         before, after: The policy on the held-out problems.
         baselines: Model-free answers to the same problems.
         best: The policy of the best checkpoint on them; empty if none was chosen.
+        sets: By name of ``evaluate.sets``, the policy before and after.
     """
 
     name: str
@@ -88,6 +89,13 @@ class Evidence:
     after: Evaluation
     baselines: Evaluation
     best: Evaluation
+    sets: Mapping[str, tuple[Evaluation, Evaluation]] = field(default_factory=dict)
+
+    @property
+    def samples(self) -> int:
+        """Sampled answers to each held-out problem (``evaluate.samples``); 1 where none is recorded."""
+        samples = (self.settings.get("evaluate") or {}).get("samples", 1)
+        return samples if type(samples) is int else 1
 
 
 def read_evidence(path: Path | str) -> Evidence:
@@ -115,6 +123,13 @@ def read_evidence(path: Path | str) -> Evidence:
         after=read_evaluation(run.evaluation_file("after")),
         baselines=read_evaluation(run.evaluation_file("baselines")),
         best=read_evaluation(run.evaluation_file(f"{step:06d}")) if step is not None else Evaluation(),
+        sets={
+            name: (
+                read_evaluation(run.evaluation_file("before", name)),
+                read_evaluation(run.evaluation_file("after", name)),
+            )
+            for name in run.heldout_sets()
+        },
     )
 
 

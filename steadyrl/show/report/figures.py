@@ -94,15 +94,10 @@ def summarise(evidence: Evidence, harmful: Sequence[str] = ()) -> dict[str, Any]
         harmful: The checks of the doctor that found harm in it.
     """
     before, after = evidence.before, evidence.after
-    finished = bool(after.answers)
-
-    def compare(decoding: str, values: Callable[[Mapping[str, Answer]], dict[str, float]]) -> dict[str, Any]:
-        return change(values(before.of(decoding)), values(after.of(decoding)) if finished else None)
-
-    deploy = evidence.deploy
-    by_decoding: dict[str, dict[str, Any]] = {decoding: compare(decoding, metric_values) for decoding in DECODINGS}
+    finished, deploy = bool(after.answers), evidence.deploy
+    by_decoding, parts = compared(before, after, deploy)
     conclusion = concluded(by_decoding, deploy, {"the run": harmful})
-    parts = {part: compare(deploy, partial(part_values, part=part)) for part in part_names(before, after)}
+    sets = {name: compared(*evaluations, deploy) for name, evaluations in evidence.sets.items()}
     return {
         "run": evidence.info.get("id") or evidence.name,
         "task": evidence.info.get("task"),
@@ -112,6 +107,8 @@ def summarise(evidence: Evidence, harmful: Sequence[str] = ()) -> dict[str, Any]
         **by_decoding,
         "conclusion": conclusion and conclusion.sentence,
         "parts": parts,
+        "samples": evidence.samples,
+        "sets": {name: {**changes[deploy], **changes, "parts": of_parts} for name, (changes, of_parts) in sets.items()},
         "baselines": {name: means(answers) for name, answers in evidence.baselines.answers.items()},
         "health": _health(evidence),
         "target": target_figures(evidence.metrics, evidence.settings.get("run", {}).get("target")),
@@ -120,6 +117,28 @@ def summarise(evidence: Evidence, harmful: Sequence[str] = ()) -> dict[str, Any]
             "after": _unscored(after.of(deploy)) if finished else None,
         },
     }
+
+
+def compared(
+    before: Evaluation, after: Evaluation, deploy: Decoding
+) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
+    """Return the comparisons of the metric by way of decoding, and those of every part, see ``change``.
+
+    Parts are of the answers that count; pass@k is of sampled ones.
+    """
+
+    def compare(decoding: str, values: Callable[[Mapping[str, Answer]], dict[str, float]]) -> dict[str, Any]:
+        return change(values(before.of(decoding)), values(after.of(decoding)) if after.answers else None)
+
+    parts = {
+        part: compare(decoding_of(part, deploy), partial(part_values, part=part)) for part in part_names(before, after)
+    }
+    return {decoding: compare(decoding, metric_values) for decoding in DECODINGS}, parts
+
+
+def decoding_of(part: str, deploy: Decoding) -> Decoding:
+    """Return the answers that a part is measured on: those that count, or for pass@k the sampled ones."""
+    return "sampled" if part.startswith("pass@") else deploy
 
 
 def concluded(
