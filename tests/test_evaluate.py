@@ -2,6 +2,7 @@
 
 import json
 from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -41,6 +42,12 @@ def test_pass_rates_are_of_powers_of_two_and_of_all_samples():
     assert pass_rates([0.7 + 0.2 + 0.1, 0.0], 1.0, 2) == {"pass@1": 0.5, "pass@2": 1.0}  # the sum is below 1
 
 
+@pytest.fixture(autouse=True)
+def rewards_of_tests(monkeypatch):
+    """Let runs name the rewards of the tests by import path."""
+    monkeypatch.syspath_prepend(Path(__file__).parent)
+
+
 def config(tmp_path, **evaluate):
     files = {"train": range(12), "hard": range(100, 105), "easy": range(200, 203)}
     for name, numbers in files.items():
@@ -51,7 +58,7 @@ def config(tmp_path, **evaluate):
             "run": {"steps": 2, "folder": str(tmp_path / "runs"), "preflight": "off", "checkpoint_every": 2},
             "backend": {"name": "toy"},
             "task": {"name": "prompts", "args": {"path": str(tmp_path / "train.jsonl")}},
-            "rewards": {"tests.toy_rewards:share_of_a": 1.0},
+            "rewards": {"toy_rewards:share_of_a": 1.0},
             "sampling": {"max_new_tokens": 4},
             "rollout": {"prompts_per_step": 4, "samples_per_prompt": 2},
             "algorithm": {"name": "grpo"},
@@ -106,7 +113,7 @@ def test_evaluations_sample_as_training_but_for_their_own_temperature_and_top_p(
 
 def test_solved_is_the_maximum_unless_a_value_is_set(tmp_path):
     settings = config(tmp_path)
-    weights = {"length": 0.5, "boolean_format": 1.0, "tests.toy_rewards:share_of_a": -2.0}
+    weights = {"length": 0.5, "boolean_format": 1.0, "toy_rewards:share_of_a": -2.0}
     weighted = resolve({**configs.dump(settings), "rewards": weights})
     assert solved_from(settings, "correct") == 1.0
     assert solved_from(weighted, "") == 1.5

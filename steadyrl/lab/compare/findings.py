@@ -97,8 +97,8 @@ def _passes(first: Sequence[Sequence[float]], second: Sequence[Sequence[float]],
     for name in dict.fromkeys(name for rate in rates[0] for name in rate if samples > 1):
         pairs = [(b[name], a[name]) for b, a in zip(*rates, strict=True) if name in b and name in a]
         if pairs:
-            before, after = ([[value] for value in side] for side in zip(*pairs, strict=True))
-            rows.append({"name": name, **_change(pairs, span_of(before, after))})
+            same = len({rate for pair in pairs for rate in pair}) == 1
+            rows.append({"name": name, **_change(pairs, 0.0 if same else 1.0)})  # a probability spans 1
     return rows
 
 

@@ -26,7 +26,8 @@ class Answer:
 
     Attributes:
         text: The answer itself.
-        metric: The task's metric; None if it could not be measured.
+        metric: The task's metric, the mean of several samples; None if it could not be measured.
+        samples: The task's metric of every sample that has it.
         parts: Every other measurement.
         unscored: Why there is no reward; None if there is one.
         note: The scorer's remark.
@@ -39,6 +40,7 @@ class Answer:
     unscored: str | None
     note: str
     truncated: bool
+    samples: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -173,6 +175,9 @@ def read_evaluation(path: Path) -> Evaluation:
 def _answer(record: Mapping[str, Any]) -> Answer:
     measured = record.get("parts")
     parts = {part: finite_number(value) for part, value in measured.items()} if isinstance(measured, dict) else {}
+    samples = record.get("samples")
+    several = [sample for sample in samples if isinstance(sample, dict)] if isinstance(samples, list) else [record]
+    metrics = [finite_number(sample.get("metric")) for sample in several]
     return Answer(
         text=str(record.get("text", "")),
         metric=finite_number(record.get("metric")),
@@ -180,4 +185,5 @@ def _answer(record: Mapping[str, Any]) -> Answer:
         unscored=record.get("unscored"),
         note=str(record.get("note") or ""),
         truncated=bool(record.get("truncated")),
+        samples=tuple(metric for metric in metrics if metric is not None),
     )
