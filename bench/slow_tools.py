@@ -2,7 +2,9 @@
 
 Every turn of every episode calls a tool that sleeps 0.1 to 2 s. Both values of ``rollout.turns`` play the same
 episodes with the same model. Shown are the wall time, the share of it in which the sampler worked, its calls, and
-whether the rollouts are equal.
+whether the rollouts are equal. MODEL is a model folder, "base", or "sleep": a sampler that takes 10 ms a token whatever
+the size of its batch, as a GPU nearly does, and that no other process slows down. WORKERS tools run at a time, and as many
+episodes are open.
 """
 
 from __future__ import annotations
@@ -10,10 +12,11 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
+from contextlib import nullcontext
 
 import numpy as np
 
+from steadyrl.backends.toy import ToyBackend
 from steadyrl.core import config as configs
 from steadyrl.core import plugins
 from steadyrl.core.protocols import Backend, Turn
@@ -21,9 +24,9 @@ from steadyrl.core.types import Completion, Group, Problem, Sampling
 from steadyrl.loop.rollout.collect import collect
 from steadyrl.loop.rollout.episode import Environment
 
-sys.path.insert(0, str(Path(__file__).parent))
 SLEEP_S = (0.1, 2.0)
 NEW_TOKENS = 32
+TOKEN_S = 0.01
 
 
 class Tool:
@@ -54,18 +57,38 @@ class Tools:
     name = "tools"
 
     def __init__(self, turns: int, workers: int):
-        self.max_turns, self.workers = turns, workers
+        self.max_turns, self.workers, self.max_open = turns, workers, workers
 
     def episode(self, problem: Problem, seed: int) -> Tool:
         """Return an episode whose sleeps are those of its problem."""
         return Tool(int(problem.id), self.max_turns)
 
 
+class Sleeper(ToyBackend):
+    """A sampler that takes a fixed time for each token of a batch."""
+
+    def generate(self, prompts: Sequence[np.ndarray], sampling: Sampling, seeds: Sequence[int]) -> list[Completion]:
+        """See Backend."""
+        completions = super().generate(prompts, sampling, seeds)
+        time.sleep(TOKEN_S * max(len(completion.ids) for completion in completions))
+        return completions
+
+
+def opened(model: str) -> Backend:
+    """Return a backend of one thread."""
+    if model == "sleep":
+        return Sleeper()
+    settings = configs.resolve({"model": {"path": model}, "backend": {"threads": 1}, "rewards": {"length": 1.0}})
+    algorithm = plugins.make("algorithm", settings.algorithm.name, settings.algorithm.args)
+    return plugins.make("backend", settings.backend.name, settings, algorithm)
+
+
 class Timed:
     """A backend whose time in ``generate`` is counted."""
 
     def __init__(self, backend: Backend):
-        self._backend, self.tokenizer, self.prefix_cache = backend, backend.tokenizer, backend.prefix_cache
+        self._backend, self.tokenizer = backend, backend.tokenizer
+        self.prefix_cache = getattr(backend, "prefix_cache", lambda together: nullcontext())
         self.busy_s, self.calls, self.rows = 0.0, 0, 0
 
     def generate(self, prompts: Sequence[np.ndarray], sampling: Sampling, seeds: Sequence[int]) -> list[Completion]:
@@ -98,9 +121,7 @@ def played(backend: Backend, episodes: int, turns: int, workers: int, together: 
 def main() -> None:
     """Play in both ways, twice each in turns."""
     episodes, turns, model, workers = (*sys.argv[1:], *("64", "4", "base", "64")[len(sys.argv) - 1 :])
-    settings = configs.resolve({"model": {"path": model}, "backend": {"threads": 1}, "rewards": {"length": 1.0}})
-    algorithm = plugins.make("algorithm", settings.algorithm.name, settings.algorithm.args)
-    backend = plugins.make("backend", settings.backend.name, settings, algorithm)
+    backend = opened(model)
     collect(backend, [Problem("warm", "up")], 2, Sampling(4), (0, 0))
     runs = [played(backend, int(episodes), int(turns), int(workers), together) for together in (True, False) * 2]
     ids = [[r.completion_ids.tolist() for group in groups for r in group.rollouts] for groups in runs]
