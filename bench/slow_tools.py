@@ -2,9 +2,9 @@
 
 Every turn of every episode calls a tool that sleeps 0.1 to 2 s. Both values of ``rollout.turns`` play the same
 episodes with the same model. Shown are the wall time, the share of it in which the sampler worked, its calls, and
-whether the rollouts are equal. MODEL is a model folder, "base", or "sleep": a sampler that takes 10 ms a token whatever
-the size of its batch, as a GPU nearly does, and that no other process slows down. WORKERS tools run at a time, and as many
-episodes are open.
+whether the rollouts are equal. WORKERS tools run at a time, and as many episodes are open. MODEL is a model folder,
+"base", or "sleep": a sampler that takes 10 ms a token whatever the size of its batch, as a GPU nearly does, and that no
+other process slows down.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from steadyrl.core.rundir import write_json
 from steadyrl.core.types import DECODINGS, Decoding, Problem
 from steadyrl.doctor.examine import diagnose
 from steadyrl.lab.compare.answers import Answers, Kept, Questions, all_known, answer
-from steadyrl.lab.compare.findings import MEASURED, TOTAL, findings, part_names, sample_value
+from steadyrl.lab.compare.findings import MEASURED, TOTAL, findings, metric_row, part_names, sample_value
 from steadyrl.lab.compare.subject import Subject, find_subject, open_policy
 from steadyrl.lab.compare.verdict import conclude, with_doubts
 from steadyrl.loop.evaluate import (
@@ -94,13 +94,8 @@ def compare(
     task = plugins.open_task(config.task.name, config.task.args, config.run.seed)
     deploy = options.decoding or config.evaluate.deploy
     (beside,) = (decoding for decoding in DECODINGS if decoding != deploy)
-    own = HeldoutSet("", _heldout(task, config, options), make_terms(config.rewards, task, planned_updates(config)))
-    sets = open_sets(config if options.problems is None else _with_problems(config, options.problems))
-    questions_of: dict[str, Questions] = {
-        deploy: _questions(task, own, config, options, deploy),
-        beside: _questions(task, own, config, replace(options, samples=1), beside),
-        **{further.name: _questions(task, further, config, options, deploy) for further in sets},
-    }
+    questions_of = _all_questions(task, config, options, deploy, beside)
+    sets = [name for name in questions_of if name not in DECODINGS]
     metric = (options.metric or "").removeprefix("reward/") or task.metric or TOTAL  # as metrics.jsonl calls it, too
     files: list[Files] = [
         {
@@ -136,16 +131,16 @@ def compare(
         **judged[deploy],
         "parts": [
             *judged[deploy]["parts"],
-            *(row for further in sets for row in _rows_of_set(further.name, judged[further.name], metric)),
+            *(row for name in sets for row in _rows_of_set(name, judged[name], metric)),
         ],
-        "sets": {further.name: judged[further.name] for further in sets},
+        "sets": {name: judged[name] for name in sets},
         "doubts": list(doubts),
         "beside": {"decoding": beside, "verdict": verdicts[beside]},
         "sentences": [
             with_doubts(headline, doubts),
             *details,
             f"{beside} answers, one to each problem: {judged[beside]['sentences'][0]}",
-            *(f"on {further.name}: {judged[further.name]['sentences'][0]}" for further in sets),
+            *(f"on {name}: {judged[name]['sentences'][0]}" for name in sets),
         ],
     }
     if folder is not None:
@@ -162,21 +157,25 @@ def _harms(subjects: Sequence[Subject], called: Sequence[str]) -> dict[str, tupl
     }
 
 
+def _all_questions(
+    task: Task, config: Config, options: Options, deploy: Decoding, beside: Decoding
+) -> dict[str, Questions]:
+    own = HeldoutSet("", _heldout(task, config, options), make_terms(config.rewards, task, planned_updates(config)))
+    sets = open_sets(config if options.problems is None else _with_problems(config, options.problems))
+    return {
+        deploy: _questions(task, own, config, options, deploy),
+        beside: _questions(task, own, config, replace(options, samples=1), beside),
+        **{further.name: _questions(task, further, config, options, deploy) for further in sets},
+    }
+
+
 def _with_problems(config: Config, count: int) -> Config:
     return config.model_copy(update={"evaluate": config.evaluate.model_copy(update={"problems": count})})
 
 
 def _rows_of_set(name: str, judged: Mapping[str, Any], metric: str) -> list[dict[str, Any]]:
     """Return the rows of a further set for the table of every measurement, under its name."""
-    change, has_spread = judged["verdict"]["change"], judged["verdict"]["smallest"] is not None
-    row = {
-        "name": metric,
-        "n": change["n"],
-        "a": change["mean_before"],
-        "b": change["mean_after"],
-        "difference": change["difference"],
-        "interval": [change["low"], change["high"]] if has_spread else None,
-    }
+    row = metric_row(judged, metric)
     return [{**own, "name": f"{name}: {own['name']}"} for own in (row, *judged["parts"])]
 
 

@@ -80,6 +80,19 @@ def findings(
     }
 
 
+def metric_row(judged: Mapping[str, Any], metric: str) -> dict[str, Any]:
+    """Return the row of the metric for a table of every measurement, from what ``findings`` returned."""
+    change, has_spread = judged["verdict"]["change"], judged["verdict"]["smallest"] is not None
+    return {
+        "name": metric,
+        "n": change["n"],
+        "a": change["mean_before"],
+        "b": change["mean_after"],
+        "difference": change["difference"],
+        "interval": [change["low"], change["high"]] if has_spread else None,
+    }
+
+
 def _values(records: Iterable[Record], name: str) -> list[float]:
     values = (sample_value(record, name) for record in records)
     return [value for value in values if value is not None]
