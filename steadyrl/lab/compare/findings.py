@@ -73,7 +73,10 @@ def findings(
         "sentences": in_words(verdict, *called, metric),
         "left_out": len(problems) - len(shared),
         "same_answers": sum(_texts(answers[0][p.id]) == _texts(answers[1][p.id]) for p in shared),
-        "parts": [*_passes(before, after, solved), *_parts(shared, answers, metric)],
+        "parts": [
+            *(_passes(before, after, solved) if metric not in MEASURED else ()),
+            *_parts(shared, answers, metric),
+        ],
         "difficulty": _by_difficulty(shared, means, span_of(before, after)),
         "problems": [{"problem": p.id, "a": b, "b": a} for p, (b, a) in zip(shared, means, strict=True)],
         "examples": _examples(shared, answers, [a - b for b, a in means], metric),
