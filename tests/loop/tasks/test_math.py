@@ -130,7 +130,7 @@ def test_a_second_file_judges_and_none_of_the_first_is_held_out(tmp_path):
     assert len(task.problems("train")) == 10
     assert [p.prompt[:6] for p in task.problems("heldout")] == ["0 + 2?", "1 + 2?", "2 + 2?"]
     generated = MathTask(MathTask.Settings(levels=[1], train_count=5, heldout=str(second)))
-    assert len(generated.problems("train")) == 5
+    assert generated.problems("train") == MathTask(MathTask.Settings(levels=[1], train_count=5)).problems("train")
     assert [p.prompt for p in generated.problems("heldout")] == ["0 + 2?", "1 + 2?", "2 + 2?"]
 
 
