@@ -464,9 +464,9 @@ def session_path(thing: Any, name: str) -> str:
     if own_name == name and getattr(sys.modules.get(module), name, None) is thing:
         return f"{module}:{name}"
     modules = [module for module in sys.modules if module.startswith(f"{_SESSION}.")]
-    for held in modules:
-        if vars(sys.modules[held]).get(name) is thing:
-            return f"{held}:{name}"
+    for module in modules:
+        if vars(sys.modules[module]).get(name) is thing:
+            return f"{module}:{name}"
     # A module for each function: a later one of the same name does not take the place of an earlier run's.
     module = f"{_SESSION}.m{len(modules)}"
     sys.modules[module] = ModuleType(module)
@@ -497,7 +497,7 @@ def _import(kind: str, path: str) -> Any:
     module_name, colon, attribute = path.partition(":")
     if of_session(path) and not hasattr(sys.modules.get(module_name), attribute):
         raise ConfigError(
-            f"'{path}' is a function of the Python session that started the run, and this process has no such function; "
+            f"'{path}' is a function of the Python session that started the run, and is not here; "
             f"put it into a module, such as my_rewards.py, and name 'my_rewards:{attribute}'"
         )
     if not all(part.isidentifier() for part in [*module_name.split("."), *([attribute] if colon else [])]):

@@ -47,8 +47,8 @@ _SAME_RATE = 0.01  # relative
 # What parquet files hold beside the kinds of JSON; a datetime is a date. Their texts are the same in every process.
 _SPELLED = (bytes, Decimal, date, time, timedelta, UUID)
 _FROM_PYTHON = "# This run was started from Python. resolved.json holds every value, defaults included.\n"
-_OF_A_SESSION = """# '{name}' is a function of the Python session that started the run. To repeat the run from this file, put the
-# function into a module, such as my_rewards.py, and write "my_rewards:{function}" in place of "{name}".
+_OF_A_SESSION = """# '{name}' is a function of the Python session that started the run. To repeat the run from this
+# file, put the function into a module, such as my_rewards.py, and write "my_rewards:{function}" in its place.
 """
 
 

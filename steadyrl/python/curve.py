@@ -24,7 +24,7 @@ def svg_curve(points: Sequence[tuple[int, float | None]], title: str) -> str:
     finite = np.array([(step + 1, value) for step, value in points if value is not None and np.isfinite(value)])
     if len(finite) < 2:
         return ""
-    steps, values = thinned(*finite.T, MOST_POINTS)
+    steps, values = thinned(finite[:, 0], finite[:, 1], MOST_POINTS)
     low, high = float(values.min()), float(values.max())
     span = high - low or 1.0
     x = _LEFT + (steps - steps[0]) / (steps[-1] - steps[0]) * (_WIDTH - _LEFT - 8)

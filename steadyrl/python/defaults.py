@@ -21,22 +21,22 @@ JUDGING = 100  # held-out prompts, which are answered before and after training
 CHAT_TOKENS, PLAIN_TOKENS, LEAST_TOKENS = 256, 64, 16
 
 
-def defaults(given: Mapping[str, Any], facts: ModelFacts | None, problems: int, heldout: int) -> dict[str, Any]:
+def defaults(chosen: Mapping[str, Any], facts: ModelFacts | None, problems: int, heldout: int) -> dict[str, Any]:
     """Return settings for what the user left open; those that the user gave go over them.
 
     Args:
-        given: Nested settings of the user.
+        chosen: Nested settings of the user.
         facts: Of the model; None where nothing is known of it.
         problems: How many there are to train on.
         heldout: How many there are to judge by.
     """
-    run, model = given.get("run", {}), given.get("model", {})
+    run, model = chosen.get("run", {}), chosen.get("model", {})
     settings: dict[str, dict[str, Any]] = {
         "algorithm": {"name": ALGORITHM},
         "rollout": {"prompts_per_step": max(1, min(PROMPTS, problems)), "samples_per_prompt": SAMPLES},
         "update": {"warmup_steps": min(WARMUP, run.get("steps", WARMUP)), "schedule": "linear"},
     }
-    if given.get("algorithm", {}).get("name", ALGORITHM) == ALGORITHM:
+    if chosen.get("algorithm", {}).get("name", ALGORITHM) == ALGORITHM:
         settings["algorithm"]["args"] = {"kl_coef": 0.0, "scale": "batch"}
         settings["update"] |= {"epochs": 1, "minibatches": 1}
     if heldout > JUDGING:

@@ -52,18 +52,17 @@ def prompts_args(prompts: Any, heldout: Any, folder: Path) -> dict[str, Any]:
         args["heldout_share"] = heldout
     elif heldout is not None:
         args["heldout"] = _file("heldout", heldout, folder)
-    elif not isinstance(prompts, str | Path) and len(prompts) < 2:
-        raise DataError(
-            f"prompts: got {len(prompts)}; expected two or more, one of which judges the others' training, or heldout= "
-            "with other prompts"
-        )
-    return {"path": _file("prompts", prompts, folder), **args}
+    return {"path": _file("prompts", prompts, folder, least=1 if "heldout" in args else 2), **args}
 
 
-def _file(what: str, rows: Any, folder: Path) -> str:
+def _file(what: str, rows: Any, folder: Path, least: int = 1) -> str:
     if isinstance(rows, str | Path):
         return str(rows)
-    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in _rows(what, rows))
+    lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in _rows(what, rows)]
+    if len(lines) < least:
+        alone = "; give two or more, for one has to judge the training of the other, or heldout=..." if lines else ""
+        raise DataError(f"{what}: got {len(lines)}; expected {_FORMS}{alone}")
+    text = "".join(lines)
     path = folder / f"{what}-{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:_DIGITS]}.jsonl"
     if not path.is_file():
         write_text(path, text)
@@ -74,12 +73,8 @@ def _rows(what: str, rows: Any) -> Iterable[dict[str, Any]]:
     pandas = sys.modules.get("pandas")
     if pandas is not None and isinstance(rows, pandas.DataFrame):
         rows = rows.to_dict("records")
-    try:
-        count = len(rows)
-    except TypeError:
-        raise DataError(f"{what}: got {type(rows).__name__}; expected {_FORMS}") from None
-    if not count:
-        raise DataError(f"{what}: got none; expected {_FORMS}")
+    if not isinstance(rows, Iterable):
+        raise DataError(f"{what}: got {type(rows).__name__}; expected {_FORMS}")
     for number, row in enumerate(rows):
         place = f"{what}[{number}]"
         if isinstance(row, Mapping):
@@ -188,8 +183,8 @@ def reward_entries(reward: Any) -> dict[str, Any]:
     if isinstance(reward, Mapping):
         entries = [_entry(key, value) for key, value in reward.items()]
     else:
-        each = reward if isinstance(reward, Sequence) and not isinstance(reward, str) else [reward]
-        entries = [_entry(thing, 1.0) for thing in each]
+        functions = reward if isinstance(reward, Sequence) and not isinstance(reward, str) else [reward]
+        entries = [_entry(function, 1.0) for function in functions]
     named: dict[str, Any] = {}
     for thing, name, weight in entries:
         path = thing if isinstance(thing, str) else _unlike(thing, name, named)
@@ -215,9 +210,9 @@ def _entry(key: Any, value: Any) -> tuple[Any, str, Any]:
     return key, name if name.isidentifier() else "reward", value
 
 
-def _unlike(function: Any, name: str, others: Mapping[str, Any]) -> str:
+def _unlike(function: Any, name: str, entries: Mapping[str, Any]) -> str:
     """Return the import path of a function; one that would share its name with another reward gets a number."""
-    names = {path.rpartition(":")[2] for path in others}
+    names = {path.rpartition(":")[2] for path in entries}
     free = name
     for number in range(2, len(names) + 2):
         if free not in names:

@@ -1,4 +1,4 @@
-"""Settings as keyword arguments: ``learning_rate=1e-4`` is ``update.learning_rate``, wherever one section has the name."""
+"""Settings as keyword arguments: ``learning_rate=1e-4`` is ``update.learning_rate``."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def nested(keywords: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, A
     Raises:
         ConfigError: No setting has the name, or more than one has.
     """
-    given = {keyword: value for keyword, value in keywords.items() if value is not None}
+    remaining = {keyword: value for keyword, value in keywords.items() if value is not None}
     settings: dict[str, dict[str, Any]] = {}
-    for keyword in [keyword for keyword in given if keyword in _SECTIONS]:
-        value = given.pop(keyword)
+    for keyword in [keyword for keyword in remaining if keyword in _SECTIONS]:
+        value = remaining.pop(keyword)
         if not isinstance(value, Mapping) and keyword not in _NAMES:
             raise ConfigError(f"{keyword}: got {value!r:.80}; expected a dict of its settings")
         settings[keyword] = dict(value) if isinstance(value, Mapping) else {_NAMES[keyword]: value}
@@ -44,7 +44,7 @@ def nested(keywords: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, A
         section: _of_plugin(section, settings.get(section, {}).get(_NAMES[section], name))
         for section, name in names.items()
     }
-    for keyword, value in given.items():
+    for keyword, value in remaining.items():
         section, *inner = _place(keyword, plugin_settings)
         table = settings.setdefault(section, {})
         for key in inner:
@@ -60,7 +60,9 @@ def _of_plugin(section: str, name: Any) -> type[BaseModel] | None:
 
 def _place(keyword: str, plugin_settings: Mapping[str, type[BaseModel] | None]) -> tuple[str, ...]:
     """Return the keys of the table that holds a setting."""
-    homes = [(section,) for section, fields in _SECTIONS.items() if keyword in fields.model_fields]
+    homes: list[tuple[str, ...]] = [
+        (section,) for section, fields in _SECTIONS.items() if keyword in fields.model_fields
+    ]
     homes = [home for home in homes if home == (_FIRST,)] or homes
     homes = homes or [
         (section, "args") for section, fields in plugin_settings.items() if fields and keyword in fields.model_fields

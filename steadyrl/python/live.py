@@ -5,13 +5,12 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from html import escape
 from typing import Any
 
 from steadyrl.core.metrics import describe
 from steadyrl.core.plugins import require
-from steadyrl.core.rundir import RunDir
 from steadyrl.doctor.live import Change
 from steadyrl.loop.preflight.forecast import duration
 from steadyrl.loop.train import Watch
@@ -131,7 +130,7 @@ class NotebookView:
         return f"{line}; {now}" if now else line
 
 
-def both(first: Watch, second: Watch) -> Watch:
+def joined(first: Watch, second: Watch) -> Watch:
     """Return a watch that calls one after the other; either may stop the run."""
 
     def after(name: str) -> Callable[..., None]:

@@ -14,7 +14,7 @@ from steadyrl.doctor.readers.own import read as read_log
 from steadyrl.loop.launch import Answer, sample
 from steadyrl.python.curve import svg_curve
 from steadyrl.show.report.plots import Picture, picture
-from steadyrl.show.report.write import headline, report_view
+from steadyrl.show.report.write import report_view
 
 _STYLE = "font-family: system-ui, sans-serif; font-size: 14px; line-height: 1.5"
 
@@ -72,9 +72,9 @@ class Run(RunDir):
         return "\n    ".join([f"run {self.path}", *self._lines()])
 
     def _repr_html_(self) -> str:
-        first, *others = map(escape, self._lines())
+        status, *lines = map(escape, self._lines())
         rewards = [(line["step"], line.get("reward/mean")) for line in self.metrics()]
         curve = svg_curve(rewards, "reward")
-        shown = "".join(f"<div>{line}</div>" for line in others)
+        shown = "".join(f"<div>{line}</div>" for line in lines)
         path = escape(str(self.path))
-        return f'<div style="{_STYLE}"><b>{first}</b>{shown}{curve}<div><code>{path}</code></div></div>'
+        return f'<div style="{_STYLE}"><b>{status}</b>{shown}{curve}<div><code>{path}</code></div></div>'

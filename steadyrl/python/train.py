@@ -24,7 +24,7 @@ from steadyrl.loop.train import Watch
 from steadyrl.python.defaults import ALGORITHM, defaults
 from steadyrl.python.inputs import FOLDER, model_path, prompts_args, reward_entries
 from steadyrl.python.keywords import nested
-from steadyrl.python.live import NotebookView, both, in_notebook
+from steadyrl.python.live import NotebookView, in_notebook, joined
 from steadyrl.python.result import Run
 
 # Backends that load a model folder; of others no size is known.
@@ -71,17 +71,18 @@ def train(
         SteadyError: Something cannot be trained; the error says what to change.
         KeyboardInterrupt: The interrupt came before the run began, or a signal asked the process to end.
     """
-    chosen = _settings(model, prompts, reward, heldout, tokenizer, settings, overrides)
     with _view(progress) as view:
-        view.note(f"settings, each of them a keyword: {_settings_line(configs.resolve(chosen))}")
+        view.phase("reading the prompts and the model")
+        nested_settings = _settings(model, prompts, reward, heldout, tokenizer, settings, overrides)
+        view.note(f"settings, each of them a keyword: {_settings_line(configs.resolve(nested_settings))}")
         opened: list[RunDir] = []
-        watches = both(view, Watch(opened=opened.append))
+        watches = joined(view, Watch(opened=opened.append))
         try:
-            launch.run(chosen, watch=both(watches, watch or Watch()))
+            launch.run(nested_settings, watch=joined(watches, watch or Watch()))
         except KeyboardInterrupt as interrupt:
             if not opened or interrupt.args:  # the name of a signal that asked the process to end
                 raise
-            view.note(f"stopped; the whole steps are saved. Go on with steadyrl.run(resume='{near(opened[0].path)}')")
+            view.note("stopped; in this session steadyrl.run(resume=run) goes on")
     return Run(opened[0].path)
 
 
@@ -99,7 +100,8 @@ def run(
         overrides: "section.key=value" in a text or a list, or a dict of values by nested or dotted keys.
         resume: A run to go on with, from its newest checkpoint; ``overrides`` may then change what a run is free to
             change, such as run.steps.
-        watch: Follows the run, and may stop it after a step. Without one nothing is printed.
+        watch: Follows the run, and may stop it after a step. Without one a notebook shows a table and a curve, and a
+            script prints nothing.
         accept_changed_data: Resume although the task's problems are no longer those that the run began with.
 
     Returns:
@@ -109,7 +111,8 @@ def run(
         SteadyError: Something cannot be trained; the error says what to change.
         KeyboardInterrupt: Ctrl-C or a signal; the last whole step is saved, and a resume goes on behind it.
     """
-    return Run(launch.run(config, overrides, resume, watch, accept_changed_data).path)
+    with _view(watch is None and in_notebook()) as view:
+        return Run(launch.run(config, overrides, resume, watch or view, accept_changed_data).path)
 
 
 def _settings(
@@ -124,21 +127,21 @@ def _settings(
     """Return the nested settings of a run: the defaults for the model, over them what the user gave."""
     rewards = reward_entries(reward)  # before anything is written
     names = {"algorithm": ALGORITHM, "task": "prompts", "backend": BackendSection().name}
-    given = configs.merge(nested(keywords, names), overrides)
-    folder = Path(given.get("run", {}).get("folder", RunSection().folder)).expanduser() / FOLDER
+    chosen = configs.merge(nested(keywords, names), overrides)
+    folder = Path(chosen.get("run", {}).get("folder", RunSection().folder)).expanduser() / FOLDER
     section = {"path": model_path(model, tokenizer, folder)}
     args = prompts_args(prompts, heldout, folder)
     if len(rewards) == 1:
         args["metric"] = next(iter(rewards)).rpartition(":")[2]  # evaluations are then called what the reward is
-    given = _over({"model": section, "task": {"name": "prompts", "args": args}, "rewards": rewards}, given)
-    task_settings = configs.validate(plugins.load("task", "prompts").Settings, given["task"]["args"], "task.args")
+    chosen = _over({"model": section, "task": {"name": "prompts", "args": args}, "rewards": rewards}, chosen)
+    task_settings = configs.validate(plugins.load("task", "prompts").Settings, chosen["task"]["args"], "task.args")
     task = plugins.open_task("prompts", task_settings, 0)
     problems, judges = (plugins.problems_of(task, split) for split in ("train", "heldout"))
     facts = None
-    if given.get("backend", {}).get("name", names["backend"]) in _OF_FOLDERS:
+    if chosen.get("backend", {}).get("name", names["backend"]) in _OF_FOLDERS:
         answers = [answer for problem in problems if (answer := task.gold(problem)) is not None]
-        facts = model_facts(configs.validate(ModelSection, given["model"], "model"), answers)
-    return _over(defaults(given, facts, len(problems), len(judges)), given)
+        facts = model_facts(configs.validate(ModelSection, chosen["model"], "model"), answers)
+    return _over(defaults(chosen, facts, len(problems), len(judges)), chosen)
 
 
 def _over(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
