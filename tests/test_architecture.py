@@ -44,7 +44,8 @@ FLOORS = (
     {"launch", "studies", "review"},  # the front door, science
     {"report"},  # writing
     {"web", "export"},  # the pages, which the command line serves; model folders for others
-    {"cli", "integrations"},  # user interfaces
+    {"cli", "integrations", "python"},  # user interfaces
+    {"from_python"},  # shows in a script what the command line shows
     {"__main__"},
 )
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}

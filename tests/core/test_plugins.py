@@ -352,7 +352,7 @@ def no_argument(): return 1.0
 def three_arguments(a, b, c): return 1.0
 def generator(problem, rollout): yield 1.0
 async def generator_of_coroutines(problem, rollout): yield 1.0
-def for_verifiers(completion, answer, **columns): return 1.0
+def for_verifiers(state, info, **columns): return 1.0
 def for_slime(args, sample): return 1.0
 def for_openrlhf(queries, prompts, labels): return 1.0
 
@@ -457,10 +457,7 @@ def test_whatever_an_import_path_names_trains_or_is_refused_in_a_line(here, sett
 @pytest.mark.parametrize(
     ("name", "answer"),
     [
-        (
-            "odd_here:for_verifiers",
-            "takes answer, completion, as functions for verifiers do; expected a function (problem",
-        ),
+        ("odd_here:for_verifiers", "takes info, state, as functions for verifiers do; expected a function (problem"),
         ("odd_here:for_slime", "takes args, sample, as functions for slime do"),
         ("odd_here:for_openrlhf", "takes labels, prompts, queries, as functions for OpenRLHF do"),
         ("odd_here:ForSwift", "is a class; name an instance of it: a line such as `score = ForSwift()` in its module"),
