@@ -80,7 +80,7 @@ class NotebookView:
 
     def _begin_phase(self, text: str) -> None:
         self._phase, self._count = text, ""
-        self._update(at_once=True)
+        self._update(at_once=not self._record)  # the phases before the first step are few and long
 
     @contextmanager
     def _steps(self, total: int) -> Any:
