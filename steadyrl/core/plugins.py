@@ -417,7 +417,7 @@ def is_module(kind: str, name: str) -> bool:
 
 def of_peers(table: str) -> dict[str, str]:
     """Return what words of other trainers are called here, or whose they are: "algorithms", "settings", "rewards"."""
-    text = (Path(__file__).parent / "assets" / "peers.toml").read_text(encoding="utf-8")
+    text = Path(__file__).with_name("peers.toml").read_text(encoding="utf-8")
     return {word: answer for words, answer in tomllib.loads(text)[table].items() for word in words.split()}
 
 

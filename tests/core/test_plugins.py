@@ -255,11 +255,11 @@ def test_a_task_may_offer_whole_protocols_and_methods_of_its_own(opened, offered
 @pytest.mark.parametrize(
     ("problems", "refusal"),
     [
-        (None, r"problems\('train'\) is None; expected a list of steadyrl\.types\.Problem"),
+        (None, r"problems\('train'\) is None; expected a list of steadyrl\.core\.types\.Problem"),
         ({"1": Problem("1", "?")}, "expected a list"),
         (
             [Problem("1", "?"), {"prompt": "?"}],
-            r"has \{'prompt': '\?'\} in it; expected steadyrl\.types\.Problem alone",
+            r"has \{'prompt': '\?'\} in it; expected steadyrl\.core\.types\.Problem alone",
         ),
     ],
 )
@@ -299,7 +299,7 @@ def test_a_task_that_lacks_a_method_is_refused_with_its_name(monkeypatch):
     with pytest.raises(ConfigError, match="did you mean 'problems'"):
         plugins.open_task("steadyrl.core.plugins:own_task", None, 0)
     monkeypatch.delattr(lacking, "problem")
-    with pytest.raises(ConfigError, match=r"has no 'problems'; expected all of steadyrl\.protocols\.Task"):
+    with pytest.raises(ConfigError, match=r"has no 'problems'; expected all of steadyrl\.core\.protocols\.Task"):
         plugins.open_task("steadyrl.core.plugins:own_task", None, 0)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from steadyrl.core.errors import DataError
-from steadyrl.lab import answers
+from steadyrl.lab.compare import answers
 from steadyrl.lab.compare.compare import Options, Watch, compare
 
 
