@@ -70,6 +70,9 @@ class RunDir:
     def __init__(self, path: Path | str):
         self.path = Path(path)
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}('{self.path}')"
+
     @classmethod
     def create(cls, folder: Path | str, name: str) -> RunDir:
         """Make a new run directory ``<time>-<name>``; a second one in the same second gets a suffix.
