@@ -290,7 +290,7 @@ CATALOGUE: tuple[Metric, ...] = (
         "",
         "up",
         "Mean of a measurement on the held-out problems, after steps with an evaluation; of the answers that "
-        "evaluate.deploy names.",
+        "evaluate.deploy names. heldout/pass@k is of sampled answers; heldout/NAME/* is of a set of evaluate.sets.",
     ),
 )
 

@@ -12,7 +12,8 @@ from steadyrl.core.rundir import RunDir, read_lines
 from steadyrl.core.types import DECODINGS, Decoding
 from steadyrl.doctor.differ import differ, sentences
 from steadyrl.doctor.readers.spelling import flat_settings
-from steadyrl.show.report.figures import change, concluded
+from steadyrl.show.report.evidence import read_evaluation
+from steadyrl.show.report.figures import change, concluded, metric_samples
 from steadyrl.show.review.epochs import finite_number
 from steadyrl.show.web.columns import Shelf
 from steadyrl.show.web.diagnosis import Diagnoses, log_names, log_panels
@@ -193,13 +194,26 @@ def _verdict(first: Place, second: Place, called: Mapping[str, str]) -> dict[str
         "lacks": [],
         "deploy": deploy,
         "change": changes[deploy],
-        "changes": changes,
+        "changes": changes
+        | {f"{name}: {deploy}": moved for name, moved in _changes_of_sets(first, second, deploy).items()},
         "conclusion": concluded(changes, deploy, harms),
         "gained": [_pair(p, moved[p], answers) for p in ordered[:SHOWN_PROBLEMS] if moved[p] > 0],
         "lost": [_pair(p, moved[p], answers) for p in ordered[::-1][:SHOWN_PROBLEMS] if moved[p] < 0],
         "wins": sum(value > 0 for value in moved.values()),
         "losses": sum(value < 0 for value in moved.values()),
         "ties": sum(value == 0 for value in moved.values()),
+    }
+
+
+def _changes_of_sets(first: Place, second: Place, deploy: Decoding) -> dict[str, dict[str, Any]]:
+    """Return how the answers differ on each further held-out set that both runs have (``evaluate.sets``)."""
+    if "log" in (first.kind, second.kind):
+        return {}
+    runs = [RunDir(place.path) for place in (first, second)]
+    names = [name for name in runs[0].heldout_sets() if name in runs[1].heldout_sets()]
+    return {
+        name: change(*(metric_samples(read_evaluation(run.evaluation_file("after", name)).of(deploy)) for run in runs))
+        for name in names
     }
 
 

@@ -379,6 +379,17 @@ def test_a_comparison_goes_by_the_answers_that_will_be_used_and_names_the_opposi
         assert "greedy answers: <strong>grpo-two</strong> 0.125, ppo-one 0.750" in text
 
 
+def test_runs_are_compared_on_every_set_that_both_have(folder):
+    for run, value in (("ppo-one", 0.25), ("grpo-two", 0.75)):
+        for name in ("", "hard", *([run] if run == "ppo-one" else [])):
+            answer = {"text": "x", "metric": value, "reward": value, "parts": {}}
+            lines = [{"problem": f"p{i}", "prompt": "?", "answers": {"sampled": answer}} for i in range(8)]
+            write_lines(RunDir(folder / run).evaluation_file("after", name), lines)
+    text = ask(create(folder), "/compare?run=ppo-one&run=grpo-two").text
+    assert re.search(r"hard: sampled answers: <strong>grpo-two</strong> 0.750, ppo-one 0.250: \+0.500", text)
+    assert "ppo-one: sampled answers" not in text
+
+
 def test_a_comparison_of_too_few_or_too_many_runs_says_so(folder):
     app = create(folder)
     assert "Choose two runs" in ask(app, "/compare").text
