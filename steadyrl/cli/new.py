@@ -20,7 +20,7 @@ from steadyrl.core.errors import ConfigError, DataError
 from steadyrl.core.plugins import make
 from steadyrl.core.rundir import write_text
 from steadyrl.core.types import Problem
-from steadyrl.environments.math.answers import final_number
+from steadyrl.loop.rewards.answers import final_number
 from steadyrl.loop.tasks.data_files import JUDGES, NO_DATA, SPLIT_IN, kind_of_file
 from steadyrl.loop.tasks.rows import read_rows
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from steadyrl.cli.terminal import printable
-from steadyrl.core.rundir import RunDir, read_json
 from steadyrl.show.web.folder import Folder
-from steadyrl.show.web.overview import Row, rows
+from steadyrl.show.web.overview import Row, row
 
 _FINISHED = ("finished", "log")
 _LONGEST_NAME = 36  # characters that stay on one line of 80 columns
@@ -26,7 +24,8 @@ def runs_command(
 
     The verdict says whether the held-out score rose for certain, and what the doctor finds.
     """
-    records = [run_record(row) for row in sorted(rows(Folder(folder)), key=lambda row: row.time or 0.0, reverse=True)]
+    rows = [row(place) for place in Folder(folder).places()]
+    records = [run_record(entry) for entry in sorted(rows, key=lambda entry: entry.time or 0.0, reverse=True)]
     if as_json:
         print(json.dumps(records, indent=2))
         return
@@ -58,14 +57,9 @@ def run_record(row: Row) -> dict[str, Any]:
 
 
 def _verdict(row: Row) -> str:
-    """Return whether the score rose, the worst finding, and the status where the run is not finished."""
-    path = RunDir(row.place.path).report_folder / "summary.json"
-    summary = read_json(path) if row.place.kind == "run" and not row.problem and path.is_file() else {}
-    words = [] if row.status in _FINISHED else [row.status]
-    words += [str(summary["verdict"])] if summary.get("verdict") else []
-    examined = summary.get("doctor")
-    health = str(examined.get("verdict") or "") if isinstance(examined, Mapping) else ""
-    words += [f"{health or row.finding['severity']}: {row.finding['check']}"] if row.finding else [health]
+    """Return how the score moved, the doctor's verdict with the worst finding, and the status of an unfinished run."""
+    health = f"{row.verdict or row.finding['severity']}: {row.finding['check']}" if row.finding else row.verdict
+    words = ("" if row.status in _FINISHED else row.status, row.change, health)
     return ", ".join(word for word in words if word) or "-"
 
 

@@ -277,6 +277,9 @@ class Rollout:
         observations: Those that were held against rollout.observation_tokens; 0 without such a limit.
         observations_cut: Those of them that took more.
         trains: Whether its tokens enter the loss; if not, its reward counts in the baseline all the same.
+        turn_rewards: The shares of ``reward`` that single turns earned, as (end, share): ``end`` is the position in
+            ``completion_ids`` behind the turn's last token. What they leave of the reward is earned at the last turn.
+            Only algorithms with ``credit = "turn"`` read them.
     """
 
     problem_id: str
@@ -298,6 +301,7 @@ class Rollout:
     observations: int = 0
     observations_cut: int = 0
     trains: bool = True
+    turn_rewards: tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("prompt_ids", "completion_ids", "completion_mask", "sampling_logprobs"):
@@ -388,6 +392,8 @@ class Batch:
         completion_mask: [B, T] bool, of every rollout, whether it trains or not.
         sampling_logprobs: [B, T] float32, 0 outside the mask.
         rewards: [B] float64, one per rollout.
+        turn_rewards: [B, T] float64, at the last token of each turn its share of the reward; None where no rollout has
+            such shares.
         groups: [B] int32, index of the group that a row came from.
         kept: Kept ids of truncated sampling, or None.
         trains: [B] bool, whether a row's tokens enter the loss (see ``batch.only_trained``); None where all do.
@@ -406,6 +412,7 @@ class Batch:
     groups: np.ndarray
     kept: KeptIds | None = None
     trains: np.ndarray | None = None
+    turn_rewards: np.ndarray | None = None
     old: TokenScores | None = None
     advantages: np.ndarray | None = None
     returns: np.ndarray | None = None

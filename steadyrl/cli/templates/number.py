@@ -6,7 +6,7 @@ where there is nothing to judge. Check changes with `steadyrl task check config.
 """
 
 from steadyrl.core.types import Problem, Rollout
-from steadyrl.environments.math.answers import final_number
+from steadyrl.loop.rewards.answers import final_number
 
 ANSWER = "answer"  # the column with the right answer
 

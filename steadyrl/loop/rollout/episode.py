@@ -32,6 +32,7 @@ class Environment:
         observation_tokens: An observation, at most; 0 for no limit.
         context: Tokens that the model's positions reach; 0 for no limit.
         stop: Strings that end a turn.
+        together: Whether the policy answers all episodes together, or those that wait for it (``rollout.turns``).
     """
 
     task: Interactive
@@ -40,6 +41,7 @@ class Environment:
     observation_tokens: int = 0
     context: int = 0
     stop: Sequence[str] = ()
+    together: bool = True
 
     @property
     def max_open(self) -> int | None:
@@ -58,7 +60,13 @@ def environment_of(
     if not isinstance(task, Interactive):
         return None
     return Environment(
-        task, sampling.max_new_tokens, limits.max_tokens, limits.observation_tokens, context or 0, sampling.stop
+        task,
+        sampling.max_new_tokens,
+        limits.max_tokens,
+        limits.observation_tokens,
+        context or 0,
+        sampling.stop,
+        limits.turns == "together",
     )
 
 

@@ -35,7 +35,8 @@ def rollout_records(groups: Sequence[Group]) -> list[dict[str, Any]]:
 def _episode(rollout: Rollout) -> dict[str, Any]:
     """Return what is kept of an episode of several turns."""
     observed = [text[:LONGEST_SEEN] for text in rollout.seen]
-    return {"turns": rollout.turns, "seen": observed, "outcome": dict(rollout.outcome)}
+    shares = {"turn_rewards": rollout.turn_rewards} if rollout.turn_rewards else {}
+    return {"turns": rollout.turns, "seen": observed, "outcome": dict(rollout.outcome), **shares}
 
 
 def choice_records(groups: Sequence[Group]) -> list[dict[str, Any]]:
