@@ -43,6 +43,7 @@ NAVIGATION = {
             "docs/preflight",
             "docs/doctor/README",
             "docs/autopilot",
+            "docs/evaluation",
             "docs/compare",
             "docs/studies",
             "docs/studies/*/report",

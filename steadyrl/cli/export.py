@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
+from steadyrl.cli.activity import following
 from steadyrl.cli.metrics import TABLES, metrics_command
-from steadyrl.cli.terminal import note, printable
+from steadyrl.cli.terminal import printable
 from steadyrl.core import plugins
 from steadyrl.core.errors import ConfigError
 from steadyrl.core.rundir import RunDir
@@ -49,10 +50,11 @@ def export_command(
     if len(opened) > 1 and to is None:
         raise ConfigError("several runs are joined into a folder of their own; give it with --to FOLDER")
     folder = opened[0].path / DEFAULT_FOLDER if to is None else Path(os.path.expanduser(to))
-    if len(opened) > 1:
-        export_joined(opened, folder, checkpoint, merge, note)
-    else:
-        export(opened[0], folder, checkpoint, merge, note)
+    with following() as activity:
+        if len(opened) > 1:
+            export_joined(opened, folder, checkpoint, merge, activity.phase)
+        else:
+            export(opened[0], folder, checkpoint, merge, activity.phase)
     print(printable(f"exported: {folder}"))
 
 

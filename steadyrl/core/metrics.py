@@ -51,7 +51,7 @@ CATALOGUE: tuple[Metric, ...] = (
         "It is the learning signal of a group.",
     ),
     Metric("reward/unscored", "share", "down", "Rollouts without a reward (engine failure, time-out, no verdict)."),
-    Metric("reward/*", "reward", "", "Unweighted mean of a reward part or measurement over the rollouts that have it."),
+    Metric("reward/*", "", "", "Unweighted mean of a reward part or measurement over the rollouts that have it."),
     Metric(
         "reward_share/*",
         "share",
@@ -297,10 +297,10 @@ CATALOGUE: tuple[Metric, ...] = (
     Metric("judge/unmetered", "", "down", "Answers for which the endpoint reported no token counts."),
     Metric(
         "heldout/*",
-        "reward",
+        "",
         "up",
         "Mean of a measurement on the held-out problems, after steps with an evaluation; of the answers that "
-        "evaluate.deploy names.",
+        "evaluate.deploy names. heldout/pass@k is of sampled answers; heldout/NAME/* is of a set of evaluate.sets.",
     ),
 )
 

@@ -249,10 +249,13 @@ class Detached(Protocol):
 class PrefixCaching(Protocol):
     """A backend that need not read again what the call before has read."""
 
-    def prefix_cache(self) -> AbstractContextManager[None]:
-        """Inside, each call of ``generate`` reads of its prompts only what is new since the last one.
+    def prefix_cache(self, together: bool) -> AbstractContextManager[None]:
+        """Inside, each call of ``generate`` reads of its prompts only what is new since an earlier one.
 
         The policy must not change inside.
+
+        Args:
+            together: Whether each prompt goes on from one of the call right before; otherwise it may be an older one.
         """
 
 

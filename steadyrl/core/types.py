@@ -336,8 +336,9 @@ class Rollout:
         turns: What the policy said, turn by turn; empty for problems of one turn.
         seen: What the environment showed before each turn, as the policy read it; one more where no turn followed.
         outcome: What an episode came to (see Episode.close); empty for problems of one turn.
-        turn_rewards: (end, reward) of each turn that the environment rewarded by itself: the turn's last token is
-            ``completion_ids[end - 1]``.
+        turn_rewards: The shares of ``reward`` that single turns earned, as (end, share): ``end`` is the position in
+            ``completion_ids`` behind the turn's last token. What they leave of the reward is earned at the last turn.
+            Only algorithms with ``credit = "turn"`` read them.
         calls: The calls of each turn, in order; empty where there are no tools.
         observations: Those that were held against rollout.observation_tokens; 0 without such a limit.
         observations_cut: Those of them that took more.
@@ -455,6 +456,8 @@ class Batch:
         completion_mask: [B, T] bool, of every rollout, whether it trains or not.
         sampling_logprobs: [B, T] float32, 0 outside the mask.
         rewards: [B] float64, one per rollout.
+        turn_rewards: [B, T] float64, at the last token of each turn its share of the reward; None where no rollout has
+            such shares.
         groups: [B] int32, index of the group that a row came from.
         kept: Kept ids of truncated sampling, or None.
         trains: [B] bool, whether a row's tokens enter the loss (see ``batch.only_trained``); None where all do.
@@ -473,6 +476,7 @@ class Batch:
     groups: np.ndarray
     kept: KeptIds | None = None
     trains: np.ndarray | None = None
+    turn_rewards: np.ndarray | None = None
     old: TokenScores | None = None
     advantages: np.ndarray | None = None
     returns: np.ndarray | None = None

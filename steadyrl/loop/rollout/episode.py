@@ -33,6 +33,7 @@ class Environment:
         observation_tokens: An observation, at most; 0 for no limit.
         context: Tokens that the model's positions reach; 0 for no limit.
         stop: Strings that end a turn.
+        together: Whether the policy answers all episodes together, or those that wait for it (``rollout.turns``).
     """
 
     task: Interactive
@@ -41,6 +42,7 @@ class Environment:
     observation_tokens: int = 0
     context: int = 0
     stop: Sequence[str] = ()
+    together: bool = True
 
     @property
     def max_open(self) -> int | None:
@@ -67,7 +69,8 @@ class Environment:
             return TextChat(tokenizer)
         if not isinstance(tokenizer, Conversing):
             raise ModelError(
-                "the task has tools, and the backend's tokenizer has no method 'chat' (steadyrl.core.protocols.Conversing)"
+                "the task has tools, and the backend's tokenizer has no method 'chat' "
+                "(steadyrl.core.protocols.Conversing)"
             )
         return tokenizer.chat(self.tools, self.task.tool_format)
 
@@ -83,7 +86,13 @@ def environment_of(
     if not isinstance(task, Interactive):
         return None
     return Environment(
-        task, sampling.max_new_tokens, limits.max_tokens, limits.observation_tokens, context or 0, sampling.stop
+        task,
+        sampling.max_new_tokens,
+        limits.max_tokens,
+        limits.observation_tokens,
+        context or 0,
+        sampling.stop,
+        limits.turns == "together",
     )
 
 

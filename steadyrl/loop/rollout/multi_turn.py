@@ -1,4 +1,7 @@
-"""The episodes of a batch are played one turn at a time, so that the policy answers them together.
+"""The episodes of a batch are played turn by turn, and the policy answers many of them in one batch.
+
+It waits for the slowest environment and answers all of them together, or it answers those that wait for it while the
+other environments are at work (``rollout.turns``).
 
 All of them are open at once, unless the task bounds how many may be: then the next episode is opened as soon as one is
 over, so that the policy always answers as many as may be open. The bound changes no rollout, for what is drawn in an
@@ -13,9 +16,10 @@ import math
 import reprlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -33,8 +37,6 @@ log = logging.getLogger(__name__)
 
 _CLOSE_S = 5.0  # for all environments together, after an interrupt
 _ANSWER_S = 1.0  # until a signal is answered, at most
-# Does something to each of many.
-ForEach = Callable[[Callable[[Any], None], Sequence[Any]], None]
 # Episodes to what is said next in each; None where nobody knows what to say.
 Speak = Callable[[Sequence[Playing]], "list[Completion | None]"]
 
@@ -59,7 +61,7 @@ def play_policy(
         seeds = [play.attempt.seed(len(play.turns)) for play in playing]
         return list(backend.generate([play.context for play in playing], sampling, seeds))
 
-    with backend.prefix_cache() if isinstance(backend, PrefixCaching) else nullcontext():
+    with backend.prefix_cache(environment.together) if isinstance(backend, PrefixCaching) else nullcontext():
         return _play(_Setting.of(backend.tokenizer, environment), attempts, speak, policy_version, without=("expert",))
 
 
@@ -108,26 +110,25 @@ def _play(
     environment = setting.environment
     most_open = environment.max_open or len(attempts)
     playing: list[Playing] = []  # all that were opened, in the order of the attempts
-    live: list[Playing] = []
-    with _crew(environment.task.workers) as for_each:
-        try:
-            while True:
-                while len(live) < most_open and len(playing) < len(attempts):
-                    next_ones = attempts[len(playing) : len(playing) + most_open - len(live)]
-                    opened = [_begin(environment, attempt) for attempt in next_ones]
-                    if not playing:
-                        require_members("the task's episode", opened[0].episode, Episode, later=without)
-                    playing += opened
-                    for_each(lambda play: _open(setting, play), opened)
-                    live = _without_finished(for_each, [*live, *opened])
-                tell("episodes", len(playing) - len(live), len(attempts))
-                if not live:
-                    break
-                pairs = zip(live, speak(live), strict=True)
-                for_each(lambda pair: _take_turn(setting, *pair), list(pairs))
-                live = _without_finished(for_each, live)
-        finally:
-            for_each(_close, [play for play in playing if not play.closed])
+    waiting: list[Playing] = []  # for their next turn
+    over = 0
+    with _crew(environment.task.workers, playing) as crew:
+        while over < len(attempts):
+            for attempt in attempts[len(playing) : over + most_open]:
+                playing.append(_begin(environment, attempt))
+                if len(playing) == 1:
+                    require_members("the task's episode", playing[0].episode, Episode, later=without)
+                crew.start(partial(_open, setting), playing[-1])
+            answered = crew.answered(environment.together, at_least=0 if waiting else 1)
+            waiting += [play for play in answered if not play.done]
+            over += sum(play.done for play in answered)
+            tell("episodes", over, len(attempts))
+            if not waiting or len(playing) < min(len(attempts), over + most_open):
+                continue
+            waiting.sort(key=lambda play: play.attempt.key)
+            for play, completion in zip(waiting, speak(waiting), strict=True):
+                crew.start(partial(_take_turn, setting, completion), play)
+            waiting = []
     return [_rollout(play, policy_version) for play in playing]
 
 
@@ -142,12 +143,6 @@ def _begin(environment: Environment, attempt: Attempt) -> Playing:
             "what may fail for a single rollout belongs into the episode's method open"
         ) from error
     return Playing(attempt, episode, np.zeros(0, np.int32))
-
-
-def _without_finished(for_each: ForEach, live: Sequence[Playing]) -> list[Playing]:
-    """Close the episodes that are over, and return the others."""
-    for_each(_close, [play for play in live if play.done])
-    return [play for play in live if not play.done]
 
 
 def _open(setting: _Setting, play: Playing) -> None:
@@ -173,7 +168,7 @@ def _behind_problem(problem: Problem, observation: Sequence[Message]) -> list[Me
     return [*before, last, *([{"role": "user", "content": text}] if text else [])]
 
 
-def _take_turn(setting: _Setting, play: Playing, completion: Completion | None) -> None:
+def _take_turn(setting: _Setting, completion: Completion | None, play: Playing) -> None:
     """Put what was said to the environment, and what it answered behind it."""
     if completion is None:
         play.done = True
@@ -270,44 +265,95 @@ def _survived(play: Playing) -> Iterator[None]:
         play.done, play.broken = True, play.broken or reason
 
 
-@contextmanager
-def _crew(workers: int) -> Iterator[ForEach]:
-    """Yield a function that does something to each of many, ``workers`` of them at a time."""
-    pool = ThreadPoolExecutor(workers)
+class _Crew:
+    """Does what takes an environment's time, in threads; a single worker is the thread that asks for the work.
 
-    interrupted = False
+    An episode that is over behind its work is closed there at once.
+    """
 
-    def for_each(work: Callable[[Any], None], items: Sequence[Any]) -> None:
-        nonlocal interrupted
-        until = time.monotonic() + _CLOSE_S if interrupted else math.inf
-        waiting: set[Future[None]] = set()
+    def __init__(self, workers: int):
+        self._pool = ThreadPoolExecutor(workers) if workers > 1 else None
+        self._at_work: dict[Future[None], Playing] = {}
+        self._answered: list[Playing] = []
+        self._until = math.inf
+
+    def start(self, work: Callable[[Playing], None], play: Playing) -> None:
+        """Begin to do something to an episode."""
+        if self._pool:
+            self._at_work[self._pool.submit(_do, work, play)] = play
+            return
+        with at_once():  # an environment may hang
+            _do(work, play)
+        self._answered.append(play)
+
+    def answered(self, everything: bool, at_least: int = 0) -> list[Playing]:
+        """Return the episodes whose work is done since the last call.
+
+        Args:
+            everything: Wait for all work that was begun.
+            at_least: Wait for so many, where not everything is waited for.
+
+        Raises:
+            TimeoutError: Time ran out after an interrupt.
+        """
+        with at_once():
+            while self._at_work:
+                enough = not everything and len(self._answered) >= at_least
+                # A signal that comes just before a wait without end would be answered only behind it.
+                left = 0.0 if enough else min(_ANSWER_S, max(0.0, self._until - time.monotonic()))
+                ended, _ = wait(self._at_work, left, FIRST_COMPLETED)
+                for future in ended:
+                    self._answered.append(self._at_work.pop(future))
+                    future.result()  # what a worker raised is raised here
+                if enough:
+                    break
+                if not ended and time.monotonic() >= self._until:
+                    raise TimeoutError
+        answered, self._answered = self._answered, []
+        return answered
+
+    def interrupt(self) -> None:
+        """From now on wait for a few seconds only."""
+        self._until = time.monotonic() + _CLOSE_S
+
+    def close(self, playing: Sequence[Playing]) -> None:
+        """Drop work that was not begun, wait for what was, and close the episodes that are open."""
+        whole = False
         try:
-            with at_once():  # an environment may hang
-                if workers == 1:
-                    for item in items:
-                        work(item)
-                    return
-                waiting = {pool.submit(work, item) for item in items}
-                while waiting:
-                    # A signal that comes just before a wait without end would be answered only behind it.
-                    ended, waiting = wait(waiting, min(_ANSWER_S, max(0.0, until - time.monotonic())))
-                    for future in ended:
-                        future.result()  # what a worker raised is raised here
-                    if waiting and time.monotonic() >= until:
-                        raise TimeoutError
-        except KeyboardInterrupt:
-            interrupted = True
-            raise
+            begun = {future for future in self._at_work if not future.cancel()}
+            if self._until == math.inf:  # otherwise a worker may hang
+                with at_once():
+                    wait(begun)
+            self._at_work.clear()
+            still_open = [play for play in playing if not play.closed]
+            for play in still_open:
+                self.start(_close, play)
+            self.answered(everything=True)
+            whole = self._until == math.inf
         except TimeoutError:  # what hangs is not closed
-            log.warning("%d environments were not closed within %g s", len(items), _CLOSE_S)
+            log.warning("%d environments were not closed within %g s", len(still_open), _CLOSE_S)
         finally:
-            for future in waiting:
-                future.cancel()
+            if self._pool:
+                self._pool.shutdown(wait=whole, cancel_futures=True)
 
+
+def _do(work: Callable[[Playing], None], play: Playing) -> None:
+    work(play)
+    if play.done and not play.closed:
+        _close(play)
+
+
+@contextmanager
+def _crew(workers: int, playing: Sequence[Playing]) -> Iterator[_Crew]:
+    """Yield a crew, and leave none of the episodes that are being played open."""
+    crew = _Crew(workers)
     try:
-        yield for_each
+        yield crew
+    except KeyboardInterrupt:
+        crew.interrupt()
+        raise
     finally:
-        pool.shutdown(wait=not interrupted, cancel_futures=True)
+        crew.close(playing)
 
 
 def _rollout(play: Playing, policy_version: int) -> Rollout:

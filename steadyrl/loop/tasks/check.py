@@ -18,6 +18,7 @@ import numpy as np
 
 from steadyrl.core import plugins
 from steadyrl.core.config import Config
+from steadyrl.core.counting.count import begin
 from steadyrl.core.protocols import Attackable, Exact, Interactive, Task, ToolUsing
 from steadyrl.core.sections import RewardSettings
 from steadyrl.core.types import Finding, Problem, Rollout
@@ -48,6 +49,7 @@ def check_task(config: Config) -> list[Finding]:
     some = [*_spread(train), *_spread(heldout)]
     if not some:
         return [_splits(config, task, train, heldout)]
+    begin(f"scoring known answers to {len(some)} problems")
     if isinstance(task, Exact):
         answers = _exact(task, task.wrong, terms, [*train, *heldout])
     else:
@@ -81,6 +83,7 @@ def terms_to_check(config: Config, task: Task) -> list[Term]:
 
 
 def _build(config: Config) -> tuple[Task, list[Term]]:
+    begin(f"reading the data of the task '{config.task.name}'")
     task = plugins.open_task(config.task.name, config.task.args, config.run.seed)
     return task, terms_to_check(config, task)
 

@@ -266,7 +266,8 @@ def _message(message: Any, where: str) -> Message:
     text = "".join(checked_text(part.get("text"), content_place) for part in parts) if parts else content
     read: dict[str, Any] = {"role": message["role"], "content": checked_text(text, content_place)}
     read |= {"tool_calls": calls} if calls else {}
-    return read | {key: message[key] for key in ("tool_call_id", "name") if isinstance(message.get(key), str)}
+    of_results = ("tool_call_id", "name") if message["role"] == "tool" else ()
+    return read | {key: message[key] for key in of_results if isinstance(message.get(key), str)}
 
 
 def _call(call: Any, where: str) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from steadyrl.core.errors import RunError
 from steadyrl.core.metrics import describe
 from steadyrl.core.stats import MIN_WINDOW, rolling_median, window
 from steadyrl.show.review.epochs import series
@@ -210,6 +211,30 @@ def draw(metrics: Metrics, weights: Iterable[str], metric: str | None) -> dict[s
             return {name: (as_svg(figure), as_png(figure)) for name, figure in figures.items() if figure is not None}
 
 
+class Picture(Figure):
+    """A figure that a notebook shows, whether or not pyplot was imported there."""
+
+    def _repr_png_(self) -> bytes:
+        buffer = io.BytesIO()
+        canvas: Any = FigureCanvasAgg(self)
+        canvas.print_png(buffer)
+        return buffer.getvalue()
+
+
+def picture(metrics: Metrics, weights: Iterable[str], metric: str | None) -> Picture:
+    """Return the training curves (see ``draw``) as a figure of matplotlib.
+
+    Raises:
+        RunError: There is no step yet.
+    """
+    if not metrics:
+        raise RunError("there is no step to draw yet; wait for the first one")
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        with matplotlib.rc_context(STYLE):
+            return _train(metrics, weights, metric)
+
+
 def absences(metrics: Metrics) -> list[str]:
     """Return a sentence for the panels that have no data, and one for each picture that is left out."""
     left_out = {
@@ -256,11 +281,11 @@ def as_png(figure: Figure) -> bytes:
     return buffer.getvalue()
 
 
-def _train(metrics: Metrics, weights: Iterable[str], metric: str | None) -> Figure:
+def _train(metrics: Metrics, weights: Iterable[str], metric: str | None) -> Picture:
     panels = measured(TRAIN_PANELS, metrics)
     rewards = _reward_panels(metrics, weights, metric)
     top, rows = len(rewards), -(-len(panels) // 2)
-    figure = Figure(figsize=(WIDTH_INCHES, ROW_INCHES * (top + rows)))
+    figure = Picture(figsize=(WIDTH_INCHES, ROW_INCHES * (top + rows)))
     grid = figure.add_gridspec(top + rows, 2)
     for place, panel in enumerate(rewards):
         axes = figure.add_subplot(grid[place, :])

@@ -215,12 +215,18 @@ def _form_notes(evidence: Evidence, summary: Mapping[str, Any]) -> Iterator[str]
 
 
 def _changes(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the rows of the comparison: the metric twice, then every part."""
-    metric = summary["metric"] or "metric"
-    rows = [{"name": metric, "decoding": decoding, **summary[decoding]} for decoding in DECODINGS]
-    deploy = summary["decoding"]
-    parts = [{"name": part, "decoding": deploy, **comparison} for part, comparison in summary["parts"].items()]
-    return rows + [row for row in parts if row["name"] != metric]
+    """Return the rows of the comparison: the metric twice, then every part; then the same of every further set."""
+    metric, deploy = summary["metric"] or "metric", summary["decoding"]
+    average = f"sampled, avg@{summary['samples']}" if summary["samples"] > 1 else "sampled"
+    called = {"sampled": average, "greedy": "greedy"}
+    rows = []
+    for prefix, figures in (("", summary), *((f"{name}: ", figures) for name, figures in summary["sets"].items())):
+        rows += [{"name": f"{prefix}{metric}", "decoding": called[d], **figures[d]} for d in DECODINGS]
+        for part, comparison in figures["parts"].items():
+            decoding = "sampled" if part.startswith("pass@") else called[deploy]
+            if part != metric:
+                rows.append({"name": f"{prefix}{part}", "decoding": decoding, **comparison})
+    return rows
 
 
 def _ranking(evidence: Evidence, summary: Mapping[str, Any]) -> dict[str, Any]:

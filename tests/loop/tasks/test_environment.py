@@ -21,7 +21,7 @@ SAMPLING = Sampling(max_new_tokens=12)
 
 
 def task_of(environment="", **args):
-    args |= {"environment": f"tests.environments:{environment}"} if environment else {}
+    args |= {"environment": f"tests.agents:{environment}"} if environment else {}
     settings = config.resolve({"task": {"name": "environment", "args": args}, "rewards": {"length": 1.0}})
     return plugins.open_task("environment", settings.task.args, 0)
 
@@ -109,7 +109,7 @@ def test_a_tool_that_is_a_schema_is_answered_by_the_environment():
 
 
 def test_with_tools_alone_an_episode_is_over_at_the_first_turn_without_a_call():
-    task = task_of(tools=["tests.environments:look"])
+    task = task_of(tools=["tests.agents:look"])
     episode = task.episode(Problem("p", "a word?"), 0)
     assert episode.open() == [{"role": "user", "content": "a word?"}]
     assert not episode.step(calls(("look", {"word": "red"}))).done
@@ -146,14 +146,14 @@ def test_an_environment_that_breaks_costs_its_own_rollout(environment, why):
     ("args", "why"),
     [
         ({}, "has neither an environment nor tools"),
-        ({"environment": "tests.environments:WithoutReset"}, "has no method reset(problem)"),
-        ({"environment": "tests.environments:ResetOfNothing"}, "its method reset cannot be called with problem alone"),
-        ({"environment": "tests.environments:NeedsASetting"}, "cannot be made with task.args.environment_args = {}"),
-        ({"environment": "tests.environments:ADD"}, "expected a class with the methods"),
-        ({"environment": "tests.environments:Absent"}, "has no 'Absent'"),
+        ({"environment": "tests.agents:WithoutReset"}, "has no method reset(problem)"),
+        ({"environment": "tests.agents:ResetOfNothing"}, "its method reset cannot be called with problem alone"),
+        ({"environment": "tests.agents:NeedsASetting"}, "cannot be made with task.args.environment_args = {}"),
+        ({"environment": "tests.agents:ADD"}, "expected a class with the methods"),
+        ({"environment": "tests.agents:Absent"}, "has no 'Absent'"),
         ({"environment": "Guess"}, "no environment is called 'Guess'"),
-        ({"tools": ["tests.environments:look", "tests.environments:look"]}, "2 tools called 'look'"),
-        ({"tools": ["tests.environments:Guess"]}, "a tool is <class 'tests.environments.Guess'>; expected a function"),
+        ({"tools": ["tests.agents:look", "tests.agents:look"]}, "2 tools called 'look'"),
+        ({"tools": ["tests.agents:Guess"]}, "a tool is <class 'tests.agents.Guess'>; expected a function"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_played_is_refused_before_anything_runs(args, why):
@@ -168,16 +168,16 @@ def test_the_code_of_environment_and_tools_is_the_user_s_own():
         {
             "task": {
                 "name": "environment",
-                "args": {"environment": "tests.environments:Guess", "tools": ["tests.talk_task:TalkTask"]},
+                "args": {"environment": "tests.agents:Guess", "tools": ["tests.talk_task:TalkTask"]},
             },
             "rewards": {"length": 1.0},
         }
     )
-    assert sorted(plugins.own_code(settings.task.args.import_paths())) == ["tests.environments", "tests.talk_task"]
+    assert sorted(plugins.own_code(settings.task.args.import_paths())) == ["tests.agents", "tests.talk_task"]
 
 
 def checked(environment="", rewards=None, **args):
-    args |= {"environment": f"tests.environments:{environment}"} if environment else {}
+    args |= {"environment": f"tests.agents:{environment}"} if environment else {}
     settings = {
         "task": {"name": "environment", "args": {"train_count": 6, "heldout_count": 6, **args}},
         "rewards": rewards or {"episode_return": 1.0},
@@ -199,12 +199,12 @@ def test_check_plays_a_sound_environment_and_shows_three_episodes():
 
 
 def test_check_counts_the_calls_that_fail():
-    checks = checked(tools=["tests.environments:look", "tests.environments:broken"], rewards={"length": 1.0})
+    checks = checked(tools=["tests.agents:look", "tests.agents:broken"], rewards={"length": 1.0})
     assert checks["scripted policy"].message.endswith(
         "24 calls: 12 ok, 12 raised; the first: broken: error: OSError: no such library"
     )
     assert checks["scripted policy"].state == "ok"  # it may raise, but not always
-    checks = checked(tools=["tests.environments:broken"], rewards={"length": 1.0})
+    checks = checked(tools=["tests.agents:broken"], rewards={"length": 1.0})
     assert checks["scripted policy"].state == "found"
 
 
@@ -224,7 +224,7 @@ def test_a_policy_learns_to_call_a_tool(tmp_path):
         {
             "run": {"steps": 25, "folder": str(tmp_path), "checkpoint_every": 25},
             "backend": {"name": "toy"},
-            "task": {"name": "environment", "args": {"environment": "tests.environments:Caller", "workers": 1}},
+            "task": {"name": "environment", "args": {"environment": "tests.agents:Caller", "workers": 1}},
             "rewards": {"episode_return": 1.0},
             "sampling": {"max_new_tokens": 3},
             "rollout": {"prompts_per_step": 32, "samples_per_prompt": 8},
