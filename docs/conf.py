@@ -4,11 +4,24 @@ The source folder is the root of the repository, so that every relative link mea
 repository: a linked page becomes a page, and any other linked file is offered for download.
 """
 
+import sys
+from pathlib import Path
+
 from sphinx.application import Sphinx
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
 
 project = "steadyrl"
 author = copyright = "the authors of steadyrl"
-extensions = ["myst_parser"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+# Of the docstrings: no PyTorch is needed, and types of other packages are no links.
+autodoc_mock_imports = ["torch", "transformers"]
+autodoc_preserve_defaults = True
+autodoc_typehints_format = "short"
+python_use_unqualified_type_names = True
+maximum_signature_line_length = 90
+napoleon_use_ivar = True
+nitpick_ignore_regex = [("py:.*", ".*")]
 root_doc = "README"
 include_patterns = ["*.md", "docs/**.md", "bench/**.md", "examples/**.md"]
 exclude_patterns = [".*", "**/.*", "build", "dist", "runs"]
@@ -19,48 +32,45 @@ html_theme = "furo"
 html_title = "steadyrl"
 html_additional_pages = {"index": "to_readme.html"}
 html_copy_source = False
+html_static_path = ["_static"]
+html_css_files = ["steadyrl.css"]
 
 # The pages below a page, by section. A page that is named nowhere is a warning; a star names a whole folder.
 NAVIGATION = {
     root_doc: {
-        "Start": ["docs/start", "docs/batch", "docs/base-model"],
-        "Training": [
+        "Start": ["docs/start", "docs/base-model", "docs/models"],
+        "Coming from": ["docs/from-trl", "docs/from-verl", "docs/from-unsloth", "docs/doctor-only"],
+        "Train": [
             "docs/algorithms/ppo",
             "docs/algorithms/*",
+            "docs/rewards/*",
+            "docs/tasks/*",
+            "examples/**",
             "docs/curriculum",
-            "docs/models",
-            "docs/from-trl",
-            "docs/performance",
-            "docs/vllm",
-            "docs/gpu",
-            "docs/scaling",
-            "docs/off-policy",
-            "docs/backends/*",
+            "docs/preflight",
+            "docs/tune",
+            "docs/autopilot",
             "docs/export",
         ],
-        "Tasks & rewards": ["docs/environments", "docs/tasks/*", "examples/**", "docs/rewards/*", "docs/sandbox"],
-        "Staying steady": [
-            "docs/preflight",
-            "docs/doctor/README",
-            "docs/autopilot",
+        "Diagnose": ["docs/doctor/README", "docs/web", "docs/trackers"],
+        "Judge and compare": [
             "docs/evaluation",
             "docs/compare",
             "docs/studies",
             "docs/studies/*/report",
-            "docs/tune",
             "docs/forecast",
         ],
-        "Watching": ["docs/web", "docs/trackers"],
-        "Reference": ["docs/config", "docs/metrics", "docs/security"],
-        "Project": [
-            "docs/architecture",
-            "docs/dependencies",
-            "docs/log",
-            "docs/log/*",
-            "CONTRIBUTING",
-            "CHANGELOG",
-            "bench/results/*",
+        "Scale": [
+            "docs/gpu",
+            "docs/scaling",
+            "docs/vllm",
+            "docs/off-policy",
+            "docs/performance",
+            "docs/backends/*",
         ],
+        "Extend": ["docs/environments", "docs/batch", "docs/sandbox", "docs/architecture", "CONTRIBUTING"],
+        "Reference": ["docs/commands", "docs/api", "docs/config", "docs/metrics", "docs/security"],
+        "Project": ["docs/dependencies", "CHANGELOG", "docs/log", "docs/log/*", "bench/results/*"],
     },
     "docs/doctor/README": {"": ["statistics", "quantities", "names", "*"]},
 }

@@ -1,4 +1,4 @@
-"""Write docs/config.md, docs/metrics.md and docs/doctor/* from the code: `make docs`. A test holds them equal."""
+"""Write docs/commands.md, docs/config.md, docs/metrics.md and docs/doctor/* from the code: `make docs`. A test holds them equal."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import typer
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
+from typer.cli import get_docs_for_click
 
+from steadyrl.cli.main import COMMANDS, app
 from steadyrl.core import plugins
 from steadyrl.core.config import Config
 from steadyrl.core.metrics import CATALOGUE
@@ -24,6 +27,7 @@ WRITTEN = ("README.md", "quantities.md", "statistics.md")  # of docs/doctor, by 
 
 def main() -> None:
     """Write all generated pages; one of the doctor whose check is gone goes too."""
+    (DOCS / "commands.md").write_text(commands_page(), encoding="utf-8")
     (DOCS / "config.md").write_text(config_page(), encoding="utf-8")
     (DOCS / "metrics.md").write_text(metrics_page(), encoding="utf-8")
     doctor = DOCS / "doctor"
@@ -31,6 +35,23 @@ def main() -> None:
         page.unlink()
     for name, text in doctor_pages().items():
         (doctor / name).write_text(text, encoding="utf-8")
+
+
+def commands_page() -> str:
+    """Return the page of all commands: what ``--help`` says of each."""
+    group = typer.main.get_command(app)
+    parts = [
+        "# Commands\n",
+        "Generated from the code by `make docs`. `steadyrl COMMAND --help` shows the same text in a terminal. Settings of a",
+        "run are changed by `section.key=value` behind the config; [Settings](config.md) lists them.\n",
+    ]
+    for heading in dict.fromkeys(entry.panel for entry in COMMANDS.values()):
+        parts += [f"## {heading}\n"]
+        for name in (name for name, entry in COMMANDS.items() if entry.panel == heading):
+            context = typer.Context(group, info_name="steadyrl", **group.context_settings)
+            command = group.get_command(context, name)
+            parts.append(get_docs_for_click(obj=command, ctx=context, indent=2, call_prefix="steadyrl").rstrip() + "\n")
+    return "\n".join(parts).rstrip() + "\n"
 
 
 def config_page() -> str:

@@ -27,11 +27,11 @@ Decoding = Literal["sampled", "greedy"]  # of held-out answers: as in training, 
 DECODINGS: tuple[Decoding, ...] = get_args(Decoding)
 # Of reasoning, calls and answers: <think>, [/THINK], \u25c1think\u25b7.
 TAG = re.compile(r"(<[^<>\s]+>|\[/?[A-Z_]+\]|\u25c1[^\u25c1\u25b7\s]+\u25b7)")
-# Of a conversation, in the form of OpenAI's chat API: "role" (system, user, assistant, tool, ...) and "content", which
-# is a text. An assistant's message may have "tool_calls" ({"id", "type": "function", "function": {"name", "arguments"}}
-# with a dict of arguments), "reasoning_content", and "invalid_tool_calls" ({"text", "error"}) for calls that could not
-# be read. A tool's message has the "tool_call_id" and the "name" of the call that it answers.
 Message = Mapping[str, Any]
+"""A message of a conversation, in the form of OpenAI's chat API: "role" (system, user, assistant, tool, ...) and a text
+as "content". An assistant's message may have "tool_calls" ({"id", "type": "function", "function": {"name",
+"arguments"}} with a dict of arguments), "reasoning_content", and "invalid_tool_calls" ({"text", "error"}) for calls
+that could not be read. A tool's message has the "tool_call_id" and the "name" of the call that it answers."""
 
 
 # Rewards, judges, environments and curricula may be user code, and all meet the same problems and rollouts. What one of
