@@ -278,7 +278,7 @@ def page(lines: Sequence[Mapping[str, Any]]) -> str:
     """Return the table of the cells that were made."""
     processors = " or ".join(sorted({line["processor"] for line in lines}))
     out = [
-        "# The autopilot where it was not chosen",
+        "# The autopilot on other tasks and models",
         "",
         f"`python bench/any_rate_elsewhere.py`, one core of an {processors} per "
         "run. Held-out reward of sampled answers after the steps, by starting rate with the autopilot, and the best of "

@@ -57,7 +57,7 @@ def markdown(result: Record) -> str:
         for name, found in ((f"{n} {v['version']}:", v) for n, v in result["systems"].items())
     )
     lines = [
-        "# Side by side",
+        f"# Step times beside TRL: {', '.join(dict.fromkeys(name for name, _ in pairs))} in {PRECISION}",
         "",
         f"{result['date']}, {gpu}{machine['processor']}, {machine['cores']} cores, torch threads: {result['threads']}, "
         f"{machine['system']}, Python {machine['python']}; steadyrl at {result['steadyrl_commit']}. "

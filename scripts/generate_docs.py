@@ -1,4 +1,4 @@
-"""Write docs/commands.md, docs/config.md, docs/metrics.md and docs/doctor/* from the code: `make docs`. A test holds them equal."""
+"""Write the pages of commands, settings, metrics and checks from the code: `make docs`. Tests hold them equal."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def commands_page() -> str:
     group = typer.main.get_command(app)
     parts = [
         "# Commands\n",
-        "Generated from the code by `make docs`. `steadyrl COMMAND --help` shows the same text in a terminal. Settings of a",
-        "run are changed by `section.key=value` behind the config; [Settings](config.md) lists them.\n",
+        "Generated from the code by `make docs`. `steadyrl COMMAND --help` shows the same text in a terminal. Overrides",
+        "such as `run.steps=50` stand behind the config; [Settings](config.md) lists all names.\n",
     ]
     for heading in dict.fromkeys(entry.panel for entry in COMMANDS.values()):
         parts += [f"## {heading}\n"]

@@ -57,7 +57,11 @@ def test_named_examples_and_scripts_exist():
 
 
 def test_named_commands_exist():
-    names = matches(r"^ {4}steadyrl (\w+)")
+    names = [
+        (page, name)
+        for page, block in matches(r"^```(?:bash|console)\n([\s\S]*?)^```|((?:^ {4}.*\n)+)")
+        for name in re.findall(r"^(?: {4}|\$ )?steadyrl (\w+)", "".join(block), re.MULTILINE)
+    ]
     assert len(names) > 30 and [(page, name) for page, name in names if name not in COMMANDS] == []
 
 

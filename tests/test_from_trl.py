@@ -1,4 +1,4 @@
-"""The code of docs/from-trl.md runs: TRL's own GRPO example with four new lines, and a parquet file of verl."""
+"""The code of the pages for users of other trainers runs, and every setting that they name exists."""
 
 import importlib
 import json
@@ -15,7 +15,9 @@ from steadyrl.core.rundir import read_lines
 from steadyrl.python.train import train
 from tests import needs
 
-PAGE = (Path(__file__).parent.parent / "docs" / "from-trl.md").read_text()
+DOCS = Path(__file__).parent.parent / "docs"
+PAGE = (DOCS / "from-trl.md").read_text()
+FROM_VERL = (DOCS / "from-verl.md").read_text()
 OF_TRAIN = {
     "max_new_tokens": 8,
     "prompts_per_step": 2,
@@ -62,8 +64,8 @@ GSM8K = [
 ]
 
 
-def block(language, number=0):
-    return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)[number]
+def block(language, number=0, page=PAGE):
+    return re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)[number]
 
 
 @pytest.fixture
@@ -137,8 +139,8 @@ def test_a_parquet_file_of_verl_trains_with_its_reward_function(folder, tiny_mod
     (folder / "gsm8k").mkdir()
     for split in ("train", "test"):
         parquet.write_table(arrow.Table.from_pylist(GSM8K), folder / "gsm8k" / f"{split}.parquet")
-    (folder / "gsm8k.py").write_text(block("python", 1))
-    settings = tomllib.loads(block("toml"))
+    (folder / "gsm8k.py").write_text(block("python", page=FROM_VERL))
+    settings = tomllib.loads(block("toml", page=FROM_VERL))
     settings["model"]["path"] = str(tiny_models["llama"])
     small = ["sampling.max_new_tokens=8", "rollout.prompts_per_step=2", "evaluate.problems=2"]
     run = steadyrl.run(settings, [*SMALL, *small])
@@ -150,7 +152,6 @@ def test_a_parquet_file_of_verl_trains_with_its_reward_function(folder, tiny_mod
 
 
 def test_the_example_of_prompts_is_a_config_with_settings_that_exist():
-    """The indented block of examples as settings."""
-    text = PAGE.partition("not a template written by hand:\n\n")[2].partition("\n\nA system message")[0]
-    found = config.resolve(tomllib.loads(text.replace("\n    ", "\n").strip()) | {"rewards": {"length": 1.0}})
+    """The block with examples as settings."""
+    found = config.resolve(tomllib.loads(block("toml", 2)) | {"rewards": {"length": 1.0}})
     assert [message.role for message in found.model.messages_before] == ["system", "user", "assistant"]
