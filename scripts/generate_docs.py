@@ -42,8 +42,8 @@ def commands_page() -> str:
     group = typer.main.get_command(app)
     parts = [
         "# Commands\n",
-        "Generated from the code by `make docs`. `steadyrl COMMAND --help` shows the same text in a terminal. Overrides",
-        "such as `run.steps=50` stand behind the config; [Settings](config.md) lists all names.\n",
+        "Generated from the code by `make docs`. `steadyrl COMMAND --help` shows the same text in a terminal.",
+        "Overrides such as `run.steps=50` stand behind the config; [Settings](config.md) lists all names.\n",
     ]
     for heading in dict.fromkeys(entry.panel for entry in COMMANDS.values()):
         parts += [f"## {heading}\n"]
