@@ -88,12 +88,11 @@ def metrics_page() -> str:
     """Return the page of all metrics."""
     lines = [
         "# Metrics\n",
-        "Generated from the catalogue in `steadyrl/core/metrics.py` by `make docs`. Every line of `metrics.jsonl`",
-        "holds the step, the attempt (0 at first, one more for every resume), the time, and these metrics. A metric",
-        "that a run could not measure is missing or null, never 0. A metric with the unit `share` is the share (0 to",
-        "1) of what its meaning describes. Numbers per token are means over the policy's tokens; only `loss/` is",
-        "averaged as the loss itself is (GRPO's `mean`), so that its parts, times their coefficients, add up to",
-        "`loss/total`.\n",
+        "Generated from the catalogue in `steadyrl/core/metrics.py` by `make docs`. Each line of `metrics.jsonl` holds",
+        "the step, the attempt (0 at first, plus 1 for every resume), the time, and these metrics. A missing or null",
+        "metric could not be measured; 0 is always a measured value. The unit `share` means a share from 0 to 1.",
+        "Numbers per token are means over the policy's tokens. Metrics under `loss/` are averaged as the loss is",
+        "(GRPO's `mean`), so the parts, times their coefficients, add up to `loss/total`.\n",
         "| metric | unit | better | meaning |",
         "|---|---|---|---|",
     ]
@@ -110,21 +109,21 @@ def doctor_pages() -> dict[str, str]:
 def check_page(check: Check) -> str:
     """Return the page of a check, made from its record."""
     looks = " and ".join(" or ".join(f"`{name}`" for name in need.split("|")) for need in check.needs)
-    steps = f" It needs {check.min_steps} steps at least." if check.min_steps > 1 else ""
-    needs = f"It needs {looks}, [as your trainer calls them](names.md).{steps}"
+    steps = f" The check needs at least {check.min_steps} steps." if check.min_steps > 1 else ""
+    needs = f"The check needs {looks} ([names by trainer](names.md)).{steps}"
     parts = [
         f"# {check.name}",
         f"**{check.title}**",
         f"In a healthy run: {check.healthy[0].lower()}{check.healthy[1:]}",
-        "## What is seen",
+        "## Symptoms",
         check.symptom,
-        needs if looks else "It looks at whatever the log holds, and says what it lacks.",
-        "## What is behind it, and what to do",
-        "The doctor prints the name of the cause in brackets. Here what tells it from the others follows each name.",
+        needs if looks else "The check reads all metrics of the log, and names missing metrics.",
+        "## Causes and remedies",
+        "The doctor prints the name of the cause in brackets. Each name is followed by the sign of the cause.",
         "\n".join(_causes(check)),
-        "## Where the rule comes from",
+        "## Source of the rule",
         f"{check.source[0].upper() if check.source.split()[0].islower() else check.source[0]}{check.source[1:]}.",
-        f"{GENERATED} [All checks, and how to read these pages](README.md).",
+        f"{GENERATED} [All checks](README.md#checks).",
     ]
     return "\n\n".join(part.strip() for part in parts).replace("<", "&lt;") + "\n"
 
@@ -139,19 +138,19 @@ def _causes(check: Check) -> Iterator[str]:
 
 def _known_from(cause: Cause) -> str:
     """Return how it is known that the cause shows so, and what brings it about."""
-    reasoned = "Known from its source or from arithmetic only: it led in no run that was examined."
+    reasoned = "Reasoned from a source or from arithmetic; not seen as the leading cause of a run."
     known = f"Seen in: {cause.measured}." if cause.measured else reasoned
     before = ", ".join(f"[{name}]({name}.md)" for name in cause.follows)
-    return known + (f" It often comes from another fault, so look first at {before}." if before else "")
+    return known + (f" Often caused by another fault: look first at {before}." if before else "")
 
 
 def names_page() -> str:
     """Return the tables of all trainers' names."""
     lines = [
         "# What trainers call their metrics\n",
-        f"{GENERATED} A `*` stands for any text. Unit and estimator decide what a number means: one nat per token is",
-        "twenty nats per completion of twenty tokens, and of the estimators of a KL only k1 can be negative.",
-        "[What each quantity is](quantities.md).\n",
+        f"{GENERATED} A `*` stands for any text. Unit and estimator decide the meaning of a number: a nat per token is",
+        "twenty nats per completion of twenty tokens, and only the estimator k1 of a KL can be negative.",
+        "[Quantities and settings](quantities.md) defines each quantity.\n",
         *(f"- [{table.trainer}](#{table.trainer})" for table in (*TABLES, COMMON)),
         "",
     ]
