@@ -47,6 +47,7 @@ NAVIGATION = {
             "docs/preflight",
             "docs/tune",
             "docs/autopilot",
+            "docs/early-stopping",
             "docs/curriculum",
             "docs/export",
             "docs/tasks/*",
