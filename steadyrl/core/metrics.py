@@ -220,13 +220,10 @@ CATALOGUE: tuple[Metric, ...] = (
         "",
         "",
         "Cosine of an update's gradient with the mean of the gradients before it (Adam's first moment), mean over the "
-        "step's updates. Noise keeps it near 0. Below 0, updates undo the ones before. Not with TRPO or "
+        "step's updates. Noise keeps it near 0. Below 0, updates undo the ones before. Not with "
         "Adam in 8 bits.",
     ),
     Metric("grad_clipped", "share", "", "Updates whose gradient was clipped."),
-    Metric(
-        "trust_region/scale", "share", "", "Share of TRPO's full step that the line search took. 0 if no step helped."
-    ),
     Metric("learning_rate", "", "", "Adam's learning rate in this step."),
     Metric(
         "epochs", "", "", "Passes over the batch, fewer than update.epochs if update.kl_old_limit stopped the step."

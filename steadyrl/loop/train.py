@@ -21,7 +21,7 @@ from steadyrl.core.config import Config, dump, in_steps
 from steadyrl.core.counting.count import tell
 from steadyrl.core.counting.interrupts import deferred
 from steadyrl.core.errors import ConfigError, DataError, DivergedError, require_posix, users_errors
-from steadyrl.core.protocols import Algorithm, Backend, Detached, Differentiable, Editable, PrefixCaching, Task
+from steadyrl.core.protocols import Algorithm, Backend, Detached, Editable, PrefixCaching, Task, Update
 from steadyrl.core.rundir import RunDir, append_line, write_lines, write_text
 from steadyrl.core.sections import UpdateSection
 from steadyrl.core.stats import holds_target, steps_to_hold
@@ -82,6 +82,11 @@ class Session:
         """Where the task's problems answer back; None where they do not."""
         return environment_of(self.task, self.sampling, self.config.rollout, context_of(self.backend))
 
+    def update_at(self, rate: float) -> Update:
+        """Return what an update at a learning rate asks of the backend."""
+        algorithm, limit = self.algorithm, self.config.update.max_grad_norm
+        return Update(algorithm.loss, self.sampling, algorithm.needs, rate, limit)
+
 
 @dataclass(frozen=True)
 class Watch:
@@ -136,7 +141,7 @@ def open_session(config: Config) -> Session:
         )
     require_choice(curriculum, config, task, problems)
     backend = plugins.make("backend", config.backend.name, config, algorithm)
-    offers = (Differentiable, Detached, PrefixCaching)
+    offers = (Detached, PrefixCaching)
     plugins.require_members(f"the backend '{config.backend.name}'", backend, Backend, offers)
     evaluation.require_heldout(config, heldout)
     sampling = Sampling(**config.sampling.model_dump())
@@ -410,14 +415,13 @@ def update(
         DivergedError: A gradient is not finite.
     """
     settings = session.config.update
-    algorithm = session.algorithm
     batch, records = only_trained(batch), list[dict[str, float]]()
     for epoch in range(settings.epochs):
         parts = np.array_split(generator.permutation(len(batch.lengths)), settings.minibatches)
         parts = [np.sort(rows) for rows in parts if batch.completion_mask[rows].any()]  # some are empty if few scored
         for number, rows in enumerate(parts, start=1):
             part = take_rows(batch, rows)
-            stats = algorithm.update(session.backend, part, algorithm, session.sampling, rate, settings.max_grad_norm)
+            stats = session.algorithm.update(session.backend, part, session.update_at(rate))
             means_now = {name: total / count for name, (total, count) in stats.items()}
             if not math.isfinite(means_now["grad_norm"]):
                 raise DivergedError(

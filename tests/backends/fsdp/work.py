@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from steadyrl.backends.fsdp import ranks
 from steadyrl.core import config
+from steadyrl.core.protocols import Update
 from steadyrl.core.rundir import RunDir
 from steadyrl.core.types import Problem, Sampling
 from steadyrl.loop.rollout.collect import collect
@@ -86,7 +87,7 @@ def update(settings, loss=None, after=None):
     groups = [replace(g, rollouts=tuple(replace(r, reward=float(i)) for i, r in enumerate(g.rollouts))) for g in groups]
     batch = make_batch(groups, backend.tokenizer.pad_id)
     batch = algorithm.prepare(replace(batch, old=backend.score(batch, sampling, algorithm.needs)), algorithm.state)
-    backend.step(batch, loss or algorithm.loss, sampling, algorithm.needs, 1e-2, 1.0)
+    backend.step(batch, Update(loss or algorithm.loss, sampling, algorithm.needs, 1e-2, 1.0))
     if after is not None:
         after(backend)
         fresh = replace(batch, sampling_logprobs=batch.sampling_logprobs - 1.0)  # unlike the policy's: all are scored
