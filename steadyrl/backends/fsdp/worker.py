@@ -48,6 +48,7 @@ class Worker:
                 self._origin = probe.make(model) if first else None
             self._share_out(DeviceMesh.from_group(weights, device.type))
             self.backend.device = device
+            self.backend.reads_once = False  # the update reads by a Reader of its own, and no graph waits for it
             self.backend.begin_training(config.update.weight_decay)
         self._root(lambda: None)  # FSDP takes the first module that is called for the root, and leaves it gathered
         with gathered(self._roots):

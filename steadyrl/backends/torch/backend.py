@@ -105,7 +105,7 @@ class TorchBackend:
         if self.parts.fused is not None:
             for model in (self.model, *([] if self.reference is None else [self.reference.model])):
                 compiled.compile_layers(model)
-        self._one_update = config.update.epochs * config.update.minibatches == 1
+        self.reads_once = config.update.epochs * config.update.minibatches == 1
         self._scored: Scored | None = None
         self._value_rate = algorithm.value_rate
         self.begin_training(config.update.weight_decay)
@@ -205,7 +205,7 @@ class TorchBackend:
         parts = [(rows, take_rows(batch, rows)) for rows in micro_batches(batch, self._micro_batch_tokens)]
         flats = []
         for _, part in parts:
-            with torch.set_grad_enabled(self._one_update and len(parts) == 1):
+            with torch.set_grad_enabled(self.reads_once and len(parts) == 1):
                 hidden = self._read(part)
             if hidden.requires_grad:
                 self._scored = Scored(part, hidden)

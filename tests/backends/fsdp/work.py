@@ -64,6 +64,16 @@ def be_ended(others_live):
         return "interrupted"
 
 
+def graph_of_scoring(settings):
+    """Score rollouts of a run with one update a step; return whether a graph is kept, which no update would use."""
+    session = open_session(config.resolve(settings, ["update.epochs=1", "update.minibatches=1"]))
+    groups = collect(session.backend, [Problem("a", "the")], 2, Sampling(max_new_tokens=4), (0, 0))
+    groups = [replace(g, rollouts=tuple(replace(r, reward=0.0) for r in g.rollouts)) for g in groups]
+    batch = make_batch(groups, session.backend.tokenizer.pad_id)
+    session.backend.score(batch, Sampling(max_new_tokens=4), session.algorithm.needs)
+    return session.backend._worker.backend._scored is not None
+
+
 def lose_a_rank(settings):
     """Make an update in which rank 1 is killed."""
     update(settings, deadly)
