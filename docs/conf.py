@@ -27,6 +27,7 @@ NAVIGATION = {
         "Training": [
             "docs/algorithms/ppo",
             "docs/algorithms/*",
+            "examples/plugins/**",
             "docs/curriculum",
             "docs/models",
             "docs/from-trl",
@@ -38,7 +39,7 @@ NAVIGATION = {
             "docs/backends/*",
             "docs/export",
         ],
-        "Tasks & rewards": ["docs/tasks/*", "examples/**", "docs/rewards/*", "docs/sandbox"],
+        "Tasks & rewards": ["docs/tasks/*", "examples/**search-start/README", "docs/rewards/*", "docs/sandbox"],
         "Staying steady": [
             "docs/preflight",
             "docs/doctor/README",
