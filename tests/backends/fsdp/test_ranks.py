@@ -145,9 +145,8 @@ def test_what_two_ranks_save_has_their_log_probs_in_transformers(settings, tmp_p
 
 
 def test_scoring_keeps_no_graph_for_an_update_that_reads_by_itself(settings):
-    found, codes = on_ranks(1, work.graph_of_scoring, settings)
-    assert codes == [0], found
-    assert found is False
+    graph, codes = on_ranks(1, work.graph_of_scoring, settings)
+    assert (graph, codes) == (False, [0])
 
 
 def test_an_update_without_memory_says_what_to_set(settings):

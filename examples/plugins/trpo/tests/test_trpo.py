@@ -97,8 +97,8 @@ def test_the_curvature_is_the_fisher_matrix_of_the_tokens(prepared):
         scores.append(landscape.gradient(of_one)[0])
     along = sum(scores) / len(scores)  # a direction in which the policy changes
     expected = sum(score * (score @ along) for score in scores) / len(scores)
-    found = landscape.curvature(along)
-    assert float((found - expected).norm() / expected.norm()) < 0.02  # of differences over a hundredth, in float32
+    product = landscape.curvature(along)
+    assert float((product - expected).norm() / expected.norm()) < 0.02  # of differences over a hundredth, in float32
 
 
 @pytest.mark.parametrize("max_kl", [1e-4, 1e-2])
@@ -126,7 +126,7 @@ def test_where_no_step_is_made_the_weights_stay(prepared, broken, monkeypatch):
         assert stats["grad_norm"] == (0.0, 1.0)
     else:
         calls = iter([session.backend.gradients] * 2)
-        monkeypatch.setattr(session.backend, "gradients", lambda *asked: next(calls)(*asked))
+        monkeypatch.setattr(session.backend, "gradients", lambda *arguments: next(calls)(*arguments))
         with pytest.raises(StopIteration):
             step(session, batch)
     assert all(torch.equal(weight, start[name]) for name, weight in weights(session.backend).items())
