@@ -89,7 +89,7 @@ demo-start: models/smollm2-start
 # Python functions, tested in the sandbox, and web pages in several turns, by the base model: a warm start, then rewards.
 demo-code demo-browse: demo-%: $(INSTALLED)
 	$(BIN)/steadyrl train examples/$(WARM_$*)
-	$(BIN)/steadyrl train examples/$(MAIN_$*) model.path=$$(ls -d runs/*-sft-$*-s0/checkpoints/*/policy | tail -n 1) $(if $(STEPS),run.steps=$(STEPS))
+	$(BIN)/steadyrl train examples/$(MAIN_$*) model.path=$$(ls -d runs/*-sft-$*-s0/checkpoints/*/policy | tail -n 1) $(if $(STEPS),run.steps=$(STEPS) run.epochs=0)
 	@$(call ANSWERS,$*)
 
 # The whole recipe of SmolLM2: ten answers at random of the untrained model first, and at the end those after each stage.

@@ -47,6 +47,7 @@ SUMS = [
     "evaluate.problems=100",
 ]
 COLUMNS = {"reward/mean": "reward", "kl_ref_k1_seq": "KL, nats", "entropy": "entropy", "completion/length": "length"}
+JUDGED = (1, 3)  # exit codes of the doctor: sick, and too little to judge
 LINE_EVERY_S = 5.0  # where the output is no terminal
 console = Console(highlight=False)
 
@@ -65,10 +66,11 @@ class Training:
 
     def _read(self) -> None:
         assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.said.append(line.rstrip())
-            if line.startswith("run directory: "):
-                self.folder = Path(line.partition(": ")[2].strip())
+        with self.process.stdout as lines:
+            for line in lines:
+                self.said.append(line.rstrip())
+                if line.startswith("run directory: "):
+                    self.folder = Path(line.partition(": ")[2].strip())
 
     def row(self) -> list[str]:
         """Return the name, the step and the last metrics."""
@@ -111,14 +113,16 @@ def train(experiments: dict[str, list[str]]) -> dict[str, RunDir]:
                         print(f"{time.monotonic() - began:.0f} s  {training.name}: {training.said[-1]}", flush=True)
     finally:
         for training in trainings:
-            training.process.terminate()
+            training.process.terminate()  # those that still run after Ctrl-C or an error
     return {training.name: training.end() for training in trainings}
 
 
 def steadyrl(*arguments: str) -> None:
     """Run a command as a user would, after showing it."""
     console.print(f"\n$ steadyrl {' '.join(arguments)}", style="bold", markup=False)
-    subprocess.run([sys.executable, "-m", "steadyrl", *arguments], check=True)
+    done = subprocess.run([sys.executable, "-m", "steadyrl", *arguments], check=False)
+    if done.returncode not in (0, *JUDGED):
+        sys.exit(done.returncode)
 
 
 def settings() -> None:
@@ -166,4 +170,7 @@ if __name__ == "__main__":
     parts = {"settings": settings, "sums": sums}
     if len(sys.argv) != 2 or sys.argv[1] not in parts:
         sys.exit(f"usage: python scripts/demo.py {' | '.join(parts)}")
-    parts[sys.argv[1]]()
+    try:
+        parts[sys.argv[1]]()
+    except KeyboardInterrupt:
+        sys.exit(130)
