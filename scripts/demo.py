@@ -27,15 +27,16 @@ from steadyrl.loop.evaluate import held_out_score
 from steadyrl.show.report.study_pictures import TOPICS, overlay
 
 FOLDER = Path("runs/demo")
-BOTH = ["run.steps=80", "run.preflight=off", "evaluate.problems=200", "backend.threads=1"]
+BOTH = ["run.steps=60", "run.preflight=off", "evaluate.problems=200", "backend.threads=1"]
 SETTINGS = {
     "founding settings": ["examples/founding.toml", *BOTH],
-    # A quarter of the example's prompts in each step, and half of its steps.
+    # Fewer and smaller steps than the example's, with a stronger pull to the reference.
     "steady settings": [
         "examples/search.toml",
         *BOTH,
         "rollout.prompts_per_step=32",
-        "update.learning_rate=3e-4",
+        "update.learning_rate=1.5e-4",
+        "algorithm.args.kl_coef=0.02",
     ],
 }
 SUMS = [
@@ -154,7 +155,7 @@ def sums() -> None:
         row = [" ".join(before[problem]["prompt"].split())]
         for stage in (before, after):
             answer = stage[problem]["answers"]["greedy"]
-            row += [" ".join(answer["text"].split())[:20], "right" if answer["metric"] == 1 else "wrong"]
+            row += [" ".join(answer["text"].split())[:20] or "(nothing)", "right" if answer["metric"] == 1 else "wrong"]
         table.add_row(*map(Text, row))
     console.print(table)
     steadyrl("doctor", str(run.path))
