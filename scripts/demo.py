@@ -35,7 +35,7 @@ SETTINGS = {
         "examples/search.toml",
         *BOTH,
         "rollout.prompts_per_step=32",
-        "update.learning_rate=1.5e-4",
+        "update.learning_rate=1e-4",
         "algorithm.args.kl_coef=0.02",
     ],
 }
