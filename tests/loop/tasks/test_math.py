@@ -33,6 +33,8 @@ from steadyrl.loop.tasks.check import check_task
         ("no number", None),
         ("", None),
         ("1/0", None),
+        ("72 / 6 =", None),  # the question, not its answer
+        ("72 / 6 = 12", Fraction(12)),
         ("#### 1/00", None),
         ("#### 1/\u0660", None),  # a zero, as are the digits below, of another script
         ("\u0661/\u0662", Fraction(1, 2)),
