@@ -162,7 +162,6 @@ def sums() -> None:
             row += [" ".join(answer["text"].split())[:20] or "(nothing)", "right" if answer["metric"] == 1 else "wrong"]
         table.add_row(*map(Text, row))
     console.print(table)
-    steadyrl("doctor", str(run.path))
 
 
 def before_and_after(run: RunDir) -> str:
