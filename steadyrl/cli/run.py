@@ -15,6 +15,7 @@ from steadyrl.backends.fsdp.plugin import follow
 from steadyrl.cli.interrupts import interruptible
 from steadyrl.cli.outlook import Outlook
 from steadyrl.cli.progress import Progress
+from steadyrl.cli.report import show, write
 from steadyrl.cli.terminal import near, note, printable
 from steadyrl.core.counting.count import heard_by
 from steadyrl.core.errors import ConfigError
@@ -41,7 +42,9 @@ def train_command(
             overrides, config = [str(config), *overrides], None
         if config is None and not overrides and _lacks_report(resume):
             note(f"'{resume}' is finished, but its report is not written; writing it")
-            _report(RunDir.open(resume))
+            written = RunDir.open(resume)
+            write(written)
+            show(written)
             return
     with Progress() as progress, heard_by(progress.count), interruptible() as interrupts:
         if torchrun.place().ranks > 1:
@@ -65,7 +68,13 @@ def train_command(
             progress.step(record)
             outlook.look(record)
 
+        def ended(run: RunDir) -> None:
+            if run.status == "finished":
+                progress.phase("writing the report")
+                write(run)
+
         watch = Watch(
+            ended=ended,
             phase=progress.phase,
             note=progress.note,
             opened=opened,
@@ -79,7 +88,7 @@ def train_command(
     if run.status == "interrupted":
         note(f"stopped and saved; go on with: steadyrl train --resume {near(run.path)}")
         raise typer.Exit(130)
-    _report(run)
+    show(run)
 
 
 def sample_command(
@@ -101,10 +110,3 @@ def sample_command(
 def _lacks_report(path: Path) -> bool:
     run = RunDir(path)
     return run.info_file.is_file() and run.status == "finished" and not (run.report_folder / "report.html").is_file()
-
-
-def _report(run: RunDir) -> None:
-    from steadyrl.cli.report import show_report
-
-    show_report(run)
-    sys.stdout.flush()

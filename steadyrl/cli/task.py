@@ -12,8 +12,9 @@ from rich.table import Table
 from steadyrl.cli.terminal import printable
 from steadyrl.core import config as configs
 from steadyrl.core import plugins
+from steadyrl.core.metrics import answer_means
 from steadyrl.core.protocols import Task
-from steadyrl.loop.evaluate import evaluate_rules, means, pick_heldout
+from steadyrl.loop.evaluate import evaluate_rules, pick_heldout
 from steadyrl.loop.preflight.run import finding_lines
 from steadyrl.loop.tasks.check import check_task, terms_to_check
 
@@ -53,7 +54,7 @@ def _baselines(settings: configs.Config, console: Console) -> None:
         return
     problems = pick_heldout(plugins.problems_of(task, "heldout"), settings.evaluate.problems)
     records = evaluate_rules(rules, problems, terms_to_check(settings, task), task.metric)
-    by_rule = {name: means(records, name) for name in rules}
+    by_rule = {name: answer_means(records, name) for name in rules}
     measured = [
         task.metric,
         *sorted({part for rule_means in by_rule.values() for part in rule_means} - {task.metric, "reward"}),

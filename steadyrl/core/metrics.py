@@ -295,6 +295,22 @@ CATALOGUE: tuple[Metric, ...] = (
 )
 
 
+def answer_means(records: Sequence[Mapping[str, Any]], answer: str) -> dict[str, float]:
+    """Return the means of the reward and of every part over the answers of one name, each over those with the number.
+
+    Args:
+        records: One evaluation, a record per problem (``evaluations/*.jsonl``).
+        answer: "sampled", "greedy", or a rule's name.
+    """
+    values_by_name: dict[str, list[float]] = {}
+    for record in records:
+        scores = record["answers"].get(answer, {})
+        for name, value in {**scores.get("parts", {}), "reward": scores.get("reward")}.items():
+            if isinstance(value, int | float):
+                values_by_name.setdefault(name, []).append(value)
+    return {name: float(np.mean(values)) for name, values in values_by_name.items()}
+
+
 def describe(name: str) -> Metric | None:
     """Return the catalogue's entry for a metric name, or None if the catalogue does not have it."""
     exact = {metric.name: metric for metric in CATALOGUE}

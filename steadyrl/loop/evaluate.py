@@ -102,17 +102,6 @@ def require_metric(records: list[dict[str, Any]], metric: str, terms: Sequence[T
     return records
 
 
-def means(records: Sequence[Mapping[str, Any]], answer: str) -> dict[str, float]:
-    """Return the means of the reward and of every part, over the answers of one name for which it is known."""
-    values_by_name: dict[str, list[float]] = {}
-    for record in records:
-        scores = record["answers"][answer]
-        for name, value in {**scores["parts"], "reward": scores["reward"]}.items():
-            if value is not None:
-                values_by_name.setdefault(name, []).append(value)
-    return {name: float(np.mean(values)) for name, values in values_by_name.items()}
-
-
 def held_out_score(records: Sequence[Mapping[str, Any]], step: int, deploy: Decoding) -> Best | None:
     """Return the mean of the metric over one kind of answers with its interval; None if none could be scored."""
     metrics = [record["answers"][deploy]["metric"] for record in records]

@@ -93,6 +93,7 @@ class Watch:
         opened: Called with the run directory before the first step, also of a run that goes on.
         steps: Entered around the steps, with their number; inside, ``stop`` is asked after each.
         step: Called with every line of metrics.
+        ended: Called with the run directory when the run has ended well, before its trackers close.
         finding: Called with what the doctor raises or clears while the run goes on.
         action: Called with what the autopilot does or advises, as in actions.jsonl.
         stop: Asked after every step; True ends the run with a checkpoint.
@@ -103,6 +104,7 @@ class Watch:
     opened: Callable[[RunDir], None] = field(default=lambda run: None)
     steps: Callable[[int], AbstractContextManager[object]] = field(default=nullcontext)
     step: Callable[[Mapping[str, Any]], None] = field(default=lambda record: None)
+    ended: Callable[[RunDir], None] = field(default=lambda run: None)
     finding: Callable[[Change], None] = field(default=lambda change: None)
     action: Callable[[Mapping[str, Any]], None] = field(default=lambda line: None)
     stop: Callable[[], bool] = field(default=lambda: False)
@@ -476,7 +478,7 @@ def _evaluate_now(session: Session, run: RunDir, state: State, watch: Watch) -> 
     latest = evaluation.follow_best(state, records, deploy)
     if line := evaluation.said_of_best(state, latest, session.config.evaluate.patience):
         watch.note(line)
-    return {f"heldout/{name}": value for name, value in evaluation.means(records, deploy).items()}
+    return {f"heldout/{name}": value for name, value in metrics.answer_means(records, deploy).items()}
 
 
 def _evaluate_after(session: Session, run: RunDir, state: State, watch: Watch) -> None:
