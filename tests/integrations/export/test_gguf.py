@@ -99,7 +99,8 @@ def test_an_export_has_the_file_and_a_modelfile_with_the_prompts_and_sampling_of
     np.testing.assert_array_equal(tensors["blk.1.ffn_up.weight"].data, ours["model.layers.1.mlp.up_proj.weight"])
     lines = (tmp_path / "out" / "Modelfile").read_text().splitlines()
     assert lines[0] == "FROM ./model.gguf"
-    assert lines[1] == 'TEMPLATE "<user>{{ .Prompt }}<bot>{{ .Response }}"'
+    roles = "{{ if .System }}<user>{{ .System }}<eos><user>{{ else }}<user>{{ end }}"  # its template knows no system
+    assert lines[1] == f'TEMPLATE "{roles}{{{{ .Prompt }}}}<eos><bot>{{{{ .Response }}}}"'
     for line in (
         "PARAMETER temperature 0.8",
         "PARAMETER num_predict 6",

@@ -235,6 +235,9 @@ def test_a_policy_that_is_no_model_folder_is_refused(toy, tmp_path):
     assert not (tmp_path / "model").exists()
 
 
+@pytest.mark.filterwarnings(
+    "ignore:.is_gradient_checkpointing. is deprecated:FutureWarning"
+)  # peft asks transformers for it
 @pytest.mark.parametrize(
     ("overrides", "name"), [((), "llama"), (("model.lora_rank=4",), "llama"), (("model.chat_template=never",), "llama")]
 )
