@@ -17,6 +17,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.colors import hsv_to_rgb, to_hex
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -29,6 +30,8 @@ Metrics = Sequence[Mapping[str, Any]]
 # Okabe and Ito's palette, which colour-blind readers can distinguish; its yellow is too light for a line on white.
 BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"
 PART_COLOURS = (VERMILLION, GREEN, PURPLE, ORANGE, SKY)
+GROUP_COLOURS = (BLUE, *PART_COLOURS)
+GOLDEN = 0.618034  # of the hues' circle: each step lands far from all before
 INK, GREY = "#222222", "#6E6E6E"
 WIDTH_INCHES = 9.0  # 900 pixels of a README at 100 pixels per inch
 ROW_INCHES = 2.7  # of a picture with one row of panels
@@ -239,6 +242,14 @@ def single(drawing: Drawing) -> Figure:
     if axes.get_legend() is not None:
         axes.set_title(axes.get_title("left"), pad=18)  # above the legend: side by side they need a whole width
     return figure
+
+
+def palette(count: int) -> list[str]:
+    """Return so many colours, none of them twice: the palette's, then further hues."""
+    hues = [(0.1 + GOLDEN * i) % 1.0 for i in range(max(0, count - len(GROUP_COLOURS)))]
+    # Darker and paler in turn, so that near hues differ too.
+    further = [to_hex(hsv_to_rgb((hue, 0.55 + 0.3 * (i % 2), 0.75 - 0.2 * (i % 3)))) for i, hue in enumerate(hues)]
+    return [*GROUP_COLOURS[:count], *further]
 
 
 def absences(metrics: Metrics) -> list[str]:
