@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +15,7 @@ from steadyrl.backends.fsdp.plugin import follow
 from steadyrl.cli.interrupts import interruptible
 from steadyrl.cli.outlook import Outlook
 from steadyrl.cli.progress import Progress
-from steadyrl.cli.report import show, write
+from steadyrl.cli.report import report_command, show, write
 from steadyrl.cli.terminal import near, note, printable
 from steadyrl.core.counting.count import heard_by
 from steadyrl.core.errors import ConfigError
@@ -42,9 +42,7 @@ def train_command(
             overrides, config = [str(config), *overrides], None
         if config is None and not overrides and _lacks_report(resume):
             note(f"'{resume}' is finished, but its report is not written; writing it")
-            written = RunDir.open(resume)
-            write(written)
-            show(written)
+            report_command([resume])
             return
     with Progress() as progress, heard_by(progress.count), interruptible() as interrupts:
         if torchrun.place().ranks > 1:
@@ -68,13 +66,8 @@ def train_command(
             progress.step(record)
             outlook.look(record)
 
-        def ended(run: RunDir) -> None:
-            if run.status == "finished":
-                progress.phase("writing the report")
-                write(run)
-
         watch = Watch(
-            ended=ended,
+            ended=partial(_write_report, progress),
             phase=progress.phase,
             note=progress.note,
             opened=opened,
@@ -89,6 +82,12 @@ def train_command(
         note(f"stopped and saved; go on with: steadyrl train --resume {near(run.path)}")
         raise typer.Exit(130)
     show(run)
+
+
+def _write_report(progress: Progress, run: RunDir) -> None:
+    if run.status == "finished":
+        progress.phase("writing the report")
+        write(run)
 
 
 def sample_command(

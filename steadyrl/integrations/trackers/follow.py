@@ -34,7 +34,7 @@ def sent_until(run: RunDir, name: str) -> int:
 
 
 def is_complete(run: RunDir, name: str) -> bool:
-    """Return whether a tracker has all that an ended run holds, so that opening it again would only repeat something."""
+    """Return whether a tracker has all that an ended run holds, so that nothing is left to send."""
     state, records = _state(run, name), run.metrics()
     last = max((record["step"] for record in records), default=-1)
     evaluations = {when for when in HELDOUT if run.evaluation_file(when).is_file()} if records else set()

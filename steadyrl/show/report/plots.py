@@ -205,7 +205,7 @@ def _pictures(
         _draw_total, panel=rewards[0].keywords["panel"], metrics=metrics, label=f"held-out {metric or 'reward'}",
         scores=scores,
     )  # fmt: skip
-    pictures = {
+    pictures: dict[str, tuple[list[Drawing], int]] = {
         "overview": ([total], 1),
         "train": ([total, *rewards[1:], *_drawings(TRAIN_PANELS, metrics)], len(rewards)),
         "policy": (_drawings(POLICY_PANELS, metrics), 0),
@@ -248,7 +248,10 @@ def palette(count: int) -> list[str]:
     """Return so many colours, none of them twice: the palette's, then further hues."""
     hues = [(0.1 + GOLDEN * i) % 1.0 for i in range(max(0, count - len(GROUP_COLOURS)))]
     # Darker and paler in turn, so that near hues differ too.
-    further = [to_hex(hsv_to_rgb((hue, 0.55 + 0.3 * (i % 2), 0.75 - 0.2 * (i % 3)))) for i, hue in enumerate(hues)]
+    further = [
+        to_hex(tuple(hsv_to_rgb((hue, 0.55 + 0.3 * (i % 2), 0.75 - 0.2 * (i % 3))).tolist()))
+        for i, hue in enumerate(hues)
+    ]
     return [*GROUP_COLOURS[:count], *further]
 
 

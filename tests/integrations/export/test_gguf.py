@@ -1,4 +1,4 @@
-"""GGUF files: what llama.cpp's reader finds in them is what the folder holds, and a Modelfile prompts as in training."""
+"""GGUF files hold what the folder holds, as llama.cpp's reader says, and a Modelfile prompts as in training."""
 
 import json
 
