@@ -50,7 +50,7 @@ def write_gguf(folder: Path, file: Path, name: str) -> None:
     if family is None or scaling != "default" or config.get("num_local_experts"):
         raise ModelError(
             f"'{folder}' is a model of the type '{config.get('model_type')}' with positions of the kind '{scaling}'; "
-            f"only {', '.join(FAMILIES)} with plain positions are written as GGUF here; convert the folder with {SCRIPT}"
+            f"only {', '.join(FAMILIES)} with plain positions are written as GGUF here; convert it with {SCRIPT}"
         )
     tokenizer = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
     split = _split_of(folder, tokenizer)
