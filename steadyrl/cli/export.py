@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
+from steadyrl.cli.activity import following
 from steadyrl.cli.metrics import TABLES, metrics_command
-from steadyrl.cli.terminal import note, printable
+from steadyrl.cli.terminal import printable
 from steadyrl.core import plugins
 from steadyrl.core.errors import ConfigError
 from steadyrl.core.rundir import RunDir
@@ -64,13 +65,14 @@ def export_command(
     client = None if push_to_hub is None else open_hub(push_to_hub)
     if gguf:
         plugins.require("gguf")
-    if len(opened) > 1:
-        export_joined(opened, folder, checkpoint, merge or gguf, note, gguf)
-    else:
-        export(opened[0], folder, checkpoint, merge or gguf, note, gguf)
-    print(printable(f"exported: {folder}"))
-    if client is not None:
-        print(printable(f"uploaded: {push(client, folder, push_to_hub or '', note)}"))
+    with following() as activity:
+        if len(opened) > 1:
+            export_joined(opened, folder, checkpoint, merge or gguf, activity.phase, gguf)
+        else:
+            export(opened[0], folder, checkpoint, merge or gguf, activity.phase, gguf)
+        print(printable(f"exported: {folder}"))
+        if client is not None:
+            print(printable(f"uploaded: {push(client, folder, push_to_hub or '', activity.phase)}"))
 
 
 def serve_command(

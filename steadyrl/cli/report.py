@@ -8,7 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from steadyrl.cli.terminal import near, printable
+from steadyrl.cli.activity import following
+from steadyrl.cli.terminal import near, printable, show_text
+from steadyrl.core.counting.count import begin
 from steadyrl.core.errors import ConfigError
 from steadyrl.core.rundir import RunDir
 from steadyrl.core.types import DECODINGS
@@ -39,16 +41,21 @@ def report_command(
         if to is not None:
             raise ConfigError(f"--to {to}: the report of one run is in its own report/; leave --to out, and copy that")
         run = RunDir.open(runs[0])
-        write(run)
+        with following():
+            write(run)
         show(run)
         return
     from steadyrl.show.report.overlay import write_overlay  # matplotlib takes a second to load
 
-    print(f"report: {write_overlay([RunDir.open(run) for run in runs], to or Path('overlay'))}")
+    with following():
+        begin(f"writing the report of {len(runs)} runs")
+        folder = write_overlay([RunDir.open(run) for run in runs], to or Path("overlay"))
+    print(f"report: {folder}")
 
 
 def write(run: RunDir) -> None:
     """Write the report of a run."""
+    begin("writing the report")
     from steadyrl.show.report.write import write_report  # matplotlib takes a second to load
 
     write_report(run.path)
@@ -61,7 +68,7 @@ def show(run: RunDir) -> None:
     for line in epoch_lines(summary.get("epochs")):
         print(printable(line))
     for line in summary_lines(summary):
-        print(printable(line))
+        show_text(line)
     print(f"report: {near(folder) / 'report.html'}")
 
 

@@ -74,6 +74,16 @@ class Diagnosis:
     fine: tuple[Finding, ...] = ()
     uneven: tuple[Finding, ...] = ()
 
+    def __repr__(self) -> str:
+        lines = [f"{self.run.path}: {self.verdict}"]
+        if self.verdict == "too little to judge":
+            lines += [f"    not known: {text}" for text in self.missing]
+        for finding in self.findings:
+            since = "" if finding.since_step is None else f", since step {finding.since_step}"
+            lines.append(f"    {finding.severity} {finding.check} ({finding.cause}){since}: {finding.message}")
+            lines += [f"        do: {finding.remedy}"] if finding.remedy else []
+        return "\n".join(lines)
+
     @property
     def verdict(self) -> Verdict:
         """Sick if anything harms; healthy only where reward, signal, length and gradient were judged, or are minor."""

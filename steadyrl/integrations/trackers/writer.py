@@ -1,7 +1,8 @@
-"""The process that sends a run to one tracker while it goes on: ``python -m steadyrl.integrations.trackers.writer RUN NAME``.
+"""The process that sends a run to one tracker while it goes on.
 
-A process of its own, because a library that hangs, crashes or waits for a server must not reach the training: it shares
-neither memory nor the interpreter with it, and it can be stopped whatever it does.
+Its command is ``python -m steadyrl.integrations.trackers.writer RUN NAME``. A process of its own, because a library
+that hangs, crashes or waits for a server must not reach the training: it shares neither memory nor the interpreter
+with it, and it can be stopped whatever it does.
 """
 
 from __future__ import annotations

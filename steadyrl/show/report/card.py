@@ -19,7 +19,7 @@ from steadyrl.doctor.examine import diagnose
 from steadyrl.show.report import markup
 from steadyrl.show.report.best import BIASED
 from steadyrl.show.report.evidence import Evaluation, Evidence, read_evaluation, read_evidence
-from steadyrl.show.report.figures import change, metric_values, part_names, part_values
+from steadyrl.show.report.figures import change, decoding_of, metric_samples, part_names, part_values
 from steadyrl.show.report.settings import settings_rows
 from steadyrl.show.report.write import page
 
@@ -159,14 +159,15 @@ def _changes(evidence: Evidence, after: Evaluation) -> list[dict[str, Any]]:
     metric = evidence.info.get("metric") or "reward"
     rows = [
         {"name": metric, "decoding": name}
-        | change(metric_values(evidence.before.of(name)), metric_values(after.of(name)))
+        | change(metric_samples(evidence.before.of(name)), metric_samples(after.of(name)))
         for name in DECODINGS
     ]
     for part in part_names(evidence.before, after):
         if part != metric:
             values = partial(part_values, part=part)
-            comparison = change(*(values(answers.of(evidence.deploy)) for answers in (evidence.before, after)))
-            rows.append({"name": part, "decoding": evidence.deploy, **comparison})
+            decoding = decoding_of(part, evidence.deploy)
+            comparison = change(*(values(answers.of(decoding)) for answers in (evidence.before, after)))
+            rows.append({"name": part, "decoding": decoding, **comparison})
     return rows
 
 

@@ -21,6 +21,7 @@ from matplotlib.colors import hsv_to_rgb, to_hex
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from steadyrl.core.errors import RunError
 from steadyrl.core.metrics import describe
 from steadyrl.core.stats import MIN_WINDOW, rolling_median, window
 from steadyrl.show.review.epochs import series
@@ -222,10 +223,20 @@ def _drawings(panels: Iterable[Panel], metrics: Metrics) -> list[Drawing]:
     ]
 
 
-def _grid(drawings: Sequence[Drawing], wide: int = 0) -> Figure:
+class Picture(Figure):
+    """A figure that a notebook shows, whether or not pyplot was imported there."""
+
+    def _repr_png_(self) -> bytes:
+        buffer = io.BytesIO()
+        canvas: Any = FigureCanvasAgg(self)
+        canvas.print_png(buffer)
+        return buffer.getvalue()
+
+
+def _grid(drawings: Sequence[Drawing], wide: int = 0) -> Picture:
     """Draw the first ``wide`` panels in rows of their own, the others two in a row, a last one alone."""
     rows = wide + -(-(len(drawings) - wide) // 2)
-    figure = Figure(figsize=(WIDTH_INCHES, ROW_INCHES * rows))
+    figure = Picture(figsize=(WIDTH_INCHES, ROW_INCHES * rows))
     grid = figure.add_gridspec(rows, 2)
     for place, drawing in enumerate(drawings):
         row, column = (place, 0) if place < wide else (wide + (place - wide) // 2, (place - wide) % 2)
@@ -253,6 +264,20 @@ def palette(count: int) -> list[str]:
         for i, hue in enumerate(hues)
     ]
     return [*GROUP_COLOURS[:count], *further]
+
+
+def picture(metrics: Metrics, weights: Mapping[str, float], metric: str | None) -> Picture:
+    """Return the training curves (see ``draw``) as a figure of matplotlib.
+
+    Raises:
+        RunError: There is no step yet.
+    """
+    if not metrics:
+        raise RunError("there is no step to draw yet; wait for the first one")
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        with matplotlib.rc_context(STYLE):
+            return _grid(*_pictures(metrics, weights, metric, {})["train"])
 
 
 def absences(metrics: Metrics) -> list[str]:

@@ -282,7 +282,7 @@ def _steps(runs: Sequence[Made]) -> str:
 
 
 def _next(outcome: Outcome) -> str:
-    """Return the next step where the file names none: what the verdict itself asks for."""
+    """Return the next step where the file names none: what the verdict itself asks for, or ""."""
     if not outcome.runs:
         return "Run it."
     if outcome.word == "undecided":
@@ -292,7 +292,7 @@ def _next(outcome: Outcome) -> str:
         return "Run more seeds, or take a margin of what would matter."
     if outcome.causes and outcome.causes[0].finding.remedy:
         return outcome.causes[0].finding.remedy
-    return "Nothing further."
+    return ""
 
 
 def _open(study: Study, arm_outcomes: Sequence[Outcome]) -> list[str]:

@@ -259,17 +259,21 @@ def changes(summary: Mapping[str, Any], weights: Mapping[str, float]) -> dict[st
 
     Only the metric and the parts with a weight have a direction in which they are better.
     """
-    metric = summary["metric"] or "metric"
-    named = {part: comparison for part, comparison in summary["parts"].items() if part != metric}
-    ours = [name for name in weights if name in named and weights[name]]
-    rows = [{"name": metric, "decoding": decoding, "sign": 1.0, **summary[decoding]} for decoding in DECODINGS]
-    rows += [_part(name, named[name], summary["decoding"], weights[name]) for name in ours]
-    others = [_part(name, named[name], summary["decoding"], 0.0) for name in named if name not in ours]
-    return {name: [{**row, "word": _word(row)} for row in part] for name, part in (("main", rows), ("other", others))}
-
-
-def _part(name: str, comparison: Mapping[str, Any], decoding: str, sign: float) -> dict[str, Any]:
-    return {"name": name, "decoding": decoding, "sign": sign, **comparison}
+    metric, deploy = summary["metric"] or "metric", summary["decoding"]
+    average = f"sampled, avg@{summary['samples']}" if summary["samples"] > 1 else "sampled"
+    called = {"sampled": average, "greedy": "greedy"}
+    rows: dict[str, list[dict[str, Any]]] = {"main": [], "other": []}
+    for prefix, figures in (("", summary), *((f"{name}: ", figures) for name, figures in summary["sets"].items())):
+        scores = [(metric, called[decoding], 1.0, figures[decoding]) for decoding in DECODINGS]
+        for part, comparison in figures["parts"].items():
+            pass_at = part.startswith("pass@")
+            sign = 1.0 if pass_at else weights.get(part, 0.0)
+            if part != metric:
+                scores.append((part, "sampled" if pass_at else called[deploy], sign, comparison))
+        for name, decoding, sign, comparison in scores:
+            row = {"name": f"{prefix}{name}", "decoding": decoding, "sign": sign, **comparison}
+            rows["main" if sign else "other"].append({**row, "word": _word(row)})
+    return rows
 
 
 def _word(row: Mapping[str, Any]) -> str:

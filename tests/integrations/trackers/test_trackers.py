@@ -24,7 +24,7 @@ HERE = Path(__file__).parent
 def odd(monkeypatch):
     """Let this process and those it starts import the trackers of odd_trackers.py."""
     monkeypatch.syspath_prepend(HERE)
-    paths = [str(HERE), str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")]
+    paths = [str(HERE), str(HERE.parents[2]), os.environ.get("PYTHONPATH", "")]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in paths if path))
 
 

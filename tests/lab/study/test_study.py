@@ -48,8 +48,8 @@ expect = [{{says = "It learns.", be = "higher"}}]
 
 @pytest.fixture
 def file(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(Path(__file__).parent.parent)
-    path = (str(Path(__file__).parent.parent), *os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    monkeypatch.syspath_prepend(Path(__file__).parents[2])
+    path = (str(Path(__file__).parents[2]), *os.environ.get("PYTHONPATH", "").split(os.pathsep))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, path)))  # of the commands of a launcher
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text("".join(json.dumps({"prompt": letter * 3}) + "\n" for letter in "abcdefghijkl"))
