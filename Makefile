@@ -18,7 +18,7 @@ PYTEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile $(PIP_ARGS) -c constraints.txt
 INSTALLED := $(VENV)/.installed
 TOOLS := $(VENV)/.tools
-EVERYTHING := torch,test,code,browse,web,data
+EVERYTHING := torch,test,code,browse,web,data,agents
 EXTRAS := $(if $(filter mlx,$(BACKEND)),mlx,$(EVERYTHING))
 # One installation at a time, where the system has flock.
 ALONE := $(if $(shell command -v flock),flock Makefile)

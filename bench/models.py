@@ -22,7 +22,7 @@ from typing import Any
 from workloads import MODELS, SIZES
 
 ROOT = Path(__file__).parent.parent
-BASE = ROOT / "steadyrl" / "assets" / "base-model"
+BASE = ROOT / "steadyrl" / "backends" / "base-model"
 SOURCES = {"smollm2": ROOT / "models" / "smollm2"}  # all others start from BASE
 NEVER = "<|never|>"
 # Llama-shaped, with the base model's vocabulary of 7168 and tied embeddings; 29.4 M parameters.

@@ -38,11 +38,12 @@ NAVIGATION = {
             "docs/backends/*",
             "docs/export",
         ],
-        "Tasks & rewards": ["docs/tasks/*", "examples/**", "docs/rewards/*", "docs/sandbox"],
+        "Tasks & rewards": ["docs/environments", "docs/tasks/*", "examples/**", "docs/rewards/*", "docs/sandbox"],
         "Staying steady": [
             "docs/preflight",
             "docs/doctor/README",
             "docs/autopilot",
+            "docs/evaluation",
             "docs/compare",
             "docs/studies",
             "docs/studies/*/report",

@@ -67,11 +67,12 @@ def metrics_page() -> str:
     """Return the page of all metrics."""
     lines = [
         "# Metrics\n",
-        "Generated from the catalogue in `steadyrl/core/metrics.py` by `make docs`. Every line of `metrics.jsonl` holds the",
-        "step, the attempt (0 at first, one more for every resume), the time, and these metrics. A metric that",
-        "a run could not measure is missing or null, never 0. A metric with the unit `share` is the share (0 to 1) of",
-        "what its meaning describes. Numbers per token are means over the policy's tokens; only `loss/` is averaged",
-        "as the loss itself is (GRPO's `mean`), so that its parts, times their coefficients, add up to `loss/total`.\n",
+        "Generated from the catalogue in `steadyrl/core/metrics.py` by `make docs`. Every line of `metrics.jsonl`",
+        "holds the step, the attempt (0 at first, one more for every resume), the time, and these metrics. A metric",
+        "that a run could not measure is missing or null, never 0. A metric with the unit `share` is the share (0 to",
+        "1) of what its meaning describes. Numbers per token are means over the policy's tokens; only `loss/` is",
+        "averaged as the loss itself is (GRPO's `mean`), so that its parts, times their coefficients, add up to",
+        "`loss/total`.\n",
         "| metric | unit | better | meaning |",
         "|---|---|---|---|",
     ]

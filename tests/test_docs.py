@@ -67,9 +67,16 @@ def test_named_commands_exist():
 
 def test_every_room_of_the_tree_exists_and_none_is_left_out():
     tree = (ROOT / "docs" / "architecture.md").read_text().partition("    steadyrl/\n")[2].partition("    scripts/")[0]
-    named = {line.split()[0].rstrip("/") for line in tree.splitlines() if line.strip()}
-    there = {p.name for p in (ROOT / "steadyrl").iterdir() if not p.name.startswith("__")}
-    assert named == there
+    rooms, inside, room = set(), [], ""
+    for line in filter(str.strip, tree.splitlines()):
+        name = line.split()[0].rstrip("/")
+        if line.startswith(" " * 8):
+            inside.append(ROOT / "steadyrl" / room / name)
+        else:
+            room = name
+            rooms.add(room)
+    assert rooms == {path.name for path in (ROOT / "steadyrl").iterdir() if not path.name.startswith("__")}
+    assert len(inside) > 20 and [path for path in inside if not path.exists()] == []
 
 
 def test_titles_of_the_log_have_at_most_twelve_words():

@@ -76,7 +76,7 @@ def test_the_shipped_model_is_the_measured_one():
     digest, name = (START / "model.safetensors.sha256").read_text().split()
     assert (hashlib.sha256(file.read_bytes()).hexdigest(), name) == (digest, file.name)
     assert file.stat().st_size < 4e6
-    base = ROOT / "steadyrl" / "assets" / "base-model"
+    base = ROOT / "steadyrl" / "backends" / "base-model"
     assert (START / "tokenizer.json").read_bytes() == (base / "tokenizer.json").read_bytes()
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from bench.campaign.trial import STRANGE, Failure, changed_json, changed_text, refused_or_done
 
 LOADED_S = 60.0  # of processor time, for a model of some kilobytes
-BASE = Path(__file__).parents[2] / "steadyrl" / "assets" / "base-model"
+BASE = Path(__file__).parents[2] / "steadyrl" / "backends" / "base-model"
 MARK = "executed"
 CODE = (
     "from pathlib import Path\nPath(__file__).with_name('executed').write_text('x')\nPath('executed').write_text('x')\n"

@@ -2,11 +2,11 @@
 
     python bench/campaign/sandbox.py --minutes 10 [--seed 0] [--jail landlock] [--out FILE.json]
 
-Three kinds of trials take turns: the attacks of tests/environments/code/sandbox/attacks in random order; answers that search all of their
-memory for hidden tests, expected values and solutions of other jobs, against problems of cases and of test code; and
-lines that a candidate might write, valid ones changed at random, which the trainer has to read at once and without
-harm. A table says what was promised, how often it was tried and how often it failed; exit code 1 if it ever did. The
-list has every attack with the reason that it is there. Needs the package without extras; Linux.
+Three kinds of trials take turns: the attacks of tests/environments/code/sandbox/attacks in random order; answers that
+search all of their memory for hidden tests, expected values and solutions of other jobs, against problems of cases
+and of test code; and lines that a candidate might write, valid ones changed at random, which the trainer has to read
+at once and without harm. A table says what was promised, how often it was tried and how often it failed; exit code 1
+if it ever did. The list has every attack with the reason that it is there. Needs the package without extras; Linux.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from typing import Any
 import words
 
 HERE = Path(__file__).parent
-MODEL = HERE.parent.parent / "steadyrl" / "assets" / "base-model"
+MODEL = HERE.parent.parent / "steadyrl" / "backends" / "base-model"
 STEPS, ONSET = 60, 20
 PROMPTS_PER_STEP, SAMPLES = 8, 6
 RATE = 1.5e-4

@@ -90,7 +90,7 @@ def exported(place: Place) -> Iterator[Row]:
     checkpoint.load(run, backend)
     base, merged = (
         AutoModelForCausalLM.from_pretrained(path).to(place.device).eval()
-        for path in (ROOT / "steadyrl" / "assets" / "base-model", policy)
+        for path in (ROOT / "steadyrl" / "backends" / "base-model", policy)
     )
     ids = backend.tokenizer.encode_prompt("put an item into the queue without blocking").astype(np.int64)
     tokens = torch.from_numpy(ids)[None].to(place.device)

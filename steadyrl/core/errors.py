@@ -137,10 +137,10 @@ def users_errors() -> Iterator[None]:
     except SteadyError:
         raise
     except (Exception, SystemExit) as error:
-        libraries = _libraries()
+        package, libraries = Path(__file__).resolve().parent.parent, _libraries()
         for frame in reversed(traceback.extract_tb(error.__traceback__)):
             file = Path(frame.filename).resolve()
-            if file.is_relative_to(Path(__file__).resolve().parent):
+            if file.is_relative_to(package):
                 break
             if file.is_file() and not any(map(file.is_relative_to, libraries)):
                 place = f"{file}, line {frame.lineno}, in {frame.name}"

@@ -19,7 +19,7 @@ from steadyrl.core.sections import ModelSection
 
 log = logging.getLogger(__name__)
 
-BASE_MODEL = Path(__file__).parent.parent.parent / "assets" / "base-model"
+BASE_MODEL = Path(__file__).parent.parent / "base-model"
 # A folder's files may hold anything, and transformers looks at few of them before it computes with them.
 READING_ERRORS = (
     OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError, ImportError,

@@ -18,6 +18,7 @@ from typing import Literal
 import numpy as np
 from pydantic import Field, field_validator
 
+from steadyrl.core.counting.count import tell
 from steadyrl.core.errors import DataError
 from steadyrl.core.protocols import RewardFn
 from steadyrl.core.sections import PathText, Section
@@ -87,7 +88,12 @@ class SearchTask:
     def problems(self, split: Literal["train", "heldout"]) -> Sequence[Problem]:
         """See Task."""
         requests = self.corpus.train if split == "train" else self.corpus.heldout
-        return [self._problem(request) for request in requests]
+        problems: list[Problem] = []
+        for request in requests:
+            problems.append(self._problem(request))
+            if self._feedback:  # a search for each request takes a minute for all
+                tell(f"first searches, {split}", len(problems), len(requests))
+        return problems
 
     def rewards(self) -> Mapping[str, RewardFn]:
         """See Task."""

@@ -10,6 +10,7 @@ from steadyrl.environments.search.index import EngineFailure
 from steadyrl.environments.search.query import parse
 from steadyrl.environments.search.task import SearchTask, measure, structure
 from steadyrl.loop.rewards.combine import make_terms, score_texts
+from steadyrl.loop.tasks.check import check_task
 
 DOCUMENTS = {
     "d1": "red cats purr",
@@ -275,3 +276,19 @@ def test_judgements_are_kept_within_bounds(beir, monkeypatch):
 )
 def test_structure_pays_for_operators_between_different_words(query, earned):
     assert structure(parse(query).tree) == earned
+
+
+@pytest.mark.parametrize("corpus", ["generated", "stdlib"])
+def test_both_corpora_of_the_search_task_are_sound(corpus, stdlib_cache, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(stdlib_cache))
+    settings = {"task": {"name": "search", "args": {"corpus": corpus}}, "rewards": {"retrieval": 1.0}}
+    found = check_task(config.resolve(settings))
+    assert [(c.check, c.state == "ok") for c in found] == [
+        ("problems", True),
+        ("gold answer", True),
+        ("empty answer", True),
+        ("empty forms", True),
+        ("scoring repeats", True),
+        ("hostile answers", True),
+    ]
+    assert "left unscored" not in found[1].message

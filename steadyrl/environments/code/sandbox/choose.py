@@ -130,7 +130,7 @@ def probe(jail: JailName) -> str:
             *((name, str(target)) for name in ("read", "removed")),
             *(("written", str(path)) for path in (target, folder / "new", "/tmp/new", "/new", "/dev/new")),
             ("listed", str(folder)),
-            ("listed", str(jails.PACKAGE / "tasks")),
+            ("listed", str(jails.PACKAGE / "loop")),
             ("listed", os.path.expanduser("~")),  # "~" itself, where the user has no home
             ("read", f"/proc/{os.getpid()}/environ"),
             ("connected", port),

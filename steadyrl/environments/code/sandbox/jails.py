@@ -152,8 +152,9 @@ def _bubblewrap(info: int | None) -> list[str]:
     parts += ["--ro-bind", python, python, "--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache"]
     for folder in _installed_packages():
         parts += ["--tmpfs", folder]
-    parts += ["--ro-bind", str(PACKAGE / "__init__.py"), f"{_INSIDE}/steadyrl/__init__.py"]
-    parts += ["--ro-bind", str(PACKAGE / "sandbox"), f"{_INSIDE}/steadyrl/environments/code/sandbox"]
+    for file in ("__init__.py", "environments/__init__.py", "environments/code/__init__.py"):
+        parts += ["--ro-bind", str(PACKAGE / file), f"{_INSIDE}/steadyrl/{file}"]
+    parts += ["--ro-bind", str(Path(__file__).parent), f"{_INSIDE}/steadyrl/environments/code/sandbox"]
     parts += ["--tmpfs", "/dev", "--dev-bind", "/dev/null", "/dev/null", "--dev-bind", "/dev/urandom", "/dev/urandom"]
     parts += ["--remount-ro", "/dev", "--clearenv"]
     for name, value in _ENVIRONMENT.items():
