@@ -50,7 +50,7 @@ def main() -> None:
     drawn: dict[str, list[Rollout]] = {way: [] for way in spent}
     for seed in range(ROUNDS):
         for way in spent:
-            again = patch.object(TorchBackend, "prefix_cache", lambda self: nullcontext())
+            again = patch.object(TorchBackend, "prefix_cache", lambda self, together: nullcontext())
             with nullcontext() if way == "each turn once" else again:
                 seconds, tokens, kept, groups = measured(lambda seed=seed: draw(seed))
             spent[way].append((seconds, tokens, kept))

@@ -23,7 +23,7 @@ html_copy_source = False
 # The pages below a page, by section. A page that is named nowhere is a warning; a star names a whole folder.
 NAVIGATION = {
     root_doc: {
-        "Start": ["docs/start", "docs/batch", "docs/base-model"],
+        "Start": ["docs/start", "docs/results", "docs/batch", "docs/base-model"],
         "Training": [
             "docs/algorithms/ppo",
             "docs/algorithms/*",
@@ -39,11 +39,18 @@ NAVIGATION = {
             "docs/backends/*",
             "docs/export",
         ],
-        "Tasks & rewards": ["docs/tasks/*", "examples/**search-start/README", "docs/rewards/*", "docs/sandbox"],
+        "Tasks & rewards": [
+            "docs/environments",
+            "docs/tasks/*",
+            "examples/**search-start/README",
+            "docs/rewards/*",
+            "docs/sandbox",
+        ],
         "Staying steady": [
             "docs/preflight",
             "docs/doctor/README",
             "docs/autopilot",
+            "docs/evaluation",
             "docs/compare",
             "docs/studies",
             "docs/studies/*/report",

@@ -21,8 +21,11 @@ from steadyrl.core.config import Config
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "steadyrl"
-MAX_ENTRIES_AT_THE_TOP = 13
-MAX_CORE_SETTINGS = 65
+MAX_ENTRIES_AT_THE_TOP = 14
+# 65 until evaluations had settings of their own (sets, samples, solved, temperature, top_p) and rollout.turns came:
+# what people report of a model (avg@k, pass@k, several sets, at the temperature of use) is no plug-in's, and neither is
+# what the sampler waits for.
+MAX_CORE_SETTINGS = 71
 MAX_PUBLIC_NAMES = 15
 MAX_ALGORITHM_LISTS = 0
 MAX_REPEATED = 0.003  # of all lines

@@ -206,7 +206,6 @@ def take(camera: Camera, shown: Shown) -> None:
     often, problem = shown.problem
     camera.take("problem", f"/run/{often}/problem?{urlencode({'problem': problem})}", 520)
     camera.take("compare", comparison, 860)
-    camera.take("compare-curves", comparison, 760, do=down_to("#toolbar"))
     camera.take("study", f"/study/{shown.study}", 760)
     camera.take("doctor", "/doctor", 700, do=diagnose)
     camera.take("report", f"/run/{first}/report", 760)

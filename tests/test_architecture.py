@@ -24,6 +24,7 @@ FLOORS = (
     {"show.report"},  # writing
     {"show.web", "integrations.export"},  # the pages, which the command line serves; model folders for others
     {"cli", "integrations.trl"},  # user interfaces
+    {"python"},  # shows in a script what the command line shows
     {"__main__"},
 )
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}

@@ -1,4 +1,4 @@
-"""The code of docs/from-trl.md runs: TRL's own GRPO example with at most ten new lines, and a parquet file of verl."""
+"""The code of docs/from-trl.md runs: TRL's own GRPO example with four new lines, and a parquet file of verl."""
 
 import importlib
 import json
@@ -12,9 +12,21 @@ import pytest
 import steadyrl
 from steadyrl.core import config
 from steadyrl.core.rundir import read_lines
+from steadyrl.python.train import train
 from tests import needs
 
 PAGE = (Path(__file__).parent.parent / "docs" / "from-trl.md").read_text()
+OF_TRAIN = {
+    "max_new_tokens": 8,
+    "prompts_per_step": 2,
+    "steps": 2,
+    "epochs": 0,
+    "evaluate": {"problems": 2},
+    "rollouts_every": 1,
+    "preflight": "off",
+    "device": "cpu",
+    "progress": False,
+}
 SMALL = ["run.steps=2", "run.epochs=0", "run.rollouts_every=1", "run.preflight=off", "backend.device=cpu"]
 
 # The form of trl-lib/DeepMath-103K: a conversation of one message, and the solution as text.
@@ -25,18 +37,11 @@ DEEP_MATH = [
 # What the library of that name does with them, where the hub cannot be reached.
 DATASETS = """
 import json
-from pyarrow import Table, parquet
-
-
-class Dataset(list):
-    def to_parquet(self, path):
-        parquet.write_table(Table.from_pylist(list(self)), path)
-
 
 def load_dataset(name, split):
     assert (name, split) == ("trl-lib/DeepMath-103K", "train")
     with open("rows.json") as file:
-        return Dataset(json.load(file))
+        return json.load(file)
 """
 # The parameters and the kind of result of trl.rewards.accuracy_reward.
 STAND_IN = """
@@ -80,12 +85,12 @@ def rollouts(run):
 
 @pytest.mark.parametrize("reward", ["trl.rewards", "stand_in"])
 @pytest.mark.filterwarnings("ignore")  # of TRL and what it imports
-def test_the_example_of_trls_readme_runs_with_ten_new_lines(folder, tiny_models, reward):
-    needs.skip_without_packages("pyarrow", extra="data")
+def test_the_example_of_trls_readme_runs_with_four_new_lines(folder, monkeypatch, tiny_models, reward):
+    monkeypatch.setattr(steadyrl, "train", train)
     if reward == "trl.rewards":
         needs.skip_without_packages("trl", "math_verify", extra="torch' trl math-verify 'steadyrl[data]")
     diff = block("diff").splitlines()
-    assert sum(line.startswith("+") for line in diff) <= 10
+    assert sum(line.startswith("+") for line in diff) == 4
     assert all(line[:1] in ("+", "-", " ", "") for line in diff)
     program = "\n".join(line[1:] for line in diff if not line.startswith("-"))
     (folder / "rows.json").write_text(json.dumps(DEEP_MATH))
@@ -94,17 +99,13 @@ def test_the_example_of_trls_readme_runs_with_ten_new_lines(folder, tiny_models,
     for name, small in {
         "Qwen/Qwen2.5-0.5B-Instruct": str(tiny_models["llama"]),
         "trl.rewards": reward,
-        '"max_new_tokens": 512': '"max_new_tokens": 8',
-        '"prompts_per_step": 8': '"prompts_per_step": 2',
-        '"problems": 100': '"problems": 2',
-        "steadyrl.run(": "made = steadyrl.run(",
-        "\n})": f"\n}}, {SMALL})",
+        "prompts=dataset,": f"prompts=dataset, **{OF_TRAIN},",
     }.items():
         assert name in program
         program = program.replace(name, small)
     found = {}
     exec(program, found)
-    run = found["made"]
+    run = found["run"]
     assert run.status == "finished"
     function = importlib.import_module(reward).accuracy_reward
     solutions = {row["prompt"][0]["content"]: row["solution"] for row in DEEP_MATH}
@@ -117,12 +118,26 @@ def test_the_example_of_trls_readme_runs_with_ten_new_lines(folder, tiny_models,
         assert (line["reward"], line["parts"].get("accuracy_reward")) == (expected, expected)
 
 
+def test_the_call_with_the_defaults_of_trl_names_settings_that_exist(folder, monkeypatch, tiny_models):
+    call = block("python").replace("Qwen/Qwen2.5-0.5B-Instruct", str(tiny_models["llama"]))
+
+    def called(model, prompts, reward, **settings):
+        return train(model, prompts, reward, **{**settings, **OF_TRAIN})
+
+    monkeypatch.setattr(steadyrl, "train", called)
+    names = {"steadyrl": steadyrl, "dataset": DEEP_MATH, "accuracy_reward": lambda completion: completion.count("e")}
+    exec(call, names)
+    resolved = names["run"].resolved()
+    assert (resolved["model"]["lora_rank"], resolved["update"]["learning_rate"]) == (0, 1e-6)
+    assert resolved["algorithm"]["args"]["scale"] == "group"
+
+
 def test_a_parquet_file_of_verl_trains_with_its_reward_function(folder, tiny_models):
     parquet, arrow = needs.package("pyarrow.parquet", "data"), needs.package("pyarrow", "data")
     (folder / "gsm8k").mkdir()
     for split in ("train", "test"):
         parquet.write_table(arrow.Table.from_pylist(GSM8K), folder / "gsm8k" / f"{split}.parquet")
-    (folder / "gsm8k.py").write_text(block("python"))
+    (folder / "gsm8k.py").write_text(block("python", 1))
     settings = tomllib.loads(block("toml"))
     settings["model"]["path"] = str(tiny_models["llama"])
     small = ["sampling.max_new_tokens=8", "rollout.prompts_per_step=2", "evaluate.problems=2"]

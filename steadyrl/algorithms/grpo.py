@@ -44,6 +44,13 @@ class Settings(Section):
         description="Form of the KL in the loss. 'k3' is the published GRPO. 'k2' and 'weighted_k3' have the "
         "gradient of the KL itself, 'weighted_k3' also after several updates.",
     )
+    credit: Literal["episode", "turn"] = Field(
+        "episode",
+        description="What advantages belong to. 'episode' gives every token the advantage of its rollout. 'turn' "
+        "compares what was earned from a turn on with the same turn of the group's other rollouts, with the rewards "
+        "that the environment gives to turns.",
+    )
+    gamma: float = Field(1.0, ge=0, le=1, description="Discount per turn with credit = 'turn'.")
     clip_low: float = Field(0.2, gt=0, lt=1, description="Lower clip bound of the ratio: 1 - clip_low.")
     clip_high: float = Field(0.2, gt=0, le=1000, description="Upper clip bound of the ratio: 1 + clip_high.")
     surrogate: Literal["clip", "weight"] = Field(
@@ -84,6 +91,8 @@ class Settings(Section):
     def _length_limit_is_given(self) -> Settings:
         if self.mean == "constant" and not self.length_limit:
             raise ValueError("a length_limit above 0 (as sampling.max_new_tokens) for mean = 'constant'")
+        if self.gamma != 1 and self.credit == "episode":
+            raise ValueError("credit = 'turn' for a gamma other than 1, which discounts turns")
         if self.overlong_buffer > self.length_limit:
             raise ValueError("a length_limit (as sampling.max_new_tokens) of at least overlong_buffer")
         return self
@@ -110,8 +119,13 @@ def _prepare(batch: Batch, settings: Settings) -> Batch:
         rewards = rewards + advantages.overlong_penalty(
             mask.sum(axis=1), settings.length_limit, settings.overlong_buffer
         )
-    scaled = SCALES[settings.scale](advantages.group_baseline(rewards, batch.groups), batch.groups)  # [B]
-    spread = advantages.at_every_token(scaled, mask)
+    scale = SCALES[settings.scale]
+    if settings.credit == "turn":
+        token_rewards = advantages.at_turn_ends(rewards, batch.turn_rewards, mask)  # [B, T]
+        spread = advantages.turn_advantages(token_rewards, batch.groups, mask, settings.gamma, scale)
+    else:
+        scaled = scale(advantages.group_baseline(rewards, batch.groups), batch.groups)  # [B]
+        spread = advantages.at_every_token(scaled, mask)
     return replace(
         batch,
         advantages=spread,

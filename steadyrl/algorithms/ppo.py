@@ -16,7 +16,7 @@ from steadyrl.core.protocols import Algorithm, Numbers
 from steadyrl.core.sections import Section
 from steadyrl.core.types import Array, Batch, TokenScores
 from steadyrl.maths import kl, losses
-from steadyrl.maths.advantages import gae, penalised_rewards, scale_to_unit_std, whiten
+from steadyrl.maths.advantages import at_turn_ends, gae, penalised_rewards, scale_to_unit_std, turn_gae, whiten
 from steadyrl.maths.select import drop_unscored
 
 
@@ -38,8 +38,13 @@ class Settings(Section):
         description="Horizon of the adaptive controller, in steps. A step changes kl_coef by at most a factor 1 "
         "+- 0.2 / kl_horizon.",
     )
-    gamma: float = Field(1.0, ge=0, le=1, description="Discount per token.")
+    gamma: float = Field(1.0, ge=0, le=1, description="Discount per token, or per turn with credit = 'turn'.")
     lam: float = Field(0.95, ge=0, le=1, description="GAE's lambda.")
+    credit: Literal["episode", "turn"] = Field(
+        "episode",
+        description="Steps of the decision process. 'episode' has one per token, and the reward at the last one. "
+        "'turn' has one per turn, with the rewards that the environment gives to turns.",
+    )
     clip_low: float = Field(0.2, gt=0, lt=1, description="Lower clip bound of the ratio: 1 - clip_low.")
     clip_high: float = Field(0.2, gt=0, le=1000, description="Upper clip bound of the ratio: 1 + clip_high.")
     clip_value: float = Field(
@@ -98,18 +103,25 @@ def build(settings: Settings) -> Algorithm:
 
 
 def _prepare(batch: Batch, numbers: Numbers, settings: Settings) -> Batch:
-    """Turn rewards into advantages and value targets: the KL penalty at every token, the reward at the last."""
+    """Turn rewards into advantages and value targets: the KL penalty at every token, the reward at the last.
+
+    With credit by turn the shares of the turns stand at their last tokens, and the rest of the reward at the last.
+    """
     old, mask = batch.old, batch.completion_mask
     assert old is not None and old.values is not None, "score the batch first, values included"
-    token_rewards = penalised_rewards(batch.rewards, old.logprobs, old.ref_logprobs, numbers["kl_coef"], mask)  # [B, T]
+    by_turn = settings.credit == "turn"
+    estimate = turn_gae if by_turn else gae
+    paid = at_turn_ends(batch.rewards, batch.turn_rewards if by_turn else None, mask)  # [B, T]
+    nothing = np.zeros(len(mask))
+    token_rewards = paid + penalised_rewards(nothing, old.logprobs, old.ref_logprobs, numbers["kl_coef"], mask)
     if settings.whiten_rewards:
         token_rewards = scale_to_unit_std(token_rewards, mask)
     level = numbers.get("value_level")
     if level is None:
-        _, outcomes = gae(token_rewards, np.zeros(mask.shape), mask, settings.gamma, 1.0)
+        _, outcomes = estimate(token_rewards, np.zeros(mask.shape), mask, settings.gamma, 1.0)
         level = float(outcomes[mask].mean()) if settings.value_start == "mean_return" else 0.0
     values = old.values + level
-    advantages, returns = gae(token_rewards, values, mask, settings.gamma, settings.lam)
+    advantages, returns = estimate(token_rewards, values, mask, settings.gamma, settings.lam)
     return replace(
         batch,
         old=replace(old, values=values),

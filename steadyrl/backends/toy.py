@@ -7,7 +7,7 @@ whole loop in milliseconds and is offered for tests of rewards, tasks and algori
 from __future__ import annotations
 
 import string
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -17,6 +17,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 from steadyrl.backends import tape
+from steadyrl.backends.text_chat import FORMATS, TextChat
 from steadyrl.core.config import Config
 from steadyrl.core.errors import CheckpointError
 from steadyrl.core.protocols import Algorithm, Stats, Update
@@ -34,7 +35,7 @@ class CharTokenizer:
 
     def __init__(self) -> None:
         self.end_id = len(self.characters)
-        self.end_ids = (self.end_id,)
+        self.end_ids: tuple[int, ...] = (self.end_id,)
         self.pad_id = self.end_id + 1
         self.size = self.end_id + 2
         self._ids = {c: i for i, c in enumerate(self.characters)}
@@ -52,6 +53,14 @@ class CharTokenizer:
         """See Tokenizer: the observation on lines of its own."""
         ids = self.encode_prompt(f"\n{observation}\n")
         return ids if ended else np.append(self.end_id, ids).astype(np.int32)
+
+    def chat(self, tools: Sequence[Mapping[str, Any]], tool_format: str) -> TextChat:
+        """See Conversing: calls in Python's form without quotes, whatever is asked for; tools are not described."""
+
+        def write(name: str, arguments: Mapping[str, Any]) -> str:
+            return f"{name}({', '.join(map(str, arguments.values()))})"
+
+        return TextChat(self, tools, replace(FORMATS["python"], write=write))
 
     def decode(self, ids: np.ndarray) -> str:
         """Return the characters of ids, end and padding left out."""

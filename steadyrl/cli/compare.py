@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from steadyrl.cli.activity import following
 from steadyrl.cli.compare_text import show
 from steadyrl.cli.terminal import note
 from steadyrl.core import config as configs
@@ -56,8 +56,15 @@ def compare_command(
     if deploy == "greedy" and samples is not None and samples > 1:
         raise ConfigError(f"--samples is {samples}, but greedy answers are all the same; leave it out, or sample")
     options = Options(samples, problems, deploy, metric, margin)
-    with _Followed() as followed:
-        watch = Watch(begin=followed.begin, problems=followed.problems)
+    with following() as activity:
+        total = 0
+
+        def begin(text: str, count: int) -> None:
+            nonlocal total
+            total = count
+            activity.phase(f"answering {count} problems: {text}")
+
+        watch = Watch(begin=begin, problems=lambda done: activity.count("problems answered", done, total))
         record = compare((first, second), config, options, report, watch)
     if as_json:
         print(json.dumps(record, indent=2))
@@ -77,32 +84,7 @@ def _config(path: Path, overrides: list[str]) -> Config:
 def _write(folder: Path) -> None:
     from steadyrl.show.report.compare import write_comparison  # matplotlib takes a second to load
 
-    note(f"report: {write_comparison(folder)}")
-
-
-class _Followed:
-    """Reports progress on stderr, with a bar if stderr is a terminal."""
-
-    def __init__(self) -> None:
-        from rich.console import Console
-        from rich.progress import Progress
-
-        self._bar = Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
-        self._now: Any = None
-
-    def __enter__(self) -> _Followed:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._bar.stop()
-
-    def begin(self, text: str, problems: int) -> None:
-        """Report which subject is next."""
-        if not sys.stderr.isatty():
-            note(f"answering {problems} problems: {text}")
-        self._now = self._bar.add_task(text, total=problems)
-
-    def problems(self, done: int) -> None:
-        """Move the bar."""
-        self._bar.update(self._now, completed=done)
+    with following() as activity:
+        activity.begin("writing the report")
+        path = write_comparison(folder)
+    note(f"report: {path}")

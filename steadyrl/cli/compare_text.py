@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from steadyrl.cli.terminal import printable
+from steadyrl.lab.compare.findings import metric_row
 
 STYLES = {"better": "bold green", "worse": "bold red", "equal": "bold cyan", "undecided": "bold yellow"}
 EXAMPLES = 2  # wins shown, and losses; the report has more
@@ -24,7 +25,7 @@ def show(record: Mapping[str, Any]) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
     width = None if sys.stdout.isatty() else UNBROKEN
-    console = Console(highlight=False, markup=False, emoji=False, width=width, soft_wrap=True)
+    console = Console(highlight=False, markup=False, emoji=False, width=width, soft_wrap=width is not None)
     word = "undecided" if record["doubts"] else record["verdict"]["word"]
     for number, sentence in enumerate(record["sentences"]):
         console.print(sentence, style=STYLES[word] if number == 0 else None)
@@ -69,15 +70,7 @@ def _changes(record: Mapping[str, Any]) -> Table:
     names = f"A = {record['a']['name']}, B = {record['b']['name']}"
     answers = f"{record['decoding']} answer{'s' if record['samples'] > 1 else ''}"
     table = _table(f"{record['task']}: {names} ({record['samples']} {answers} to each problem)", "measured")
-    change, has_spread = record["verdict"]["change"], record["verdict"]["smallest"] is not None
-    row = {
-        "n": change["n"],
-        "a": change["mean_before"],
-        "b": change["mean_after"],
-        "difference": change["difference"],
-        "interval": [change["low"], change["high"]] if has_spread else None,
-    }
-    table.add_row(record["metric"], *_cells(row), style="bold")
+    table.add_row(record["metric"], *_cells(metric_row(record, record["metric"])), style="bold")
     for part in record["parts"]:
         table.add_row(part["name"], *_cells(part))
     return table

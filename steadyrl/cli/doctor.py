@@ -25,7 +25,10 @@ UNBROKEN = 100_000  # characters
 
 
 def doctor_command(
-    paths: Annotated[list[Path], typer.Argument(help="logs, run directories, or folders of them", metavar="PATH...")],
+    paths: Annotated[
+        list[Path],
+        typer.Argument(help="logs, run directories, or folders of them; - reads standard input", metavar="PATH..."),
+    ],
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object instead of text")] = False,
     config: Annotated[
         Path | None, typer.Option(help="the trainer's config (TOML or JSON), for logs that hold no settings")

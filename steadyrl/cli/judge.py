@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from steadyrl.cli.activity import following
 from steadyrl.cli.terminal import note, printable
 from steadyrl.core import config as configs
 from steadyrl.core import plugins
@@ -38,10 +39,12 @@ def judge_command(
     from steadyrl.loop.rewards.judge.calibration import calibrate
 
     settings = configs.load(config, overrides or [])
-    task = plugins.open_task(settings.task.name, settings.task.args, settings.run.seed)
-    calibration = calibrate(
-        _judge_of(settings), task, pick_heldout(plugins.problems_of(task, "train"), problems), repeats
-    )
+    with following() as activity:
+        activity.begin(f"reading the data of the task '{settings.task.name}'")
+        task = plugins.open_task(settings.task.name, settings.task.args, settings.run.seed)
+        asked = pick_heldout(plugins.problems_of(task, "train"), problems)
+        activity.begin(f"asking the judge about answers to {len(asked)} problems, {repeats} times")
+        calibration = calibrate(_judge_of(settings), task, asked, repeats)
     lines = calibration_lines(calibration)
     # First: what was paid for must not be lost with a report that cannot be written.
     print(json.dumps(calibration.record(), indent=2) if as_json else printable("\n".join(lines)), flush=True)

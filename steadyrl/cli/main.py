@@ -13,11 +13,13 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
-from typing import Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
+import steadyrl
+from steadyrl.cli.groups import Group
 from steadyrl.cli.terminal import printable
 from steadyrl.core.errors import ConfigError, SteadyError, users_errors
 
@@ -25,27 +27,42 @@ INTERRUPTED = 130  # exit code
 _LONGEST_ERROR = 2000  # characters
 _THREADS_S = 2.0  # for threads to end after an interrupt
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EPIPE)  # what writing to standard output may fail with
-# Where each command is; the modules of those that are not asked for would take longer to load than most take to run.
+
+
+class Entry(NamedTuple):
+    """A command in the list of ``--help``: where it is, its heading, and what it does."""
+
+    place: str
+    panel: str
+    help: str
+
+
+_START, _TRAIN, _LOOK, _USE = "Start", "Train", "Look at runs", "Use the policy"
+# The modules of all commands together take longer to load than most commands take to run, so the list says itself what
+# a command does, and a module is loaded for its own command alone.
 COMMANDS = {
-    "preflight": "preflight:preflight_command",
-    "train": "run:train_command",
-    "report": "report:report_command",
-    "doctor": "doctor:doctor_command",
-    "compare": "compare:compare_command",
-    "study": "study:app",
-    "tune": "tune:tune_command",
-    "forecast": "forecast:forecast_command",
-    "judge": "judge:judge_command",
-    "sample": "run:sample_command",
-    "web": "web:web_command",
-    "export": "export:export_command",
-    "serve": "export:serve_command",
-    "metrics": "metrics:metrics_command",
-    "task": "task:app",
+    "new": Entry("new:new_command", _START, "Write a config and a reward file for your own data."),
+    "examples": Entry("examples:examples_command", _START, "List the examples, or copy one of them here."),
+    "task": Entry("task:app", _START, "Check a task and its rewards before training."),
+    "judge": Entry("judge:judge_command", _START, "Measure an AI judge on known answers."),
+    "preflight": Entry("preflight:preflight_command", _START, "Try everything that a run needs on a few prompts."),
+    "train": Entry("run:train_command", _TRAIN, "Train a policy, evaluate it, and write the report."),
+    "tune": Entry("tune:tune_command", _TRAIN, "Find the learning rate of a config."),
+    "study": Entry("study:app", _TRAIN, "Run experiments that change one thing each."),
+    "runs": Entry("runs:runs_command", _LOOK, "List runs: score before and after, verdict."),
+    "doctor": Entry("doctor:doctor_command", _LOOK, "Diagnose a run of any trainer from its log."),
+    "web": Entry("web:web_command", _LOOK, "Show runs in the browser, live."),
+    "report": Entry("report:report_command", _LOOK, "Write the report of a run, or of several runs."),
+    "metrics": Entry("metrics:metrics_command", _LOOK, "Write metrics as a table, or send them to a tracker."),
+    "forecast": Entry("forecast:forecast_command", _LOOK, "Forecast the last score of a run from its curve."),
+    "compare": Entry("compare:compare_command", _USE, "Compare two models on the same held-out problems."),
+    "sample": Entry("run:sample_command", _USE, "Ask the policy of a run."),
+    "export": Entry("export:export_command", _USE, "Write a policy as a Hugging Face model folder."),
+    "serve": Entry("export:serve_command", _USE, "Print the commands that serve an exported policy."),
 }
 
 
-class Commands(TyperGroup):
+class Commands(Group):
     """The commands, each loaded when it is asked for; ``Any`` is a class of click or of typer's own copy of it."""
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -56,7 +73,7 @@ class Commands(TyperGroup):
         """Return a command, or None if there is none of that name."""
         if cmd_name not in COMMANDS:
             return None
-        module, _, name = COMMANDS[cmd_name].partition(":")
+        module, _, name = COMMANDS[cmd_name].place.partition(":")
         command = getattr(import_module(f"steadyrl.cli.{module}"), name)
         if not isinstance(command, typer.Typer):
             single_app = typer.Typer(add_completion=False)
@@ -65,6 +82,23 @@ class Commands(TyperGroup):
         group = typer.main.get_command(command)
         group.name = cmd_name
         return group
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the list of commands without loading any."""
+        self._listed().format_help(ctx, formatter)
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        """Return what may follow, without loading any command."""
+        return self._listed().shell_complete(ctx, incomplete)
+
+    def _listed(self) -> TyperGroup:
+        entries: list[Any] = [
+            TyperCommand(name, callback=None, help=entry.help, rich_help_panel=entry.panel)
+            for name, entry in COMMANDS.items()
+        ]
+        return TyperGroup(
+            name=self.name, commands=entries, params=self.params, help=self.help, rich_markup_mode=self.rich_markup_mode
+        )
 
 
 class _Printable(logging.Formatter):
@@ -79,13 +113,23 @@ app = typer.Typer(
     cls=Commands,
     help="RL fine-tuning for language models that stays steady, and says why when it does not.",
     no_args_is_help=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"steadyrl {steadyrl.__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def steadyrl() -> None:
+def entry(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
     """RL fine-tuning for language models that stays steady, and says why when it does not."""
 
 
@@ -102,7 +146,7 @@ def main() -> None:
             _require_folder()
             _require_text(sys.argv[1:])
             with users_errors():
-                app()
+                app(prog_name="steadyrl")  # also where it is called as python -m steadyrl
         except SystemExit as end:
             code = end.code
         sys.stdout.flush()  # here and not when Python exits, so that a full disk also gives one line

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
-from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from steadyrl.cli.activity import REFRESHES, Activity
 from steadyrl.cli.terminal import note, printable
 from steadyrl.core.metrics import describe
 from steadyrl.doctor.live import Change
@@ -22,8 +22,8 @@ from steadyrl.show.report.actions import describe_action
 # (metric, heading), in the order shown; metrics that a run does not measure are left out.
 _SHOWN = (
     ("reward/mean", "reward"),
-    ("kl_ref_k1", "KL to reference"),
-    ("kl_ref_k1_seq", "KL to reference"),
+    ("kl_ref_k1", "KL to ref"),
+    ("kl_ref_k1_seq", "KL to ref"),
     ("entropy", "entropy"),
     ("completion/length", "length"),
     ("clip_fraction", "clipped"),
@@ -33,9 +33,10 @@ _SHOWN = (
     ("tokens/per_second", "speed"),
 )
 _IN_A_LINE = ("reward/mean", "kl_ref_k1", "kl_ref_k1_seq", "entropy", "completion/length")
+_PLAIN_UNITS = ("", "share", "reward")  # are not shown
+_HEADING_WIDTH = 26  # two headings and two numbers fit into 80 columns
 MOST_PARTS = 4  # of the reward; a terminal has few rows
 _PLAIN_EVERY_S = 5.0  # a log file needs no line a second
-_COUNT_EVERY_S = 30.0  # and one of a long phase more seldom
 
 
 class Progress:
@@ -44,17 +45,18 @@ class Progress:
     def __init__(self) -> None:
         self.total = 0  # steps of the whole run, known when they begin
         self.target: float | None = None  # of the reward
+        self.rewards: Sequence[str] = ()  # of the config, by name or import path
         self._console = Console(stderr=False)
         self._first: tuple[int, float] | None = None
         self._last_plain, self._stepped = 0.0, 0.0
-        self._counted: float | None = None  # when a plain line said how far a phase is, or the phase began to count
         self._gone = False
         self._record: Mapping[str, Any] | None = None
-        self._phase: Spinner | None = None
-        self._counts: dict[str, tuple[int, int]] = {}  # by what is counted: how many are done, and of how many
-        self._finding, self._forecast = "", ""
+        self._holding: dict[str, str] = {}  # the raised findings that still hold, by check; the newest is last
+        self._cleared, self._forecast = "", ""
+        self._activity = Activity(self._say, self._console.is_terminal)
+        self.phase, self.begin, self.count = self._activity.phase, self._activity.begin, self._activity.count
         # The view is made anew at each refresh: counts change without a call for each of them.
-        live = Live(console=self._console, refresh_per_second=4, get_renderable=self.view)
+        live = Live(console=self._console, refresh_per_second=REFRESHES, get_renderable=self.view)
         self._live = live if self._console.is_terminal else None
 
     def __enter__(self) -> Progress:
@@ -63,31 +65,9 @@ class Progress:
         return self
 
     def __exit__(self, *error: object) -> None:
+        self._activity.end()
         if self._live:
             self._live.stop()
-
-    def phase(self, text: str) -> None:
-        """Report that a longer phase begins; a terminal shows that it goes on, and for how long."""
-        self._say(text)
-        self._phase = Spinner("dots", Text(printable(text), overflow="ellipsis", no_wrap=True))
-        self._forget_counts()
-
-    def count(self, what: str, done: int, total: int) -> None:
-        """Show how many of a kind are done, until all are or another phase or step begins."""
-        if done >= total:
-            self._counts.pop(what, None)
-            return
-        self._counts[what] = done, total
-        now = time.monotonic()
-        if self._counted is None:
-            self._counted = now
-        elif not self._live and now - self._counted >= _COUNT_EVERY_S:
-            self._counted = now
-            self._say(f"    {what}: {done} of {total}")
-
-    def _forget_counts(self) -> None:
-        self._counts.clear()
-        self._counted = None
 
     def note(self, text: str) -> None:
         """Show a line on standard error, because it is not a result."""
@@ -100,10 +80,14 @@ class Progress:
             return
         since = "" if finding.since_step is None else f" since step {finding.since_step}"
         message = finding.message if change.state == "raised" else "cleared"
-        self._finding = f"step {change.step}: {finding.severity} {finding.check}{since}: {message}"
-        self._say(f"doctor, step {change.step}: {finding.severity} {finding.check}{since}: {message}")
+        line = f"step {change.step}: {finding.severity} {finding.check}{since}: {message}"
+        self._say(f"doctor, {line}")
+        self._holding.pop(finding.check, None)
         if change.state == "raised":
+            self._holding[finding.check] = line
             self._say(f"    {finding.remedy}")
+        else:
+            self._cleared = line
 
     def forecast(self, text: str) -> None:
         """Show where the held-out score will end."""
@@ -118,9 +102,8 @@ class Progress:
         """Show a step's metrics."""
         now = time.monotonic()
         self._first = self._first or (record["step"], now)
-        self._record, self._phase = record, None
-        self._forget_counts()
-        self._stepped = now
+        self._record, self._stepped = record, now
+        self._activity.end()
         if not self._live and (now - self._last_plain >= _PLAIN_EVERY_S or record["step"] + 1 == self.total):
             self._last_plain = now
             self._say(self._line(record, now))
@@ -148,7 +131,7 @@ class Progress:
         return f"{int(seconds // 60)}:{int(seconds % 60):02d} left"
 
     def _line(self, record: Mapping[str, Any], now: float) -> str:
-        parts = [f"step {record['step'] + 1}/{self.total}"]
+        parts = [f"step {record['step']} ({record['step'] + 1}/{self.total})"]
         names = {heading: name for name, heading in reversed(_shown(record)) if name in _IN_A_LINE}  # one KL is enough
         for heading, name in reversed(names.items()):
             aim = self.target if name == "reward/mean" else None
@@ -159,47 +142,48 @@ class Progress:
         """Return what a terminal shows: how far the run is, its measurements, the last finding, what goes on."""
         parts: list[RenderableType] = []
         if self._record is not None:
-            step = self._record["step"] + 1
+            step = self._record["step"]
             line = Table.grid(padding=(0, 2))
-            bar = ProgressBar(total=max(self.total, 1), completed=step, width=32)
             line.add_row(
-                Text(f"step {step} of {self.total}", style="bold"), bar, self._left(self._record, self._stepped)
+                Text(f"step {step} ({step + 1} of {self.total} done)", style="bold"),
+                ProgressBar(total=max(self.total, 1), completed=step + 1, width=24),
+                self._left(self._record, self._stepped),
             )
             parts += [line, self._table(self._record)]
         if self._forecast:
             parts.append(Text(f"forecast, {printable(self._forecast)}", overflow="ellipsis", no_wrap=True))
-        if self._finding:
-            parts.append(Text(f"last finding, {printable(self._finding)}", overflow="ellipsis", no_wrap=True))
-        if self._phase is not None:
-            parts.append(self._phase)
-        counts = Table.grid(padding=(0, 2))
-        for what, (done, total) in list(self._counts.items()):  # another thread may count meanwhile
-            counts.add_row(printable(what), ProgressBar(total=total, completed=done, width=32), f"{done} of {total}")
-        if counts.row_count:
-            parts.append(counts)
-        return Group(*parts)
+        if finding := self._standing():
+            parts.append(Text(printable(finding), overflow="ellipsis", no_wrap=True))
+        return Group(*parts, *self._activity.rows())
+
+    def _standing(self) -> str:
+        """Return the newest finding that holds, with the number of the others; what was cleared only if none holds."""
+        if not self._holding:
+            return f"last finding, {self._cleared}" if self._cleared else ""
+        *older, newest = self._holding.values()
+        return f"last of {len(older) + 1} findings, {newest}" if older else f"last finding, {newest}"
 
     def _table(self, record: Mapping[str, Any]) -> Table:
-        """Return the measurements, two in a row, with their units."""
+        """Return the measurements, two in a row; a name that is too long is cut, a number never."""
         cells = []
         for name, heading in _shown(record):
             metric = describe(name)
-            cells.append((heading, _number(record[name]), metric.unit if metric else ""))
+            unit = f", {metric.unit}" if metric and metric.unit not in _PLAIN_UNITS else ""
+            cells.append((f"{heading}{unit}", _number(record[name])))
             if name == "reward/mean":
                 if self.target is not None:
-                    share = f"{record[name] / self.target:.0%} reached" if self.target > 0 else ""
-                    cells.append(("  target", _number(self.target), share))
-                parts = _parts(record)
-                cells += [(f"  {part.partition('/')[2]}", _number(record[part]), "") for part in parts[:MOST_PARTS]]
-                cells += [(f"  and {len(parts) - MOST_PARTS} more", "", "")] if len(parts) > MOST_PARTS else []
+                    share = f", {record[name] / self.target:.0%} reached" if self.target > 0 else ""
+                    cells.append((f"  target{share}", _number(self.target)))
+                parts = _parts(record, self.rewards)
+                cells += [(f"  {part.partition('/')[2]}", _number(record[part])) for part in parts[:MOST_PARTS]]
+                cells += [(f"  and {len(parts) - MOST_PARTS} more", "")] if len(parts) > MOST_PARTS else []
         table = Table.grid(padding=(0, 2))
         for _ in range(2):
-            table.add_column(no_wrap=True)
-            table.add_column(justify="right", style="bold")
-            table.add_column(style="dim", no_wrap=True)
+            table.add_column(no_wrap=True, overflow="ellipsis", max_width=_HEADING_WIDTH)
+            table.add_column(justify="right", style="bold", no_wrap=True)
         half = -(-len(cells) // 2)
         for row in range(half):
-            second = cells[half + row] if half + row < len(cells) else ("", "", "")
+            second = cells[half + row] if half + row < len(cells) else ("", "")
             table.add_row(*(printable(cell) for cell in (*cells[row], *second)))
         return table
 
@@ -208,14 +192,17 @@ def _shown(record: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [(name, heading) for name, heading in _SHOWN if record.get(name) is not None]
 
 
-def _parts(record: Mapping[str, Any]) -> list[str]:
+def _parts(record: Mapping[str, Any], rewards: Sequence[str]) -> list[str]:
+    """Return the reward parts of a record, those of the config first."""
     own = {f"reward/{name}" for name in TAKEN}
-    return [name for name in record if name.startswith("reward/") and name not in own and record[name] is not None]
+    names = [name for name in record if name.startswith("reward/") and name not in own and record[name] is not None]
+    weighted = [name for reward in rewards if (name := f"reward/{reward.rpartition(':')[2]}") in names]
+    return [*weighted, *(name for name in names if name not in weighted)]
 
 
 def _format(name: str, value: float) -> str:
     metric = describe(name)
-    unit = f" {metric.unit}" if metric and metric.unit not in {"", "share", "reward"} else ""
+    unit = f" {metric.unit}" if metric and metric.unit not in _PLAIN_UNITS else ""
     return f"{_number(value)}{unit}"
 
 

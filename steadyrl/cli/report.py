@@ -8,7 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from steadyrl.cli.terminal import near, printable
+from steadyrl.cli.activity import following
+from steadyrl.cli.terminal import near, printable, show_text
+from steadyrl.core.counting.count import begin
 from steadyrl.core.errors import ConfigError
 from steadyrl.core.rundir import RunDir
 from steadyrl.core.types import DECODINGS
@@ -38,23 +40,35 @@ def report_command(
     if len(runs) == 1:
         if to is not None:
             raise ConfigError(f"--to {to}: the report of one run is in its own report/; leave --to out, and copy that")
-        show_report(RunDir.open(runs[0]))
+        run = RunDir.open(runs[0])
+        with following():
+            write(run)
+        show(run)
         return
     from steadyrl.show.report.overlay import write_overlay  # matplotlib takes a second to load
 
-    print(f"report: {write_overlay([RunDir.open(run) for run in runs], to or Path('overlay'))}")
+    with following():
+        begin(f"writing the report of {len(runs)} runs")
+        folder = write_overlay([RunDir.open(run) for run in runs], to or Path("overlay"))
+    print(f"report: {folder}")
 
 
-def show_report(run: RunDir) -> None:
-    """Write the report and print the summary."""
+def write(run: RunDir) -> None:
+    """Write the report of a run."""
+    begin("writing the report")
     from steadyrl.show.report.write import write_report  # matplotlib takes a second to load
 
-    folder = write_report(run.path)
+    write_report(run.path)
+
+
+def show(run: RunDir) -> None:
+    """Print the summary of a report that is written."""
+    folder = run.report_folder
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     for line in epoch_lines(summary.get("epochs")):
         print(printable(line))
     for line in summary_lines(summary):
-        print(printable(line))
+        show_text(line)
     print(f"report: {near(folder) / 'report.html'}")
 
 

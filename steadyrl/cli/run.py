@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,9 +11,11 @@ import typer
 
 from steadyrl.backends.fsdp import torchrun
 from steadyrl.backends.fsdp.plugin import follow
+from steadyrl.cli.activity import following
 from steadyrl.cli.interrupts import interruptible
 from steadyrl.cli.outlook import Outlook
 from steadyrl.cli.progress import Progress
+from steadyrl.cli.report import show, write
 from steadyrl.cli.terminal import near, note, printable
 from steadyrl.core.counting.count import heard_by
 from steadyrl.core.errors import ConfigError
@@ -24,7 +25,7 @@ from steadyrl.loop.train import Watch
 
 
 def train_command(
-    config: Annotated[Path | None, typer.Argument(help="a TOML file; see examples/")] = None,
+    config: Annotated[Path | None, typer.Argument(help="a TOML file; see `steadyrl examples`")] = None,
     overrides: Annotated[list[str] | None, typer.Argument(help="section.key=value, as many as you like")] = None,
     resume: Annotated[Path | None, typer.Option(help="a run directory to go on with")] = None,
     accept_changed_data: Annotated[
@@ -41,9 +42,10 @@ def train_command(
             overrides, config = [str(config), *overrides], None
         if config is None and not overrides and _lacks_report(resume):
             note(f"'{resume}' is finished, but its report is not written; writing it")
-            _report(RunDir.open(resume))
+            write(RunDir.open(resume))
+            show(RunDir.open(resume))
             return
-    with Progress() as progress, heard_by(progress.count), interruptible() as interrupts:
+    with Progress() as progress, heard_by(progress.count, progress.begin), interruptible() as interrupts:
         if torchrun.place().ranks > 1:
             torchrun.noted()  # until all ranks have met
 
@@ -58,7 +60,8 @@ def train_command(
         def opened(run: RunDir) -> None:
             if resume is None:  # otherwise it was named
                 progress.note(f"run directory: {near(run.path)}")
-            progress.target = run.resolved()["run"].get("target")
+            settings = run.resolved()
+            progress.target, progress.rewards = settings["run"].get("target"), tuple(settings["rewards"])
             outlook.opened(run)
 
         def step(record: Mapping[str, Any]) -> None:
@@ -66,6 +69,7 @@ def train_command(
             outlook.look(record)
 
         watch = Watch(
+            ended=_write_report,
             phase=progress.phase,
             note=progress.note,
             opened=opened,
@@ -79,7 +83,12 @@ def train_command(
     if run.status == "interrupted":
         note(f"stopped and saved; go on with: steadyrl train --resume {near(run.path)}")
         raise typer.Exit(130)
-    _report(run)
+    show(run)
+
+
+def _write_report(run: RunDir) -> None:
+    if run.status == "finished":
+        write(run)
 
 
 def sample_command(
@@ -92,7 +101,9 @@ def sample_command(
     """Ask a run's newest policy, and show what its answers do."""
     if greedy and samples is not None and samples > 1:
         raise ConfigError(f"--samples is {samples}, but greedy answers are all the same; leave it out, or sample")
-    for answer in launch.sample(run, request, samples or 3, greedy, seed):
+    with following():
+        answers = launch.sample(run, request, samples or 3, greedy, seed)
+    for answer in answers:
         print(printable(answer.text.strip()) or "(nothing)")
         for line in answer.shows:
             print(f"    {printable(line)}")
@@ -101,10 +112,3 @@ def sample_command(
 def _lacks_report(path: Path) -> bool:
     run = RunDir(path)
     return run.info_file.is_file() and run.status == "finished" and not (run.report_folder / "report.html").is_file()
-
-
-def _report(run: RunDir) -> None:
-    from steadyrl.cli.report import show_report
-
-    show_report(run)
-    sys.stdout.flush()

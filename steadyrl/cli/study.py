@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
+from steadyrl.cli.groups import Group
 from steadyrl.cli.interrupts import interruptible
 from steadyrl.cli.launcher import LAUNCHER, LAUNCHER_ARGS, chosen
 from steadyrl.cli.terminal import near, note, printable
@@ -19,7 +20,12 @@ from steadyrl.core.config import Config, in_steps
 from steadyrl.lab.study.plan import Job, read_study, unnamed_rewards
 from steadyrl.lab.study.study import Event, Follow, make_one, run_study
 
-app = typer.Typer(help="Run a study: experiments that change one thing each, and what they answer.")
+app = typer.Typer(
+    cls=Group,
+    help="Run a study: experiments that change one thing each, and what they answer.",
+    no_args_is_help=True,
+    add_completion=False,
+)
 _FILE = typer.Argument(help="a study file; see studies/", metavar="STUDY.toml")
 _QUICK = typer.Option("--quick", help="the study's quick version: fewer seeds and steps")
 _SEEDS = typer.Option("--seeds", min=1, help="how many of the file's seeds; by default as many as the version has")

@@ -9,17 +9,22 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from steadyrl.cli.terminal import printable
+from steadyrl.cli.activity import following
+from steadyrl.cli.groups import Group
+from steadyrl.cli.terminal import printable, show_text
 from steadyrl.core import config as configs
 from steadyrl.core import plugins
+from steadyrl.core.counting.count import begin
+from steadyrl.core.metrics import answer_means
 from steadyrl.core.protocols import Task
-from steadyrl.loop.evaluate import evaluate_rules, means, pick_heldout
+from steadyrl.loop.evaluate import evaluate_rules, pick_heldout
 from steadyrl.loop.preflight.run import finding_lines
 from steadyrl.loop.tasks.check import check_task, terms_to_check
 
-_RULE_WIDTH = 16  # characters of a rule's name in a line
+_RULE_WIDTH = 42  # characters of a rule's name in a line: three numbers fit beside it
+_FILE_WIDTH = 130  # characters of a line where no terminal sets them
 
-app = typer.Typer(help="Look at a task before training on it.", no_args_is_help=True)
+app = typer.Typer(cls=Group, help="Look at a task before training on it.", no_args_is_help=True, add_completion=False)
 
 
 @app.callback()
@@ -29,41 +34,49 @@ def task_commands() -> None:
 
 @app.command("check")
 def check_command(
-    config: Annotated[Path, typer.Argument(help="a TOML file; see examples/")],
+    config: Annotated[Path, typer.Argument(help="a TOML file; see `steadyrl examples`")],
     overrides: Annotated[list[str] | None, typer.Argument(help="section.key=value")] = None,
 ) -> None:
-    """Check that gold answers score high, empty and wrong ones low, and that scoring repeats. Exit code 1 if not."""
+    """Check that gold answers score high, empty and wrong ones low, and that scoring repeats. Exit code 1 if not.
+
+    An environment is played by a scripted policy, of which three episodes are shown, and by an empty and a looping one.
+    """
     settings = configs.load(config, overrides or [])
-    console = Console()
-    console.width = max(console.width, 130)  # a table of numbers is unreadable when wrapped
-    findings = check_task(settings)
+    with following():
+        findings = check_task(settings)
+        table = _baselines(settings)
     for line in finding_lines(findings):
-        console.print(printable(line), highlight=False, markup=False)  # names and texts of problems are not markup
-    _baselines(settings, console)
+        show_text(line)
+    for line in (line for finding in findings for line in finding.evidence):
+        show_text(line)
+    if table is not None:
+        console = Console(highlight=False, markup=False)
+        console.width = console.width if console.is_terminal else _FILE_WIDTH
+        console.print(table)
     if any(finding.state == "found" for finding in findings):
         raise typer.Exit(1)
 
 
-def _baselines(settings: configs.Config, console: Console) -> None:
-    """Show the scores of answers that need no model."""
+def _baselines(settings: configs.Config) -> Table | None:
+    """Return the scores of answers that need no model, None where the task has none."""
+    begin(f"reading the data of the task '{settings.task.name}'")
     task = plugins.open_task(settings.task.name, settings.task.args, settings.run.seed)
     plugins.require_members(f"the task '{settings.task.name}'", task, Task, later=("ask", "show"))
     rules = plugins.functions_of(task, "baselines")
     if not rules:
-        return
+        return None
     problems = pick_heldout(plugins.problems_of(task, "heldout"), settings.evaluate.problems)
+    begin(f"scoring answers without a model to {len(problems)} problems")
     records = evaluate_rules(rules, problems, terms_to_check(settings, task), task.metric)
-    by_rule = {name: means(records, name) for name in rules}
+    by_rule = {name: answer_means(records, name) for name in rules}
+    rewards = [name.rpartition(":")[2] for name in settings.rewards]
     measured = [
-        task.metric,
-        *sorted({part for rule_means in by_rule.values() for part in rule_means} - {task.metric, "reward"}),
+        name for name in dict.fromkeys([task.metric or "reward", *rewards]) if any(name in m for m in by_rule.values())
     ]
     table = Table(title=f"answers without a model, {len(problems)} held-out problems", title_justify="left", box=None)
-    table.add_column("", no_wrap=True)
-    ranked = sorted(by_rule.items(), key=lambda item: item[1].get(task.metric, 0.0))
-    for name, _ in ranked:
-        table.add_column(name, justify="right", max_width=_RULE_WIDTH)  # a row per rule would be too wide
-    for part in measured:
-        values = (f"{rule_means[part]:.3f}" if part in rule_means else "-" for _, rule_means in ranked)
-        table.add_row(part.replace("_", " "), *values)
-    console.print(table)
+    table.add_column("", overflow="fold", max_width=_RULE_WIDTH)
+    for name in measured:
+        table.add_column(name.replace("_", " "), justify="right", no_wrap=True)
+    for rule, rule_means in sorted(by_rule.items(), key=lambda item: item[1].get(task.metric, 0.0)):
+        table.add_row(printable(rule), *(f"{rule_means[name]:.3f}" if name in rule_means else "-" for name in measured))
+    return table

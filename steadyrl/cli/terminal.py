@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
+import textwrap
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,6 +14,15 @@ from steadyrl.core.errors import printable as printable  # where the commands fi
 def near(path: Path) -> Path:
     """Return a path as seen from the current folder where it lies below it."""
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+def show_text(text: str) -> None:
+    """Print a result. A terminal's lines end between words, so that no number is cut."""
+    text = printable(text)
+    if sys.stdout.isatty():
+        width = shutil.get_terminal_size().columns
+        text = textwrap.fill(text, width, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+    print(text)
 
 
 def note(text: str) -> None:

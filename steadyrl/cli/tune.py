@@ -18,7 +18,7 @@ from steadyrl.lab.tune.tune_together import tune_together
 
 
 def tune_command(
-    config: Annotated[Path, typer.Argument(help="a TOML file; see examples/")],
+    config: Annotated[Path, typer.Argument(help="a TOML file; see `steadyrl examples`")],
     overrides: Annotated[list[str] | None, typer.Argument(help="section.key=value, as many as you like")] = None,
     samples: Annotated[int, typer.Option(min=0, help="completions that the search may take; 0 for 20 runs")] = 0,
     seeds: Annotated[int, typer.Option(min=1, help="seeds of the best three")] = 3,

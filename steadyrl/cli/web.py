@@ -40,6 +40,7 @@ def web_command(
     try:
         serve(folder, host, port, token, ready)
     except KeyboardInterrupt:
-        # The interpreter would wait for threads that read for pages which nobody waits for. They write nothing.
+        # The interpreter would wait for threads that read for pages which nobody waits for. They write one
+        # file, which is renamed into its place.
         sys.stdout.flush()
         os._exit(128 + signal.SIGINT)

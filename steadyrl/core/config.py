@@ -7,12 +7,14 @@ here by the same rules. A resolved config holds every value that a run used, def
 from __future__ import annotations
 
 import difflib
+import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 from pydantic import BaseModel, Field, ValidationError
 
 from steadyrl.core import plugins
@@ -62,7 +64,8 @@ class Config(Section):
 _TYPES = frozenset({"bool", "int", "float", "str", "list", "dict"})  # in the place of a value with several types
 _OPAQUE = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[\w.~+/=-]{16,}")  # what a person would not choose as a name
 _TOO_DEEP = (
-    f"tables and lists stand more than {DEEPEST} deep inside one another; expected a flat config (see examples/)"
+    f"tables and lists stand more than {DEEPEST} deep inside one another; expected a flat config, as `steadyrl "
+    "examples` has"
 )
 LARGEST = 1e9  # of a setting without a bound of its own
 
@@ -74,14 +77,18 @@ _MOVED |= {f"backend.{name}": f"backend.args.{name}" for name in _GRADIENT}
 _MOVED |= {f"autopilot.kl_{end}": "autopilot.kl_band, which has both ends: [0.06, 0.3]" for end in ("low", "high")}
 
 SectionType = TypeVar("SectionType", bound=BaseModel)
+# A text, a list of texts, or values by nested or dotted keys; see ``override_texts``.
+Overrides = str | Sequence[str] | Mapping[str, Any]
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+_NEXT_OVERRIDE = re.compile(r"\s+(?=\w+\.[^\s=]+=)")
 
 
-def load(path: Path | str, overrides: Sequence[str] = ()) -> Config:
+def load(path: Path | str, overrides: Overrides = ()) -> Config:
     """Read a TOML file, apply overrides, and validate everything.
 
     Args:
         path: The config file.
-        overrides: "section.key=value" each; the value is read as TOML, else taken as text.
+        overrides: "section.key=value" in a text or a list, or a dict of values by nested or dotted keys.
 
     Raises:
         ConfigError: With every problem found.
@@ -90,7 +97,12 @@ def load(path: Path | str, overrides: Sequence[str] = ()) -> Config:
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise ConfigError(f"there is no config file '{path}'; expected a TOML file (see examples/)") from error
+        raise ConfigError(
+            f"there is no config file '{path}'; expected a TOML file: `steadyrl new` writes one for your own data, "
+            "`steadyrl examples` copies one"
+        ) from error
+    except IsADirectoryError as error:
+        raise ConfigError(f"'{path}' is a folder; expected a TOML file") from error
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read the config file '{path}': {error}; expected a TOML file") from error
     except tomllib.TOMLDecodeError as error:
@@ -100,13 +112,99 @@ def load(path: Path | str, overrides: Sequence[str] = ()) -> Config:
     return resolve(data, overrides)
 
 
-def resolve(data: Mapping[str, Any], overrides: Sequence[str] = ()) -> Config:
-    """Validate nested settings (see ``load``), the task's and the algorithm's own included."""
+def override_texts(overrides: Overrides) -> list[str]:
+    """Return overrides as texts "section.key=value", whose values are read as TOML, else taken as text.
+
+    Args:
+        overrides: One text with one or more overrides, a list of such texts, or a dict of values whose keys are nested
+            (``{"run": {"steps": 20}}``) or dotted (``{"run.steps": 20}``).
+
+    Raises:
+        ConfigError: It is something else, or holds a value that TOML has no form for.
+    """
+    if isinstance(overrides, str):
+        return _NEXT_OVERRIDE.split(overrides.strip()) if overrides.strip() else []
+    if isinstance(overrides, Mapping):
+        return [f"{key}={toml_value(value, key)}" for key, value in _dotted(overrides, "")]
+    if not isinstance(overrides, Sequence) or not all(isinstance(text, str) for text in overrides):
+        raise ConfigError(
+            f"overrides: got {overrides!r:.200}; expected texts such as 'run.steps=20', or a dict such as "
+            "{'run.steps': 20}"
+        )
+    return list(overrides)
+
+
+def _dotted(table: Mapping[str, Any], before: str) -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _dotted(value, f"{before}{key}.")
+        else:
+            yield f"{before}{key}", value
+
+
+def to_toml(settings: Mapping[str, Any], section: tuple[str, ...] = ()) -> str:
+    """Return nested settings as the text of a TOML file; what is None, or an empty table, is left out.
+
+    Args:
+        settings: Plain data, as ``dump`` gives.
+        section: The keys of the table that they stand in.
+
+    Raises:
+        ConfigError: A value has no form in TOML.
+    """
+    values = {key: value for key, value in settings.items() if value is not None and not isinstance(value, Mapping)}
+    lines = [f"{_toml_key(key)} = {toml_value(value, key)}\n" for key, value in values.items()]
+    if section and lines:
+        lines.insert(0, f"[{'.'.join(map(_toml_key, section))}]\n")
+    tables = [to_toml(value, (*section, key)) for key, value in settings.items() if isinstance(value, Mapping)]
+    return "\n".join(filter(None, ["".join(lines), *tables]))
+
+
+def toml_value(value: Any, place: str) -> str:
+    """Return a value as TOML writes it.
+
+    Args:
+        value: A text, a path, a number, or a list or table of such; a number of NumPy is one too.
+        place: The setting, for the error.
+
+    Raises:
+        ConfigError: It is something else.
+    """
+    if isinstance(value, str | Path):
+        return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, bool | int | float):
+        return str(value).lower()
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(toml_value(item, place) for item in value)}]"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{_toml_key(key)} = {toml_value(item, place)}' for key, item in value.items())}}}"
+    if isinstance(value, np.generic):
+        return toml_value(value.item(), place)
+    raise ConfigError(f"{place}: got {value!r:.100}; expected a text, a number, true or false, or a list of these")
+
+
+def _toml_key(key: str) -> str:
+    return key if _BARE_KEY.fullmatch(key) else json.dumps(key, ensure_ascii=False)
+
+
+def merge(data: Mapping[str, Any], overrides: Overrides) -> dict[str, Any]:
+    """Return nested settings with overrides applied, not validated.
+
+    Raises:
+        ConfigError: An override is none.
+    """
     if too_deep(data):
         raise ConfigError(f"the config: {_TOO_DEEP}")
     merged = _copy(data)
-    for override in overrides:
+    for override in override_texts(overrides):
         _apply(merged, override)
+    return merged
+
+
+def resolve(data: Mapping[str, Any], overrides: Overrides = ()) -> Config:
+    """Validate nested settings (see ``load``), the task's and the algorithm's own included."""
+    overrides = override_texts(overrides)
+    merged = merge(data, overrides)
     if too_deep(merged):
         raise ConfigError(f"the overrides: {_TOO_DEEP}")
     if places := list(dict.fromkeys(_keys_in(merged, ()))):

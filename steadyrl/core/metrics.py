@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from steadyrl.core.errors import ConfigError
-from steadyrl.core.types import Batch, Group
+from steadyrl.core.types import Batch, CallEnd, Group, Rollout
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ CATALOGUE: tuple[Metric, ...] = (
         "It is the learning signal of a group.",
     ),
     Metric("reward/unscored", "share", "down", "Rollouts without a reward (engine failure, time-out, no verdict)."),
-    Metric("reward/*", "reward", "", "Unweighted mean of a reward part or measurement over the rollouts that have it."),
+    Metric("reward/*", "", "", "Unweighted mean of a reward part or measurement over the rollouts that have it."),
     Metric(
         "reward_share/*",
         "share",
@@ -253,6 +254,15 @@ CATALOGUE: tuple[Metric, ...] = (
         "Word 3-grams that already occurred in the same completion, mean over completions.",
     ),
     Metric("observation/cut", "share", "", "Observations that were shortened to rollout.observation_tokens."),
+    Metric("tools/calls", "", "", "Mean number of calls of tools per episode, those that failed among them."),
+    Metric("tools/ok", "share", "up", "Calls that the tool answered."),
+    Metric("tools/malformed", "share", "down", "Calls that could not be read."),
+    Metric("tools/unknown", "share", "down", "Calls of a tool that does not exist."),
+    Metric("tools/arguments", "share", "down", "Calls with arguments that the tool does not take."),
+    Metric("tools/raised", "share", "down", "Calls whose tool raised an exception."),
+    Metric("tools/timeout", "share", "down", "Calls that took longer than task.args.call_seconds."),
+    Metric("tools/budget", "share", "", "Calls beyond task.args.max_calls, which were not made."),
+    Metric("time/tool", "s", "down", "Mean time of a call that was made."),
     Metric("tokens/sampled", "tokens", "", "Tokens that the policy wrote in the step, without an environment's."),
     Metric("tokens/per_second", "tokens/s", "up", "tokens/sampled, divided by the time of the whole step."),
     Metric("time/rollout", "s", "down", "Time to sample the completions."),
@@ -284,12 +294,28 @@ CATALOGUE: tuple[Metric, ...] = (
     Metric("judge/unmetered", "", "down", "Answers for which the endpoint reported no token counts."),
     Metric(
         "heldout/*",
-        "reward",
+        "",
         "up",
         "Mean of a measurement on the held-out problems, after steps with an evaluation; of the answers that "
-        "evaluate.deploy names.",
+        "evaluate.deploy names. heldout/pass@k is of sampled answers; heldout/NAME/* is of a set of evaluate.sets.",
     ),
 )
+
+
+def answer_means(records: Sequence[Mapping[str, Any]], answer: str) -> dict[str, float]:
+    """Return the means of the reward and of every part over the answers of one name, each over those with the number.
+
+    Args:
+        records: One evaluation, a record per problem (``evaluations/*.jsonl``).
+        answer: "sampled", "greedy", or a rule's name.
+    """
+    values_by_name: dict[str, list[float]] = {}
+    for record in records:
+        scores = record["answers"].get(answer, {})
+        for name, value in {**scores.get("parts", {}), "reward": scores.get("reward")}.items():
+            if isinstance(value, int | float):
+                values_by_name.setdefault(name, []).append(value)
+    return {name: float(np.mean(values)) for name, values in values_by_name.items()}
 
 
 def describe(name: str) -> Metric | None:
@@ -363,6 +389,7 @@ def reward_metrics(groups: Sequence[Group]) -> dict[str, float | None]:
         metrics[f"reward/{part}"] = float(np.mean([r.parts[part] for r in rollouts if part in r.parts]))
     if observed := sum(r.observations for r in rollouts):
         metrics["observation/cut"] = sum(r.observations_cut for r in rollouts) / observed
+    metrics |= tool_metrics(rollouts)
     several = [[r.reward for r in g.rollouts if r.reward is not None] for g in groups]
     drawn = [len(rewards) for rewards, group in zip(several, groups, strict=True) if len(group.rollouts) > 1]
     if drawn:
@@ -375,6 +402,20 @@ def reward_metrics(groups: Sequence[Group]) -> dict[str, float | None]:
         signal = float(np.mean([max(rewards) != min(rewards) for rewards in several]))
         metrics |= {"groups/no_signal": 1.0 - signal, "curriculum/signal": signal}
     return metrics
+
+
+def tool_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """Return tools/* and time/tool, or nothing where there are no tools."""
+    if not any(rollout.calls for rollout in rollouts):
+        return {}
+    calls = [call for rollout in rollouts for turn in rollout.calls for call in turn]
+    if not calls:
+        return {"tools/calls": 0.0}
+    ends = Counter(call.end for call in calls)
+    shares = {f"tools/{end}": ends[end] / len(calls) for end in get_args(CallEnd)}
+    seconds = [call.seconds for call in calls if call.end in ("ok", "raised", "timeout")]
+    times = {"time/tool": float(np.mean(seconds))} if seconds else {}
+    return {"tools/calls": len(calls) / len(rollouts), **shares, **times}
 
 
 def difficulty(groups: Sequence[Group]) -> dict[str, float]:

@@ -35,6 +35,7 @@ from steadyrl.core.protocols import (
     Limited,
     Task,
     Teaching,
+    ToolUsing,
 )
 from steadyrl.core.types import Problem
 
@@ -63,7 +64,10 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "browse": "steadyrl.environments.browse.task:BrowseTask",
         "math": "steadyrl.environments.math.task:MathTask",
         "prompts": "steadyrl.loop.tasks.prompts:PromptsTask",
+        "environment": "steadyrl.loop.tasks.environment:EnvironmentTask",
     },
+    "environment": {},
+    "tool": {},
     "reward": {
         "length": "steadyrl.loop.rewards.length:length",
         "boolean_format": "steadyrl.loop.rewards.boolean_format:boolean_format",
@@ -101,7 +105,8 @@ BUILT_IN: dict[str, dict[str, str]] = {
     },
 }
 # What a task may offer beside the methods of Task.
-OF_TASKS = (Interactive, Bounded, Exact, Teaching, Attackable, Editable, Limited)
+OF_TASKS = (Interactive, Bounded, Exact, Teaching, Attackable, Editable, Limited, ToolUsing)
+_SESSION = "steadyrl_session"  # the module of functions without an import path of their own
 _ALIKE = 0.84  # as difflib compares: one letter more, less or other in a name of six
 MODULES = ("algorithm", "curriculum", "sampler", "launcher")  # kinds whose plug-ins are modules
 # Which extra brings a package that a built-in needs.
@@ -114,6 +119,7 @@ _EXTRA_OF = {
     "miniwob": "miniwob",
     "optuna": "tune",
     "ray": "ray",
+    **dict.fromkeys(("renderers", "openai", "openai_harmony", "httpx", "pydantic_config"), "agents"),
     **dict.fromkeys(("starlette", "uvicorn"), "web"),
     **{name: name for name in ("wandb", "tensorboard", "trackio", "mlflow")},
 }
@@ -283,6 +289,11 @@ def open_task(name: str, args: Any, seed: int) -> Task:
         value = getattr(task, count)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise ConfigError(f"{what}: its attribute {count} is {value!r:.40}; expected a whole number of 1 or more")
+    if hasattr(task, "tools") != hasattr(task, "tool_format"):
+        raise ConfigError(
+            f"{what} has only one of the attributes 'tools' and 'tool_format'; expected both of "
+            "steadyrl.core.protocols.ToolUsing, or neither"
+        )
     if isinstance(task, Teaching):
         raise ConfigError(
             f"{what} has both 'episode' and 'demonstration', which nothing calls where there are episodes; let the "
@@ -433,7 +444,9 @@ def _find(kind: str, name: str) -> Any:
         if "." in name or (name.isidentifier() and PathFinder.find_spec(name)):
             return _import(kind, name)
     if kind == "algorithm" and (answer := of_peers("algorithms").get(re.sub("[-_]", "", name.lower()))):
-        raise ConfigError(f"algorithm.name = '{name:.120}' {answer}")
+        raise ConfigError(
+            f"algorithm.name = '{name:.120}' {answer}; the algorithms here are {', '.join(BUILT_IN[kind])}"
+        )
     if kind == "reward" and "/" in name:
         raise ConfigError(
             f"'{name:.120}' is a path, and rewards are functions; for a reward model write one that loads it and "
@@ -442,7 +455,35 @@ def _find(kind: str, name: str) -> Any:
     names = sorted({*BUILT_IN[kind], *points})
     close = difflib.get_close_matches(name, names, n=1)
     hint = f"did you mean '{close[0]}'?" if close else f"known are {', '.join(names)}"
-    raise ConfigError(f"no {kind} is called '{name:.120}'; {hint} (your own: {_expected(kind)})")
+    tables = "; `steadyrl metrics RUN --to csv` or `--to parquet` writes a table" if kind == "tracker" else ""
+    raise ConfigError(f"no {kind} is called '{name:.120}'; {hint} (your own: {_expected(kind)}){tables}")
+
+
+def of_session(path: str) -> bool:
+    """Return whether an import path leads to something that no other process can import."""
+    module = path.partition(":")[0]
+    return module == "__main__" or module.startswith(f"{_SESSION}.")
+
+
+def session_path(thing: Any, name: str) -> str:
+    """Return the import path of a function: its own where that leads to it, else one that this process alone has.
+
+    Args:
+        thing: A function, a lambda, or an object that can be called.
+        name: What the path ends with, an identifier.
+    """
+    module, own_name = str(getattr(thing, "__module__", "")), getattr(thing, "__qualname__", "")
+    if own_name == name and getattr(sys.modules.get(module), name, None) is thing:
+        return f"{module}:{name}"
+    modules = [module for module in sys.modules if module.startswith(f"{_SESSION}.")]
+    for module in modules:
+        if vars(sys.modules[module]).get(name) is thing:
+            return f"{module}:{name}"
+    # A module for each function: a later one of the same name does not take the place of an earlier run's.
+    module = f"{_SESSION}.m{len(modules)}"
+    sys.modules[module] = ModuleType(module)
+    setattr(sys.modules[module], name, thing)
+    return f"{module}:{name}"
 
 
 def _look_in_current_folder() -> None:
@@ -466,6 +507,11 @@ def require(package: str) -> Any:
 
 def _import(kind: str, path: str) -> Any:
     module_name, colon, attribute = path.partition(":")
+    if of_session(path) and not hasattr(sys.modules.get(module_name), attribute):
+        raise ConfigError(
+            f"'{path}' is a function of the Python session that started the run, and is not here; "
+            f"put it into a module, such as my_rewards.py, and name 'my_rewards:{attribute}'"
+        )
     if not all(part.isidentifier() for part in [*module_name.split("."), *([attribute] if colon else [])]):
         raise ConfigError(f"'{path:.120}' is no import path; expected {_expected(kind)}")
     try:

@@ -10,7 +10,19 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
-from steadyrl.core.types import Array, Batch, Completion, Group, Message, Problem, Rollout, Sampling, Score, TokenScores
+from steadyrl.core.types import (
+    Array,
+    Batch,
+    Completion,
+    Group,
+    Message,
+    Problem,
+    Rollout,
+    Sampling,
+    Score,
+    TokenScores,
+    ToolCall,
+)
 
 # (xp, new scores, the batch's arrays by name, ``batch.loss_count`` of the whole minibatch) -> (scalar loss, sums).
 # The names are those that ``batch.loss_arrays`` gives. The loss is already divided by the count, so that the
@@ -117,6 +129,61 @@ class Tokenizer(Protocol):
         """Return the text of ids, without end tokens and, unless they are to be seen, without special ones."""
 
 
+@dataclass(frozen=True)
+class Reply:
+    """A turn of the policy, read.
+
+    Attributes:
+        text: As it was decoded, with marks of calls and reasoning, without end tokens and what follows a stop string.
+        message: The same as a message of the role assistant.
+    """
+
+    text: str
+    message: Message
+
+
+class Chat(Protocol):
+    """How a conversation, in which tools may be called, becomes tokens and tokens become messages."""
+
+    def encode_prompt(self, messages: Sequence[Message]) -> np.ndarray:
+        """Return the [P] int32 ids that the policy reads before its first turn, tools included."""
+
+    def encode_reply(self, message: Message, after: str) -> np.ndarray:
+        """Return the [T] int32 ids of an assistant's message as the policy would write it, end token included.
+
+        Args:
+            message: Content and calls.
+            after: The content of the message that it follows.
+        """
+
+    def encode_between(self, before: np.ndarray, turn: np.ndarray, messages: Sequence[Message]) -> np.ndarray | None:
+        """Return the [T] int32 ids that stand between a turn of the policy and its next one.
+
+        Args:
+            before: [P] int32, all that the policy had read.
+            turn: [T] int32, what it wrote.
+            messages: What the environment answered, of the roles user and tool.
+
+        Returns:
+            None where nothing can follow, for the turn ended where none of the model's turns may.
+        """
+
+    def parse(self, before: np.ndarray, turn: np.ndarray, stop: Sequence[str]) -> Reply:
+        """Read a turn of the policy; what is no call, but was meant as one, is in ``invalid_tool_calls``."""
+
+
+@runtime_checkable
+class Conversing(Protocol):
+    """A tokenizer whose model may call tools."""
+
+    def chat(self, tools: Sequence[Mapping[str, Any]], tool_format: str) -> Chat:
+        """Return how conversations with tools become tokens; see ``ToolUsing`` for the arguments.
+
+        Raises:
+            ModelError: The next turn's tokens cannot be had without encoding again what the policy wrote.
+        """
+
+
 class Backend(Protocol):
     """Five methods and a description, numpy in and numpy out; devices, autodiff and optimizers stay inside."""
 
@@ -176,10 +243,13 @@ class Detached(Protocol):
 class PrefixCaching(Protocol):
     """A backend that need not read again what the call before has read."""
 
-    def prefix_cache(self) -> AbstractContextManager[None]:
-        """Inside, each call of ``generate`` reads of its prompts only what is new since the last one.
+    def prefix_cache(self, together: bool) -> AbstractContextManager[None]:
+        """Inside, each call of ``generate`` reads of its prompts only what is new since an earlier one.
 
         The policy must not change inside.
+
+        Args:
+            together: Whether each prompt goes on from one of the call right before; otherwise it may be an older one.
         """
 
 
@@ -270,12 +340,16 @@ class Turn:
     """What the environment answers to one turn of the policy.
 
     Attributes:
-        observation: Put in before the policy's next turn; empty when done.
+        observation: Put in before the policy's next turn, a user's text or messages; empty when done.
         done: True if the episode is over.
+        reward: What the turn itself earned; None where the environment rewards no turns.
+        calls: The calls of the turn, with their results.
     """
 
-    observation: str
+    observation: str | Sequence[Message]
     done: bool
+    reward: float | None = None
+    calls: Sequence[ToolCall] = ()
 
 
 class Episode(Protocol):
@@ -285,13 +359,16 @@ class Episode(Protocol):
     unscored.
     """
 
-    def open(self) -> str:
-        """Begin, and return the first observation."""
+    def open(self) -> str | Sequence[Message]:
+        """Begin, and return the first observation, which follows the problem; or all messages that the policy reads."""
 
-    def step(self, text: str) -> Turn:
-        """Take a turn of the policy as it was decoded; a malformed one costs, it does not raise."""
+    def step(self, turn: Any) -> Turn:
+        """Take a turn of the policy as it was decoded; a malformed one costs, it does not raise.
 
-    def expert(self) -> str | None:
+        The turn is a text; in a task with tools (see ``ToolUsing``) it is a message.
+        """
+
+    def expert(self) -> str | Message | None:
         """Return what one who knows the way would say now, or None where nobody does."""
 
     def close(self) -> Mapping[str, Any]:
@@ -309,6 +386,16 @@ class Interactive(Protocol):
 
     def episode(self, problem: Problem, seed: int) -> Episode:
         """Return a fresh attempt; equal seeds meet equal environments."""
+
+
+@runtime_checkable
+class ToolUsing(Protocol):
+    """An interactive task whose episodes take messages, in which tools may be called."""
+
+    tools: Sequence[Mapping[str, Any]]
+    """JSON schemas in OpenAI's form, {"type": "function", "function": {"name", "description", "parameters"}}."""
+    tool_format: str
+    """How they are described and called: "auto", "hermes", "python" or a renderer's name."""
 
 
 @runtime_checkable

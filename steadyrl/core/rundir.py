@@ -70,6 +70,9 @@ class RunDir:
     def __init__(self, path: Path | str):
         self.path = Path(path)
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}('{self.path}')"
+
     @classmethod
     def create(cls, folder: Path | str, name: str) -> RunDir:
         """Make a new run directory ``<time>-<name>``; a second one in the same second gets a suffix.
@@ -188,9 +191,13 @@ class RunDir:
         """Return the file of what was measured at single tokens of some rollouts of a step."""
         return self.path / "rollouts" / "tokens" / f"{step:06d}.jsonl"
 
-    def evaluation_file(self, name: str) -> Path:
-        """Return the file of a held-out evaluation ("before", "after", "baselines")."""
-        return self.path / "evaluations" / f"{name}.jsonl"
+    def evaluation_file(self, name: str, heldout_set: str = "") -> Path:
+        """Return the file of a held-out evaluation ("before", "after", "baselines"), of a set of ``evaluate.sets``."""
+        return self.path / "evaluations" / heldout_set / f"{name}.jsonl"
+
+    def heldout_sets(self) -> list[str]:
+        """Return the sets of ``evaluate.sets`` that have evaluations, sorted."""
+        return sorted({file.parent.name for file in (self.path / "evaluations").glob("*/*.jsonl")})
 
     def checkpoint_folder(self, step: int) -> Path:
         """Return the folder of a checkpoint taken after ``step`` steps."""
@@ -221,9 +228,10 @@ class RunDir:
         """Return what the doctor raised and cleared while the run went on, oldest first."""
         return list(read_lines(self.findings_file))
 
-    def evaluations(self) -> dict[str, list[dict[str, Any]]]:
+    def evaluations(self, heldout_set: str = "") -> dict[str, list[dict[str, Any]]]:
         """Return the held-out evaluations by name ("before", "after", "baselines"), one record per problem."""
-        return {file.stem: list(read_lines(file)) for file in sorted((self.path / "evaluations").glob("*.jsonl"))}
+        folder = self.path / "evaluations" / heldout_set
+        return {file.stem: list(read_lines(file)) for file in sorted(folder.glob("*.jsonl"))}
 
     @property
     def status(self) -> str:

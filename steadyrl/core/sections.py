@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from steadyrl.core.plugins import BUILT_IN
-from steadyrl.core.types import Decoding
+from steadyrl.core.types import DECODINGS, Decoding
 
 _LONGEST_NAME = 255  # bytes of one name in a path, on all common file systems
 
@@ -45,6 +46,10 @@ class Section(BaseModel):
     unrecorded: ClassVar[Mapping[str, Any]] = {}
     # True where a text that is put into the wrong place may be a key: no error shows it.
     confidential: ClassVar[bool] = False
+
+    def import_paths(self) -> list[tuple[str, str]]:
+        """Return kind and import path of all code of the user's own that these settings name."""
+        return []
 
 
 class RunSection(Section):
@@ -239,6 +244,12 @@ class RolloutSection(Section):
         description="Maximum tokens per observation in an episode. A longer observation keeps its beginning, "
         "followed by ' ...', and its last line. 0 means no limit.",
     )
+    turns: Literal["together", "ready"] = Field(
+        "together",
+        description="Which turns of episodes are sampled in one batch. 'together' waits for the slowest environment. "
+        "'ready' samples the turns whose environments have answered, which keeps the sampler at work while slow tools "
+        "run. Batches then depend on time, and so does the rounding of log-probs.",
+    )
 
 
 def _is_correction(text: str) -> str:
@@ -317,12 +328,46 @@ def _needs_evaluations(patience: int, info: ValidationInfo) -> int:
     return patience
 
 
+def _are_names(sets: dict[str, str]) -> dict[str, str]:
+    for name, place in sets.items():
+        if not re.fullmatch(r"[A-Za-z0-9][\w-]*", name) or name in DECODINGS:
+            raise ValueError(
+                f"names of letters, digits, '_' and '-' (not {' or '.join(DECODINGS)}); one is '{name:.80}'"
+            )
+        if not place:
+            raise ValueError(f"a file, a folder or a split for each name; '{name:.80}' has none")
+    return sets
+
+
 class EvaluateSection(Section):
     """Held-out evaluation before and after training, on the same problems with the same seeds."""
 
     free_on_resume = frozenset({"patience"})
 
-    problems: int = Field(0, ge=0, description="Number of held-out problems to use. 0 uses all of them.")
+    problems: int = Field(0, ge=0, description="Number of held-out problems to use, of each set. 0 uses all of them.")
+    sets: Annotated[dict[str, PathText], AfterValidator(_are_names)] = Field(
+        default_factory=dict,
+        description="Further sets of held-out problems by name, each as task.args.heldout takes it: a file, a folder, "
+        "or the name of a split. Their scores are recorded as heldout/NAME/... and do not choose a checkpoint.",
+    )
+    samples: int = Field(
+        1,
+        ge=1,
+        le=10_000,
+        description="Number of sampled answers to each held-out problem. Scores are means over them (avg@k); above 1 "
+        "pass@k is estimated too, for k = 1, 2, 4, ... and this number.",
+    )
+    solved: float | None = Field(
+        None,
+        description="The value of the task's metric from which on an answer counts as solved, for pass@k. Empty is the "
+        "maximum: 1, or the sum of the positive weights where the weighted total is compared.",
+    )
+    temperature: float | None = Field(
+        None, gt=0, le=10, description="Sampling temperature of evaluations. Empty is sampling.temperature."
+    )
+    top_p: float | None = Field(
+        None, gt=0, le=1, description="Nucleus sampling of evaluations. Empty is sampling.top_p."
+    )
     every: int = Field(
         0,
         ge=0,

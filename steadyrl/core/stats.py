@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
@@ -23,6 +24,7 @@ WINDOW_SHARE = 1 / 15  # of the steps under one rolling median
 MIN_WINDOW = 5  # steps; with fewer than twice as many, every step is drawn as it is
 MIN_BLOCKS = 3  # two block means fix a line and leave nothing to judge it by
 SIGNIFICANT = 0.05  # the level that matches a 95 % interval
+SOLVED_EPS = 1e-9  # 0.7 + 0.2 + 0.1 is less than 1 in floating point
 LEAST_DIFFERING = 6  # problems that differ: five of five in one direction still happen by chance 1 time in 16
 UNSEEN = 3.0  # over n: share of problems that may differ when none of n did, with 95 % confidence (-log 0.05)
 
@@ -76,6 +78,39 @@ class Slope:
     per_step: float
     low: float
     high: float
+
+
+def pass_at_k(samples: int, solved: int, k: int) -> float:
+    """Estimate the probability that one or more of k answers to a problem solve it, without bias.
+
+        1 - C(n - c, k) / C(n, k)
+
+    This is the share of all choices of k of the n samples in which a solved one is.
+
+    Args:
+        samples: n >= 1, answers that were scored.
+        solved: c in [0, n], those of them that solve the problem.
+        k: In [1, n].
+
+    Source:
+        Chen et al., "Evaluating Large Language Models Trained on Code" (arXiv 2107.03374), equation 1.
+    """
+    assert 0 <= solved <= samples and 1 <= k <= samples, f"{solved} of {samples} solved, and k = {k}"
+    choices = math.comb(samples, k)
+    return (choices - math.comb(samples - solved, k)) / choices
+
+
+def pass_rates(values: Sequence[float], solved: float, samples: int) -> dict[str, float]:
+    """Return pass@k of one problem for k = 1, 2, 4, ... and ``samples``, by name ("pass@4").
+
+    Args:
+        values: [n] of the answers that were scored; for a k above n nothing is known.
+        solved: The value from which on an answer counts as solved; rounding does not count.
+        samples: Answers that were drawn.
+    """
+    passed = sum(value >= solved - SOLVED_EPS for value in values)
+    sizes = sorted({samples, *(2**i for i in range(samples.bit_length()))})
+    return {f"pass@{k}": pass_at_k(len(values), passed, k) for k in sizes if k <= len(values)}
 
 
 def paired_difference(

@@ -27,7 +27,11 @@ Decoding = Literal["sampled", "greedy"]  # of held-out answers: as in training, 
 DECODINGS: tuple[Decoding, ...] = get_args(Decoding)
 # Of reasoning, calls and answers: <think>, [/THINK], \u25c1think\u25b7.
 TAG = re.compile(r"(<[^<>\s]+>|\[/?[A-Z_]+\]|\u25c1[^\u25c1\u25b7\s]+\u25b7)")
-Message = Mapping[str, str]  # of a conversation: its "role" (system, user, assistant, ...) and its "content"
+# Of a conversation, in the form of OpenAI's chat API: "role" (system, user, assistant, tool, ...) and "content", which
+# is a text. An assistant's message may have "tool_calls" ({"id", "type": "function", "function": {"name", "arguments"}}
+# with a dict of arguments), "reasoning_content", and "invalid_tool_calls" ({"text", "error"}) for calls that could not
+# be read. A tool's message has the "tool_call_id" and the "name" of the call that it answers.
+Message = Mapping[str, Any]
 
 
 # Rewards, judges, environments and curricula may be user code, and all meet the same problems and rollouts. What one of
@@ -144,12 +148,7 @@ class Problem:
         for name, text in {"id": self.id, "prompt": self.prompt}.items():
             if not isinstance(text, str):
                 raise DataError(f"the {name} of a problem is {text!r:.40} ({type(text).__name__}); expected text")
-        for message in self.messages:
-            if not all(isinstance(message.get(name), str) for name in ("role", "content")):
-                raise DataError(
-                    f"a message of the problem '{self.id:.80}' is {dict(message)!r:.80}; expected a role and a content "
-                    "of text"
-                )
+        require_texts(self.messages, f"a message of the problem '{self.id:.80}'")
         object.__setattr__(self, "columns", _read_only(self.columns))
         object.__setattr__(self, "messages", tuple(map(_read_only, self.messages)))
 
@@ -157,6 +156,17 @@ class Problem:
     def asked(self) -> str | tuple[Message, ...]:
         """Return what a tokenizer encodes: the messages, or the text where there are none."""
         return self.messages or self.prompt
+
+
+def require_texts(messages: Sequence[Message], what: str) -> None:
+    """Refuse messages whose role or content is no text.
+
+    Raises:
+        DataError: With the first of them.
+    """
+    for message in messages:
+        if not isinstance(message, Mapping) or not all(isinstance(message.get(n), str) for n in ("role", "content")):
+            raise DataError(f"{what} is {message!r:.80}; expected a role and a content of text")
 
 
 def _read_only(values: Mapping[str, Any]) -> ReadOnly:
@@ -167,9 +177,17 @@ def plain_text(messages: Sequence[Message]) -> str:
     """Return a conversation as a model without chat template reads it.
 
     An answer follows its question behind a space, as answers follow prompts; an empty line parts everything else.
+
+    Raises:
+        DataError: A message calls a tool.
     """
     text = ""
     for message in messages:
+        if message.get("tool_calls"):
+            raise DataError(
+                "a message calls a tool, and the model has no chat template that could write the call; take a model "
+                "with a template for tools, or put the call into the message's content"
+            )
         if not text:
             between = ""
         elif message["role"] == "assistant":
@@ -204,8 +222,29 @@ def conversation_text(messages: Sequence[Message]) -> str:
     """
     visible = [message for message in messages if message["role"] != "system"] or list(messages)
     if len(visible) == 1:
-        return visible[0]["content"]
-    return "\n\n".join(f"{message['role']}: {message['content']}" for message in visible)
+        return message_text(visible[0])
+    return "\n\n".join(f"{message['role']}: {message_text(message)}" for message in visible)
+
+
+def until_stop(text: str, stop: Sequence[str]) -> str:
+    """Return a text up to the first stop string in it."""
+    return text[: min((place for place in map(text.find, stop) if place >= 0), default=None)]
+
+
+def message_text(message: Message) -> str:
+    """Return a message as readers see it: its content, and its calls on lines of their own."""
+    calls = [call["function"] for call in message.get("tool_calls") or ()]
+    return "\n".join([*filter(None, [message["content"]]), *(call_line(c["name"], c["arguments"]) for c in calls)])
+
+
+def call_line(name: str, arguments: Mapping[str, Any]) -> str:
+    """Return a call as readers see it, such as ``search(query='lists')``."""
+    return f"{name}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})"
+
+
+def with_calls(message: Message) -> tuple[str, str, str]:
+    """Return what tells messages of one outline apart: role, content and calls."""
+    return message["role"], message["content"], repr(message.get("tool_calls") or "")
 
 
 @dataclass(frozen=True)
@@ -252,6 +291,29 @@ class Completion:
     kept_ids: tuple[np.ndarray, ...] | None = None
 
 
+# What became of a call: it was answered, or why it was not.
+CallEnd = Literal["ok", "malformed", "unknown", "arguments", "raised", "timeout", "budget"]
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """A call of a tool in an episode, and what came of it.
+
+    Attributes:
+        name: The tool's; empty where the call could not be read.
+        arguments: As the policy gave them, JSON-serialisable.
+        result: What the policy read of it.
+        end: What became of it.
+        seconds: How long the tool took.
+    """
+
+    name: str
+    arguments: Mapping[str, Any]
+    result: str
+    end: CallEnd
+    seconds: float = 0.0
+
+
 @dataclass(frozen=True)
 class Rollout:
     """One finished attempt at a problem, scored or not. Its arrays cannot be written, its mappings not changed.
@@ -274,6 +336,10 @@ class Rollout:
         turns: What the policy said, turn by turn; empty for problems of one turn.
         seen: What the environment showed before each turn, as the policy read it; one more where no turn followed.
         outcome: What an episode came to (see Episode.close); empty for problems of one turn.
+        turn_rewards: The shares of ``reward`` that single turns earned, as (end, share): ``end`` is the position in
+            ``completion_ids`` behind the turn's last token. What they leave of the reward is earned at the last turn.
+            Only algorithms with ``credit = "turn"`` read them.
+        calls: The calls of each turn, in order; empty where there are no tools.
         observations: Those that were held against rollout.observation_tokens; 0 without such a limit.
         observations_cut: Those of them that took more.
         trains: Whether its tokens enter the loss; if not, its reward counts in the baseline all the same.
@@ -295,6 +361,8 @@ class Rollout:
     turns: tuple[str, ...] = ()
     seen: tuple[str, ...] = ()
     outcome: Mapping[str, Any] = field(default_factory=dict)
+    turn_rewards: tuple[tuple[int, float], ...] = ()
+    calls: tuple[tuple[ToolCall, ...], ...] = ()
     observations: int = 0
     observations_cut: int = 0
     trains: bool = True
@@ -388,6 +456,8 @@ class Batch:
         completion_mask: [B, T] bool, of every rollout, whether it trains or not.
         sampling_logprobs: [B, T] float32, 0 outside the mask.
         rewards: [B] float64, one per rollout.
+        turn_rewards: [B, T] float64, at the last token of each turn its share of the reward; None where no rollout has
+            such shares.
         groups: [B] int32, index of the group that a row came from.
         kept: Kept ids of truncated sampling, or None.
         trains: [B] bool, whether a row's tokens enter the loss (see ``batch.only_trained``); None where all do.
@@ -406,6 +476,7 @@ class Batch:
     groups: np.ndarray
     kept: KeptIds | None = None
     trains: np.ndarray | None = None
+    turn_rewards: np.ndarray | None = None
     old: TokenScores | None = None
     advantages: np.ndarray | None = None
     returns: np.ndarray | None = None

@@ -168,6 +168,7 @@ class LiveDoctor:
         self._looked = self._steps[-1] if self._steps else None
         current = {(finding.check, finding.cause): finding for finding in self._findings()}
         before, self._active = self._active, {key: _ActiveFinding(finding) for key, finding in current.items()}
+        succeeded = {check for check, cause in current if (check, cause) not in before}  # by another cause
         changes = []
         for key, finding in current.items():
             previous = before.get(key)
@@ -177,7 +178,7 @@ class LiveDoctor:
             if key in current:
                 continue
             active.missed += 1
-            if active.missed < GONE:
+            if active.missed < GONE and key[0] not in succeeded:
                 self._active[key] = active
             else:
                 changes.append(Change(step, "cleared", active.finding))

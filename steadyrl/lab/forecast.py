@@ -158,15 +158,37 @@ def forecast_curve(run: RunDir, widths: Sequence[float], metric: str, steps: np.
     silent = partial(Told, metric, None, covered=covered, tried=tried)
     if len(steps) < LEAST_POINTS:
         need = "set evaluate.every, or forecast --metric reward/mean" if metric == score_name(run) else "train on"
-        return silent(f"{len(steps)} values of {metric} are known and {LEAST_POINTS} are needed; {need}")
+        return silent(f"{metric} has {len(steps)} of the {LEAST_POINTS} values that a forecast needs; {need}")
     if tried < LEAST_RUNS:
-        return silent(f"{tried} finished runs like it are known and {LEAST_RUNS} are needed to try the interval")
+        return silent(
+            f"the interval has to be tried on {LEAST_RUNS} finished runs of this task and algorithm, each with at "
+            f"least {2 * LEAST_POINTS} values of {metric}; {tried} were found (--history names more)"
+        )
     if covered < LEAST_COVERAGE * tried:
         return silent(f"the 80 % interval held the end of only {covered} of {tried} finished runs")
     end = float(run.resolved()["run"]["steps"])
     forecast, factor = saturating(steps, values, end), widened(widths)
-    low, high = (forecast.end + factor * (side - forecast.end) for side in (forecast.low, forecast.high))
-    return Told(metric, replace(forecast, low=low, high=high), "", covered, tried)
+    interval = (forecast.end + factor * (side - forecast.end) for side in (forecast.low, forecast.high))
+    least, most = reachable(run.metrics(), metric)
+    last, low, high = (min(max(value, least), most) for value in (forecast.end, *interval))
+    return Told(metric, replace(forecast, end=last, low=low, high=high), "", covered, tried)
+
+
+def reachable(records: Sequence[Mapping[str, Any]], metric: str) -> tuple[float, float]:
+    """Return what a mean can lie between: of shares 0 and 1, of rewards the worst and the best single answer so far.
+
+    Args:
+        records: A run's metrics.
+        metric: What is forecast; a metric without such limits has infinite ones.
+    """
+    entry = describe(metric)
+    if entry is not None and entry.unit == "share":
+        return 0.0, 1.0
+    if metric == "reward/mean":
+        lowest, highest = (curve(records, name) for name in ("reward/min", "reward/max"))
+        if np.isfinite(lowest).any() and np.isfinite(highest).any():
+            return float(np.nanmin(lowest)), float(np.nanmax(highest))
+    return -math.inf, math.inf
 
 
 def coverage(widths: Sequence[float]) -> int:

@@ -23,7 +23,7 @@ def measure(run: RunDir, records: Sequence[Mapping[str, Any]], metric: str, take
         run: Finished or not.
         records: Its metrics, read once for all the numbers that are made of them.
         metric: Of metrics.jsonl; or "after/PART" (or "before/PART"), the mean of the held-out evaluation, where
-            "after/metric" is the task's own.
+            "after/metric" is the task's own; "after/SET/PART" of a set of ``evaluate.sets``.
         take: What is made of the curve; of an evaluation only "last" and "gain" (after - before).
         rule: Says how many steps "last" and "first" average.
     """
@@ -43,7 +43,10 @@ def measure(run: RunDir, records: Sequence[Mapping[str, Any]], metric: str, take
 def heldout_mean(run: RunDir, when: str, part: str) -> float | None:
     """Return the mean of a part over a held-out evaluation, of the answers that count; None if none was measured."""
     values, deploy = [], run.deploy
-    for line in run.evaluations().get(when, []):
+    name, slash, of_set = part.partition("/")
+    own = slash and name in run.heldout_sets()
+    part = of_set if own else part
+    for line in run.evaluations(name if own else "").get(when, []):
         answer = line.get("answers", {}).get(deploy, {})
         value = answer.get("metric") if part == "metric" else answer.get("parts", {}).get(part)
         if part == "reward":

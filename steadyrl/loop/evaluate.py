@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from steadyrl.core.config import Config
+from steadyrl.core import plugins
+from steadyrl.core.config import Config, reward_weights, validate
 from steadyrl.core.counting.count import tell
-from steadyrl.core.errors import DataError
+from steadyrl.core.errors import ConfigError, DataError, SteadyError
+from steadyrl.core.metrics import answer_means
 from steadyrl.core.protocols import Backend
-from steadyrl.core.stats import paired_difference
-from steadyrl.core.types import Decoding, Group, Problem, Rollout, Sampling
+from steadyrl.core.stats import paired_difference, pass_rates
+from steadyrl.core.types import Decoding, Problem, Rollout, Sampling
 from steadyrl.loop.checkpoint import Best, State
-from steadyrl.loop.rewards.combine import Term, score_groups, score_texts
+from steadyrl.loop.rewards.combine import Term, make_terms, planned_updates, require_columns, score_groups, score_texts
 from steadyrl.loop.rollout.collect import collect
 from steadyrl.loop.rollout.episode import Environment
 
@@ -23,29 +25,99 @@ from steadyrl.loop.rollout.episode import Environment
 _EVALUATION_KEY = 2**31
 
 
+@dataclass(frozen=True)
+class HeldoutSet:
+    """Problems that are not trained on.
+
+    Attributes:
+        name: Of ``evaluate.sets``; "" for the task's own split.
+        problems: At least one.
+        terms: What scores their answers.
+    """
+
+    name: str
+    problems: Sequence[Problem]
+    terms: Sequence[Term]
+
+
+def open_sets(config: Config) -> list[HeldoutSet]:
+    """Read the sets of ``evaluate.sets``, each by the task, as it reads the file of ``task.args.heldout``.
+
+    Raises:
+        SteadyError: The task cannot read such files, or one of them cannot be read.
+    """
+    return [_open_set(config, name, place) for name, place in config.evaluate.sets.items()]
+
+
+def _open_set(config: Config, name: str, place: str) -> HeldoutSet:
+    where, args = f"evaluate.sets.{name} = '{place}'", config.task.args
+    if "heldout" not in type(args).model_fields:
+        raise ConfigError(
+            f"{where}: the task '{config.task.name}' has no setting task.args.heldout, by which it would read another "
+            "set; remove evaluate.sets, or take a task that reads files"
+        )
+    try:
+        own = validate(type(args), {**args.model_dump(), "heldout": place}, "task.args")
+        task = plugins.open_task(config.task.name, own, config.run.seed)
+        problems = plugins.problems_of(task, "heldout")
+        plugins.require_ids(task, problems)
+        terms = make_terms(config.rewards, task, planned_updates(config))
+        require_columns(terms, name, problems)
+    except SteadyError as error:
+        raise type(error)(f"{where}: {error}") from error
+    if not problems:
+        raise DataError(f"{where}: there is no problem in it; expected one or more")
+    return HeldoutSet(name, pick_heldout(problems, config.evaluate.problems), terms)
+
+
 def evaluate(
     backend: Backend,
     problems: Sequence[Problem],
     terms: Sequence[Term],
+    config: Config,
     metric: str,
-    sampling: Sampling,
-    seed: int,
     environment: Environment | None = None,
 ) -> list[dict[str, Any]]:
-    """Answer every problem once sampled, as in training, and once greedily.
+    """Answer every problem ``evaluate.samples`` times sampled, and once greedily.
+
+    Args:
+        backend: Holds the policy.
+        problems: A set of held-out problems.
+        terms: What scores their answers.
+        config: Determines how many answers are sampled, and how.
+        metric: A part of the reward, or "" for the total.
+        environment: Where problems answer back; None for problems of one turn.
 
     Returns:
         One record per problem for ``evaluations/*.jsonl``: problem, prompt, answers by decoding.
     """
-    key = (seed, _EVALUATION_KEY)
+    sampling, samples = evaluation_sampling(config), config.evaluate.samples
+    key = (config.run.seed, _EVALUATION_KEY)
     decodings = {"sampled": sampling, "greedy": greedy_sampling(sampling)}
     by_decoding = {}
     for number, (name, drawn) in enumerate(decodings.items()):
         tell("held-out evaluations, sampled and greedy", number, len(decodings))
-        groups = score_groups(collect(backend, problems, 1, drawn, key, environment=environment), terms)
-        by_decoding[name] = _only_rollouts(groups)
+        count = samples if name == "sampled" else 1
+        groups = score_groups(collect(backend, problems, count, drawn, key, environment=environment), terms)
+        by_decoding[name] = [group.rollouts for group in groups]
     tell("held-out evaluations, sampled and greedy", len(decodings), len(decodings))
-    return _records(problems, by_decoding, metric)
+    return _records(problems, by_decoding, metric, solved_from(config, metric))
+
+
+def evaluation_sampling(config: Config) -> Sampling:
+    """Return how evaluations sample: as training, but for a temperature and a top-p of their own."""
+    own = {name: getattr(config.evaluate, name) for name in ("temperature", "top_p")}
+    return Sampling(**config.sampling.model_dump() | {name: value for name, value in own.items() if value is not None})
+
+
+def solved_from(config: Config, metric: str) -> float:
+    """Return the value from which on an answer is solved: ``evaluate.solved``, or the maximum.
+
+    The maximum is that of a reward between 0 and 1, or of the weighted total of such rewards.
+    """
+    if config.evaluate.solved is not None:
+        return config.evaluate.solved
+    return 1.0 if metric else sum(max(0.0, weight) for weight in reward_weights(config).values())
 
 
 def greedy_sampling(sampling: Sampling) -> Sampling:
@@ -57,7 +129,10 @@ def evaluate_rules(
     rules: Mapping[str, Callable[[Problem], str]], problems: Sequence[Problem], terms: Sequence[Term], metric: str
 ) -> list[dict[str, Any]]:
     """Answer every problem by rules that need no model; records as ``evaluate`` gives them."""
-    by_rule = {name: score_texts([(p, rule(p)) for p in problems], terms) for name, rule in rules.items()}
+    by_rule = {
+        name: [(rollout,) for rollout in score_texts([(p, rule(p)) for p in problems], terms)]
+        for name, rule in rules.items()
+    }
     return _records(problems, by_rule, metric)
 
 
@@ -102,15 +177,20 @@ def require_metric(records: list[dict[str, Any]], metric: str, terms: Sequence[T
     return records
 
 
-def means(records: Sequence[Mapping[str, Any]], answer: str) -> dict[str, float]:
-    """Return the means of the reward and of every part, over the answers of one name for which it is known."""
-    values_by_name: dict[str, list[float]] = {}
-    for record in records:
-        scores = record["answers"][answer]
-        for name, value in {**scores["parts"], "reward": scores["reward"]}.items():
-            if value is not None:
-                values_by_name.setdefault(name, []).append(value)
-    return {name: float(np.mean(values)) for name, values in values_by_name.items()}
+def heldout_metrics(records: Sequence[Mapping[str, Any]], deploy: Decoding, name: str) -> dict[str, float]:
+    """Return the means of an evaluation as metrics: of the answers that count, and pass@k of those that are sampled.
+
+    Args:
+        records: What ``evaluate`` returned.
+        deploy: The answers that count.
+        name: Of the set.
+    """
+    sampled = answer_means(records, "sampled")
+    numbers = {part: value for part, value in sampled.items() if part.startswith("pass@")} | answer_means(
+        records, deploy
+    )
+    prefix = f"heldout/{name}/" if name else "heldout/"
+    return {f"{prefix}{part}": value for part, value in numbers.items()}
 
 
 def held_out_score(records: Sequence[Mapping[str, Any]], step: int, deploy: Decoding) -> Best | None:
@@ -158,21 +238,36 @@ def said_of_best(state: State, latest: Best | None, patience: int) -> str:
     )
 
 
-def _only_rollouts(groups: Sequence[Group]) -> list[Rollout]:
-    return [group.rollouts[0] for group in groups]
-
-
 def _records(
-    problems: Sequence[Problem], by_name: Mapping[str, Sequence[Rollout]], metric: str
+    problems: Sequence[Problem], by_name: Mapping[str, Sequence[Sequence[Rollout]]], metric: str, solved: float = 1.0
 ) -> list[dict[str, Any]]:
     return [
         {
             "problem": problem.id,
             "prompt": problem.prompt,
-            "answers": {name: answer_record(rollouts[i], metric) for name, rollouts in by_name.items()},
+            "answers": {name: _answers_record(several[i], metric, solved) for name, several in by_name.items()},
         }
         for i, problem in enumerate(problems)
     ]
+
+
+def _answers_record(rollouts: Sequence[Rollout], metric: str, solved: float) -> dict[str, Any]:
+    """Return the record of the answers to a problem: of several the first one's text, and means over those scored."""
+    samples = [answer_record(rollout, metric) for rollout in rollouts]
+    if len(samples) == 1:
+        return samples[0]
+    known = {name: [s[name] for s in samples if s[name] is not None] for name in ("reward", "metric")}
+    parts = {name: [s["parts"][name] for s in samples if name in s["parts"]] for s in samples for name in s["parts"]}
+    note = f"the first of {len(samples)} answers; the numbers are means over them"
+    return {
+        **samples[0],
+        **{name: float(np.mean(values)) if values else None for name, values in known.items()},
+        "parts": {name: float(np.mean(values)) for name, values in parts.items()}
+        | pass_rates(known["metric"], solved, len(samples)),
+        "unscored": None if known["reward"] else samples[0]["unscored"],
+        "note": "; ".join(filter(None, (note, samples[0]["note"]))),
+        "samples": samples,
+    }
 
 
 def answer_record(rollout: Rollout, metric: str) -> dict[str, Any]:

@@ -26,7 +26,8 @@ from steadyrl.backends.fsdp.plugin import meet
 from steadyrl.backends.fsdp.torchrun import require_ranks
 from steadyrl.core import config as configs
 from steadyrl.core import plugins
-from steadyrl.core.config import Config
+from steadyrl.core.config import Config, Overrides
+from steadyrl.core.counting.count import begin
 from steadyrl.core.counting.interrupts import ending_signals
 from steadyrl.core.errors import CheckpointError, ConfigError, DataError, RunError
 from steadyrl.core.plugins import require_members
@@ -46,7 +47,10 @@ from steadyrl.loop.train import Session, Watch, open_session, target_held, train
 _SAME_RATE = 0.01  # relative
 # What parquet files hold beside the kinds of JSON; a datetime is a date. Their texts are the same in every process.
 _SPELLED = (bytes, Decimal, date, time, timedelta, UUID)
-_FROM_PYTHON = "# This run was started from Python with settings of its own; resolved.json holds every value.\n"
+_FROM_PYTHON = "# This run was started from Python. resolved.json holds every value, defaults included.\n"
+_OF_A_SESSION = """# '{name}' is a function of the Python session that started the run. To repeat the run from this
+# file, put the function into a module, such as my_rewards.py, and write "my_rewards:{function}" in its place.
+"""
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,7 @@ class Answer:
 
 def run(
     config: Config | Mapping[str, Any] | Path | str | None = None,
-    overrides: Sequence[str] = (),
+    overrides: Overrides = (),
     resume: RunDir | Path | str | None = None,
     watch: Watch | None = None,
     accept_changed_data: bool = False,
@@ -73,7 +77,8 @@ def run(
 
     Args:
         config: A TOML file, its sections as a mapping, or a resolved config; None with ``resume``.
-        overrides: "section.key=value" each, as on the command line.
+        overrides: "section.key=value" each as on the command line, in one text or a list, or a dict of values by nested
+            or dotted keys.
         resume: A run to go on with, from its newest checkpoint; ``overrides`` may then change what a run is free to
             change, such as run.steps.
         watch: Follows the run, and may stop it after a step.
@@ -90,7 +95,7 @@ def run(
             step, the last whole step is saved, and a resume goes on behind it.
     """
     with chdir("."):  # at the end it is the current folder again, which a reward may have changed
-        return _run(config, overrides, resume, watch or Watch(), accept_changed_data)
+        return _run(config, configs.override_texts(overrides), resume, watch or Watch(), accept_changed_data)
 
 
 def _run(
@@ -109,13 +114,14 @@ def _run(
             )
         return _go_on(_opened(resume), overrides, watch, accept_changed_data)
     if config is None:
-        raise ConfigError("give a config file (such as examples/search.toml), or a run directory to resume")
+        raise ConfigError("give a config file, as `steadyrl new` writes one, or a run directory to resume")
     settings, text = _read(config, overrides)
     require_ranks(settings)
     require_trackers(settings.run.trackers)
     meet()
     session = open_session(settings)
     checked = _check_before(session, watch)
+    begin("recording settings, code and data")
     directory = record.begin(session.config, text)
     watch.note(checked)
     data = _data(session)
@@ -146,7 +152,8 @@ def sample(
     directory = _opened(run)
     settings = configs.resolve(directory.resolved())
     # Answers are not scored: a judge's key, its model and the user's own rewards need not be there.
-    session = open_session(settings.model_copy(update={"rewards": {}}))
+    evaluate = settings.evaluate.model_copy(update={"sets": {}})
+    session = open_session(settings.model_copy(update={"rewards": {}, "evaluate": evaluate}))
     if checkpoint.load(directory, session.backend) is None:
         raise RunError(
             f"'{directory.path}' has no checkpoint yet; the first comes after {settings.run.checkpoint_every} steps"
@@ -172,13 +179,24 @@ def _opened(run: RunDir | Path | str) -> RunDir:
 
 def _read(config: Config | Mapping[str, Any] | Path | str, overrides: Sequence[str]) -> tuple[Config, str]:
     """Return the resolved settings, and the text that the run directory keeps of them."""
-    if isinstance(config, Config):
-        return configs.resolve(configs.dump(config), overrides), _FROM_PYTHON
-    if isinstance(config, Mapping):
-        return configs.resolve(config, overrides), _FROM_PYTHON
+    if isinstance(config, Config | Mapping):
+        settings = configs.resolve(configs.dump(config) if isinstance(config, Config) else config, overrides)
+        return settings, _as_file(settings)
     path = Path(os.path.expanduser(config))
     settings = configs.load(path, overrides)
     return settings, path.read_text(encoding="utf-8")
+
+
+def _as_file(settings: Config) -> str:
+    """Return the config file that repeats a run: what was set of its settings, and what only the session has."""
+    notes = [
+        _OF_A_SESSION.format(name=name, function=name.partition(":")[2])
+        for name in settings.rewards
+        if plugins.of_session(name)
+    ]
+    return "\n".join(
+        ["".join([_FROM_PYTHON, *notes]), configs.to_toml(settings.model_dump(mode="json", exclude_unset=True))]
+    )
 
 
 def _go_on(directory: RunDir, overrides: Sequence[str], watch: Watch, accept_changed_data: bool) -> RunDir:
@@ -214,9 +232,11 @@ def _as_begun(directory: RunDir) -> dict[str, Any]:
 
 def _train(session: Session, directory: RunDir, attempt: int, watch: Watch) -> RunDir:
     watch.opened(directory)
-    with ending_signals(), tracked(directory, session.config.run.trackers, watch.note), record.outcome(directory):
-        record.add_model(directory, session)
-        record.close(directory, train(session, directory, attempt, watch), session.config)
+    with ending_signals(), tracked(directory, session.config.run.trackers, watch.note):
+        with record.outcome(directory):
+            record.add_model(directory, session)
+            record.close(directory, train(session, directory, attempt, watch), session.config)
+        watch.ended(directory)
     return directory
 
 
@@ -295,7 +315,7 @@ def rate_change(before: Config, after: Config, done: int) -> str:
     if math.isclose(new, planned, rel_tol=_SAME_RATE):
         return ""
     return (
-        f"the learning rate goes from {last:.3g} (step {done}) to {new:.3g} (step {done + 1}), for update.schedule = "
+        f"the learning rate goes from {last:.3g} (step {done - 1}) to {new:.3g} (step {done}), for update.schedule = "
         f"'{after.update.schedule}' now falls over {after.update.schedule_steps or after.run.steps} steps; to keep the "
         f"rate as it was, resume with update.schedule_steps={before.update.schedule_steps or before.run.steps}"
     )
@@ -376,7 +396,7 @@ def _tokenizer(session: Session) -> str | None:
 
 
 def _code(config: Config) -> dict[str, str]:
-    parts = [("task", config.task.name), ("curriculum", config.curriculum.name)]
+    parts = [("task", config.task.name), *config.task.args.import_paths(), ("curriculum", config.curriculum.name)]
     return plugins.own_code([*parts, *(("reward", name) for name in config.rewards)])
 
 
@@ -396,7 +416,7 @@ def _data(session: Session) -> dict[str, dict[str, Any]]:
     return {
         split: {**counts[split], "sha256": digest(problems), **session.long_prompts.get(split, {})}
         for split, problems in (("train", session.problems), ("heldout", session.heldout))
-    }
+    } | {f"heldout/{own.name}": {"problems": len(own.problems), "sha256": digest(own.problems)} for own in session.sets}
 
 
 def _content(split: Mapping[str, Any]) -> dict[str, Any]:

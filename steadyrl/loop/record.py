@@ -88,10 +88,11 @@ def begin_again(run: RunDir, config: Config) -> int:
     write_json(run.resolved_file, dump(config))
     ended = {"status": "running", "error": None, "ended": None, "best": None, "stopped_early": None}
     _change(run, **ended, attempt=attempt, process=_process())
-    after, steps = run.evaluation_file("after"), 1 + max((record["step"] for record in run.metrics()), default=-1)
+    steps = 1 + max((record["step"] for record in run.metrics()), default=-1)
     # In a run that trains longer it is that of one step among others; one killed at its very end makes no more steps.
-    if after.is_file() and 0 < steps < config.run.steps:
-        after.replace(run.evaluation_file(f"{steps:06d}"))
+    for name in ("", *run.heldout_sets()):
+        if (after := run.evaluation_file("after", name)).is_file() and 0 < steps < config.run.steps:
+            after.replace(run.evaluation_file(f"{steps:06d}", name))
     return attempt
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from steadyrl.core import metrics, plugins
 from steadyrl.core.config import Config, dump, in_steps
-from steadyrl.core.counting.count import tell
+from steadyrl.core.counting.count import begin, tell
 from steadyrl.core.counting.interrupts import deferred
 from steadyrl.core.errors import ConfigError, DataError, DivergedError, require_posix, users_errors
 from steadyrl.core.protocols import Algorithm, Backend, Detached, Editable, PrefixCaching, Task, Update
@@ -35,6 +35,7 @@ from steadyrl.loop.autopilot.pilot import Autopilot, pilot_metrics
 from steadyrl.loop.checkpoint import Safeguard, State
 from steadyrl.loop.curriculum.choice import Curriculum, Request, require_choice
 from steadyrl.loop.curriculum.memory import Memory, recall
+from steadyrl.loop.evaluate import HeldoutSet
 from steadyrl.loop.rewards.combine import (
     Term,
     make_terms,
@@ -50,7 +51,7 @@ from steadyrl.loop.rollout.ahead import rollouts_of_step
 from steadyrl.loop.rollout.collect import collect, demonstrate, require_answers_fit
 from steadyrl.loop.rollout.episode import Environment, context_of, environment_of, require_tokens
 from steadyrl.loop.rollout.off_policy import correct, importance_metrics
-from steadyrl.loop.rollout.prompts import fit_splits
+from steadyrl.loop.rollout.prompts import fit_heldout, fit_splits
 from steadyrl.loop.rollout.records import choice_records, rollout_records
 from steadyrl.loop.rollout.token_records import TokenLook
 from steadyrl.maths.batch import limit_rewards, make_batch, only_trained, take_rows
@@ -76,6 +77,13 @@ class Session:
     heldout: Sequence[Problem]
     sampling: Sampling
     long_prompts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    sets: Sequence[HeldoutSet] = ()
+
+    @property
+    def heldout_sets(self) -> list[HeldoutSet]:
+        """The task's own held-out problems, where it has some, and the sets of ``evaluate.sets``."""
+        own = [HeldoutSet("", self.heldout, self.terms)] if self.heldout else []
+        return [*own, *self.sets]
 
     @property
     def environment(self) -> Environment | None:
@@ -98,6 +106,7 @@ class Watch:
         opened: Called with the run directory before the first step, also of a run that goes on.
         steps: Entered around the steps, with their number; inside, ``stop`` is asked after each.
         step: Called with every line of metrics.
+        ended: Called with the run directory when the run has ended well, before its trackers close.
         finding: Called with what the doctor raises or clears while the run goes on.
         action: Called with what the autopilot does or advises, as in actions.jsonl.
         stop: Asked after every step; True ends the run with a checkpoint.
@@ -108,6 +117,7 @@ class Watch:
     opened: Callable[[RunDir], None] = field(default=lambda run: None)
     steps: Callable[[int], AbstractContextManager[object]] = field(default=nullcontext)
     step: Callable[[Mapping[str, Any]], None] = field(default=lambda record: None)
+    ended: Callable[[RunDir], None] = field(default=lambda run: None)
     finding: Callable[[Change], None] = field(default=lambda change: None)
     action: Callable[[Mapping[str, Any]], None] = field(default=lambda line: None)
     stop: Callable[[], bool] = field(default=lambda: False)
@@ -121,6 +131,7 @@ def open_session(config: Config) -> Session:
         SteadyError: Something in the config cannot be had.
     """
     require_posix("computing with a model")
+    begin(f"reading the data of the task '{config.task.name}'")
     task = plugins.open_task(config.task.name, config.task.args, config.run.seed)
     plugins.require_members(f"the task '{config.task.name}'", task, Task, later=("ask", "show"))
     algorithm = plugins.make("algorithm", config.algorithm.name, config.algorithm.args)
@@ -134,6 +145,7 @@ def open_session(config: Config) -> Session:
     terms = make_terms(config.rewards, task, planned_updates(config))
     require_columns(terms, "train", problems)
     require_columns(terms, "heldout", heldout)
+    sets = evaluation.open_sets(config)
     if algorithm.compares and config.rollout.samples_per_prompt < 2:
         raise ConfigError(
             f"algorithm.name = '{config.algorithm.name}' compares the rollouts of a problem with one another, and "
@@ -146,6 +158,7 @@ def open_session(config: Config) -> Session:
     evaluation.require_heldout(config, heldout)
     sampling = Sampling(**config.sampling.model_dump())
     heldout = evaluation.pick_heldout(heldout, config.evaluate.problems)
+    begin(f"counting the tokens of {len(problems) + len(heldout)} prompts")
     train_set, heldout_set = fit_splits(task, problems, heldout, backend, sampling)
     if algorithm.source == "demonstrations":
         require_answers_fit(backend, train_set.problems, task)
@@ -160,6 +173,7 @@ def open_session(config: Config) -> Session:
         heldout=tuple(heldout_set.problems),
         sampling=sampling,
         long_prompts={"train": train_set.counts(), "heldout": heldout_set.counts()},
+        sets=[replace(own, problems=fit_heldout(task, own.problems, backend, sampling)) for own in sets],
     )
 
 
@@ -178,13 +192,11 @@ def train(session: Session, run: RunDir, attempt: int = 0, watch: Watch | None =
     watch = watch or Watch()
     checkpoint.finish_writing(run, session.config.run.keep_checkpoints)
     state = checkpoint.load(run, session.backend) or State(algorithm=dict(session.algorithm.state))
-    if session.heldout:
-        _evaluate_before(session, run, state, watch)
+    _evaluate_before(session, run, state, watch)
     with watch.steps(session.config.run.steps):
         if not run_steps(session, run, state, attempt, watch):
             return "interrupted"
-    if session.heldout:
-        _evaluate_after(session, run, state, watch)
+    _evaluate_after(session, run, state, watch)
     return "finished"
 
 
@@ -445,52 +457,59 @@ def _mean_updates(records: Sequence[Mapping[str, float]], epochs: float, setting
     return means | {"updates": float(len(records)), "epochs": float(epochs)}
 
 
-def _evaluate(session: Session) -> list[dict[str, Any]]:
-    return evaluation.evaluate(
-        session.backend,
-        session.heldout,
-        session.terms,
-        session.task.metric,
-        session.sampling,
-        session.config.run.seed,
-        session.environment,
+def _evaluate(session: Session, problems: HeldoutSet) -> list[dict[str, Any]]:
+    metric = session.task.metric
+    records = evaluation.evaluate(
+        session.backend, problems.problems, problems.terms, session.config, metric, session.environment
     )
+    return evaluation.require_metric(records, metric, problems.terms)
 
 
 def _evaluate_before(session: Session, run: RunDir, state: State, watch: Watch) -> None:
     """Evaluate the untrained policy and the model-free rules, unless an earlier attempt did."""
-    if state.step == 0 and not run.evaluation_file("before").is_file():
-        watch.phase(f"evaluating on {len(session.heldout)} held-out problems before training")
-        records = evaluation.require_metric(_evaluate(session), session.task.metric, session.terms)
-        write_lines(run.evaluation_file("before"), records)
+    for own in session.heldout_sets:
+        before = run.evaluation_file("before", own.name)
+        if state.step == 0 and not before.is_file():
+            watch.phase(f"{_evaluating(own)} before training")
+            write_lines(before, _evaluate(session, own))
     rules = plugins.functions_of(session.task, "baselines")
-    if rules and not run.evaluation_file("baselines").is_file():
+    if rules and session.heldout and not run.evaluation_file("baselines").is_file():
+        begin(f"scoring answers without a model to {len(session.heldout)} problems")
         records = evaluation.evaluate_rules(rules, session.heldout, session.terms, session.task.metric)
         write_lines(run.evaluation_file("baselines"), records)
 
 
 def _evaluate_now(session: Session, run: RunDir, state: State, watch: Watch) -> dict[str, float]:
     """Evaluate the policy where it is due, and after the last step; the state then knows whether it is the best."""
-    every, step = session.config.evaluate.every, state.step
-    if not every or not session.heldout or (step % every and step < session.config.run.steps):
+    settings, step = session.config.evaluate, state.step
+    if not settings.every or (step % settings.every and step < session.config.run.steps):
         return {}
-    records = _evaluate(session)
-    write_lines(run.evaluation_file(f"{step:06d}"), records)
-    deploy = session.config.evaluate.deploy
-    latest = evaluation.follow_best(state, records, deploy)
-    if line := evaluation.said_of_best(state, latest, session.config.evaluate.patience):
-        watch.note(line)
-    return {f"heldout/{name}": value for name, value in evaluation.means(records, deploy).items()}
+    numbers: dict[str, float] = {}
+    for own in session.heldout_sets:
+        records = _evaluate(session, own)
+        write_lines(run.evaluation_file(f"{step:06d}", own.name), records)
+        numbers |= evaluation.heldout_metrics(records, settings.deploy, own.name)
+        if own.name:
+            continue
+        latest = evaluation.follow_best(state, records, settings.deploy)
+        if line := evaluation.said_of_best(state, latest, settings.patience):
+            watch.note(line)
+    return numbers
 
 
 def _evaluate_after(session: Session, run: RunDir, state: State, watch: Watch) -> None:
     """Evaluate the trained policy, unless the evaluation after the last step did."""
-    last_file = run.evaluation_file(f"{state.step:06d}")
-    if session.config.evaluate.every and last_file.is_file():
-        write_text(run.evaluation_file("after"), last_file.read_text(encoding="utf-8"))
-        return
-    watch.phase(f"evaluating on {len(session.heldout)} held-out problems")
-    write_lines(run.evaluation_file("after"), _evaluate(session))
+    for own in session.heldout_sets:
+        after, last = run.evaluation_file("after", own.name), run.evaluation_file(f"{state.step:06d}", own.name)
+        if session.config.evaluate.every and last.is_file():
+            write_text(after, last.read_text(encoding="utf-8"))
+            continue
+        watch.phase(_evaluating(own))
+        write_lines(after, _evaluate(session, own))
+
+
+def _evaluating(own: HeldoutSet) -> str:
+    return f"evaluating on {len(own.problems)} held-out problems{own.name and f' of {own.name!r}'}"
 
 
 def _token_look(session: Session, state: State) -> TokenLook | None:

@@ -4,16 +4,23 @@ There are two routes. With a value function: ``penalised_rewards``, then ``gae``
 ``group_baseline`` or ``leave_one_out``, then perhaps ``group_scale`` or ``batch_scale``. Such an advantage belongs to
 the whole rollout, and ``at_every_token`` gives it to each of its tokens.
 
+In episodes of several turns both routes can give credit to turns instead: ``turn_gae`` and ``turn_advantages``. A turn
+is a run of tokens that the policy chose; what the environment wrote lies between two of them.
+
 ``mask`` is the completion mask: True where the policy chose the token. Elsewhere inputs are never read, and results
 are 0.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from steadyrl.maths import kl
 
+# Advantages [B] and groups [B] to advantages of another size; see ``group_scale``.
+Scale = Callable[[np.ndarray, np.ndarray], np.ndarray]
 WHITEN_EPS = 1e-8  # keeps the division finite when all values are equal; the size lm-human-preferences uses
 # As in TRL's GRPO. A smaller one would let a group whose rewards differ by 1e-6 count as much as the others.
 GROUP_EPS = 1e-4
@@ -35,6 +42,23 @@ def at_last_token(rewards: np.ndarray, mask: np.ndarray) -> np.ndarray:
     last = mask.shape[1] - 1 - np.argmax(mask[rows, ::-1], axis=1)
     token_rewards[rows, last] = rewards[rows]
     return token_rewards
+
+
+def at_turn_ends(rewards: np.ndarray, turn_rewards: np.ndarray | None, mask: np.ndarray) -> np.ndarray:
+    """Put the share of each turn on the turn's last token, and what they leave of the reward on the rollout's last.
+
+    Args:
+        rewards: [B], one per rollout.
+        turn_rewards: [B, T], see ``Batch``; None for no shares.
+        mask: [B, T] bool.
+
+    Returns:
+        [B, T] float64. The sum of a row is its reward, whatever its turns earned of it.
+    """
+    if turn_rewards is None:
+        return at_last_token(rewards, mask)
+    paid: np.ndarray = turn_rewards + at_last_token(rewards - turn_rewards.sum(axis=1), mask)
+    return paid
 
 
 def at_every_token(advantages: np.ndarray, mask: np.ndarray) -> np.ndarray:
@@ -137,6 +161,106 @@ def gae(
         next_value = np.where(chosen, values[:, t], next_value)
         advantages[:, t] = np.where(chosen, next_advantage, 0.0)
     return advantages, advantages + values
+
+
+def turn_numbers(mask: np.ndarray) -> np.ndarray:
+    """Count the turns of each row: [B, T] int, 0 at the tokens of the first turn, -1 outside the mask."""
+    return np.where(mask, np.cumsum(_turn_begins(mask), axis=1) - 1, -1)
+
+
+def _turn_begins(mask: np.ndarray) -> np.ndarray:
+    """Return where a turn begins: [B, T] bool, True at each chosen token behind another one that was not chosen."""
+    begins: np.ndarray = mask & ~np.pad(mask, ((0, 0), (1, 0)))[:, :-1]
+    return begins
+
+
+def turn_gae(
+    token_rewards: np.ndarray, values: np.ndarray, mask: np.ndarray, gamma: float, lam: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Compute generalised advantage estimates over turns: a turn is one action, and ``gae``'s steps are turns.
+
+    The reward of a turn is the sum over its tokens, and its value is what was predicted before its first token. All
+    tokens of a turn get the advantage of the turn, and the return from the turn on as the target of their value.
+
+    Args:
+        token_rewards: [B, T], reward received for choosing each token.
+        values: [B, T], predicted return before the token was chosen.
+        mask: [B, T] bool.
+        gamma: In [0, 1], discount per turn.
+        lam: In [0, 1], see ``gae``.
+
+    Returns:
+        advantages and returns, [B, T] float64 each, 0 outside the mask.
+
+    Source:
+        Zhou et al., "ArCHer: Training Language Model Agents via Hierarchical Multi-Turn RL" (arXiv 2402.19446), whose
+        upper level takes an utterance as one action.
+    """
+    turns = turn_numbers(mask)
+    earned = _sum_by_turn(token_rewards, turns)  # [B, K]
+    predicted = _sum_by_turn(np.where(_turn_begins(mask), values, 0.0), turns)
+    advantages, returns = gae(earned, predicted, _are_turns(turns), gamma, lam)
+    return _spread_turns(advantages, turns), _spread_turns(returns, turns)
+
+
+def turn_advantages(
+    token_rewards: np.ndarray, groups: np.ndarray, mask: np.ndarray, gamma: float, scale: Scale
+) -> np.ndarray:
+    """Compare each turn with the same turn of the group's other episodes, by what was earned from it on.
+
+        G_k = r_k + gamma * G_{k+1},   A_k = scale(G_k - mean of G_k over the episodes of the group that had a turn k)
+
+    With the whole reward at the last turn, no discount, and equally many turns in each episode, this is
+    ``group_baseline`` at every token. A turn that only one episode of a group reached has nothing to be compared with,
+    and its advantage is 0.
+
+    Args:
+        token_rewards: [B, T], reward received for choosing each token.
+        groups: [B] int.
+        mask: [B, T] bool.
+        gamma: In [0, 1], discount per turn.
+        scale: ``group_scale`` (the deviation is then that of the turn), ``batch_scale`` or ``unscaled``.
+
+    Returns:
+        [B, T] float64, equal at all tokens of a turn, 0 outside the mask.
+
+    Source:
+        Zeng et al., "Reinforcing Multi-Turn Reasoning in LLM Agents via Turn-Level Reward Design" (arXiv 2505.11821),
+        turn-level advantages; Shao et al., "DeepSeekMath" (arXiv 2402.03300), section 4.1.3, where a token's
+        advantage is likewise made of the rewards that follow.
+    """
+    turns = turn_numbers(mask)
+    earned = _sum_by_turn(token_rewards, turns)  # [B, K]
+    ahead, _ = gae(earned, np.zeros(earned.shape), _are_turns(turns), gamma, 1.0)  # returns, for all values are 0
+    rows, numbers = np.nonzero(_are_turns(turns))
+    compared = groups[rows] * earned.shape[1] + numbers  # one number for each turn of each group
+    advantages = np.zeros(earned.shape)
+    advantages[rows, numbers] = scale(group_baseline(ahead[rows, numbers], compared), compared)
+    return _spread_turns(advantages, turns)
+
+
+def _are_turns(turns: np.ndarray) -> np.ndarray:
+    """Return which turns a row has: [B, K] bool of the numbers [B, T] of turns, K the most turns of a row."""
+    last = turns.max(axis=1, initial=-1)[:, None]  # [B, 1]
+    numbers: np.ndarray = np.arange(turns.max(initial=-1) + 1)  # [K]
+    are: np.ndarray = numbers <= last
+    return are
+
+
+def _sum_by_turn(x: np.ndarray, turns: np.ndarray) -> np.ndarray:
+    """Return the sums of x [B, T] over the tokens of each turn, [B, K] float64."""
+    sums = np.zeros(_are_turns(turns).shape)
+    rows, columns = np.nonzero(turns >= 0)
+    np.add.at(sums, (rows, turns[rows, columns]), x[rows, columns])
+    return sums
+
+
+def _spread_turns(x: np.ndarray, turns: np.ndarray) -> np.ndarray:
+    """Give each token what belongs to its turn: [B, K] to [B, T], 0 outside the mask."""
+    spread = np.zeros(turns.shape)
+    rows, columns = np.nonzero(turns >= 0)
+    spread[rows, columns] = x[rows, turns[rows, columns]]
+    return spread
 
 
 def group_baseline(rewards: np.ndarray, groups: np.ndarray) -> np.ndarray:

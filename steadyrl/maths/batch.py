@@ -25,6 +25,7 @@ _ROW_FIELDS = (
     "rewards",
     "groups",
     "trains",
+    "turn_rewards",
     "advantages",
     "returns",
     "weights",
@@ -64,6 +65,7 @@ def make_batch(groups: Sequence[Group], pad_id: int) -> Batch:
         rewards=np.array(rewards, np.float64),
         groups=np.array([g for g, _ in rows], np.int32),
         trains=None if all(r.trains for _, r in rows) else np.array([r.trains for _, r in rows]),
+        turn_rewards=_turn_rewards([r for _, r in rows], shape),
         kept=_kept_ids([r for _, r in rows], shape),
     )
 
@@ -213,6 +215,19 @@ def micro_batches(batch: Batch, tokens: int) -> list[np.ndarray]:
     return [np.array(part) for part in parts]
 
 
+def _turn_rewards(rollouts: Sequence[Rollout], shape: tuple[int, int]) -> np.ndarray | None:
+    """Put the share of each turn on the last token that the policy chose before the turn's end."""
+    if not any(r.turn_rewards for r in rollouts):
+        return None
+    shares = np.zeros(shape)  # [B, T]
+    for row, rollout in enumerate(rollouts):
+        for end, share in rollout.turn_rewards:
+            chosen = np.flatnonzero(rollout.completion_mask[:end])
+            if chosen.size:  # an episode in which no turn fitted trains nothing
+                shares[row, len(rollout.prompt_ids) + chosen[-1]] += share
+    return shares
+
+
 def _kept_ids(rollouts: Sequence[Rollout], shape: tuple[int, int]) -> KeptIds | None:
     if all(r.kept_ids is None for r in rollouts):
         return None
@@ -286,6 +301,7 @@ def _recall_rollout(data: Mapping[str, Any]) -> Rollout:
         n: tuple(value) if isinstance(value, list) else value for n, value in data.items() if n != "kept_lengths"
     }
     fields: dict[str, Any] = {**plain_fields, **arrays, "kept_ids": kept_ids}
+    fields["turn_rewards"] = tuple((int(end), float(share)) for end, share in data.get("turn_rewards", ()))
     rollout = Rollout(**fields)
     sizes = {len(rollout.completion_ids), len(rollout.completion_mask), len(rollout.sampling_logprobs)}
     if len(sizes) > 1 or (kept_ids is not None and {len(kept_ids)} != sizes):

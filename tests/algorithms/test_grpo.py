@@ -296,3 +296,32 @@ def test_an_algorithm_that_compares_rollouts_is_refused_single_ones_at_the_door(
         ConfigError, match=rf"'{name}' compares .* rollout\.samples_per_prompt is 1; set it to 2 or more"
     ):
         toy(f"algorithm.name={name}", "rollout.samples_per_prompt=1")
+
+
+def test_credit_by_turn_compares_turns_within_the_group():
+    """Two episodes of three and two turns, worth 4 and 1; the first turns earned 1 and 0 of it. No scaling, gamma 0.5.
+
+    From the turns on: 1 + 0.5 * (0 + 0.5 * 3) = 1.75, 1.5, 3; and 0 + 0.5 * 1 = 0.5, 1. Means: 1.125, 1.25; the third
+    turn has nothing to be compared with.
+    """
+    mask = np.array([[0, 1, 1, 0, 1, 0, 0, 1], [0, 1, 0, 1, 1, 0, 0, 0]], bool)
+    batch = Batch(
+        tokens=np.ones((2, 8), np.int32),
+        lengths=np.array([8, 5], np.int32),
+        completion_mask=mask,
+        sampling_logprobs=np.zeros((2, 8), np.float32),
+        rewards=np.array([4.0, 1.0]),
+        turn_rewards=np.array([[0, 0, 1.0, 0, 0, 0, 0, 0], [0] * 8]),
+        groups=np.zeros(2, np.int32),
+        old=TokenScores(logprobs=np.where(mask, -1.0, 0.0), ref_logprobs=np.where(mask, -1.0, 0.0)),
+    )
+    prepared = built(credit="turn", gamma=0.5, scale="none").prepare(batch, {})
+    expected = [[0, 0.625, 0.625, 0, 0.25, 0, 0, 0], [0, -0.625, 0, -0.25, -0.25, 0, 0, 0]]
+    np.testing.assert_allclose(prepared.advantages, expected, atol=1e-12)
+    by_episode = built(scale="none").prepare(batch, {}).advantages
+    assert set(by_episode[0, mask[0]]) == {1.5}  # the shares of turns are not read
+
+
+def test_a_discount_of_turns_needs_credit_by_turn():
+    with pytest.raises(ConfigError, match="credit = 'turn' for a gamma"):
+        validate(grpo.Settings, {"gamma": 0.5}, "algorithm.args")

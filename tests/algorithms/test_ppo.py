@@ -264,3 +264,55 @@ def test_epochs_end_early_once_the_policy_is_too_far_from_the_old_one(trained):
         assert line["epochs"] == line["updates"] / 2
     for line in trained(*settings, "update.kl_old_limit=1e9"):
         assert (line["updates"], line["epochs"]) == (20, 10)
+
+
+# Three turns of 2, 1 and 1 tokens; the rest is the prompt and what the environment wrote.
+TURNS = np.array([[0, 1, 1, 0, 1, 0, 0, 1]], bool)
+
+
+def three_turns(logprobs, ref, values):
+    """Return an episode worth 4, of which its first turn earned 1."""
+    return Batch(
+        tokens=np.ones((1, 8), np.int32),
+        lengths=np.array([8], np.int32),
+        completion_mask=TURNS,
+        sampling_logprobs=np.zeros((1, 8), np.float32),
+        rewards=np.array([4.0]),
+        turn_rewards=np.array([[0, 0, 1.0, 0, 0, 0, 0, 0]]),
+        groups=np.array([0], np.int32),
+        old=TokenScores(logprobs=logprobs, ref_logprobs=ref, values=values),
+    )
+
+
+def test_credit_by_turn_of_a_hand_computed_episode_of_three_turns():
+    """kl_coef 0.5, gamma 0.9, lambda 0.5; log-ratios to the reference 0.2, 0.2; 0; -1.
+
+    Turn rewards: 1 - 0.1 - 0.1 = 0.8; 0; 3 + 0.5 = 3.5. Values before the turns: 0.5, 1, 2.
+    Deltas: 3.5 - 2 = 1.5; 0.9 * 2 - 1 = 0.8; 0.8 + 0.9 - 0.5 = 1.2.
+    Advantages: 1.5; 0.8 + 0.45 * 1.5 = 1.475; 1.2 + 0.45 * 1.475 = 1.86375. Returns: plus the values.
+    """
+    logprobs, ref = np.full((1, 8), -1.0), np.array([[0, -1.2, -1.2, 0, -1.0, 0, 0, 0.0]])
+    values = np.array([[0, 0.5, 77.0, 0, 1.0, 0, 0, 2.0]])
+    batch = three_turns(*(np.where(TURNS, x, np.nan) for x in (logprobs, ref, values)))  # NaN where nothing is read
+    settings = {"gamma": 0.9, "lam": 0.5, "whiten_advantages": False}
+    prepared = built(credit="turn", **settings).prepare(batch, {"kl_coef": 0.5})
+    np.testing.assert_allclose(prepared.advantages, [[0, 1.86375, 1.86375, 0, 1.475, 0, 0, 1.5]], atol=1e-12)
+    np.testing.assert_allclose(prepared.returns, [[0, 2.36375, 2.36375, 0, 2.475, 0, 0, 3.5]], atol=1e-12)
+    by_token = built(**settings).prepare(batch, {"kl_coef": 0.0})
+    assert by_token.advantages[0, 7] == 4 - 2  # the whole reward at the last token
+    whitened = built(credit="turn").prepare(batch, {"kl_coef": 0.5}).advantages
+    assert whitened[TURNS].mean() == pytest.approx(0, abs=1e-12)  # over the tokens of the policy alone
+    assert not whitened[~TURNS].any()
+
+
+def test_what_the_environment_wrote_is_in_no_loss_by_turn():
+    """Log-probs and values at the environment's tokens change, and loss and sums do not."""
+    algorithm, base = built(credit="turn"), np.full((1, 8), -1.0)
+    batch = three_turns(base, base, np.zeros((1, 8)))
+    arrays = loss_arrays(algorithm.prepare(batch, {"kl_coef": 0.0}))
+    losses = []
+    for noise in (0.0, 3.0):
+        new = TokenScores(logprobs=np.where(TURNS, -1.1, noise), values=np.where(TURNS, 0.3, noise))
+        losses.append(algorithm.loss(np, new, arrays, 4.0))
+    assert losses[0][0] == losses[1][0] != 0
+    assert losses[0][1] == losses[1][1]

@@ -63,7 +63,8 @@ def test_a_run_is_diagnosed_and_reported_there(tmp_path):
     run = str(steadyrl.run(settings).path)
     commands = [["--help"], ["doctor", run], ["report", run]]
     code, shown, errors = on_windows(tmp_path, f"{MAIN}\nprint([main(*words) for words in {commands}])")
-    assert (code, errors, shown.splitlines()[-1]) == (0, "", "[0, 1, 0]")  # 1: two steps are too few to judge
+    assert errors in ("", "writing the report\n")  # where it takes long
+    assert (code, shown.splitlines()[-1]) == (0, "[0, 1, 0]")  # 1: two steps are too few to judge
     assert "Usage:" in shown and "grad_norm" in shown and "report.html" in shown
 
 

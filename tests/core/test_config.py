@@ -1,6 +1,9 @@
 import json
 import re
+import tomllib
+from pathlib import Path
 
+import numpy as np
 import pytest
 from pydantic import BaseModel
 
@@ -236,7 +239,7 @@ def test_invalid_toml_is_refused_with_its_line(tmp_path):
 def test_a_missing_file_and_a_folder_are_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"there is no config file '.*absent\.toml'; expected a TOML file"):
         config.load(tmp_path / "absent.toml")
-    with pytest.raises(ConfigError, match="cannot read the config file"):
+    with pytest.raises(ConfigError, match="is a folder; expected a TOML file"):
         config.load(tmp_path)
 
 
@@ -415,3 +418,58 @@ def test_a_value_that_none_of_several_types_takes_is_one_error(value):
 )
 def test_an_override_that_changes_nothing_is_in_force(override, followed):
     assert config.in_force(config.resolve(LEAST), override) == followed
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        "run.steps=2 update.learning_rate=1e-4 model.path=a folder",
+        "  run.steps=2\nupdate.learning_rate=1e-4\nmodel.path='a folder'  ",
+        ["run.steps=2", "update.learning_rate=1e-4", "model.path=a folder"],
+        {"run": {"steps": 2}, "update.learning_rate": 1e-4, "model": {"path": Path("a folder")}},
+        {"run.steps": np.int64(2), "update": {"learning_rate": np.float64(1e-4)}, "model.path": "a folder"},
+    ],
+)
+def test_overrides_are_a_text_a_list_or_a_dict(overrides):
+    resolved = config.resolve(LEAST, overrides)
+    assert (resolved.run.steps, resolved.update.learning_rate, resolved.model.path) == (2, 1e-4, "a folder")
+
+
+def test_a_dict_of_overrides_reaches_what_is_inside_tables():
+    overrides = {"rewards": {"my.rewards:brevity": {"weight": 0.5, "answer_after": 'a "b"'}}, "sampling.stop": ["\n"]}
+    assert config.merge({}, overrides) == {
+        "rewards": {"my.rewards:brevity": {"weight": 0.5, "answer_after": 'a "b"'}},
+        "sampling": {"stop": ["\n"]},
+    }
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["run.steps=2", 3], "overrides: got \\['run.steps=2', 3\\]; expected texts such as 'run.steps=20', or a dict"),
+        (7, "overrides: got 7; expected texts"),
+        ({"run": {"steps": object}}, "run.steps: got <class 'object'>; expected a text, a number"),
+        ({"run.target": None}, "run.target: got None; expected a text, a number"),
+    ],
+)
+def test_overrides_of_no_form_are_refused(overrides, message):
+    with pytest.raises(ConfigError, match=message):
+        config.resolve(LEAST, overrides)
+
+
+def test_settings_as_a_file_are_read_as_they_were():
+    settings = {
+        "run": {"steps": 3, "trackers": ["a", 'say "b"'], "empty": {}},
+        "model": {"path": "C:\\x\ny\x7fé", "template_args": {"think": False, "n": 1.5e-7}},
+        "rewards": {"my.module:f": {"weight": -0.5}, "length": 1.0},
+        "examples": [{"role": "user", "content": "a"}],
+    }
+    written = tomllib.loads(config.to_toml(settings | {"none": None}))
+    assert written == {**settings, "run": {"steps": 3, "trackers": ["a", 'say "b"']}}
+
+
+def test_a_config_file_takes_overrides_of_every_form(tmp_path):
+    path = tmp_path / "config.toml"
+    path.write_text(config.to_toml(config.dump(config.resolve(LEAST))))
+    assert config.load(path) == config.resolve(LEAST)
+    assert config.load(path, {"run": {"steps": 7}}).run.steps == config.load(path, "run.steps=7").run.steps == 7

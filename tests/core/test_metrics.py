@@ -14,9 +14,10 @@ from steadyrl.core.metrics import (
     repetition,
     reward_metrics,
     summarise,
+    tool_metrics,
 )
 from steadyrl.core.rundir import RunDir
-from steadyrl.core.types import Group, Problem, Rollout, TokenScores
+from steadyrl.core.types import Group, Problem, Rollout, TokenScores, ToolCall
 from steadyrl.loop.checkpoint import State
 from steadyrl.loop.train import one_step, train
 from steadyrl.maths.batch import make_batch
@@ -275,5 +276,37 @@ def test_every_single_metric_of_the_catalogue_is_written_by_a_run(toy, tmp_path)
     episodes = ("task.name=talk_task:TalkTask", "task.args={}", "rollout.observation_tokens=9")
     train(toy("run.steps=1", *episodes, reward="said_a"), run)
     written |= set(run.metrics()[0])
+    run = RunDir(tmp_path / "tools")
+    tools = (
+        "task.name=environment",
+        "task.args={environment='tests.environments:Safe'}",
+        "rewards={episode_return=1.0}",
+    )
+    train(toy("run.steps=1", "algorithm.name=sft", *tools), run)
+    written |= set(run.metrics()[0])
     single = {metric.name for metric in CATALOGUE if "*" not in metric.name and not metric.name.startswith("judge/")}
     assert single - written == set()
+
+
+def test_calls_are_counted_by_what_came_of_them():
+    def rollout(*turns):
+        return Rollout("p", *[np.zeros(0, np.int32)] * 2, np.zeros(0, bool), np.zeros(0), "", "stop", calls=turns)
+
+    def call(end, seconds=0.0):
+        return ToolCall("f", {}, "", end, seconds)
+
+    first = (call("ok", 1.0), call("malformed"))
+    rollouts = [rollout(first, ()), rollout((call("raised", 2.0), call("ok", 3.0))), rollout(())]
+    assert tool_metrics(rollouts) == {
+        "tools/calls": pytest.approx(4 / 3),
+        "tools/ok": 0.5,
+        "tools/malformed": 0.25,
+        "tools/raised": 0.25,
+        "tools/unknown": 0.0,
+        "tools/arguments": 0.0,
+        "tools/timeout": 0.0,
+        "tools/budget": 0.0,
+        "time/tool": 2.0,
+    }
+    assert tool_metrics([rollout(()), rollout((), ())]) == {"tools/calls": 0.0}
+    assert tool_metrics([rollout()]) == {}

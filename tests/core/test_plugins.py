@@ -39,6 +39,7 @@ def test_an_unknown_name_is_answered_with_one_that_exists():
     assert refusal("reward", "lenght").startswith("no reward is called 'lenght'; did you mean 'length'?")
     assert "known are grpo, ppo, raft, reinforce, rlaif, rloo, rwr, sft" in refusal("algorithm", "zzzz")
     assert "'package.module:name'" in refusal("backend", "jax")
+    assert refusal("tracker", "xlsx").endswith("; `steadyrl metrics RUN --to csv` or `--to parquet` writes a table")
 
 
 def test_a_module_in_the_current_folder_is_found(here):
@@ -228,6 +229,7 @@ TURNS = {"episode": method("problem", "seed"), "max_turns": 4, "workers": 1}
         ({"episode": method("problem", "seed")}, "'episode' and no 'max_turns', no 'workers', so that nothing would"),
         ({**TURNS, "episode": method("problem")}, r"'episode' cannot be called with \(problem, seed\)"),
         ({**TURNS, "max_turns": "4"}, "max_turns is '4'; expected a whole number of 1 or more"),
+        ({**TURNS, "tools": ()}, "has only one of the attributes 'tools' and 'tool_format'"),
         ({**TURNS, "workers": 0}, "workers is 0; expected a whole number of 1 or more"),
         ({**TURNS, "demonstration": method("problem")}, "'demonstration', which nothing calls where there are episode"),
         ({"epsiode": method("problem", "seed")}, "'epsiode', which nothing calls; did you mean 'episode'"),
@@ -352,7 +354,7 @@ def no_argument(): return 1.0
 def three_arguments(a, b, c): return 1.0
 def generator(problem, rollout): yield 1.0
 async def generator_of_coroutines(problem, rollout): yield 1.0
-def for_verifiers(completion, answer, **columns): return 1.0
+def for_verifiers(state, info, **columns): return 1.0
 def for_slime(args, sample): return 1.0
 def for_openrlhf(queries, prompts, labels): return 1.0
 
@@ -457,10 +459,7 @@ def test_whatever_an_import_path_names_trains_or_is_refused_in_a_line(here, sett
 @pytest.mark.parametrize(
     ("name", "answer"),
     [
-        (
-            "odd_here:for_verifiers",
-            "takes answer, completion, as functions for verifiers do; expected a function (problem",
-        ),
+        ("odd_here:for_verifiers", "takes info, state, as functions for verifiers do; expected a function (problem"),
         ("odd_here:for_slime", "takes args, sample, as functions for slime do"),
         ("odd_here:for_openrlhf", "takes labels, prompts, queries, as functions for OpenRLHF do"),
         ("odd_here:ForSwift", "is a class; name an instance of it: a line such as `score = ForSwift()` in its module"),
@@ -481,7 +480,7 @@ def test_a_reward_for_another_trainer_is_answered_in_its_words(here, name, answe
 @pytest.mark.parametrize(
     ("name", "answer"),
     [
-        ("dpo", "trains on pairs of answers that somebody preferred, which is not offered"),
+        ("dpo", "is no RL algorithm: it trains on pairs of answers that somebody preferred, which is not offered"),
         ("Online-DPO", "trains on pairs"),
         ("GSPO", "is GRPO with other settings: algorithm.name=grpo algorithm.args.ratio=sequence"),
         ("dr_grpo", "algorithm.args.mean=constant"),
@@ -490,6 +489,7 @@ def test_a_reward_for_another_trainer_is_answered_in_its_words(here, name, answe
 )
 def test_an_algorithm_of_another_trainer_is_answered(name, answer):
     assert refusal("algorithm", name).startswith(f"algorithm.name = '{name}' ")
+    assert "the algorithms here are ppo, grpo, rloo" in refusal("algorithm", name)
     assert answer in refusal("algorithm", name)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from steadyrl.core.rundir import RunDir, append_line, read_lines
+from steadyrl.core.types import Finding
 from steadyrl.doctor.live import GONE, LiveDoctor
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -46,6 +47,24 @@ def test_a_finding_is_raised_once_and_cleared_after_it_was_missed_twice():
     assert told[:-1] == [[]] * (GONE - 1)
     assert ("cleared", "non_finite") in told[-1]
     assert doctor.findings == ()
+
+
+def test_a_finding_is_cleared_at_once_where_one_of_the_same_check_and_another_cause_succeeds_it(monkeypatch):
+    def found(cause, severity):
+        return Finding("no_signal_groups", severity, 3, cause, "m")
+
+    too_hard, too_easy = found("too_hard", "warning"), found("too_easy", "info")
+    seen = iter([(too_hard,), (too_easy,), (too_easy, too_hard), (too_hard,)])
+    monkeypatch.setattr(LiveDoctor, "_findings", lambda doctor: next(seen))
+    doctor = LiveDoctor({})
+
+    def changes(step):
+        return [(change.state, change.finding.cause) for change in doctor.look(step)]
+
+    assert changes(29) == [("raised", "too_hard")]
+    assert changes(49) == [("raised", "too_easy"), ("cleared", "too_hard")]
+    assert changes(69) == [("raised", "too_hard")]
+    assert changes(89) == [], "missed once, and nothing new came in its place"
 
 
 def test_a_finding_that_becomes_more_severe_is_raised_again():

@@ -16,6 +16,7 @@ from steadyrl.lab.forecast import (
     finished_beside,
     forecast_run,
     needed_width,
+    reachable,
     require_values,
     saturating,
     widened,
@@ -78,7 +79,8 @@ def rising(seed, count):
 
 def test_it_speaks_where_its_intervals_have_held_and_is_silent_elsewhere(tmp_path):
     run = made(tmp_path, "now", rising(99, 10), status="running")
-    assert "0 finished runs like it are known" in told_of(run, []).why
+    why = told_of(run, []).why
+    assert "on 8 finished runs of this task and algorithm, each with at least 10 values of heldout/m; 0" in why
     for seed in range(12):
         made(tmp_path, f"old-{seed}", rising(seed, 20))
     made(tmp_path, "unfinished", rising(50, 20), status="interrupted")
@@ -88,7 +90,19 @@ def test_it_speaks_where_its_intervals_have_held_and_is_silent_elsewhere(tmp_pat
     assert told.tried == 12 and told.covered >= 9
     assert told.forecast.low < 0.96 < told.forecast.high
     short = told_of(made(tmp_path / "b", "short", [0.1, 0.2]), others)
-    assert short.forecast is None and "2 values of heldout/m are known" in short.why
+    assert short.forecast is None and "heldout/m has 2 of the 5 values that a forecast needs" in short.why
+
+
+def test_a_forecast_stays_within_what_a_single_answer_has_reached(tmp_path):
+    run = made(tmp_path, "now", [], steps=400, status="running")
+    for step in range(30):  # a mean that rises by a tenth a step, of answers that never had more than 3.25
+        rewards = {"reward/mean": 0.1 * step, "reward/min": -0.5, "reward/max": min(3.25, 0.1 * step + 2.0)}
+        append_line(run.metrics_file, {"step": step, "attempt": 0, **rewards})
+    forecast = forecast_run(run, [1.0] * 9, "reward/mean").forecast
+    assert forecast.end == 3.25 and forecast.high == 3.25 and forecast.low <= 3.25
+    assert reachable(run.metrics(), "reward/mean") == (-0.5, 3.25)
+    assert reachable(run.metrics(), "reward/unscored") == (0.0, 1.0)
+    assert reachable(run.metrics(), "kl_ref_k1") == (-math.inf, math.inf)
 
 
 def test_runs_that_never_followed_such_a_curve_make_it_silent(tmp_path):

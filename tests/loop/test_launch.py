@@ -346,7 +346,7 @@ def test_a_run_that_is_lengthened_under_a_falling_schedule_is_told_how_its_rate_
     rates, notes = lengthened(settings, "linear")
     assert rates[5:8] == [0.000167, 0.0005, 0.000417]  # 1/6, then 6/12 and 5/12 of it
     assert notes == [
-        "the learning rate goes from 0.000167 (step 6) to 0.0005 (step 7), for update.schedule = 'linear' now falls "
+        "the learning rate goes from 0.000167 (step 5) to 0.0005 (step 6), for update.schedule = 'linear' now falls "
         "over 12 steps; to keep the rate as it was, resume with update.schedule_steps=6"
     ]
 
@@ -361,7 +361,7 @@ def test_the_offer_keeps_the_rate_and_no_more_is_said(settings):
 @pytest.mark.parametrize(("schedule", "steps"), [("constant", 6), ("cosine", 3)])
 def test_a_jump_is_told_wherever_there_is_one(settings, schedule, steps):
     rates, notes = lengthened(settings, schedule, steps=steps)
-    told = [f"from {rates[steps - 1]:.3g} (step {steps}) to {rates[steps]:.3g} (step {steps + 1})"]
+    told = [f"from {rates[steps - 1]:.3g} (step {steps - 1}) to {rates[steps]:.3g} (step {steps})"]
     assert [told[0] in note for note in notes] == ([] if schedule == "constant" else [True])
 
 

@@ -7,6 +7,7 @@ from steadyrl.maths.advantages import (
     above_mean_of_kept,
     at_every_token,
     at_last_token,
+    at_turn_ends,
     batch_scale,
     best_of_group,
     exponential_weights,
@@ -17,6 +18,10 @@ from steadyrl.maths.advantages import (
     overlong_penalty,
     penalised_rewards,
     scale_to_unit_std,
+    turn_advantages,
+    turn_gae,
+    turn_numbers,
+    unscaled,
     whiten,
 )
 
@@ -372,3 +377,85 @@ def test_exponential_weights_have_the_mean_one_and_do_not_care_where_rewards_are
 
 def test_exponential_weights_of_huge_rewards_stay_finite():
     np.testing.assert_allclose(exponential_weights(np.array([1e6, 0.0]), np.zeros(2, int), 0.1), [2.0, 0.0])
+
+
+# turns
+
+# Two episodes of three turns and one of two; 0 in the mask is what an environment wrote, and padding.
+TURNS = np.array([[0, 1, 1, 0, 1, 0, 0, 1], [0, 1, 0, 1, 1, 0, 1, 0], [1, 0, 0, 1, 1, 0, 0, 0]], dtype=bool)
+# What single turns earned, at their last tokens; of the rewards 4, 1 and 2 they leave 3, 0 and 2 for the last turn.
+SHARES = np.array([[0, 0, 1, 0, 0.0, 0, 0, 0], [0, 0, 0, 0, 1.0, 0, 0, 0], [0, 0, 0, 0, 0.0, 0, 0, 0]])
+REWARDS = np.array([4.0, 1.0, 2.0])
+
+
+def test_turns_are_counted_over_what_the_environment_wrote():
+    expected = [[-1, 0, 0, -1, 1, -1, -1, 2], [-1, 0, -1, 1, 1, -1, 2, -1], [0, -1, -1, 1, 1, -1, -1, -1]]
+    assert turn_numbers(TURNS).tolist() == expected
+
+
+def test_shares_stand_at_the_ends_of_turns_and_the_rest_at_the_last():
+    paid = at_turn_ends(REWARDS, SHARES, TURNS)
+    expected = [[0, 0, 1, 0, 0, 0, 0, 3], [0, 0, 0, 0, 1, 0, 0, 0], [0, 0, 0, 0, 2, 0, 0, 0]]
+    assert paid.tolist() == expected
+    assert at_turn_ends(REWARDS, None, TURNS).sum(axis=1).tolist() == REWARDS.tolist()
+
+
+def test_turn_gae_of_a_hand_computed_episode_of_three_turns():
+    # Turn rewards 1, 0, 3; values before the first tokens 0.5, 0.6, 0.7; gamma 0.9, lambda 0.8.
+    # delta_2 = 3 - 0.7             = 2.3    A_2 = 2.3
+    # delta_1 = 0 + 0.9 * 0.7 - 0.6 = 0.03   A_1 = 0.03 + 0.72 * 2.3    = 1.686
+    # delta_0 = 1 + 0.9 * 0.6 - 0.5 = 1.04   A_0 = 1.04 + 0.72 * 1.686  = 2.25392
+    # Values at other tokens of a turn, and all that the environment wrote, are not read.
+    values = np.array([[-9.0, 0.5, 7.0, -9.0, 0.6, -9.0, -9.0, 0.7]])
+    rewards = np.where(TURNS[:1], at_turn_ends(REWARDS, SHARES, TURNS)[:1], 50.0)
+    advantages, returns = turn_gae(rewards, values, TURNS[:1], gamma=0.9, lam=0.8)
+    np.testing.assert_allclose(advantages, [[0, 2.25392, 2.25392, 0, 1.686, 0, 0, 2.3]], rtol=1e-12)
+    np.testing.assert_allclose(returns, [[0, 2.75392, 2.75392, 0, 2.286, 0, 0, 3.0]], rtol=1e-12)
+
+
+@LIGHT
+@given(seed=SEEDS, gamma=st.floats(0, 1), lam=st.floats(0, 1))
+def test_turn_gae_is_gae_where_every_turn_is_one_token(seed, gamma, lam):
+    rewards, values, mask = random_batch(seed)
+    mask[:, 1::2] = False  # no two tokens stand side by side
+    for by_turn, by_token in zip(
+        turn_gae(rewards, values, mask, gamma, lam), gae(rewards, values, mask, gamma, lam), strict=True
+    ):
+        np.testing.assert_allclose(by_turn, by_token, atol=1e-12)
+
+
+def test_turn_advantages_of_a_hand_computed_group():
+    # Returns from the turns on, gamma 0.5: row 0 has 3, 1.5, 0.75 + 1 = 1.75; row 1 has 0, 1, 0.5; row 2 has 2, 1.
+    # Means: of the first turn (1.75 + 0.5 + 1) / 3, of the second (1.5 + 1 + 2) / 3, of the third (3 + 0) / 2.
+    advantages = turn_advantages(at_turn_ends(REWARDS, SHARES, TURNS), np.zeros(3, int), TURNS, 0.5, unscaled)
+    first, second, third = 3.25 / 3, 1.5, 1.5
+    expected = [
+        [0, 1.75 - first, 1.75 - first, 0, 1.5 - second, 0, 0, 3 - third],
+        [0, 0.5 - first, 0, 1 - second, 1 - second, 0, 0 - third, 0],
+        [1 - first, 0, 0, 2 - second, 2 - second, 0, 0, 0],
+    ]
+    np.testing.assert_allclose(advantages, expected, rtol=1e-12)
+
+
+def test_turn_advantages_do_not_compare_groups_and_are_zero_where_nothing_compares():
+    advantages = turn_advantages(at_turn_ends(REWARDS, SHARES, TURNS), np.array([7, 2, 7]), TURNS, 1.0, group_scale)
+    assert not advantages[1].any()  # alone in its group
+    assert advantages[0, 7] == 0  # the only third turn of its group
+    assert advantages[0, 1] == advantages[0, 2] == -advantages[2, 0] > 0
+
+
+@LIGHT
+@given(seed=SEEDS)
+def test_without_shares_and_discount_turns_of_equal_episodes_get_the_episode_s_advantage(seed):
+    rewards = np.random.default_rng(seed).normal(size=4)
+    mask = np.tile(np.array([[0, 1, 1, 0, 1, 0, 1, 1]], bool), (4, 1))
+    groups = np.array([0, 1, 0, 1])
+    by_turn = turn_advantages(at_turn_ends(rewards, None, mask), groups, mask, 1.0, group_scale)
+    expected = at_every_token(group_scale(group_baseline(rewards, groups), groups), mask)
+    np.testing.assert_allclose(by_turn, expected, atol=1e-12)
+
+
+def test_rows_without_a_turn_have_no_advantage():
+    mask = np.zeros((2, 3), bool)
+    assert not turn_advantages(np.zeros((2, 3)), np.zeros(2, int), mask, 1.0, group_scale).any()
+    assert not np.any(turn_gae(np.ones((2, 3)), np.ones((2, 3)), mask, 1.0, 1.0))

@@ -1,3 +1,4 @@
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -5,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from steadyrl.core.types import Batch, Group, KeptIds, Problem, Rollout, TokenScores
+from steadyrl.core.types import Batch, Drawn, Group, KeptIds, Problem, Rollout, TokenScores
 from steadyrl.maths.batch import (
     loss_arrays,
     loss_count,
@@ -13,6 +14,8 @@ from steadyrl.maths.batch import (
     mean_of_tokens,
     micro_batches,
     only_trained,
+    plain_drawn,
+    recall_drawn,
     sum_of_tokens,
     take_rows,
 )
@@ -277,3 +280,24 @@ def test_an_update_sees_nothing_of_rows_that_do_not_train():
     np.testing.assert_array_equal([batch.sampling_logprobs[0], batch.old.logprobs[0]], 0.0)
     assert batch.kept.ids.tolist() == [2, 7, 3]
     assert batch.kept.lengths.sum(axis=1).tolist() == [0, 3]
+
+
+def test_shares_of_turns_stand_on_the_last_token_that_the_policy_chose_before_their_end():
+    """The second end lies behind what the environment wrote last; a position counts from the completion's start."""
+    episode = replace(TOOL, turn_rewards=((1, 0.5), (4, -1.0)))
+    cut = replace(rollout([5], [6, 7, 8], [-0.25, 0, 0], mask=[True, False, False]), turn_rewards=((3, 2.0),))
+    empty = replace(rollout([5], [7], [0.0], mask=[False]), turn_rewards=((1, 9.0),))
+    batch = make_batch([Group(Problem("a", ""), (episode, PLAIN, cut, empty))], PAD)
+    assert batch.turn_rewards.tolist() == [[0, 0.5, 0, 0, -1], [0] * 5, [0, 2, 0, 0, 0], [0] * 5]
+    assert take_rows(batch, np.array([2])).turn_rewards.tolist() == [[0, 2, 0, 0]]
+
+
+def test_without_shares_of_turns_a_batch_has_no_array_of_them():
+    assert three_rows().turn_rewards is None
+
+
+def test_shares_of_turns_survive_a_checkpoint():
+    episode = replace(TOOL, turn_rewards=((1, 0.5), (4, -1.0)))
+    drawn = Drawn(3, (Group(Problem("a", ""), (episode,)),))
+    recalled = recall_drawn(json.loads(json.dumps(plain_drawn(drawn))))
+    assert recalled.groups[0].rollouts[0].turn_rewards == ((1, 0.5), (4, -1.0))

@@ -8,6 +8,7 @@ from steadyrl.backends.fsdp.settings import FsdpSettings
 from steadyrl.backends.fsdp.torchrun import noted, place
 from steadyrl.core import plugins
 from steadyrl.core.config import Config
+from steadyrl.core.counting.count import begin
 from steadyrl.core.errors import ConfigError
 from steadyrl.core.protocols import Algorithm
 
@@ -60,6 +61,7 @@ def create(config: Config, algorithm: Algorithm) -> FsdpBackend:
         raise ConfigError(
             "of all commands `steadyrl train` alone works on several ranks; start this one without torchrun"
         )
+    begin("loading PyTorch and the model on all ranks")
     plugins.require("torch")
     from steadyrl.backends.fsdp.backend import lead  # needs torch, which reading a config does not
 

@@ -14,14 +14,19 @@ from typing import Any
 import jinja2
 import numpy as np
 
+from steadyrl.backends.huggingface.tool_chat import RendererChat, choose_renderer
+from steadyrl.backends.text_chat import FORMATS, TextChat
 from steadyrl.core.errors import ModelError
+from steadyrl.core.protocols import Chat
 from steadyrl.core.sections import ModelSection
-from steadyrl.core.types import TAG, Message, outline, plain_text
+from steadyrl.core.types import TAG, Message, outline, plain_text, with_calls
 
 log = logging.getLogger(__name__)
 
 _MARK = "\u2063answer\u2063"  # what an assistant said, found again in what a chat template made of it
 _MARKED = re.compile(rf"{_MARK}\d+{_MARK}")
+_CALLED = "marked_function_"  # the same for the names of functions, which templates may write as JSON
+_TRIAL_TOOLS = ({"type": "function", "function": {"name": _CALLED, "description": "", "parameters": {}}},)
 _OUTLINES = 10_000  # that are remembered
 # What templates raise: their own errors, and those of the Python methods that they call.
 _TEMPLATE_ERRORS = (
@@ -60,9 +65,10 @@ class HFTokenizer:
         self._chat = section.chat_template == "auto" and bool(tokenizer.chat_template)
         self._template_args = section.template_args
         self._skip_special = section.skip_special_tokens
+        self._chat_of: tuple[object, Chat] | None = None  # the newest tools with their form, and how they are called
         self._in_parts = False
         self._before = [message.model_dump() for message in section.messages_before]
-        self._written: set[tuple[tuple[str, str], ...]] = set()  # outlines of which the template leaves nothing out
+        self._written: set[tuple[tuple[str, str, str], ...]] = set()  # outlines that lose nothing
         self._check_vocabulary()
         own = [] if tokenizer.eos_token_id is None else [int(tokenizer.eos_token_id)]
         if self._chat:
@@ -91,9 +97,59 @@ class HFTokenizer:
         one of its own.
         """
         messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
+        return self._encode(self._opening(messages))
+
+    def chat(self, tools: Sequence[Mapping[str, Any]], tool_format: str = "auto") -> Chat:
+        """See Conversing. Tokens that end a turn in the model's own form of calls join ``end_ids``."""
+        wanted = (tool_format, list(tools))
+        if self._chat_of is None or self._chat_of[0] != wanted:
+            self._chat_of = (wanted, self._new_chat(tools, tool_format))
+        return self._chat_of[1]
+
+    def _new_chat(self, tools: Sequence[Mapping[str, Any]], tool_format: str) -> Chat:
+        if not tools:
+            return TextChat(self)
+        if tool_format == "auto" and not self._template_has_tools():
+            tool_format = "hermes"
+        if tool_format in FORMATS:
+            return TextChat(self, tools, FORMATS[tool_format], self._encode_with_tools, self._decode_whole)
+        renderer = choose_renderer(
+            self.hf, tool_format, self._template_args, self._template_ids if self._chat else None
+        )
+        chat = RendererChat(renderer, self.hf, tools, self.end_ids, self._opening)
+        self.end_ids = chat.end_ids
+        return chat
+
+    def _template_has_tools(self) -> bool:
+        talk = [{"role": "user", "content": "?"}]
+        try:
+            return self._chat and _CALLED in self._templated(talk, True, _TRIAL_TOOLS)
+        except ModelError:
+            return False
+
+    def _template_ids(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[int]:
+        return self._ids(self._templated(messages, True, tools))
+
+    def _encode_with_tools(self, messages: Sequence[Message], tools_text: str) -> np.ndarray:
+        """Return the ids of messages, with the tools described at the end of the system message."""
+        messages = self._opening(messages)
+        system = messages[0]["content"] if messages[0]["role"] == "system" else ""
+        described = {"role": "system", "content": "\n\n".join(filter(None, [system, tools_text]))}
+        return self._encode([described, *messages[messages[0]["role"] == "system" :]])
+
+    def _decode_whole(self, ids: np.ndarray) -> str:
+        """Return the text of ids with all special tokens but those that end it: they may mark calls."""
+        shown = [id for id in ids.tolist() if id not in self.end_ids]
+        text: str = self.hf.decode(shown, skip_special_tokens=False)
+        return text
+
+    def _opening(self, messages: Sequence[Message]) -> list[Message]:
+        """Return messages behind those that the config puts before every prompt."""
         own_system = messages[0]["role"] == "system"
         before = [message for message in self._before if not (own_system and message["role"] == "system")]
-        messages = [*messages[:own_system], *before, *messages[own_system:]]
+        return [*messages[:own_system], *before, *messages[own_system:]]
+
+    def _encode(self, messages: Sequence[Message]) -> np.ndarray:
         if self._chat:
             self._require_all(messages)
             # Text first, then ids: the template writes its own special tokens, a second set must not be added.
@@ -198,12 +254,19 @@ class HFTokenizer:
 
     def _require_all(self, messages: Sequence[Message]) -> None:
         """Refuse a chat template that leaves out what a message says; each outline of messages is looked at once."""
-        shape = tuple((message["role"], message["content"]) for message in outline(messages))
+        shape = tuple(map(with_calls, outline(messages)))
         if shape in self._written:
             return
         marked = outline(messages, (f"{_MARK}{number}{_MARK}" for number in count()))
+        marked = [_renamed_calls(message, place) for place, message in enumerate(marked)]
         text = self._templated(marked, add_generation_prompt=True)
         for place, message in enumerate(marked, start=1):
+            if message.get("tool_calls") and f"{_CALLED}{place - 1}_" not in text:
+                raise ModelError(
+                    f"the model's chat template leaves out the calls of tools in message {place} of the roles "
+                    f"{', '.join(turn['role'] for turn in messages)}; take a model with a template for tools, or put "
+                    "the calls into the message's content"
+                )
             marks = _MARKED.findall(message["content"])
             lost = [mark for mark in marks if mark not in text]
             if not lost:
@@ -281,14 +344,20 @@ class HFTokenizer:
     def _special_ids(self) -> set[int]:
         return {id for id, token in self.hf.added_tokens_decoder.items() if token.special} | {*self.hf.all_special_ids}
 
-    def _templated(self, talk: Sequence[Message], add_generation_prompt: bool) -> str:
+    def _templated(
+        self, talk: Sequence[Message], add_generation_prompt: bool, tools: Sequence[Mapping[str, Any]] | None = None
+    ) -> str:
         messages: list[dict[str, Any]] = [dict(turn) for turn in talk]
         if self._in_parts:
             for turn in messages:
                 turn["content"] = [{"type": "text", "text": turn["content"]}]
         try:
             text: str = self.hf.apply_chat_template(
-                messages, add_generation_prompt=add_generation_prompt, tokenize=False, **self._template_args
+                messages,
+                tools=tools and list(tools),
+                add_generation_prompt=add_generation_prompt,
+                tokenize=False,
+                **self._template_args,
             )
         except _TEMPLATE_ERRORS as error:
             raise ModelError(
@@ -296,3 +365,11 @@ class HFTokenizer:
                 "correct its chat_template.jinja or model.template_args, or set model.chat_template = 'never'"
             ) from error
         return text
+
+
+def _renamed_calls(message: Message, place: int) -> Message:
+    """Return a message whose calls are found again in what a template made of it."""
+    if not message.get("tool_calls"):
+        return message
+    calls = [{**call, "function": {**call["function"], "name": f"{_CALLED}{place}_"}} for call in message["tool_calls"]]
+    return {**message, "tool_calls": calls}

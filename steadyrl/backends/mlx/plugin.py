@@ -10,6 +10,7 @@ from steadyrl.backends.mlx.blas import faster_products
 from steadyrl.backends.mlx.settings import MlxSettings
 from steadyrl.core import plugins
 from steadyrl.core.config import Config
+from steadyrl.core.counting.count import begin
 from steadyrl.core.protocols import Algorithm
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ def create(config: Config, algorithm: Algorithm) -> MlxBackend:
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # it would advise to install PyTorch
     if not faster_products(config.backend.threads) and config.backend.threads:
         log.warning("backend.threads = %d has no effect here: MLX manages its own threads", config.backend.threads)
+    begin("loading MLX and the model")
     plugins.require("mlx.core")
     plugins.require("mlx_lm")
     from steadyrl.backends.mlx.backend import MlxBackend  # needs mlx, which reading a config does not

@@ -174,9 +174,9 @@ class TorchBackend:
         finally:
             self._repeats = self._own.deterministic
 
-    def prefix_cache(self) -> AbstractContextManager[None]:
+    def prefix_cache(self, together: bool) -> AbstractContextManager[None]:
         """See PrefixCaching."""
-        return self._generation.keeping() if self._engine is None else nullcontext()
+        return self._generation.keeping(together) if self._engine is None else nullcontext()
 
     def sampler_apart(self) -> AbstractContextManager[bool]:
         """See Detached."""

@@ -37,10 +37,10 @@ class Generation:
         self._prefixes: Prefixes | None = None
 
     @contextmanager
-    def keeping(self) -> Iterator[None]:
+    def keeping(self, together: bool) -> Iterator[None]:
         """See PrefixCaching; a model whose keys and values are not ours to keep reads everything again."""
         if self._parts.ours:
-            self._prefixes = Prefixes(self._rows)
+            self._prefixes = Prefixes(self._rows, together)
         try:
             yield
         finally:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from steadyrl.backends.torch.settings import TorchSettings as Settings
 from steadyrl.core import plugins
 from steadyrl.core.config import Config
+from steadyrl.core.counting.count import begin
 from steadyrl.core.protocols import Algorithm
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ def create(config: Config, algorithm: Algorithm) -> TorchBackend:
         MissingExtraError: PyTorch or transformers is not installed.
         ModelError: The model cannot be trained with it.
     """
+    begin("loading PyTorch and the model")
     plugins.require("torch")
     from steadyrl.backends.torch.backend import TorchBackend  # needs torch, which reading a config does not
 

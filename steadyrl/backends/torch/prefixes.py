@@ -6,13 +6,14 @@ answered. Without this, an episode of ten turns is read from its beginning ten t
 Source:
     Kwon et al., "Efficient Memory Management for Large Language Model Serving with PagedAttention" (arXiv 2309.06180),
     section 4.4, and Zheng et al., "SGLang" (arXiv 2312.07104), section 3, keep it by hashes and in a tree. Here a call
-    goes on from the call before it, and nothing older is kept.
+    goes on from the call before it, and nothing older is kept; where turns are not drawn together, what no prompt went
+    on from yet is kept, and the oldest goes first where there is no room.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -26,28 +27,35 @@ class Prefixes:
 
     Args:
         most: How many are kept, at most: they take the memory of as many rows of a batch.
+        together: Whether each prompt goes on from one of the call right before (see ``PrefixCaching``).
     """
 
-    def __init__(self, most: int):
-        self._most = most
+    def __init__(self, most: int, together: bool = True):
+        self._most, self._together = most, together
         self._cached: dict[bytes, Known] = {}
 
     def hand_over(self, prompts: Sequence[np.ndarray]) -> list[Known | None]:
-        """Return what is known of the beginning of each prompt, and forget all of it.
+        """Return what is known of the beginning of each prompt, and forget it; all of it where turns come together.
 
         At least one token of a prompt is left to read, for its logits are not kept.
         """
         cached, self._cached = self._cached, {}
         order = sorted(cached)  # a sequence stands before those that go on from it
-        return [_beginning(cached, order, prompt[:-1].astype(np.int32).tobytes()) for prompt in prompts]
+        begun = [_beginning(order, prompt[:-1].astype(np.int32).tobytes()) for prompt in prompts]
+        if not self._together:
+            used = {ids for ids in begun if ids is not None}
+            self._cached = {ids: known for ids, known in cached.items() if ids not in used}
+        return [None if ids is None else cached[ids] for ids in begun]
 
     def keep(self, ids: np.ndarray, cache: Cache, row: int) -> None:
         """Keep a row of a cache, whose first tokens are these ids [N]; where there is no room, it is left out."""
+        if not self._together and len(self._cached) >= self._most:
+            del self._cached[next(iter(self._cached))]
         if len(self._cached) < self._most:
             self._cached[ids.astype(np.int32).tobytes()] = cache.row(row, len(ids))
 
 
-def _beginning(cached: Mapping[bytes, Known], order: Sequence[bytes], prompt: bytes) -> Known | None:
+def _beginning(order: Sequence[bytes], prompt: bytes) -> bytes | None:
     place = bisect_right(order, prompt)
     near = reversed(order[max(0, place - LOOK_BACK) : place])
-    return next((cached[ids] for ids in near if prompt.startswith(ids)), None)
+    return next((ids for ids in near if prompt.startswith(ids)), None)

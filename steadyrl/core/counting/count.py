@@ -1,6 +1,6 @@
-"""How far something long is: whoever works on many of a kind says how many are done, and a user interface may listen.
+"""What goes on, and how far it is: whoever begins something long or works on many of a kind says so to a listener.
 
-The listener is no argument. Between the user interface and what counts (a sampler, a judge, an environment) stand all
+The listener is no argument. Between a user interface and what counts (a sampler, a judge, an environment) stand all
 floors of the package and the protocols that users implement, none of which has anything to do with it. Without a
 listener nothing happens, and nothing that is computed may depend on one. A thread that was started by others hears
 nothing of the listener, so counts belong into the thread that started them.
@@ -13,14 +13,16 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 # What is counted, how many of them are done, and of how many.
-Listener = Callable[[str, int, int], None]
-_LISTENER: ContextVar[Listener | None] = ContextVar("listener", default=None)
+OnCount = Callable[[str, int, int], None]
+# What begins, such as "loading the model 'base'"; it ends when something else begins.
+OnPhase = Callable[[str], None]
+_LISTENER: ContextVar[tuple[OnCount, OnPhase] | None] = ContextVar("listener", default=None)
 
 
 @contextmanager
-def heard_by(listener: Listener) -> Iterator[None]:
-    """Let somebody hear every count of what runs inside."""
-    before = _LISTENER.set(listener)
+def heard_by(on_count: OnCount, on_phase: OnPhase = lambda text: None) -> Iterator[None]:
+    """Let somebody hear every count and every phase of what runs inside."""
+    before = _LISTENER.set((on_count, on_phase))
     try:
         yield
     finally:
@@ -31,4 +33,11 @@ def tell(what: str, done: int, total: int) -> None:
     """Say how many of a kind are done; ``done == total`` ends the count."""
     listener = _LISTENER.get()
     if listener is not None:
-        listener(what, done, total)
+        listener[0](what, done, total)
+
+
+def begin(text: str) -> None:
+    """Say what begins that may take more than two seconds."""
+    listener = _LISTENER.get()
+    if listener is not None:
+        listener[1](text)

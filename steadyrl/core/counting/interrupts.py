@@ -59,11 +59,12 @@ def deferred() -> Iterator[None]:
     with _answered(note, only=(signal.default_int_handler, _interrupt)):
         yield
     if came:
-        raise KeyboardInterrupt
+        _interrupt(came[0], None)
 
 
 def _interrupt(number: int, frame: object) -> None:
-    raise KeyboardInterrupt
+    """Raise an interrupt; one that was no Ctrl-C names its signal, for it asks the process to end."""
+    raise KeyboardInterrupt(*(() if number == signal.SIGINT else (signal.Signals(number).name,)))
 
 
 @contextmanager

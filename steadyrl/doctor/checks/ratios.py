@@ -166,6 +166,6 @@ def policy_loss_spikes(run: Run) -> Result:
         cause,
         "warning" if len(steps) >= SPIKES_THAT_COUNT else "info",
         int(steps[0]),
-        f"the policy loss jumps at {len(steps)} steps together with the ratios",
+        f"the policy loss jumps at {len(steps)} step{'s' if len(steps) > 1 else ''} together with the ratios",
         (f"steps {', '.join(str(step) for step in steps[:5])}{' ...' if len(steps) > 5 else ''}", because),
     )

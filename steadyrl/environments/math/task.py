@@ -16,8 +16,8 @@ from steadyrl.core.errors import DataError
 from steadyrl.core.protocols import RewardFn
 from steadyrl.core.sections import PathText, Section
 from steadyrl.core.types import Problem, Rollout
-from steadyrl.environments.math.answers import MARK, final_number
 from steadyrl.environments.math.generated import LEVELS, generate
+from steadyrl.loop.rewards.answers import MARK, final_number
 from steadyrl.loop.tasks.jsonl import filled_field, held_out_ids, read_objects
 
 _SEED = 18  # of the generated problems: those of a level are the same in every run
@@ -33,6 +33,9 @@ class MathTask:
             "",
             description="JSONL file with a 'question' and an 'answer' per line, as in GSM8K. A 'level' is optional. "
             "Empty generates problems.",
+        )
+        heldout: PathText = Field(
+            "", description="A second file of the same kind for evaluations. Empty holds out a share of the first."
         )
         heldout_share: float = Field(0.2, gt=0, lt=1, description="Share of the file's problems that are held out.")
         levels: list[int] = Field(
@@ -66,15 +69,14 @@ class MathTask:
         """
         self._after = f"\n{settings.instruction}" if settings.instruction else ""
         if settings.path:
-            problems = self._read(Path(settings.path))
-            held_out = held_out_ids([problem.id for problem in problems], settings.heldout_share)
-            self._train = tuple(problem for problem in problems if problem.id not in held_out)
-            self._heldout = tuple(problem for problem in problems if problem.id in held_out)
-            return
-        unknown = sorted(set(settings.levels) - set(LEVELS))
-        if unknown:
-            raise DataError(f"task.args.levels has {unknown}; expected levels of {min(LEVELS)} to {max(LEVELS)}")
-        self._train, self._heldout = self._generate(settings)
+            self._train, self._heldout = self._split(settings)
+        else:
+            unknown = sorted(set(settings.levels) - set(LEVELS))
+            if unknown:
+                raise DataError(f"task.args.levels has {unknown}; expected levels of {min(LEVELS)} to {max(LEVELS)}")
+            self._train, self._heldout = self._generate(settings)
+        if settings.heldout:
+            self._heldout = tuple(self._read(Path(settings.heldout)))
 
     def problems(self, split: Literal["train", "heldout"]) -> Sequence[Problem]:
         """Return the problems of a split, the easy levels first."""
@@ -105,6 +107,13 @@ class MathTask:
         """Return the number that an answer comes to."""
         number = final_number(answer)
         return ["no number"] if number is None else [f"the answer is read as {number}"]
+
+    def _split(self, settings: Settings) -> tuple[tuple[Problem, ...], tuple[Problem, ...]]:
+        problems = self._read(Path(settings.path))
+        share = held_out_ids([problem.id for problem in problems], settings.heldout_share)
+        held_out = set() if settings.heldout else share
+        train = tuple(problem for problem in problems if problem.id not in held_out)
+        return train, tuple(problem for problem in problems if problem.id in held_out)
 
     def _generate(self, settings: Settings) -> tuple[tuple[Problem, ...], tuple[Problem, ...]]:
         train: list[Problem] = []

@@ -13,16 +13,24 @@ from typing import Any
 from steadyrl.core import config as configs
 from steadyrl.core import plugins
 from steadyrl.core.config import Config
+from steadyrl.core.counting.count import begin
 from steadyrl.core.errors import DataError
 from steadyrl.core.protocols import Task
 from steadyrl.core.rundir import write_json
-from steadyrl.core.types import DECODINGS, Decoding, Sampling
+from steadyrl.core.types import DECODINGS, Decoding, Problem
 from steadyrl.doctor.examine import diagnose
 from steadyrl.lab.compare.answers import Answers, Kept, Questions, all_known, answer
-from steadyrl.lab.compare.findings import MEASURED, TOTAL, findings, part_names, sample_value
+from steadyrl.lab.compare.findings import MEASURED, TOTAL, findings, metric_row, part_names, sample_value
 from steadyrl.lab.compare.subject import Subject, find_subject, open_policy
 from steadyrl.lab.compare.verdict import conclude, with_doubts
-from steadyrl.loop.evaluate import greedy_sampling, pick_heldout
+from steadyrl.loop.evaluate import (
+    HeldoutSet,
+    evaluation_sampling,
+    greedy_sampling,
+    open_sets,
+    pick_heldout,
+    solved_from,
+)
 from steadyrl.loop.launch import digest
 from steadyrl.loop.rewards.combine import make_terms, planned_updates
 from steadyrl.loop.rollout.episode import environment_of
@@ -30,8 +38,8 @@ from steadyrl.loop.rollout.prompts import limit_of
 
 SAMPLES = 4  # answers to a problem: the noise of sampling is halved, at the price of four evaluations
 RECORD = "comparison.json"
-QuestionsOf = Mapping[Decoding, Questions]
-Files = Mapping[Decoding, Kept]  # empty where nothing is kept
+QuestionsOf = Mapping[str, Questions]  # by way of decoding, and by set of ``evaluate.sets``
+Files = Mapping[str, Kept]  # empty where nothing is kept
 
 
 @dataclass(frozen=True)
@@ -39,7 +47,8 @@ class Options:
     """How to compare.
 
     Attributes:
-        samples: Answers to each problem, of those that are judged; None for 4 sampled ones, or 1 greedy one.
+        samples: Answers to each problem, of those that are judged; None for 1 greedy one, or for 4 sampled ones (or
+            evaluate.samples, if that is more).
         problems: Held-out problems; None for as many as the config's evaluations use, 0 for all.
         decoding: The answers that are judged; None for evaluate.deploy. One of the other kind stands beside them.
         metric: A reward part, or "reward" for the total; None for the task's own.
@@ -67,7 +76,7 @@ class Watch:
 
 
 def compare(
-    names: tuple[str, str], config: Config, options: Options, folder: Path | None = None, watch: Watch | None = None
+    names: tuple[str, str], config: Config, options: Options, folder: Path | None = None, watch: Watch = Watch()
 ) -> dict[str, Any]:
     """Compare two subjects, the second with the first; docs/compare.md describes the record that is returned.
 
@@ -81,20 +90,18 @@ def compare(
     Raises:
         SteadyError: A subject cannot be loaded, there are no held-out problems, or nothing could be measured.
     """
-    watch = watch or Watch()
     subjects = [find_subject(name, config) for name in names]  # both, before any time is spent
+    begin(f"reading the data of the task '{config.task.name}'")
     task = plugins.open_task(config.task.name, config.task.args, config.run.seed)
     deploy = options.decoding or config.evaluate.deploy
     (beside,) = (decoding for decoding in DECODINGS if decoding != deploy)
-    questions_of = {
-        deploy: _questions(task, config, options, deploy),
-        beside: _questions(task, config, replace(options, samples=1), beside),
-    }
+    questions_of = _all_questions(task, config, options, deploy, beside)
+    sets = [name for name in questions_of if name not in DECODINGS]
     metric = (options.metric or "").removeprefix("reward/") or task.metric or TOTAL  # as metrics.jsonl calls it, too
     files: list[Files] = [
         {
             decoding: _answers_file(folder / f"answers-{side}{suffix}.jsonl", subject, questions_of[decoding], config)
-            for decoding, suffix in ((deploy, ""), (beside, f"-{beside}"))
+            for decoding, suffix in ((deploy, ""), *((name, f"-{name}") for name in questions_of if name != deploy))
             if folder is not None
         }
         for side, subject in zip("ab", subjects, strict=True)
@@ -105,15 +112,13 @@ def compare(
         _answers(f"{label} = {subject.name} ({subject.what})", subject, questions_of, of_side, (watch, metric))
         for label, subject, of_side in zip("AB", subjects, files, strict=True)
     ]
-    called = _called(subjects)
+    called, solved = _called(subjects), solved_from(config, "" if metric == TOTAL else metric)
     judged = {
-        decoding: findings(
-            questions.problems, (answers[0][decoding], answers[1][decoding]), metric, options.margin, called
-        )
-        for decoding, questions in questions_of.items()
+        name: findings(questions.problems, (answers[0][name], answers[1][name]), metric, options.margin, called, solved)
+        for name, questions in questions_of.items()
     }
-    verdicts = {str(decoding): comparison["verdict"] for decoding, comparison in judged.items()}
-    decided = {decoding: (verdict["word"], verdict["reason"]) for decoding, verdict in verdicts.items()}
+    verdicts = {decoding: judged[decoding]["verdict"] for decoding in DECODINGS}
+    decided = {str(decoding): (verdict["word"], verdict["reason"]) for decoding, verdict in verdicts.items()}
     doubts = conclude(decided, deploy, _harms(subjects, called)).doubts
     headline, *details = judged[deploy]["sentences"]
     record = {
@@ -125,12 +130,18 @@ def compare(
         "a": _about(subjects[0], answers[0][deploy], metric),
         "b": _about(subjects[1], answers[1][deploy], metric),
         **judged[deploy],
+        "parts": [
+            *judged[deploy]["parts"],
+            *(row for name in sets for row in _rows_of_set(name, judged[name], metric)),
+        ],
+        "sets": {name: judged[name] for name in sets},
         "doubts": list(doubts),
         "beside": {"decoding": beside, "verdict": verdicts[beside]},
         "sentences": [
             with_doubts(headline, doubts),
             *details,
             f"{beside} answers, one to each problem: {judged[beside]['sentences'][0]}",
+            *(f"on {name}: {judged[name]['sentences'][0]}" for name in sets),
         ],
     }
     if folder is not None:
@@ -147,7 +158,29 @@ def _harms(subjects: Sequence[Subject], called: Sequence[str]) -> dict[str, tupl
     }
 
 
-def _questions(task: Task, config: Config, options: Options, decoding: Decoding) -> Questions:
+def _all_questions(
+    task: Task, config: Config, options: Options, deploy: Decoding, beside: Decoding
+) -> dict[str, Questions]:
+    own = HeldoutSet("", _heldout(task, config, options), make_terms(config.rewards, task, planned_updates(config)))
+    sets = open_sets(config if options.problems is None else _with_problems(config, options.problems))
+    return {
+        deploy: _questions(task, own, config, options, deploy),
+        beside: _questions(task, own, config, replace(options, samples=1), beside),
+        **{further.name: _questions(task, further, config, options, deploy) for further in sets},
+    }
+
+
+def _with_problems(config: Config, count: int) -> Config:
+    return config.model_copy(update={"evaluate": config.evaluate.model_copy(update={"problems": count})})
+
+
+def _rows_of_set(name: str, judged: Mapping[str, Any], metric: str) -> list[dict[str, Any]]:
+    """Return the rows of a further set for the table of every measurement, under its name."""
+    row = metric_row(judged, metric)
+    return [{**own, "name": f"{name}: {own['name']}"} for own in (row, *judged["parts"])]
+
+
+def _heldout(task: Task, config: Config, options: Options) -> Sequence[Problem]:
     count = config.evaluate.problems if options.problems is None else options.problems
     if count == 1:
         setting = "evaluate.problems" if options.problems is None else "--problems"
@@ -158,13 +191,16 @@ def _questions(task: Task, config: Config, options: Options, decoding: Decoding)
             f"the task '{config.task.name}' has {len(problems)} held-out problems, expected at least 2; see task.args "
             "for how many are held out"
         )
-    greedy = decoding == "greedy"
-    sampling = Sampling(**config.sampling.model_dump())
+    return problems
+
+
+def _questions(task: Task, own: HeldoutSet, config: Config, options: Options, decoding: Decoding) -> Questions:
+    greedy, sampling = decoding == "greedy", evaluation_sampling(config)
     return Questions(
-        problems=problems,
-        samples=options.samples or (1 if greedy else SAMPLES),
+        problems=own.problems,
+        samples=options.samples or (1 if greedy else max(SAMPLES, config.evaluate.samples)),
         sampling=greedy_sampling(sampling) if greedy else sampling,
-        terms=make_terms(config.rewards, task, planned_updates(config)),
+        terms=own.terms,
         seed=config.run.seed,
         environment=environment_of(task, sampling, config.rollout),
         limit=limit_of(task),
@@ -180,7 +216,13 @@ def _answers_file(path: Path, subject: Subject, questions: Questions, config: Co
         "seed": questions.seed,
         "problems": [problem.id for problem in questions.problems],
         "contents": digest(questions.problems),
-        "code": plugins.own_code([("task", config.task.name), *(("reward", name) for name in config.rewards)]),
+        "code": plugins.own_code(
+            [
+                ("task", config.task.name),
+                *config.task.args.import_paths(),
+                *(("reward", name) for name in config.rewards),
+            ]
+        ),
         **{name: settings[name] for name in ("task", "rewards", "rollout")},
     }
     return Kept(path, json.loads(json.dumps(request)))
@@ -202,10 +244,13 @@ def _all_answered(questions_of: QuestionsOf, files: Files) -> bool:
 
 def _answers(
     title: str, subject: Subject, questions_of: QuestionsOf, files: Files, follow: tuple[Watch, str]
-) -> dict[Decoding, Answers]:
-    """Return a subject's answers by way of decoding; its policy is loaded once, and not at all if all are known."""
+) -> dict[str, Answers]:
+    """Return a subject's answers by way of decoding and by set.
+
+    Its policy is loaded once, and not at all if all are known.
+    """
     backend = None if _all_answered(questions_of, files) else open_policy(subject)
-    answers: dict[Decoding, Answers] = {}
+    answers: dict[str, Answers] = {}
     for decoding, questions in questions_of.items():
         watch, metric = follow
         watch.begin(f"{title}, {decoding}", len(questions.problems))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from steadyrl.core.errors import DataError
-from steadyrl.core.stats import paired_difference, widened
+from steadyrl.core.stats import paired_difference, pass_rates, widened
 from steadyrl.core.types import Problem
 from steadyrl.lab.compare.answers import Answers
 from steadyrl.lab.compare.verdict import in_words, judge, span_of
@@ -43,6 +43,7 @@ def findings(
     metric: str,
     margin: float | None,
     called: tuple[str, str],
+    solved: float = 1.0,
 ) -> dict[str, Any]:
     """Compare the answers of two subjects; docs/compare.md describes the result.
 
@@ -52,6 +53,7 @@ def findings(
         metric: What is compared.
         margin: Differences smaller than this do not matter; None for no margin.
         called: The names of the two in sentences.
+        solved: The value of the metric from which on an answer counts as solved, for pass@k of several answers.
 
     Raises:
         DataError: Fewer than two problems were measured for both.
@@ -71,10 +73,26 @@ def findings(
         "sentences": in_words(verdict, *called, metric),
         "left_out": len(problems) - len(shared),
         "same_answers": sum(_texts(answers[0][p.id]) == _texts(answers[1][p.id]) for p in shared),
-        "parts": _parts(shared, answers, metric),
+        "parts": [
+            *(_passes(before, after, solved) if metric not in MEASURED else ()),
+            *_parts(shared, answers, metric),
+        ],
         "difficulty": _by_difficulty(shared, means, span_of(before, after)),
         "problems": [{"problem": p.id, "a": b, "b": a} for p, (b, a) in zip(shared, means, strict=True)],
         "examples": _examples(shared, answers, [a - b for b, a in means], metric),
+    }
+
+
+def metric_row(judged: Mapping[str, Any], metric: str) -> dict[str, Any]:
+    """Return the row of the metric for a table of every measurement, from what ``findings`` returned."""
+    change, has_spread = judged["verdict"]["change"], judged["verdict"]["smallest"] is not None
+    return {
+        "name": metric,
+        "n": change["n"],
+        "a": change["mean_before"],
+        "b": change["mean_after"],
+        "difference": change["difference"],
+        "interval": [change["low"], change["high"]] if has_spread else None,
     }
 
 
@@ -85,6 +103,19 @@ def _values(records: Iterable[Record], name: str) -> list[float]:
 
 def _texts(records: Sequence[Record]) -> list[str]:
     return [record["text"] for record in records]
+
+
+def _passes(first: Sequence[Sequence[float]], second: Sequence[Sequence[float]], solved: float) -> list[dict[str, Any]]:
+    """Return a row for each pass@k, over the problems with as many scored answers from both; none of single answers."""
+    samples = max(len(values) for values in (*first, *second))
+    rates = [[pass_rates(values, solved, samples) for values in side] for side in (first, second)]
+    rows = []
+    for name in dict.fromkeys(name for rate in rates[0] for name in rate if samples > 1):
+        pairs = [(b[name], a[name]) for b, a in zip(*rates, strict=True) if name in b and name in a]
+        if pairs:
+            same = len({rate for pair in pairs for rate in pair}) == 1
+            rows.append({"name": name, **_change(pairs, 0.0 if same else 1.0)})  # a probability spans 1
+    return rows
 
 
 def _parts(problems: Sequence[Problem], answers: tuple[Answers, Answers], metric: str) -> list[dict[str, Any]]:

@@ -20,6 +20,7 @@ from steadyrl.core import config as configs
 from steadyrl.core.config import Config
 from steadyrl.core.errors import ConfigError
 from steadyrl.core.metrics import CATALOGUE, describe
+from steadyrl.core.stats import pass_rates
 from steadyrl.lab.study.file import ABSOLUTE, HELDOUT, MINUS, Experiment, StudyFile
 
 # Settings that do not make another experiment of a run.
@@ -180,7 +181,10 @@ def unnamed_rewards(study: Study) -> list[str]:
         askers |= {expect.metric: f"experiment '{arm.name}'" for expect in arm.experiment.expect if expect.metric}
     rewards = sorted({name.rpartition(":")[2] for arm in study.arms for name in arm.config.rewards})
     known_names = {*(f"reward/{name}" for name in rewards), *(entry.name for entry in CATALOGUE)}
-    known_names |= {f"{when}/{name}" for when in HELDOUT for name in (*rewards, "metric", "reward")}
+    samples = max(arm.config.evaluate.samples for arm in study.arms)
+    measured = (*rewards, "metric", "reward", *(pass_rates([0.0] * samples, 1.0, samples) if samples > 1 else ()))
+    sets = {"", *(f"{name}/" for arm in study.arms for name in arm.config.evaluate.sets)}
+    known_names |= {f"{when}/{own}{name}" for when in HELDOUT for own in sets for name in measured}
     return [
         f"{who} asks about {name}, and no reward is called so; there are: {', '.join(rewards)}. If no reward "
         "function and no task measures it under this name, nothing is decided by it"

@@ -94,7 +94,7 @@ def _time(trial: Trial, tried: TrialUpdates) -> Finding:
     per_evaluation = _evaluation(trial, per_reward)
     # Before training, during it, and after the last step.
     during = -(-config.run.steps // config.evaluate.every) if config.evaluate.every else 1
-    evaluations = (1 + during) if session.heldout else 0
+    evaluations = (1 + during) if session.heldout_sets else 0
     breakdown = ", ".join(f"{name} {duration(seconds)}" for name, seconds in parts.items())
     message = f"about {duration(config.run.steps * step + evaluations * per_evaluation)}: {config.run.steps} steps of "
     message += f"{duration(step)} ({breakdown})"
@@ -116,9 +116,9 @@ def _limit(config: Config, name: str, default: int) -> int:
 
 
 def _evaluation(trial: Trial, per_reward: float) -> float:
-    """Return the seconds of one evaluation: every held-out problem once sampled and once greedy."""
-    rows = len(trial.session.heldout)
-    return 2 * (_drawing(trial, rows) + per_reward * rows)
+    """Return the seconds of one evaluation: every held-out problem sampled ``evaluate.samples`` times, once greedy."""
+    rows, samples = (len(own.problems) for own in trial.session.heldout_sets), trial.session.config.evaluate.samples
+    return sum(_drawing(trial, n) + per_reward * n for count in rows for n in (count * samples, count))
 
 
 def _memory(trial: Trial, before: Memory, now: Memory) -> Finding:

@@ -21,10 +21,14 @@ from steadyrl.core.types import Group, Problem, Rollout, Score
 from steadyrl.loop.rewards.attempts import NO_LIMITS
 from steadyrl.loop.rewards.functions import TAKEN, BatchReward, Prepared, per_rollout
 from steadyrl.loop.rewards.reasoning import answers_alone
+from steadyrl.loop.rewards.text import columns_for_text, from_text, is_for_text
 from steadyrl.loop.rewards.trl import columns_for_trl, from_trl, is_for_trl
 from steadyrl.loop.rewards.verl import columns_for_verl, from_verl, is_for_verl
 
-_EXPECTED = "a function (problem, rollout), or one that takes TRL's 'completions' or verl's 'solution_str'"
+_EXPECTED = (
+    "a function (problem, rollout), a function of the text 'completion' and of columns of the data by their names, as "
+    "in lambda completion: len(completion), or one that takes TRL's 'completions' or verl's 'solution_str'"
+)
 
 
 @dataclass(frozen=True)
@@ -241,8 +245,7 @@ def _term(name: str, entry: float | RewardSettings, task: Task, own: Mapping[str
             raise ConfigError(f"rewards: '{name}' builds {reprlib.repr(reward)}; expected a function of all rollouts")
         measured = reward.metrics if isinstance(reward, Measured) else dict
     else:
-        reward = _adapt(_short(name), function, max_steps, limits)
-        columns = columns_for_trl(function) if is_for_trl(function) else columns_for_verl(function)
+        reward, columns = _adapt(_short(name), function, max_steps, limits)
     if settings.answer_after:
         reward = answers_alone(reward, settings.answer_after)
     return Term(_short(name), settings.weight, reward, measured, columns)
@@ -276,16 +279,20 @@ def _load(name: str, own: Mapping[str, RewardFn]) -> Any:
     return function
 
 
-def _adapt(name: str, function: Callable[..., Any], max_steps: int, limits: FunctionSettings) -> BatchReward:
-    """Bring a function to one call for all rollouts, by whose trainer's arguments it takes."""
+def _adapt(
+    name: str, function: Callable[..., Any], max_steps: int, limits: FunctionSettings
+) -> tuple[BatchReward, frozenset[str]]:
+    """Bring a function to one call for all rollouts, by the names of its parameters; and name the columns it needs."""
     try:
         signature = inspect.signature(function)
     except ValueError as error:  # of some functions in C the parameters are not known
         raise ConfigError(f"the reward '{name}': {error}; expected {_EXPECTED}") from error
+    if is_for_text(function):
+        return per_rollout(name, from_text(function), limits), columns_for_text(function)
     if is_for_trl(function):
-        return from_trl(name, function, max_steps, limits)
+        return from_trl(name, function, max_steps, limits), columns_for_trl(function)
     if is_for_verl(function):
-        return per_rollout(name, from_verl(name, function), limits)
+        return per_rollout(name, from_verl(name, function), limits), columns_for_verl(function)
     parameters = [p for p in signature.parameters.values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     needed = {parameter.name for parameter in parameters if parameter.default is parameter.empty}
     peers = plugins.of_peers("rewards")
@@ -301,7 +308,7 @@ def _adapt(name: str, function: Callable[..., Any], max_steps: int, limits: Func
         raise ConfigError(
             f"the reward '{name}' cannot be called with (problem, rollout): {error}; expected {_EXPECTED}"
         ) from error
-    return per_rollout(name, function, limits)
+    return per_rollout(name, function, limits), frozenset()
 
 
 def _short(name: str) -> str:

@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from steadyrl.core.errors import DataError
-from steadyrl.core.protocols import Backend, Bounded, Episode, Interactive, Task, Tokenizer
+from steadyrl.backends.text_chat import TextChat
+from steadyrl.core.errors import DataError, ModelError
+from steadyrl.core.protocols import Backend, Bounded, Chat, Conversing, Episode, Interactive, Task, Tokenizer, ToolUsing
 from steadyrl.core.sections import RolloutSection
-from steadyrl.core.types import Group, Problem, Rollout, Sampling, StopReason
+from steadyrl.core.types import Group, Problem, Rollout, Sampling, StopReason, ToolCall, until_stop
 
 CUT = " ..."  # tells the policy that an observation goes on
 
@@ -32,6 +33,7 @@ class Environment:
         observation_tokens: An observation, at most; 0 for no limit.
         context: Tokens that the model's positions reach; 0 for no limit.
         stop: Strings that end a turn.
+        together: Whether the policy answers all episodes together, or those that wait for it (``rollout.turns``).
     """
 
     task: Interactive
@@ -40,11 +42,37 @@ class Environment:
     observation_tokens: int = 0
     context: int = 0
     stop: Sequence[str] = ()
+    together: bool = True
 
     @property
     def max_open(self) -> int | None:
         """Return how many episodes may be open at the same time, or None for no limit."""
         return self.task.max_open if isinstance(self.task, Bounded) else None
+
+    @property
+    def takes_messages(self) -> bool:
+        """Return whether episodes take messages, and not texts."""
+        return isinstance(self.task, ToolUsing)
+
+    @property
+    def tools(self) -> Sequence[Mapping[str, Any]]:
+        """Return the JSON schemas of what may be called; none in a task of texts."""
+        return self.task.tools if isinstance(self.task, ToolUsing) else ()
+
+    def chat(self, tokenizer: Tokenizer) -> Chat:
+        """Return how conversations become tokens.
+
+        Raises:
+            ModelError: The model cannot call tools over several turns.
+        """
+        if not isinstance(self.task, ToolUsing) or not self.task.tools:
+            return TextChat(tokenizer)
+        if not isinstance(tokenizer, Conversing):
+            raise ModelError(
+                "the task has tools, and the backend's tokenizer has no method 'chat' "
+                "(steadyrl.core.protocols.Conversing)"
+            )
+        return tokenizer.chat(self.tools, self.task.tool_format)
 
     def has_room(self, tokens: int) -> bool:
         """Return whether one more turn fits behind so many tokens."""
@@ -58,7 +86,13 @@ def environment_of(
     if not isinstance(task, Interactive):
         return None
     return Environment(
-        task, sampling.max_new_tokens, limits.max_tokens, limits.observation_tokens, context or 0, sampling.stop
+        task,
+        sampling.max_new_tokens,
+        limits.max_tokens,
+        limits.observation_tokens,
+        context or 0,
+        sampling.stop,
+        limits.turns == "together",
     )
 
 
@@ -67,8 +101,7 @@ def text_of(tokenizer: Tokenizer, ids: np.ndarray, stop: Sequence[str]) -> str:
 
     This is the one text of a completion: rewards, judges, episodes and records all get it.
     """
-    text = tokenizer.decode(ids)
-    return text[: min((place for place in map(text.find, stop) if place >= 0), default=None)]
+    return until_stop(tokenizer.decode(ids), stop)
 
 
 def context_of(backend: Backend) -> int | None:
@@ -156,7 +189,7 @@ class Playing:
         turns: What the policy said.
         observed: See ``seen`` of Rollout.
         stop_reason: "length" where the last turn was cut, or room or turns ran out.
-        observations, observations_cut: See Rollout.
+        turn_rewards, calls, observations, observations_cut: See Rollout.
         done: Whether it is over.
         closed: Whether its environment was closed, or an attempt was made to close it.
         broken: Why it has no reward, where its environment broke.
@@ -174,6 +207,8 @@ class Playing:
     turns: list[str] = field(default_factory=list)
     observed: list[str] = field(default_factory=list)
     stop_reason: StopReason = "stop"
+    turn_rewards: list[tuple[int, float]] = field(default_factory=list)
+    calls: list[tuple[ToolCall, ...]] = field(default_factory=list)
     observations: int = 0
     observations_cut: int = 0
     done: bool = False
@@ -185,6 +220,11 @@ class Playing:
     def context(self) -> np.ndarray:
         """Return everything so far, [T] int32."""
         return np.concatenate([self.prompt, *self.ids]).astype(np.int32)
+
+    @property
+    def end(self) -> int:
+        """Return the number of tokens behind the prompt."""
+        return sum(map(len, self.ids))
 
     def add(self, ids: np.ndarray, logprobs: np.ndarray | None, kept_ids: tuple[np.ndarray, ...] | None) -> None:
         """Append the policy's tokens, or (without log-probs) the environment's."""

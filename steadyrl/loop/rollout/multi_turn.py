@@ -1,4 +1,7 @@
-"""The episodes of a batch are played one turn at a time, so that the policy answers them together.
+"""The episodes of a batch are played turn by turn, and the policy answers many of them in one batch.
+
+It waits for the slowest environment and answers all of them together, or it answers those that wait for it while the
+other environments are at work (``rollout.turns``).
 
 All of them are open at once, unless the task bounds how many may be: then the next episode is opened as soon as one is
 over, so that the policy always answers as many as may be open. The bound changes no rollout, for what is drawn in an
@@ -13,8 +16,10 @@ import math
 import reprlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,17 +28,15 @@ from steadyrl.core.counting.count import tell
 from steadyrl.core.counting.interrupts import at_once
 from steadyrl.core.errors import DataError, EpisodeError, SteadyError, exception_line
 from steadyrl.core.plugins import require_members
-from steadyrl.core.protocols import Backend, Episode, PrefixCaching, Tokenizer, Turn
-from steadyrl.core.types import Completion, Message, Problem, Rollout, Sampling
+from steadyrl.core.protocols import Backend, Chat, Episode, PrefixCaching, Tokenizer, Turn
+from steadyrl.core.types import Completion, Message, Problem, Rollout, Sampling, ToolCall, require_texts
 from steadyrl.loop.rewards.functions import RAISED
-from steadyrl.loop.rollout.episode import Attempt, Environment, Playing, cut_observation, text_of
+from steadyrl.loop.rollout.episode import Attempt, Environment, Playing, cut_observation
 
 log = logging.getLogger(__name__)
 
 _CLOSE_S = 5.0  # for all environments together, after an interrupt
 _ANSWER_S = 1.0  # until a signal is answered, at most
-# Does something to each of many.
-ForEach = Callable[[Callable[[Any], None], Sequence[Any]], None]
 # Episodes to what is said next in each; None where nobody knows what to say.
 Speak = Callable[[Sequence[Playing]], "list[Completion | None]"]
 
@@ -58,53 +61,74 @@ def play_policy(
         seeds = [play.attempt.seed(len(play.turns)) for play in playing]
         return list(backend.generate([play.context for play in playing], sampling, seeds))
 
-    with backend.prefix_cache() if isinstance(backend, PrefixCaching) else nullcontext():
-        return _play(backend.tokenizer, environment, attempts, speak, policy_version, without=("expert",))
+    with backend.prefix_cache(environment.together) if isinstance(backend, PrefixCaching) else nullcontext():
+        return _play(_Setting.of(backend.tokenizer, environment), attempts, speak, policy_version, without=("expert",))
 
 
 def play_experts(tokenizer: Tokenizer, environment: Environment, attempts: Sequence[Attempt]) -> list[Rollout]:
     """Play all attempts to their ends, every turn said by the environment's own expert; see ``play_policy``."""
+    setting = _Setting.of(tokenizer, environment)
 
     def say(play: Playing) -> Completion | None:
-        text = play.episode.expert()
-        if text is None:
+        turn = play.episode.expert()
+        if turn is None:
             return None
-        ids = tokenizer.encode_answer(text, play.observation)
+        message = {"role": "assistant", "content": turn} if isinstance(turn, str) else turn
+        ids = setting.chat.encode_reply(message, play.observation)
         return Completion(ids, np.full(len(ids), np.nan, np.float32), "stop")
 
-    return _play(tokenizer, environment, attempts, lambda playing: [say(play) for play in playing], 0)
+    return _play(setting, attempts, lambda playing: [say(play) for play in playing], 0)
+
+
+@dataclass(frozen=True)
+class _Setting:
+    """What all episodes of a batch have in common.
+
+    Attributes:
+        tokenizer: Of the policy.
+        environment: Where they are played.
+        chat: How their conversations become tokens.
+    """
+
+    tokenizer: Tokenizer
+    environment: Environment
+    chat: Chat
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer, environment: Environment) -> _Setting:
+        """Make it; see ``Environment.chat`` for what it raises."""
+        return cls(tokenizer, environment, environment.chat(tokenizer))
 
 
 def _play(
-    tokenizer: Tokenizer,
-    environment: Environment,
+    setting: _Setting,
     attempts: Sequence[Attempt],
     speak: Speak,
     policy_version: int,
     without: Sequence[str] = (),
 ) -> list[Rollout]:
+    environment = setting.environment
     most_open = environment.max_open or len(attempts)
     playing: list[Playing] = []  # all that were opened, in the order of the attempts
-    live: list[Playing] = []
-    with _crew(environment.task.workers) as for_each:
-        try:
-            while True:
-                while len(live) < most_open and len(playing) < len(attempts):
-                    next_ones = attempts[len(playing) : len(playing) + most_open - len(live)]
-                    opened = [_begin(environment, attempt) for attempt in next_ones]
-                    if not playing:
-                        require_members("the task's episode", opened[0].episode, Episode, later=without)
-                    playing += opened
-                    for_each(lambda play: _open(tokenizer, environment, play), opened)
-                    live = _without_finished(for_each, [*live, *opened])
-                tell("episodes", len(playing) - len(live), len(attempts))
-                if not live:
-                    break
-                pairs = zip(live, speak(live), strict=True)
-                for_each(lambda pair: _take_turn(tokenizer, environment, *pair), list(pairs))
-                live = _without_finished(for_each, live)
-        finally:
-            for_each(_close, [play for play in playing if not play.closed])
+    waiting: list[Playing] = []  # for their next turn
+    over = 0
+    with _crew(environment.task.workers, playing) as crew:
+        while over < len(attempts):
+            for attempt in attempts[len(playing) : over + most_open]:
+                playing.append(_begin(environment, attempt))
+                if len(playing) == 1:
+                    require_members("the task's episode", playing[0].episode, Episode, later=without)
+                crew.start(partial(_open, setting), playing[-1])
+            answered = crew.answered(environment.together, at_least=0 if waiting else 1)
+            waiting += [play for play in answered if not play.done]
+            over += sum(play.done for play in answered)
+            tell("episodes", over, len(attempts))
+            if not waiting or len(playing) < min(len(attempts), over + most_open):
+                continue
+            waiting.sort(key=lambda play: play.attempt.key)
+            for play, completion in zip(waiting, speak(waiting), strict=True):
+                crew.start(partial(_take_turn, setting, completion), play)
+            waiting = []
     return [_rollout(play, policy_version) for play in playing]
 
 
@@ -121,68 +145,97 @@ def _begin(environment: Environment, attempt: Attempt) -> Playing:
     return Playing(attempt, episode, np.zeros(0, np.int32))
 
 
-def _without_finished(for_each: ForEach, live: Sequence[Playing]) -> list[Playing]:
-    """Close the episodes that are over, and return the others."""
-    for_each(_close, [play for play in live if play.done])
-    return [play for play in live if not play.done]
-
-
-def _open(tokenizer: Tokenizer, environment: Environment, play: Playing) -> None:
+def _open(setting: _Setting, play: Playing) -> None:
+    opening: str | Sequence[Message] = ""
     with _survived(play):
-        play.observation = _returned("open", play.episode.open(), str, "the first observation as text")
-    _fit_observation(tokenizer, environment, play)
-    play.observed.append(play.observation)
-    prompt = _first_prompt(play.attempt.problem, play.observation)
-    play.observation = prompt if isinstance(prompt, str) else prompt[-1]["content"]
-    play.prompt = tokenizer.encode_prompt(prompt)
-    if not environment.has_room(len(play.prompt)):
+        opening = _observation("open", play.episode.open())
+    messages = _fit_observation(setting, play, opening)
+    play.observed.append(_text(messages))
+    if isinstance(opening, str):
+        messages = _behind_problem(play.attempt.problem, messages)
+    play.observation = messages[-1]["content"]
+    play.prompt = setting.chat.encode_prompt(messages)
+    if not setting.environment.has_room(len(play.prompt)):
         play.done, play.stop_reason = True, "length"
 
 
-def _first_prompt(problem: Problem, observation: str) -> str | Sequence[Message]:
+def _behind_problem(problem: Problem, observation: Sequence[Message]) -> list[Message]:
     """Return what the policy reads first: the problem, and the observation at the end of the user's last message."""
     *before, last = problem.messages or ({"role": "user", "content": problem.prompt},)
+    text = _text(observation)
     if last["role"] == "user":
-        last = {**last, "content": "\n".join(filter(None, [last["content"], observation]))}
-    elif observation:
-        before, last = [*before, last], {"role": "user", "content": observation}
-    return [*before, last] if problem.messages else last["content"]
+        return [*before, {**last, "content": "\n".join(filter(None, [last["content"], text]))}]
+    return [*before, last, *([{"role": "user", "content": text}] if text else [])]
 
 
-def _take_turn(tokenizer: Tokenizer, environment: Environment, play: Playing, completion: Completion | None) -> None:
+def _take_turn(setting: _Setting, completion: Completion | None, play: Playing) -> None:
     """Put what was said to the environment, and what it answered behind it."""
     if completion is None:
         play.done = True
         return
+    environment, before = setting.environment, play.context
     play.add(completion.ids, completion.logprobs, completion.kept_ids)
-    play.turns.append(text_of(tokenizer, completion.ids, environment.stop))
+    reply = setting.chat.parse(before, completion.ids, environment.stop)
+    play.turns.append(reply.text)
     play.stop_reason = completion.stop_reason
+    observation: str | Sequence[Message] = ""
     with _survived(play):
-        answer = _returned("step", play.episode.step(play.turns[-1]), Turn, "steadyrl.core.protocols.Turn")
-        observation = _returned("step", answer.observation, str, "an observation of text in Turn")
-        play.done, play.observation = (
-            _returned("step", answer.done, bool | np.bool_, "True or False in Turn"),
-            observation,
-        )
+        written = reply.message if environment.takes_messages else reply.text
+        answer = _returned("step", play.episode.step(written), Turn, "steadyrl.core.protocols.Turn")
+        observation = _observation("step", answer.observation)
+        if answer.reward is not None:
+            play.turn_rewards.append((play.end, _finite(answer.reward)))
+        if environment.tools:
+            play.calls.append(tuple(_returned("step", call, ToolCall, "calls of ToolCall") for call in answer.calls))
+        play.done = _returned("step", answer.done, bool | np.bool_, "True or False in Turn")
     if play.done:
         return
-    _fit_observation(tokenizer, environment, play)
+    messages = _fit_observation(setting, play, observation)
+    play.observation = _text(messages)
     play.observed.append(play.observation)
-    between = tokenizer.encode_turn(play.observation, bool(np.isin(completion.ids[-1:], tokenizer.end_ids).any()))
-    if len(play.turns) >= environment.task.max_turns or not environment.has_room(len(play.context) + len(between)):
+    between = setting.chat.encode_between(before, completion.ids, messages)
+    if (
+        between is None
+        or len(play.turns) >= environment.task.max_turns
+        or not environment.has_room(len(play.context) + len(between))
+    ):
         play.done, play.stop_reason = True, "length"
         return
     play.add(between, None, None)
 
 
-def _fit_observation(tokenizer: Tokenizer, environment: Environment, play: Playing) -> None:
-    """Cut the newest observation to the environment's limit before it is encoded, and count it."""
-    if not environment.observation_tokens or not play.observation:
-        return
-    observation = play.observation
-    play.observation = cut_observation(tokenizer, observation, environment.observation_tokens)
-    play.observations += 1
-    play.observations_cut += play.observation != observation
+def _text(messages: Sequence[Message]) -> str:
+    return "\n".join(message["content"] for message in messages)
+
+
+def _observation(method: str, observation: Any) -> str | Sequence[Message]:
+    if isinstance(observation, str):
+        return observation
+    messages: Sequence[Message] = _returned(method, observation, list | tuple, "an observation, a text or messages")
+    if not messages:
+        raise TypeError(f"{method} returned no messages; expected one or more, or a text")
+    require_texts(messages, f"a message that {method} returned")
+    return messages
+
+
+def _finite(reward: Any) -> float:
+    if not isinstance(reward, int | float | np.number) or not math.isfinite(reward):
+        raise TypeError(f"step returned the reward {reprlib.repr(reward)}; expected a finite number, or None")
+    return float(reward)
+
+
+def _fit_observation(setting: _Setting, play: Playing, observation: str | Sequence[Message]) -> list[Message]:
+    """Return the newest observation as messages, each cut to the environment's limit before it is encoded."""
+    limit = setting.environment.observation_tokens
+    fitted: list[Message] = []
+    for message in [{"role": "user", "content": observation}] if isinstance(observation, str) else observation:
+        content = message["content"]
+        if limit and content:
+            content = cut_observation(setting.tokenizer, content, limit)
+            play.observations += 1
+            play.observations_cut += content != message["content"]
+        fitted.append({**message, "content": content})
+    return fitted
 
 
 def _close(play: Playing) -> None:
@@ -212,44 +265,95 @@ def _survived(play: Playing) -> Iterator[None]:
         play.done, play.broken = True, play.broken or reason
 
 
-@contextmanager
-def _crew(workers: int) -> Iterator[ForEach]:
-    """Yield a function that does something to each of many, ``workers`` of them at a time."""
-    pool = ThreadPoolExecutor(workers)
+class _Crew:
+    """Does what takes an environment's time, in threads; a single worker is the thread that asks for the work.
 
-    interrupted = False
+    An episode that is over behind its work is closed there at once.
+    """
 
-    def for_each(work: Callable[[Any], None], items: Sequence[Any]) -> None:
-        nonlocal interrupted
-        until = time.monotonic() + _CLOSE_S if interrupted else math.inf
-        waiting: set[Future[None]] = set()
+    def __init__(self, workers: int):
+        self._pool = ThreadPoolExecutor(workers) if workers > 1 else None
+        self._at_work: dict[Future[None], Playing] = {}
+        self._answered: list[Playing] = []
+        self._until = math.inf
+
+    def start(self, work: Callable[[Playing], None], play: Playing) -> None:
+        """Begin to do something to an episode."""
+        if self._pool:
+            self._at_work[self._pool.submit(_do, work, play)] = play
+            return
+        with at_once():  # an environment may hang
+            _do(work, play)
+        self._answered.append(play)
+
+    def answered(self, everything: bool, at_least: int = 0) -> list[Playing]:
+        """Return the episodes whose work is done since the last call.
+
+        Args:
+            everything: Wait for all work that was begun.
+            at_least: Wait for so many, where not everything is waited for.
+
+        Raises:
+            TimeoutError: Time ran out after an interrupt.
+        """
+        with at_once():
+            while self._at_work:
+                enough = not everything and len(self._answered) >= at_least
+                # A signal that comes just before a wait without end would be answered only behind it.
+                left = 0.0 if enough else min(_ANSWER_S, max(0.0, self._until - time.monotonic()))
+                ended, _ = wait(self._at_work, left, FIRST_COMPLETED)
+                for future in ended:
+                    self._answered.append(self._at_work.pop(future))
+                    future.result()  # what a worker raised is raised here
+                if enough:
+                    break
+                if not ended and time.monotonic() >= self._until:
+                    raise TimeoutError
+        answered, self._answered = self._answered, []
+        return answered
+
+    def interrupt(self) -> None:
+        """From now on wait for a few seconds only."""
+        self._until = time.monotonic() + _CLOSE_S
+
+    def close(self, playing: Sequence[Playing]) -> None:
+        """Drop work that was not begun, wait for what was, and close the episodes that are open."""
+        whole = False
         try:
-            with at_once():  # an environment may hang
-                if workers == 1:
-                    for item in items:
-                        work(item)
-                    return
-                waiting = {pool.submit(work, item) for item in items}
-                while waiting:
-                    # A signal that comes just before a wait without end would be answered only behind it.
-                    ended, waiting = wait(waiting, min(_ANSWER_S, max(0.0, until - time.monotonic())))
-                    for future in ended:
-                        future.result()  # what a worker raised is raised here
-                    if waiting and time.monotonic() >= until:
-                        raise TimeoutError
-        except KeyboardInterrupt:
-            interrupted = True
-            raise
+            begun = {future for future in self._at_work if not future.cancel()}
+            if self._until == math.inf:  # otherwise a worker may hang
+                with at_once():
+                    wait(begun)
+            self._at_work.clear()
+            still_open = [play for play in playing if not play.closed]
+            for play in still_open:
+                self.start(_close, play)
+            self.answered(everything=True)
+            whole = self._until == math.inf
         except TimeoutError:  # what hangs is not closed
-            log.warning("%d environments were not closed within %g s", len(items), _CLOSE_S)
+            log.warning("%d environments were not closed within %g s", len(still_open), _CLOSE_S)
         finally:
-            for future in waiting:
-                future.cancel()
+            if self._pool:
+                self._pool.shutdown(wait=whole, cancel_futures=True)
 
+
+def _do(work: Callable[[Playing], None], play: Playing) -> None:
+    work(play)
+    if play.done and not play.closed:
+        _close(play)
+
+
+@contextmanager
+def _crew(workers: int, playing: Sequence[Playing]) -> Iterator[_Crew]:
+    """Yield a crew, and leave none of the episodes that are being played open."""
+    crew = _Crew(workers)
     try:
-        yield for_each
+        yield crew
+    except KeyboardInterrupt:
+        crew.interrupt()
+        raise
     finally:
-        pool.shutdown(wait=not interrupted, cancel_futures=True)
+        crew.close(playing)
 
 
 def _rollout(play: Playing, policy_version: int) -> Rollout:
@@ -268,6 +372,8 @@ def _rollout(play: Playing, policy_version: int) -> Rollout:
         turns=tuple(play.turns),
         seen=tuple(play.observed),
         outcome=play.outcome,
+        turn_rewards=tuple(play.turn_rewards),
+        calls=tuple(play.calls),
         observations=play.observations,
         observations_cut=play.observations_cut,
     )

@@ -11,7 +11,7 @@ import numpy as np
 
 from steadyrl.core.errors import DataError
 from steadyrl.core.protocols import Backend, Limited, PromptLimit, Task
-from steadyrl.core.types import Problem, Sampling, conversation_text, outline
+from steadyrl.core.types import Problem, Sampling, conversation_text, outline, with_calls
 from steadyrl.loop.rollout.episode import context_of
 
 log = logging.getLogger(__name__)
@@ -62,6 +62,15 @@ def fit_splits(
     return fitted
 
 
+def fit_heldout(task: Task, problems: Sequence[Problem], backend: Backend, sampling: Sampling) -> Sequence[Problem]:
+    """Return the problems of a further held-out set whose prompts fit.
+
+    Raises:
+        DataError: See ``fit_splits``.
+    """
+    return fit_splits(task, (), problems, backend, sampling)[1].problems
+
+
 def fit_prompts(problems: Sequence[Problem], backend: Backend, sampling: Sampling, limit: PromptLimit) -> Fitted:
     """Return the problems whose prompts fit the limit and leave room for a completion.
 
@@ -97,11 +106,11 @@ def fit_prompts(problems: Sequence[Problem], backend: Backend, sampling: Samplin
 
 def _too_long(problems: Sequence[Problem], encode: Encode, room: int) -> dict[str, int]:
     """Return the tokens of every prompt that takes more than ``room``, by problem id."""
-    around: dict[tuple[tuple[str, str], ...], int] = {}  # tokens beside the texts, by the outline of the messages
+    around: dict[tuple[tuple[str, str, str], ...], int] = {}  # tokens beside the texts, by the outline of the messages
     lengths = {}
     for problem in problems:
         alike = outline(problem.messages)
-        shape = tuple((message["role"], message["content"]) for message in alike)
+        shape = tuple(map(with_calls, alike))
         if shape not in around:
             # A template that fails on such messages is refused here, before anything is paid.
             around[shape] = len(encode(alike or ""))

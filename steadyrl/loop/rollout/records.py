@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from steadyrl.core.types import Group, Rollout
@@ -35,7 +36,14 @@ def rollout_records(groups: Sequence[Group]) -> list[dict[str, Any]]:
 def _episode(rollout: Rollout) -> dict[str, Any]:
     """Return what is kept of an episode of several turns."""
     observed = [text[:LONGEST_SEEN] for text in rollout.seen]
-    return {"turns": rollout.turns, "seen": observed, "outcome": dict(rollout.outcome)}
+    more: dict[str, Any] = {}
+    if rollout.turn_rewards:
+        more["turn_rewards"] = rollout.turn_rewards
+    if any(rollout.calls):
+        more["calls"] = [
+            [{**asdict(call), "result": call.result[:LONGEST_SEEN]} for call in turn] for turn in rollout.calls
+        ]
+    return {"turns": rollout.turns, "seen": observed, "outcome": dict(rollout.outcome), **more}
 
 
 def choice_records(groups: Sequence[Group]) -> list[dict[str, Any]]:

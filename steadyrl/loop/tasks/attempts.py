@@ -6,14 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from steadyrl.core.errors import EpisodeError
+from steadyrl.core.errors import EpisodeError, exception_line
 from steadyrl.core.plugins import require_members
-from steadyrl.core.protocols import Episode, Interactive
-from steadyrl.core.types import Group, Problem, Rollout
+from steadyrl.core.protocols import Episode, Interactive, ToolUsing
+from steadyrl.core.types import Group, Message, Problem, Rollout, ToolCall, message_text
 from steadyrl.loop.rewards.combine import Term, score_groups, written
+from steadyrl.loop.rewards.functions import RAISED
 
-# Maps the episode and the number of the turn to the text of the turn; None ends the episode.
-Say = Callable[[Episode, int], "str | None"]
+# Maps the episode and the number of the turn to the turn, a text or a message; None ends the episode.
+Say = Callable[[Episode, int], "str | Message | None"]
 
 
 def attempt(task: Interactive, problem: Problem, say: Say) -> Rollout:
@@ -21,23 +22,48 @@ def attempt(task: Interactive, problem: Problem, say: Say) -> Rollout:
     episode = task.episode(problem, seed=0)
     require_members("the task's episode", episode, Episode)
     turns: list[str] = []
+    seen: list[str] = []
+    rewards: list[tuple[int, float]] = []
+    calls: list[tuple[ToolCall, ...]] = []
     broken: str | None = None
     outcome: Mapping[str, Any] = {}
     try:
-        episode.open()
-        while len(turns) < task.max_turns and (text := say(episode, len(turns))) is not None:
-            turns.append(text)
-            if episode.step(text).done:
+        seen.append(_text(episode.open()))
+        while len(turns) < task.max_turns and (turn := say(episode, len(turns))) is not None:
+            message = {"role": "assistant", "content": turn} if isinstance(turn, str) else turn
+            turns.append(message_text(message))
+            answer = episode.step(message if isinstance(task, ToolUsing) else turns[-1])
+            if answer.reward is not None:
+                rewards.append((len(turns), float(answer.reward)))
+            calls.append(tuple(answer.calls))
+            if answer.done:
                 break
-    except EpisodeError as error:
-        broken = str(error)
+            seen.append(_text(answer.observation))
+    except RAISED as error:
+        broken = _reason(error)
     finally:
         try:
             outcome = episode.close()
-        except EpisodeError as error:
-            broken = broken or str(error)
+        except RAISED as error:
+            broken = broken or _reason(error)
     rollout = written(problem, "\n".join(turns))
-    return replace(rollout, unscored=broken, turns=tuple(turns), outcome=outcome)
+    return replace(
+        rollout,
+        unscored=broken,
+        turns=tuple(turns),
+        seen=tuple(seen),
+        outcome=outcome,
+        turn_rewards=tuple(rewards),
+        calls=tuple(calls),
+    )
+
+
+def _text(observation: str | Sequence[Message]) -> str:
+    return observation if isinstance(observation, str) else "\n".join(map(message_text, observation))
+
+
+def _reason(error: BaseException) -> str:
+    return str(error) if isinstance(error, EpisodeError) else f"the episode raised {exception_line(error)}"
 
 
 def score_attempts(task: Interactive, attempts: Sequence[tuple[Problem, Say]], terms: Sequence[Term]) -> list[Rollout]:

@@ -2,9 +2,10 @@
 
 The gold answer must score high and an empty one low, scoring must be reproducible, and no text may raise an error. In a
 multi-turn task the expert plays the gold answer, which must be good for every kind of problem, and the empty answer is
-an empty text in every turn. High and low are means over at most 200 problems of each split. In an exact task (see
-``protocols.Exact``) every answer to every problem must be right by itself. Where the task knows empty forms of an
-answer (see ``protocols.Attackable``), the rewards may pay none of them more than the honest core in it.
+an empty text in every turn. An environment with messages is also played by rules that try its tools, loop, and attack.
+High and low are means over at most 200 problems of each split. In an exact task (see ``protocols.Exact``) every answer
+to every problem must be right by itself. Where the task knows empty forms of an answer (see ``protocols.Attackable``),
+the rewards may pay none of them more than the honest core in it.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ import numpy as np
 
 from steadyrl.core import plugins
 from steadyrl.core.config import Config
-from steadyrl.core.protocols import Attackable, Exact, Interactive, Task
+from steadyrl.core.counting.count import begin
+from steadyrl.core.protocols import Attackable, Exact, Interactive, Task, ToolUsing
 from steadyrl.core.sections import RewardSettings
 from steadyrl.core.types import Finding, Problem, Rollout
 from steadyrl.loop.rewards.combine import Term, make_terms, planned_updates, require_columns, score_texts
 from steadyrl.loop.tasks.attempts import Say, score_attempts
+from steadyrl.loop.tasks.check_environment import check_environment, scripted
 from steadyrl.loop.tasks.data_line import data_counts, data_line
 
 GOLD_AT_LEAST, EMPTY_AT_MOST = 0.8, 0.05
@@ -46,6 +49,7 @@ def check_task(config: Config) -> list[Finding]:
     some = [*_spread(train), *_spread(heldout)]
     if not some:
         return [_splits(config, task, train, heldout)]
+    begin(f"scoring known answers to {len(some)} problems")
     if isinstance(task, Exact):
         answers = _exact(task, task.wrong, terms, [*train, *heldout])
     else:
@@ -57,6 +61,8 @@ def check_task(config: Config) -> list[Finding]:
         attacked = some[:: -(-len(some) // _ATTACKED)]
         forms = [{_CORE: task.honest_core(problem), **task.empty_forms(problem)} for problem in attacked]
         answers.append(_empty_forms(task, terms, attacked, forms))
+    if isinstance(task, ToolUsing):
+        answers += check_environment(task, terms, some, EMPTY_AT_MOST)
     return [
         _splits(config, task, train, heldout),
         *answers,
@@ -77,6 +83,7 @@ def terms_to_check(config: Config, task: Task) -> list[Term]:
 
 
 def _build(config: Config) -> tuple[Task, list[Term]]:
+    begin(f"reading the data of the task '{config.task.name}'")
     task = plugins.open_task(config.task.name, config.task.args, config.run.seed)
     return task, terms_to_check(config, task)
 
@@ -221,7 +228,12 @@ def _empty_forms(
 def _repeats(config: Config, task: Task, terms: Sequence[Term], problems: Sequence[Problem]) -> Finding:
     """Score the same answers with a second, newly built task, so that no cache can answer."""
     again_task, again = _build(config)
-    if isinstance(again_task, Interactive):
+    if isinstance(again_task, ToolUsing):
+        first, second = (
+            score_attempts(each, [(p, scripted(each, p)) for p in problems[:20]], its_terms)  # type: ignore[arg-type]
+            for each, its_terms in ((task, terms), (again_task, again))
+        )
+    elif isinstance(again_task, Interactive):
         golden = _golden(task, terms, problems[:50])
         first = [rollout for _, rollout in golden]
         second = score_attempts(again_task, [(p, _echo(r.turns)) for p, r in golden], again)

@@ -19,7 +19,7 @@ _TOOLS = ("tools", "tools_kwargs", "interaction_kwargs", "oai_tools")
 _IN_PROMPT = "put its text into the messages of the prompt"
 _REMEDIES = {
     **dict.fromkeys(_MEDIA, "only text is read: take a data set of texts"),
-    **dict.fromkeys(_TOOLS, "tools are not supported yet: take a data set without them"),
+    **dict.fromkeys(_TOOLS, "name the tools in task.args.tools of the task 'environment', the same for all problems"),
     "chat_template_kwargs": "set model.template_args, which holds for all prompts",
     "system": f"{_IN_PROMPT}, or into model.messages_before where it is the same for all",
     "system_prompt": f"{_IN_PROMPT}, or into model.messages_before where it is the same for all",

@@ -34,13 +34,13 @@ KINDS = {
     "jsonl": "json",
     "ndjson": "json",
 }
-_NO_DATA = {"config.json", "dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"}
+NO_DATA = {"config.json", "dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"}
 _WORDS = {
     "train": "train|training",
     "validation": "validation|valid|dev|val",
     "test": "test|testing|eval|evaluation",
 }
-_SPLIT_IN = {
+SPLIT_IN = {
     split: re.compile(rf"(?:^|[-._ 0-9])(?:{words})(?=[-._ 0-9]|$)", re.IGNORECASE) for split, words in _WORDS.items()
 }
 _SHARD = re.compile(r"(\w+(?:\.\w+)*)-\d{5}-of-\d{5}")
@@ -178,7 +178,7 @@ def _folder_beside_split(folder: PurePath) -> str:
     names = [
         name
         for name in folder.parts
-        if name != "data" and not any(pattern.search(name) for pattern in _SPLIT_IN.values())
+        if name != "data" and not any(pattern.search(name) for pattern in SPLIT_IN.values())
     ]
     return "/".join(names) or "."
 
@@ -209,7 +209,7 @@ def _by_split(root: Path) -> Splits:
     Raises:
         DataError: There are none.
     """
-    paths = sorted(path for path in root.rglob("*") if kind_of_file(path) and path.name not in _NO_DATA)
+    paths = sorted(path for path in root.rglob("*") if kind_of_file(path) and path.name not in NO_DATA)
     files = [path for path in paths if path.is_file() and not _hidden(root, path)]
     if not files:
         raise DataError(
@@ -223,7 +223,7 @@ def _by_split(root: Path) -> Splits:
     for texts in (lambda file: file.relative_to(root).parent.parts, lambda file: (file.name,)):
         splits = {
             split: [file for file in files if any(pattern.search(text) for text in texts(file))]
-            for split, pattern in _SPLIT_IN.items()
+            for split, pattern in SPLIT_IN.items()
         }
         if any(splits.values()):
             _refuse_common(splits)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -250,10 +251,12 @@ def _message(message: Any, where: str) -> Message:
         )
     if message["role"] not in _ROLES:
         raise DataError(f"{where} holds the role '{message['role']:.40}'; expected one of {', '.join(_ROLES)}")
-    if message.get("tool_calls"):
-        raise DataError(f"{where} holds a call of a tool; expected messages of text alone")
     require_plain(message, where)
+    calls = [_call(call, where) for call in message.get("tool_calls") or ()]
+    if calls and message["role"] != "assistant":
+        raise DataError(f"{where} holds {_ROLES[message['role']]} message that calls a tool; expected an assistant's")
     content = message.get("content")
+    content = "" if calls and content is None else content
     parts = content if isinstance(content, list) else []
     for part in parts:
         if not isinstance(part, Mapping) or part.get("type") != "text":
@@ -261,7 +264,30 @@ def _message(message: Any, where: str) -> Message:
             raise DataError(f"{where} holds a message with a part of the type '{kind}'; expected text alone")
     content_place = f"{where}: a message's content"
     text = "".join(checked_text(part.get("text"), content_place) for part in parts) if parts else content
-    return {"role": message["role"], "content": checked_text(text, content_place)}
+    read: dict[str, Any] = {"role": message["role"], "content": checked_text(text, content_place)}
+    read |= {"tool_calls": calls} if calls else {}
+    of_results = ("tool_call_id", "name") if message["role"] == "tool" else ()
+    return read | {key: message[key] for key in of_results if isinstance(message.get(key), str)}
+
+
+def _call(call: Any, where: str) -> dict[str, Any]:
+    """Return a call in OpenAI's form, its arguments as a dict."""
+    function = call.get("function") if isinstance(call, Mapping) else None
+    name = function.get("name") if isinstance(function, Mapping) else None
+    arguments = function.get("arguments") or {} if isinstance(function, Mapping) else None
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments)
+        except ValueError:
+            arguments = None
+    if not isinstance(name, str) or not isinstance(arguments, dict):
+        raise DataError(
+            f"{where} holds the call {reprlib.repr(call)}; expected OpenAI's form, an object with function.name and "
+            "function.arguments, which is an object or its JSON"
+        )
+    id = call.get("id")
+    function = {"name": name, "arguments": arguments}
+    return {**({"id": id} if isinstance(id, str) else {}), "type": "function", "function": function}
 
 
 def _filled(value: object, where: str) -> str:
@@ -276,7 +302,8 @@ def _system(message: Message) -> str:
 
 
 def _id_of(prompt: str, messages: Sequence[Message]) -> str:
-    text = json.dumps([[message["role"], message["content"]] for message in messages]) if messages else prompt
+    parts = [[m["role"], m["content"], *([m["tool_calls"]] if m.get("tool_calls") else [])] for m in messages]
+    text = json.dumps(parts) if messages else prompt
     return hashlib.sha256(text.encode()).hexdigest()[:_ID_DIGITS]
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from steadyrl.show.report.evidence import Evidence, best_step
-from steadyrl.show.report.figures import change, metric_values
+from steadyrl.show.report.figures import change, metric_samples
 from steadyrl.show.report.markup import interval, number, signed
 from steadyrl.show.review.epochs import finite_number
 
@@ -36,7 +36,7 @@ def best_figures(evidence: Evidence) -> dict[str, Any] | None:
         "score": score,
         "interval": None if low is None or high is None else [low, high],
         "n": best.get("problems"),
-        "change": change(*(metric_values(e.of(evidence.deploy)) for e in (evidence.before, evidence.best))),
+        "change": change(*(metric_samples(e.of(evidence.deploy)) for e in (evidence.before, evidence.best))),
     }
 
 

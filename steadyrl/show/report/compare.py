@@ -8,6 +8,7 @@ from typing import Any
 
 from steadyrl.core.rundir import read_json, write_text
 from steadyrl.lab.compare.compare import RECORD
+from steadyrl.lab.compare.findings import metric_row
 from steadyrl.show.report import markup
 from steadyrl.show.report.compare_picture import draw
 from steadyrl.show.report.write import page
@@ -31,7 +32,7 @@ def write_comparison(folder: Path | str) -> Path:
         "record": record,
         "sentences": [_as_sentence(text) for text in record["sentences"]],
         "picture": markup.inline_svg(svg, "comparison"),
-        "rows": [_metric_row(record), *record["parts"]],
+        "rows": [metric_row(record, record["metric"]), *record["parts"]],
         "examples": [_example(example) for example in record["examples"]],
         "shown": SAMPLES_SHOWN,
     }
@@ -41,18 +42,6 @@ def write_comparison(folder: Path | str) -> Path:
 
 def _as_sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}.".replace(" -> ", " → ")
-
-
-def _metric_row(record: Mapping[str, Any]) -> dict[str, Any]:
-    change, has_spread = record["verdict"]["change"], record["verdict"]["smallest"] is not None
-    return {
-        "name": record["metric"],
-        "n": change["n"],
-        "a": change["mean_before"],
-        "b": change["mean_after"],
-        "difference": change["difference"],
-        "interval": [change["low"], change["high"]] if has_spread else None,
-    }
 
 
 def _example(example: Mapping[str, Any]) -> dict[str, Any]:

@@ -26,7 +26,8 @@ class Answer:
 
     Attributes:
         text: The answer itself.
-        metric: The task's metric; None if it could not be measured.
+        metric: The task's metric, the mean of several samples; None if it could not be measured.
+        samples: The task's metric of every sample that has it.
         parts: Every other measurement.
         unscored: Why there is no reward; None if there is one.
         note: The scorer's remark.
@@ -39,6 +40,7 @@ class Answer:
     unscored: str | None
     note: str
     truncated: bool
+    samples: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,7 @@ class Evidence:
         before, after: The policy on the held-out problems.
         baselines: Model-free answers to the same problems.
         best: The policy of the best checkpoint on them; empty if none was chosen.
+        sets: By name of ``evaluate.sets``, the policy before and after.
     """
 
     name: str
@@ -88,6 +91,13 @@ class Evidence:
     after: Evaluation
     baselines: Evaluation
     best: Evaluation
+    sets: Mapping[str, tuple[Evaluation, Evaluation]] = field(default_factory=dict)
+
+    @property
+    def samples(self) -> int:
+        """Sampled answers to each held-out problem (``evaluate.samples``); 1 where none is recorded."""
+        samples = (self.settings.get("evaluate") or {}).get("samples", 1)
+        return samples if type(samples) is int else 1
 
 
 def read_evidence(path: Path | str) -> Evidence:
@@ -115,6 +125,13 @@ def read_evidence(path: Path | str) -> Evidence:
         after=read_evaluation(run.evaluation_file("after")),
         baselines=read_evaluation(run.evaluation_file("baselines")),
         best=read_evaluation(run.evaluation_file(f"{step:06d}")) if step is not None else Evaluation(),
+        sets={
+            name: (
+                read_evaluation(run.evaluation_file("before", name)),
+                read_evaluation(run.evaluation_file("after", name)),
+            )
+            for name in run.heldout_sets()
+        },
     )
 
 
@@ -158,6 +175,9 @@ def read_evaluation(path: Path) -> Evaluation:
 def _answer(record: Mapping[str, Any]) -> Answer:
     measured = record.get("parts")
     parts = {part: finite_number(value) for part, value in measured.items()} if isinstance(measured, dict) else {}
+    samples = record.get("samples")
+    several = [sample for sample in samples if isinstance(sample, dict)] if isinstance(samples, list) else [record]
+    metrics = [finite_number(sample.get("metric")) for sample in several]
     return Answer(
         text=str(record.get("text", "")),
         metric=finite_number(record.get("metric")),
@@ -165,4 +185,5 @@ def _answer(record: Mapping[str, Any]) -> Answer:
         unscored=record.get("unscored"),
         note=str(record.get("note") or ""),
         truncated=bool(record.get("truncated")),
+        samples=tuple(metric for metric in metrics if metric is not None),
     )

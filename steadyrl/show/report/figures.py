@@ -24,10 +24,17 @@ ENTROPY_START_STEPS = 3  # the policy has hardly moved in them
 ENTROPY_END_STEPS = 10  # enough to average out single batches
 KL_NOISE_SE = 2.0  # standard errors below 0 that noise rarely explains: 2 % of the steps where the true KL is 0
 
+Values = float | Sequence[float]  # of a problem: a number, or those of its samples
+
 
 def metric_values(answers: Mapping[str, Answer]) -> dict[str, float]:
     """Return the task's metric by problem, for the problems with a known one."""
     return {problem: answer.metric for problem, answer in answers.items() if answer.metric is not None}
+
+
+def metric_samples(answers: Mapping[str, Answer]) -> dict[str, Sequence[float]]:
+    """Return the task's metric of every sample by problem, for the problems with a known one."""
+    return {problem: answer.samples for problem, answer in answers.items() if answer.samples}
 
 
 def part_values(answers: Mapping[str, Answer], part: str) -> dict[str, float]:
@@ -48,11 +55,11 @@ def means(answers: Mapping[str, Answer]) -> dict[str, float | None]:
     return {**part_means, "metric": _mean(metric_values(answers).values())}
 
 
-def change(before: Mapping[str, float], after: Mapping[str, float] | None) -> dict[str, Any]:
+def change(before: Mapping[str, Values], after: Mapping[str, Values] | None) -> dict[str, Any]:
     """Compare a measurement on the problems for which both evaluations have it.
 
     Args:
-        before: By problem id.
+        before: By problem id, a number or those of its samples.
         after: By problem id; None while there is no evaluation after training, then only ``before`` is filled.
 
     Returns:
@@ -69,17 +76,17 @@ def change(before: Mapping[str, float], after: Mapping[str, float] | None) -> di
         comparison["reason"] = f"{len(shared)} problems were scored both times, and it takes two"
     if not shared:
         return comparison
-    first = [before[problem] for problem in shared]
-    comparison["before"] = float(np.mean(first))
+    first = [np.atleast_1d(before[problem]).tolist() for problem in shared]
+    comparison["before"] = float(np.mean(list(map(np.mean, first))))
     if after is None:
         return comparison
-    second = [after[problem] for problem in shared]
-    comparison["after"] = float(np.mean(second))
-    comparison["difference"] = float(np.mean(np.subtract(second, first)))
+    second = [np.atleast_1d(after[problem]).tolist() for problem in shared]
+    comparison["after"] = float(np.mean(list(map(np.mean, second))))
+    comparison["difference"] = float(np.mean([np.mean(b) - np.mean(a) for a, b in zip(first, second, strict=True)]))
     if comparison["before"] != 0:
         comparison["relative"] = comparison["difference"] / comparison["before"]
     if len(shared) > 1:  # an interval needs the spread of several problems
-        judged = judge([[value] for value in first], [[value] for value in second])
+        judged = judge(first, second)
         if judged.smallest is not None:  # else all answers of both have one value, and no spread
             comparison["interval"] = [judged.change.low, judged.change.high]
         comparison["verdict"], comparison["reason"] = judged.word, judged.reason
@@ -94,15 +101,10 @@ def summarise(evidence: Evidence, harmful: Sequence[str] = ()) -> dict[str, Any]
         harmful: The checks of the doctor that found harm in it.
     """
     before, after = evidence.before, evidence.after
-    finished = bool(after.answers)
-
-    def compare(decoding: str, values: Callable[[Mapping[str, Answer]], dict[str, float]]) -> dict[str, Any]:
-        return change(values(before.of(decoding)), values(after.of(decoding)) if finished else None)
-
-    deploy = evidence.deploy
-    by_decoding: dict[str, dict[str, Any]] = {decoding: compare(decoding, metric_values) for decoding in DECODINGS}
+    finished, deploy = bool(after.answers), evidence.deploy
+    by_decoding, parts = compared(before, after, deploy)
     conclusion = concluded(by_decoding, deploy, {"the run": harmful})
-    parts = {part: compare(deploy, partial(part_values, part=part)) for part in part_names(before, after)}
+    sets = {name: compared(*evaluations, deploy) for name, evaluations in evidence.sets.items()}
     return {
         "run": evidence.info.get("id") or evidence.name,
         "task": evidence.info.get("task"),
@@ -112,6 +114,8 @@ def summarise(evidence: Evidence, harmful: Sequence[str] = ()) -> dict[str, Any]
         **by_decoding,
         "conclusion": conclusion and conclusion.sentence,
         "parts": parts,
+        "samples": evidence.samples,
+        "sets": {name: {**changes[deploy], **changes, "parts": of_parts} for name, (changes, of_parts) in sets.items()},
         "baselines": {name: means(answers) for name, answers in evidence.baselines.answers.items()},
         "health": _health(evidence),
         "target": target_figures(evidence.metrics, evidence.settings.get("run", {}).get("target")),
@@ -120,6 +124,28 @@ def summarise(evidence: Evidence, harmful: Sequence[str] = ()) -> dict[str, Any]
             "after": _unscored(after.of(deploy)) if finished else None,
         },
     }
+
+
+def compared(
+    before: Evaluation, after: Evaluation, deploy: Decoding
+) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
+    """Return the comparisons of the metric by way of decoding, and those of every part, see ``change``.
+
+    Parts are of the answers that count; pass@k is of sampled ones.
+    """
+
+    def compare(decoding: str, values: Callable[[Mapping[str, Answer]], Mapping[str, Values]]) -> dict[str, Any]:
+        return change(values(before.of(decoding)), values(after.of(decoding)) if after.answers else None)
+
+    parts = {
+        part: compare(decoding_of(part, deploy), partial(part_values, part=part)) for part in part_names(before, after)
+    }
+    return {decoding: compare(decoding, metric_samples) for decoding in DECODINGS}, parts
+
+
+def decoding_of(part: str, deploy: Decoding) -> Decoding:
+    """Return the answers that a part is measured on: those that count, or for pass@k the sampled ones."""
+    return "sampled" if part.startswith("pass@") else deploy
 
 
 def concluded(

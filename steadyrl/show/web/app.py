@@ -1,4 +1,4 @@
-"""The pages and their addresses. What is asked for is read from the folder's files anew; nothing is written."""
+"""The pages and their addresses. What is asked for is read from the folder's files anew; only labels are written."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
@@ -21,16 +21,25 @@ from steadyrl.core.errors import RunError, SteadyError
 from steadyrl.core.rundir import RunDir
 from steadyrl.doctor.examine import Diagnosis
 from steadyrl.show.web.columns import Shelf
-from steadyrl.show.web.compare_page import compare_view, topics_of
-from steadyrl.show.web.diagnosis import MOST_PASTED, Diagnoses, diagnosis_view, log_curves, log_panels, log_pins
+from steadyrl.show.web.compare_page import boards_of, compare_view
+from steadyrl.show.web.diagnosis import MOST_PASTED, Diagnoses, diagnosis_view, log_curves, log_pins
 from steadyrl.show.web.events import LOOK_ALL_S, LOOK_S, Followers
 from steadyrl.show.web.folder import Folder, Place
 from steadyrl.show.web.overview import rows
 from steadyrl.show.web.render import page
 from steadyrl.show.web.rollout_page import list_view, problem_view, rollout_view
 from steadyrl.show.web.rollouts import Rollouts
-from steadyrl.show.web.run_page import curves_json, head_view, live_view, run_view, stamp, what_happened
-from steadyrl.show.web.runs_page import runs_view
+from steadyrl.show.web.run_page import (
+    curves_json,
+    head_view,
+    live_view,
+    log_view,
+    run_pins,
+    run_view,
+    stamp,
+    whole_curves,
+)
+from steadyrl.show.web.runs_page import change_labels, runs_view
 from steadyrl.show.web.studies_page import studies_view, study_view
 
 STATIC = Path(__file__).parent / "static"
@@ -50,8 +59,10 @@ SUFFIXES = (
     ".html",
 )
 MOST_REPORTED = 16 << 20  # bytes of metrics
+ALL = 10**12  # steps; no run has more
 MOST_ASKED = 400  # metrics in one request
 MOST_FIELDS = 8  # of a form
+MOST_LABELLED = 128 << 10  # bytes of a form with marked runs
 
 
 class Pages:
@@ -68,7 +79,9 @@ class Pages:
     def runs(self, request: Request) -> Response:
         """Answer with the table of all runs, or with that alone for a page that is open."""
         part = "part" in request.query_params
-        return page("_runs.html.j2" if part else "runs.html.j2", runs_view(self.folder, request.query_params))
+        return page(
+            "_runs.html.j2" if part else "runs.html.j2", runs_view(self.folder, self.diagnoses, request.query_params)
+        )
 
     def run(self, request: Request) -> Response:
         """Answer with the first page of a run."""
@@ -84,10 +97,16 @@ class Pages:
                 "problem": "",
                 "several": names if len(names) > 1 else [],
                 "chosen": chosen,
-                "diagnoses": [diagnosis_view(several[chosen])],
-                "topics": log_panels(several[chosen]),
+                **log_view(place, several[chosen]),
             },
         )
+
+    async def label(self, request: Request) -> Response:
+        """Write down what somebody calls runs, or which columns the table has; answer with the page it came from."""
+        content = await body(request, MOST_LABELLED)
+        if content is None:
+            raise RunError(f"the form has more than {MOST_LABELLED >> 10} KiB; mark fewer runs at once")
+        return RedirectResponse(await run_in_threadpool(change_labels, self.folder, content), status_code=303)
 
     def run_doctor(self, request: Request) -> Response:
         """Answer with the diagnosis of a run or log."""
@@ -149,8 +168,7 @@ class Pages:
         if "part" in query:
             return page("_study.html.j2", study_view(self.folder, wanted, query.getlist("arm")))
         view = study_view(self.folder, wanted, query.getlist("arm"))
-        topics = topics_of(view["shown"], self.shelf, self.diagnoses)
-        return page("study_page.html.j2", {**view, "topics": topics})
+        return page("study_page.html.j2", {**view, **boards_of(view["shown"], self.shelf, self.diagnoses)})
 
     def doctor(self, request: Request) -> Response:
         """Answer with the empty form for a log."""
@@ -179,22 +197,23 @@ class Pages:
 
     def live(self, request: Request) -> Response:
         """Answer with the part of a run's page that changes while it goes on."""
-        return page("_live.html.j2", live_view(self._run(request), self.shelf, self.diagnoses))
+        return page("live.html.j2", live_view(self._run(request), self.shelf, self.diagnoses))
 
     def curves(self, request: Request) -> Response:
         """Answer with a run's curves as JSON, and with its findings and actions, which are pinned to them."""
         query = request.query_params
-        first, last = _step(query.get("from"), 0), _step(query.get("to"), 10**12)
+        first, last = _step(query.get("from"), 0), _step(query.get("to"), ALL)
         first = max(first, _step(query.get("after"), -1) + 1)  # what an open page does not have yet
         names = query.getlist("name")[:MOST_ASKED] or None
         place = self._run(request)
         if place.kind == "log":
             several, chosen = self._log(request, place)
-            curves = curves_json(log_curves(several[chosen], (first, last)))
-            return _json({**curves, "pins": log_pins(several[chosen])})
+            lines = curves_json(log_curves(several[chosen], (first, last)))
+            return _json({**lines, "pins": log_pins(several[chosen])})
         run = RunDir(place.path)
-        curves = curves_json(self.shelf.curves(run, names, (first, last)))
-        return _json({**curves, "pins": what_happened(run)["pins"]})
+        whole = names is None and (first, last) == (0, ALL)
+        curves = whole_curves(run, self.shelf) if whole else self.shelf.curves(run, names, (first, last))
+        return _json({**curves_json(curves), "pins": run_pins(place, self.diagnoses)})
 
     async def run_events(self, request: Request) -> Response:
         """Answer with a stream of what changes in a run."""
@@ -206,7 +225,12 @@ class Pages:
         return self.followers.follow(request, self._state, LOOK_ALL_S)
 
     def _state(self) -> int:
-        return hash(tuple((row.place.id, row.status, row.step, row.time) for row in rows(self.folder)))
+        return hash(
+            tuple(
+                (row.place.id, row.place.label, row.status, row.verdict, row.step, row.time)
+                for row in rows(self.folder, self.diagnoses)
+            )
+        )
 
     def _log(self, request: Request, place: Place) -> tuple[list[Diagnosis], int]:
         """Return the runs of another trainer's log, and the number of the one that is asked for."""
@@ -261,6 +285,7 @@ def create(root: Path, ending: Callable[[], bool] = lambda: False) -> Starlette:
     routes = [
         Route("/", pages.runs),
         Route("/events", pages.all_events),
+        Route("/labels", pages.label, methods=["POST"]),
         Route("/run/{run_id}", pages.run),
         Route("/run/{run_id}/live", pages.live),
         Route("/run/{run_id}/curves", pages.curves),

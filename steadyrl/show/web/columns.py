@@ -11,7 +11,7 @@ import time
 from array import array
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ POINTS = 900  # of a curve on a screen
 PAUSE_S = 0.001
 PREVIEW = 600  # lines that stand for a file while it is read
 LONGEST_SAMPLED = 1 << 18  # bytes of such a line
+TOKENS = "tokens/sampled"
 _NOT_METRICS = frozenset({"step", "attempt", "time"})
 
 
@@ -41,6 +42,8 @@ class Curves:
         complete: False while the file is still being read, and the curves are of a sample.
         rows: Steps that the run has so far.
         last: The last of the steps; None without any.
+        axes: [n] each, what a curve can be drawn over besides the steps: "tokens" sampled up to a step, and
+            "time" since the first step in seconds, waits between attempts included.
         version: Changes where steps were made anew, so that curves which were fetched before no longer hold; "" where
             that is not known.
     """
@@ -52,6 +55,7 @@ class Curves:
     rows: int
     last: int | None = None
     version: str = ""
+    axes: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 class Columns:
@@ -68,6 +72,7 @@ class Columns:
         self._rewritten = 0  # lines of steps that were there, or that come before others
         self._steps, self._attempts = array("q"), array("q")
         self._row_of: dict[int, int] = {}
+        self._times = array("d")  # a column of four bytes would round them to minutes
         self._values: dict[str, array[float]] = {}
 
     @property
@@ -132,12 +137,14 @@ class Columns:
             row = self._row_of[step] = len(self._steps)
             self._steps.append(step)
             self._attempts.append(attempt)
+            self._times.append(math.nan)
             for column in self._values.values():
                 column.append(math.nan)
         else:
             self._attempts[row] = attempt
             for column in self._values.values():
                 column[row] = math.nan
+        self._times[row] = _or_nan(record.get("time"))
         for name, value in record.items():
             number = _number(value)
             if number is None or name in _NOT_METRICS:
@@ -173,6 +180,21 @@ class Columns:
             order = order[_between(steps[order], between)]
             steps, values = steps[order], {name: column[order] for name, column in values.items()}
         return steps, values
+
+    def axes(self, steps: np.ndarray) -> dict[str, np.ndarray]:
+        """Return what curves can be drawn over besides the steps, at some of the steps, in order; see ``Curves``."""
+        with self._alone:
+            every = np.array(self._steps, np.int64)
+            times = np.array(self._times)
+            tokens = np.array(self._values.get(TOKENS, ()), np.float64)
+        order = np.argsort(every, kind="stable")
+        at = np.searchsorted(every[order], steps)
+        axes = {}
+        if np.isfinite(times).any():
+            axes["time"] = (times[order] - np.nanmin(times))[at]
+        if np.nansum(tokens) > 0:
+            axes["tokens"] = np.nancumsum(tokens[order])[at]
+        return axes
 
     def __len__(self) -> int:
         """Return how many steps were read."""
@@ -277,9 +299,8 @@ class Shelf:
             steps, values = steps[part], {name: values[name][part] for name in wanted}
         thinned = thin(steps, values)
         last = int(steps[-1]) if len(steps) else None
-        return replace(
-            thinned, single=thinned.single and complete, complete=complete, rows=rows, last=last, version=version
-        )
+        shown = replace(thinned, complete=complete, rows=rows, last=last, version=version)
+        return replace(shown, axes=columns.axes(thinned.steps)) if complete else replace(shown, single=False)
 
 
 def _between(steps: np.ndarray, between: tuple[int, int] | None) -> slice:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,13 +12,15 @@ from steadyrl.core.rundir import RunDir, read_lines
 from steadyrl.core.types import DECODINGS, Decoding
 from steadyrl.doctor.differ import differ, sentences
 from steadyrl.doctor.readers.spelling import flat_settings
-from steadyrl.show.report.figures import change, concluded
+from steadyrl.show.report.evidence import read_evaluation
+from steadyrl.show.report.figures import change, concluded, metric_samples
 from steadyrl.show.review.epochs import finite_number
 from steadyrl.show.web.columns import Shelf
-from steadyrl.show.web.diagnosis import Diagnoses, log_panels
+from steadyrl.show.web.diagnosis import Diagnoses, log_names, log_panels
 from steadyrl.show.web.folder import Folder, Place
 from steadyrl.show.web.overview import row
-from steadyrl.show.web.topics import Panel, panels
+from steadyrl.show.web.run_page import score_ends, source
+from steadyrl.show.web.topics import Panel, in_order, overview, panels
 
 MOST_RUNS = 7  # as many as there are colours
 TOGETHER = 2  # runs in whose pictures several metrics may stand
@@ -51,20 +54,49 @@ def compare_view(folder: Folder, shelf: Shelf, diagnoses: Diagnoses, ids: Sequen
     chosen = list(dict.fromkeys(run_id for run_id in ids if run_id))
     if len(chosen) > MOST_RUNS:
         raise RunError(f"{len(chosen)} runs are marked; at most {MOST_RUNS} can be compared on one page")
-    view: dict[str, Any] = {"section": "compare", "chosen": chosen, "places": folder.places(), "runs": []}
+    there = folder.places()
+    view: dict[str, Any] = {"section": "compare", "chosen": chosen, "places": there, "runs": []}
     if len(chosen) < 2:
-        return view
+        return view | {"chosen": _preselected(there, chosen)}
     places = [folder.find(run_id) for run_id in chosen]
+    names = dict(zip(chosen, short_names([place.title for place in places]), strict=True))
     different, one_sided = _settings(places, diagnoses)
     return view | {
-        "runs": [{"id": place.id, "name": place.name, "row": row(place)} for place in places],
+        "runs": [{"id": place.id, "name": names[place.id], "row": row(place)} for place in places],
         "different": different,
         "one_sided": one_sided,
         "explained": _explained(places[:2], diagnoses),
-        "verdicts": [_verdict(places[0], place) for place in places[1:]],
-        "topics": topics_of(places, shelf, diagnoses),
-        "sources": [{"url": f"/run/{place.id}/curves", "name": place.name} for place in places],
+        "verdicts": [_verdict(places[0], place, names) for place in places[1:]],
+        **boards_of(places, shelf, diagnoses),
+        "sources": [source(place, names[place.id]) for place in places],
     }
+
+
+def _preselected(there: Sequence[Place], chosen: Sequence[str]) -> list[str]:
+    """Return two runs to begin with: the one chosen, or else the newest, and the newest other of the same task."""
+    every = sorted((row(place) for place in there), key=lambda row: (row.place.kind == "log", -(row.time or 0.0)))
+    first = next((row for row in every if row.place.id in chosen), every[0] if every else None)
+    if first is None:
+        return []
+    others = [row for row in every if row.place.id != first.place.id]
+    second = next((row for row in others if row.task == first.task), others[0] if others else None)
+    return [first.place.id] + ([second.place.id] if second else [])
+
+
+def short_names(names: Sequence[str]) -> list[str]:
+    """Return names without the words that all of them begin and end with; whole where nothing would be left of one."""
+    if len(names) < 2:
+        return list(names)
+    split = [re.findall(r"[^-_/.\s]+|[-_/.\s]", name) for name in names]
+    begin = _equal_words(split)
+    end = _equal_words([words[begin:][::-1] for words in split])
+    shortened = ["".join(words[begin : len(words) - end]).strip("-_/. ") for words in split]
+    return shortened if all(shortened) and len(set(shortened)) == len(set(names)) else list(names)
+
+
+def _equal_words(split: Sequence[Sequence[str]]) -> int:
+    """Return how many words all lists begin with."""
+    return next((i for i, words in enumerate(zip(*split, strict=False)) if len(set(words)) > 1), min(map(len, split)))
 
 
 def _settings(places: Sequence[Place], diagnoses: Diagnoses) -> tuple[list[Any], list[Any]]:
@@ -101,52 +133,87 @@ def _explained(places: Sequence[Place], diagnoses: Diagnoses) -> list[str]:
     return sentences(differ(first, second))
 
 
-def topics_of(places: Sequence[Place], shelf: Shelf, diagnoses: Diagnoses) -> dict[str, list[Panel]]:
-    """Return the panels of all runs, those of metrics that several runs have first."""
+def boards_of(places: Sequence[Place], shelf: Shelf, diagnoses: Diagnoses) -> dict[str, Any]:
+    """Return the panels that are looked at first, and all others by topic, first those that more runs have."""
     names: dict[str, int] = {}
+    lines: list[dict[str, str]] = []
     log_topics: dict[str, list[Panel]] = {}
     for place in places:
         if place.kind == "log":
+            lines.append(log_names(diagnoses.of(place)[0]))
             for topic, topic_panels in log_panels(diagnoses.of(place)[0]).items():
                 log_topics.setdefault(topic, []).extend(topic_panels)
         else:
-            for name in shelf.columns(RunDir(place.path)).names():
+            run = RunDir(place.path)
+            ends = score_ends(run)
+            own_names = dict.fromkeys([*shelf.columns(run).names(), *([ends[0]] if ends else [])])
+            lines.append({name: name for name in own_names})
+            for name in own_names:
                 names[name] = names.get(name, 0) + 1
-    own = panels(sorted(names, key=lambda name: -names[name]), apart=len(places) > TOGETHER)
+    first = overview(lines, _score(places), apart=len(places) > TOGETHER)
+    shown = {name for panel in first for name, _ in panel.metrics}
+    ordered = sorted((name for name in names if name not in shown), key=lambda name: -names[name])
+    own = panels(ordered, apart=len(places) > TOGETHER)
     for topic, topic_panels in log_topics.items():
-        shown_names = {name for panel in own.get(topic, []) for name, _ in panel.metrics}
-        own.setdefault(topic, []).extend(panel for panel in topic_panels if panel.metrics[0][0] not in shown_names)
-    return own
+        there = shown | {name for panel in own.get(topic, []) for name, _ in panel.metrics}
+        if more := [panel for panel in topic_panels if panel.metrics[0][0] not in there]:
+            own.setdefault(topic, []).extend(more)
+    return {"overview": first, "topics": in_order(own)}
 
 
-def _verdict(first: Place, second: Place) -> dict[str, Any]:
-    """Return how the held-out answers of two runs differ, problem by problem, as the second will be used."""
-    names = {"first": first.name, "second": second.name}
+def _score(places: Sequence[Place]) -> str:
+    """Return the metric of the held-out score of the first run that has one; "" where none has."""
+    runs = (RunDir(place.path) for place in places if place.kind == "run" and not row(place).problem)
+    return next((f"heldout/{metric}" for run in runs if (metric := run.info().get("metric"))), "")
+
+
+def _verdict(first: Place, second: Place, called: Mapping[str, str]) -> dict[str, Any]:
+    """Return how the held-out answers of two runs differ, problem by problem, as the second will be used.
+
+    Args:
+        first: The run that is compared with.
+        second: The run that is compared.
+        called: By the ids of runs, their names on the page.
+    """
+    names = {"first": called[first.id], "second": called[second.id]}
     deploy = DECODINGS[0] if second.kind == "log" else RunDir(second.path).deploy
     by_decoding = {decoding: [_answers(place, decoding) for place in (first, second)] for decoding in DECODINGS}
     answers = by_decoding[deploy]
     if not all(answers):
-        lacks = [place.name for place, by_problem in zip((first, second), answers, strict=True) if not by_problem]
+        lacks = [called[place.id] for place, by_problem in zip((first, second), answers, strict=True) if not by_problem]
         return {**names, "change": None, "lacks": lacks, "gained": [], "lost": []}
     metrics = {decoding: [_metrics(side) for side in sides] for decoding, sides in by_decoding.items()}
     before, after = metrics[deploy]
     moved = {problem: after[problem] - value for problem, value in before.items() if problem in after}
     ordered = sorted(moved, key=lambda problem: -moved[problem])
     changes: dict[str, dict[str, Any]] = {decoding: change(*sides) for decoding, sides in metrics.items()}
-    leading = {place.name: row(place).finding for place in (first, second)}
+    leading = {called[place.id]: row(place).finding for place in (first, second)}
     harms = {name: [str(finding["check"])] for name, finding in leading.items() if finding is not None}
     return {
         **names,
         "lacks": [],
         "deploy": deploy,
         "change": changes[deploy],
-        "changes": changes,
+        "changes": changes
+        | {f"{name}: {deploy}": moved for name, moved in _changes_of_sets(first, second, deploy).items()},
         "conclusion": concluded(changes, deploy, harms),
         "gained": [_pair(p, moved[p], answers) for p in ordered[:SHOWN_PROBLEMS] if moved[p] > 0],
         "lost": [_pair(p, moved[p], answers) for p in ordered[::-1][:SHOWN_PROBLEMS] if moved[p] < 0],
         "wins": sum(value > 0 for value in moved.values()),
         "losses": sum(value < 0 for value in moved.values()),
         "ties": sum(value == 0 for value in moved.values()),
+    }
+
+
+def _changes_of_sets(first: Place, second: Place, deploy: Decoding) -> dict[str, dict[str, Any]]:
+    """Return how the answers differ on each further held-out set that both runs have (``evaluate.sets``)."""
+    if "log" in (first.kind, second.kind):
+        return {}
+    runs = [RunDir(place.path) for place in (first, second)]
+    names = [name for name in runs[0].heldout_sets() if name in runs[1].heldout_sets()]
+    return {
+        name: change(*(metric_samples(read_evaluation(run.evaluation_file("after", name)).of(deploy)) for run in runs))
+        for name in names
     }
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,12 @@ import numpy as np
 from steadyrl.core.errors import RunError
 from steadyrl.core.scratch import scratch_folder
 from steadyrl.core.types import Finding
-from steadyrl.doctor.causes import as_record, tree
 from steadyrl.doctor.examine import TOPICS, Diagnosis, diagnose
 from steadyrl.doctor.readers.lines import head
 from steadyrl.show.web.columns import Curves, thin
-from steadyrl.show.web.findings import finding_view
+from steadyrl.show.web.findings import in_tree
 from steadyrl.show.web.folder import Place
-from steadyrl.show.web.topics import Panel, topic_of
+from steadyrl.show.web.topics import Panel, in_order, topic_of
 
 MOST_PASTED = 32 << 20  # bytes, unpacked
 MOST_READ = 1 << 30  # bytes of a run that is there; a gigabyte takes some ten seconds
@@ -28,8 +27,20 @@ MOST_LINES = 500_000  # printed lines are read at thirty microseconds each
 MOST_VALUES = 4_000_000  # of which each takes up to a hundred bytes
 _BEFORE_VALUES = (b",", b"[", b"{", b"\t", b";")
 KEPT = 6  # diagnoses, with their logs
+MOST_BRIEFS = 500
 MOST_CURVES = 300
 _TOPIC_OF_CHECK = {check.name: topic for topic, checks in TOPICS.items() for check in checks}
+
+
+@dataclass(frozen=True)
+class Brief:
+    """What the table of runs shows of another trainer's log; of several runs in one log, of the first."""
+
+    verdict: str
+    finding: Mapping[str, Any] | None
+    step: int
+    reward: float | None
+    algorithm: str
 
 
 class Diagnoses:
@@ -38,6 +49,43 @@ class Diagnoses:
     def __init__(self) -> None:
         self._cache: OrderedDict[tuple[Path, int, int], list[Diagnosis]] = OrderedDict()
         self._alone = threading.Lock()
+        self._briefs: dict[tuple[Path, int, int], Brief | None] = {}
+        self._waiting: dict[tuple[Path, int, int], Place] = {}
+        self._waits = threading.Lock()
+
+    def brief(self, place: Place) -> Brief | None:
+        """Return what the table shows of a log; None while a thread makes its diagnosis, and if it has none."""
+        key = (place.path, *_size_and_time(place.path))
+        with self._waits:
+            if key in self._briefs or key[1] > MOST_PASTED or len(self._briefs) >= MOST_BRIEFS:
+                return self._briefs.get(key)
+            begin = not self._waiting
+            self._waiting[key] = place
+        if begin:
+            threading.Thread(target=self._make_briefs, daemon=True).start()
+        return None
+
+    def _make_briefs(self) -> None:
+        while True:
+            with self._waits:
+                key, place = next(iter(self._waiting.items()), (None, None))
+            if key is None or place is None:
+                return
+            brief = self._brief(place)
+            with self._waits:
+                self._briefs[key] = brief
+                del self._waiting[key]
+
+    def _brief(self, place: Place) -> Brief | None:
+        try:
+            with self._alone:  # not kept: what somebody looks at would be dropped for it
+                diagnosis = diagnose(place.path)[0]
+        except (RunError, OSError):
+            return None  # its page says why
+        leading = next((view for view in in_tree(diagnosis.findings) if view["severity"] != "info"), None)
+        reward = diagnosis.run.get("reward")
+        last = None if reward is None else float(reward.values[-1])
+        return Brief(diagnosis.verdict, leading, diagnosis.run.span[1], last, diagnosis.run.algorithm)
 
     def of(self, place: Place) -> list[Diagnosis]:
         """Return the diagnoses of a place, made anew where its files changed.
@@ -120,11 +168,7 @@ def diagnosis_view(diagnosis: Diagnosis) -> dict[str, Any]:
         "last": last,
         "verdict": diagnosis.verdict,
         "missing": diagnosis.missing,
-        "findings": [
-            {**view, "depth": min(placed.depth, 3)}
-            for placed in tree(diagnosis.findings)
-            if (view := finding_view(as_record(placed.finding)))
-        ],
+        "findings": in_tree(diagnosis.findings),
         "fine": _by_topic(diagnosis.fine),
         "unknown": _by_topic(diagnosis.unknown),
         "notes": run.notes,
@@ -152,7 +196,13 @@ def log_panels(diagnosis: Diagnosis) -> dict[str, list[Panel]]:
         topic_panels = topics.setdefault(topic_of(curve.quantity.replace("reward_part/", "reward/")), [])
         if panel not in topic_panels:
             topic_panels.append(panel)
-    return topics
+    return in_order(topics)
+
+
+def log_names(diagnosis: Diagnosis) -> dict[str, str]:
+    """Return the name of the first line of each quantity of another trainer's log."""
+    series = {quantity: curves[0] for quantity, curves in diagnosis.run.series.items() if curves and len(curves[0])}
+    return {quantity: curve.source or quantity for quantity, curve in series.items()}
 
 
 def log_curves(diagnosis: Diagnosis, between: tuple[int, int]) -> Curves:

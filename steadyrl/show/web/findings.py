@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from steadyrl.core.types import Finding
-from steadyrl.doctor.causes import SEVERITIES, as_record
+from steadyrl.doctor.causes import SEVERITIES, as_record, tree
 
 _LATEST = 10**9  # steps; no run has more
+DEEPEST = 3  # that a consequence is moved in
 
 
 def finding_view(line: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -32,10 +33,10 @@ def finding_views(lines: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [view for view in views if view is not None]
 
 
-def examined(findings: Iterable[Finding]) -> list[dict[str, Any]]:
-    """Return what a page shows of the findings of a diagnosis, causes before consequences."""
-    views = (finding_view(as_record(finding)) for finding in findings)
-    return [view for view in views if view is not None]
+def in_tree(findings: Sequence[Finding]) -> list[dict[str, Any]]:
+    """Return what a page shows of the findings of a diagnosis, causes before consequences, each with its depth."""
+    placed = ((placed.depth, finding_view(as_record(placed.finding))) for placed in tree(findings))
+    return [{**view, "depth": min(depth, DEEPEST)} for depth, view in placed if view is not None]
 
 
 def standing(views: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ import re
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal
@@ -23,6 +23,7 @@ from steadyrl.core.errors import RunError
 from steadyrl.doctor.readers.own import is_run_folder
 from steadyrl.doctor.readers.search import KEPT, KEPT_BY_TRACKERS, PASSED_OVER
 from steadyrl.doctor.readers.sniff import Kind, sources
+from steadyrl.show.web.labels import FILE, Label, Labels
 
 MAX_DEPTH = 6
 MAX_FILES = 20_000  # looked at in one search
@@ -42,12 +43,19 @@ class Place:
         name: Its path below the folder, for people.
         path: Of its directory or log.
         kind: "run" for a run directory of steadyrl, "log" for anything that another trainer wrote.
+        label: What people wrote beside it.
     """
 
     id: str
     name: str
     path: Path
     kind: Literal["run", "log"]
+    label: Label = field(default_factory=Label)
+
+    @property
+    def title(self) -> str:
+        """The name that somebody gave it, or else its path."""
+        return self.label.name or self.name
 
 
 class Folder:
@@ -57,6 +65,7 @@ class Folder:
         self.root = root.resolve()
         if not self.root.is_dir():
             raise RunError(f"there is no folder '{root}'; give one that holds runs, such as runs/")
+        self.labels = Labels(self.root)
         self._places: dict[str, Place] = {}
         self._searched = -FRESH_S
         self._alone = threading.Lock()
@@ -67,7 +76,12 @@ class Folder:
             if time.monotonic() - self._searched >= FRESH_S:
                 self._places = {place.id: place for place in _search(self.root)}
                 self._searched = time.monotonic()
-            return list(self._places.values())
+            places = list(self._places.values())
+        return self._labelled(places)
+
+    def _labelled(self, places: list[Place]) -> list[Place]:
+        runs = self.labels.read().runs
+        return [replace(place, label=runs[place.name]) if place.name in runs else place for place in places]
 
     def find(self, run_id: str) -> Place:
         """Return the run of an address.
@@ -81,7 +95,7 @@ class Folder:
                 f"there is no run '{run_id}' in '{self.root}'; it may have been moved or removed, or hold a link that "
                 "leads out of this folder, or what is neither file nor folder"
             )
-        return place
+        return self._labelled([place])[0]
 
     def _leads_out(self, place: Place) -> bool:
         if place.path.is_dir():
@@ -137,7 +151,8 @@ def _below(root: Path, folder: Path, depth: int, left: list[int]) -> Iterator[tu
 @lru_cache(maxsize=4096)
 def _logs(folder: Path, files: tuple[tuple[str, int, int], ...]) -> tuple[tuple[Path, Kind], ...]:
     """Return the logs of a folder; its files' names, sizes and times tell whether it has to be looked at again."""
-    paths = [folder / name for name, size, _ in files if 0 < size <= MAX_LOG_BYTES and not name.startswith(".")]
+    named = (name for name, size, _ in files if 0 < size <= MAX_LOG_BYTES and not name.startswith(".") and name != FILE)
+    paths = [folder / name for name in named]
     try:
         log_sources = sources(folder, paths)
     except (OSError, RunError):

@@ -9,7 +9,7 @@ import os
 import platform
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,14 @@ from typing import Any
 from steadyrl.core.errors import RunError
 from steadyrl.core.rundir import RunDir, parse_json, read_json
 from steadyrl.show.review.epochs import finite_number
+from steadyrl.show.web.diagnosis import Diagnoses
 from steadyrl.show.web.findings import finding_view, finding_views, standing
 from steadyrl.show.web.folder import Folder, Place
 
 TAIL_BYTES = 1 << 16
 MOST_TAIL_BYTES = 1 << 22  # a line may be long
 RECENT = 10  # steps whose pace tells the time left
+WORDS = ("sick", "healthy", "too little to judge", "better", "worse", "equal", "undecided")
 _SILENT_S = 900.0  # without a step, after which a run on another machine is no longer called running
 
 
@@ -46,6 +48,9 @@ class Row:
         steps: Planned.
         seconds_left: At the pace of the last steps.
         finding: The worst finding that holds, see ``findings.finding_view``.
+        verdict: The doctor's: "sick", "healthy" or "too little to judge"; of a run that goes on "sick" or "".
+        change: How the held-out score moved: "better", "worse", "equal" or "undecided"; "" while that is not decided.
+        metrics: The numbers of the last step.
         time: When the last step was written, seconds since 1970.
         problem: Why the run cannot be read.
     """
@@ -61,13 +66,21 @@ class Row:
     reward: float | None = None
     heldout: HeldOut | None = None
     finding: Mapping[str, Any] | None = None
+    verdict: str = ""
+    change: str = ""
+    metrics: Mapping[str, float] = field(default_factory=dict)
     time: float | None = None
     problem: str = ""
 
 
-def rows(folder: Folder) -> list[Row]:
-    """Return a row for every run of a folder."""
-    return [row(place) for place in folder.places()]
+def rows(folder: Folder, diagnoses: Diagnoses) -> list[Row]:
+    """Return a row for every run of a folder, and for every log what is known of its diagnosis so far."""
+    return [_briefed(row(place), diagnoses) if place.kind == "log" else row(place) for place in folder.places()]
+
+
+def _briefed(log: Row, diagnoses: Diagnoses) -> Row:
+    brief = diagnoses.brief(log.place) if log.time is not None else None
+    return replace(log, **vars(brief)) if brief else log
 
 
 def row(place: Place) -> Row:
@@ -76,20 +89,27 @@ def row(place: Place) -> Row:
         return Row(place, time=place.path.stat().st_mtime if place.path.exists() else None)
     run = RunDir(place.path)
     try:
-        known_part = _read(place, _stamps(run))
+        known_part = _read(place, _stamps(place.path))
     except (RunError, OSError) as error:
         return Row(place, "unreadable", problem=str(error))
     return replace(known_part, seconds_left=None) if known_part.status != "running" else _alive(known_part, run)
 
 
-def _stamps(run: RunDir) -> tuple[tuple[int, int], ...]:
+def _stamps(path: Path) -> tuple[tuple[int, int], ...]:
+    return tuple((stat.st_size, stat.st_mtime_ns) if (stat := _stat(file)) else (0, 0) for file in _files(path))
+
+
+@lru_cache(maxsize=4096)
+def _files(path: Path) -> tuple[str, ...]:
+    """Return the files that the row of a run is made of: to make their names takes longer than to ask for them."""
+    run = RunDir(path)
     files = (run.metrics_file, run.info_file, run.resolved_file, run.findings_file, run.report_folder / "summary.json")
-    return tuple((stat.st_size, stat.st_mtime_ns) if (stat := _stat(path)) else (0, 0) for path in files)
+    return tuple(map(str, files))
 
 
-def _stat(path: Path) -> os.stat_result | None:
+def _stat(file: str) -> os.stat_result | None:
     try:
-        return path.stat()
+        return os.stat(file)
     except OSError:
         return None
 
@@ -102,6 +122,8 @@ def _read(place: Place, stamps: tuple[tuple[int, int], ...]) -> Row:
     settings = run.resolved() if run.resolved_file.is_file() else {}
     records = last_records(run.metrics_file, RECENT)
     last = records[-1] if records else {}
+    summary = _summary(run, info)
+    finding = next((finding for finding in _findings(run, summary) if finding["severity"] != "info"), None)
     steps = settings.get("run", {}).get("steps")
     step = last.get("step")
     return Row(
@@ -114,8 +136,11 @@ def _read(place: Place, stamps: tuple[tuple[int, int], ...]) -> Row:
         steps=steps if isinstance(steps, int) else None,
         seconds_left=_left(records, steps),
         reward=finite_number(last.get("reward/mean")),
-        heldout=_heldout(run, info, last),
-        finding=next((finding for finding in _findings(run, info) if finding["severity"] != "info"), None),
+        heldout=_heldout(info, summary, last),
+        finding=finding,
+        verdict=_word(_doctor(summary).get("verdict")) or ("sick" if finding else ""),
+        change=_word(summary.get("verdict")),
+        metrics={name: number for name, value in last.items() if (number := finite_number(value)) is not None},
         time=finite_number(last.get("time")) or finite_number(info.get("started")),
     )
 
@@ -174,28 +199,37 @@ def _is_timed(record: Mapping[str, Any]) -> bool:
     return type(record.get("step")) is int and finite_number(record.get("time")) is not None
 
 
-def _findings(run: RunDir, info: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _summary(run: RunDir, info: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the numbers of a finished run's report; of any other run it may be of an earlier attempt."""
+    path = run.report_folder / "summary.json"
+    return read_json(path) if info.get("status") == "finished" and path.is_file() else {}
+
+
+def _doctor(summary: Mapping[str, Any]) -> Mapping[str, Any]:
+    examined = summary.get("doctor")
+    return examined if isinstance(examined, Mapping) else {}
+
+
+def _findings(run: RunDir, summary: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the findings of a run: of a finished one those of its report, for it takes long to examine hundreds."""
-    summary = run.report_folder / "summary.json"
-    if info.get("status") == "finished" and summary.is_file():
-        examined = read_json(summary).get("doctor")
-        lines = examined.get("findings") if isinstance(examined, Mapping) else None
-        if isinstance(lines, list):
-            views = (finding_view(line) for line in lines if isinstance(line, Mapping))
-            return [view for view in views if view is not None]
+    lines = _doctor(summary).get("findings")
+    if isinstance(lines, list):
+        views = (finding_view(line) for line in lines if isinstance(line, Mapping))
+        return [view for view in views if view is not None]
     return standing(finding_views(run.findings()))
 
 
-def _heldout(run: RunDir, info: Mapping[str, Any], last: Mapping[str, Any]) -> HeldOut | None:
+def _word(value: Any) -> str:
+    return value if value in WORDS else ""
+
+
+def _heldout(info: Mapping[str, Any], summary: Mapping[str, Any], last: Mapping[str, Any]) -> HeldOut | None:
     metric = str(info.get("metric") or "reward")
-    path = run.report_folder / "summary.json"
-    if path.is_file():
-        summary = read_json(path)
-        score, interval = finite_number(summary.get("after")), summary.get("interval")
-        if score is not None:
-            bounds = [finite_number(value) for value in interval] if isinstance(interval, list) else []
-            sure = (bounds[0], bounds[1]) if len(bounds) == 2 and None not in bounds else None
-            return HeldOut(metric, score, finite_number(summary.get("difference")), sure)  # type: ignore[arg-type] # None is out
+    score, interval = finite_number(summary.get("after")), summary.get("interval")
+    if score is not None:
+        bounds = [finite_number(value) for value in interval] if isinstance(interval, list) else []
+        sure = (bounds[0], bounds[1]) if len(bounds) == 2 and None not in bounds else None
+        return HeldOut(metric, score, finite_number(summary.get("difference")), sure)  # type: ignore[arg-type] # None is out
     score = finite_number(last.get(f"heldout/{metric}"))
     return None if score is None else HeldOut(metric, score)
 

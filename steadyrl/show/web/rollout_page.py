@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
@@ -13,11 +14,12 @@ import numpy as np
 from steadyrl.core.errors import RunError
 from steadyrl.core.rundir import RunDir
 from steadyrl.show.review.epochs import finite_number
+from steadyrl.show.web.differing import marked
 from steadyrl.show.web.folder import Place
 from steadyrl.show.web.rollouts import ORDERS, Entry, Rollouts
 from steadyrl.show.web.run_page import head_view, recorded_steps
 
-PER_PAGE = 30
+PER_PAGE, MOST_ANSWERS = 20, 32  # problems, and rollouts of each
 SHORT = 600  # characters of a text in a list
 LONGEST = 200_000  # characters of a text on its own page
 _NAMED = frozenset("problem prompt completion reward parts unscored note stop_reason tokens turns seen outcome".split())
@@ -40,7 +42,7 @@ def list_view(place: Place, rollouts: Rollouts, query: Mapping[str, str]) -> dic
     view = {
         **head_view(place),
         "steps": steps,
-        "rollouts": [],
+        "groups": [],
         "total": 0,
         "step": None,
         "next": None,
@@ -52,14 +54,17 @@ def list_view(place: Place, rollouts: Rollouts, query: Mapping[str, str]) -> dic
     if not steps:
         return view
     wanted = query.get("step", "")
-    step = int(wanted) if wanted.isdecimal() and len(wanted) <= 12 else steps[-1]
+    step = int(wanted) if wanted.isdecimal() and len(wanted) <= 12 else _nearest(steps, query.get("near", ""))
     path = rollouts.file(run, step)
     if path is None:
         raise RunError(f"no rollouts of step {step} were recorded; recorded are {_listed(steps)}")
     entries = rollouts.choose(path, view["asked"])
     number = query.get("page", "1")
     page = max(1, int(number)) if number.isdecimal() and len(number) < 7 else 1
-    shown = entries[(page - 1) * PER_PAGE : page * PER_PAGE]
+    by_problem: dict[str, list[Entry]] = {}
+    for entry in entries:
+        by_problem.setdefault(entry.problem, []).append(entry)
+    shown = list(by_problem.values())[(page - 1) * PER_PAGE : page * PER_PAGE]
     address = {name: value for name, value in {**view["asked"], "step": str(step)}.items() if value}
     at = steps.index(step) if step in steps else len(steps) - 1
     return view | {
@@ -71,13 +76,50 @@ def list_view(place: Place, rollouts: Rollouts, query: Mapping[str, str]) -> dic
         "problems": len({entry.problem for entry in rollouts.entries(path)}),
         "stops": sorted({entry.stop for entry in rollouts.entries(path)} - {""}),
         "some_unscored": any(entry.unscored for entry in rollouts.entries(path)),
-        "rollouts": [
-            {**_short(entry, record), "only": urlencode({**address, "problem": entry.problem})}
-            for entry, record in zip(shown, rollouts.records(path, shown), strict=True)
+        "groups": [
+            {
+                **_group(group, rollouts.records(path, group[:MOST_ANSWERS])),
+                "only": urlencode({**address, "problem": group[0].problem}),
+                "over": urlencode({"problem": group[0].problem}),
+            }
+            for group in shown
         ],
-        "next": urlencode({**address, "page": page + 1}) if page * PER_PAGE < len(entries) else None,
+        "next": urlencode({**address, "page": page + 1}) if page * PER_PAGE < len(by_problem) else None,
         "previous": urlencode({**address, "page": page - 1}) if page > 1 else None,
         "filter": urlencode({name: value for name, value in address.items() if name != "step"}),
+    }
+
+
+def _nearest(steps: Sequence[int], wanted: str) -> int:
+    """Return the recorded step that is nearest to one that is asked for; the last one where none is."""
+    if not wanted.isdecimal() or len(wanted) > 12:
+        return steps[-1]
+    return min(steps, key=lambda step: abs(step - int(wanted)))
+
+
+def _group(entries: Sequence[Entry], records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return what the list shows of the rollouts of one problem: equal answers once, with what differs marked.
+
+    Args:
+        entries: Of the problem, in the order wanted.
+        records: Of the first of them.
+    """
+    several = [_short(entry, record) for entry, record in zip(entries, records, strict=False)]
+    alike: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for one in several:
+        key = (one["completion"], one["reward"], one["stop"], one["unscored"], one["note"], tuple(one["parts"]))
+        alike.setdefault(key, []).append(one)
+    pieces = marked([same[0]["completion"] for same in alike.values()])
+    return {
+        "problem": entries[0].problem,
+        "prompt": several[0]["prompt"],
+        "mean": _mean(entries),
+        "count": len(entries),
+        "shown": len(several),
+        "rollouts": [
+            {**same[0], "numbers": [one["number"] for one in same], "words": words}
+            for same, words in zip(alike.values(), pieces, strict=True)
+        ],
     }
 
 
@@ -221,8 +263,15 @@ def _coloured(tokens: Mapping[str, Any], chosen: str) -> dict[str, Any]:
             }
         )
     ends = (1 / (1 + scale) if chosen == "ratio" else -scale, 0.0, 1 + scale if chosen == "ratio" else scale)
-    return {"shown": shown, "left_out": int(tokens.get("left_out") or 0), "low": ends[0] if parted else 0.0,
-            "high": -scale if chosen == "logprob" else ends[2]}  # fmt: skip
+    low, high = ends[0] if parted else 0.0, -scale if chosen == "logprob" else ends[2]
+    left_out = int(tokens.get("left_out") or 0)
+    return {"shown": shown, "left_out": left_out, "low": _end(low, scale), "high": _end(high, scale)}
+
+
+def _end(value: float, scale: float) -> str:
+    """Return an end of the scale with as many digits as tell it from the middle."""
+    digits = 3 if scale <= 0.0 else min(12, max(3, 2 - math.floor(math.log10(scale))))
+    return f"{value:.{digits}f}"
 
 
 def _distance(value: float | None, name: str) -> float | None:

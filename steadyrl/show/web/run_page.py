@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -11,16 +12,18 @@ from typing import Any
 import numpy as np
 
 from steadyrl.core.errors import RunError
-from steadyrl.core.rundir import RunDir
+from steadyrl.core.rundir import RunDir, read_json
+from steadyrl.doctor.examine import Diagnosis
 from steadyrl.lab.forecast import LEAST_POINTS, curve_of, finished_beside, forecast_curve, score_name, widths_on
 from steadyrl.show.report.actions import describe_action
 from steadyrl.show.report.settings import settings_rows
+from steadyrl.show.review.epochs import finite_number
 from steadyrl.show.web.columns import Curves, Shelf
-from steadyrl.show.web.diagnosis import Diagnoses
-from steadyrl.show.web.findings import examined, finding_views, standing
+from steadyrl.show.web.diagnosis import Diagnoses, diagnosis_view, log_names, log_panels, log_pins
+from steadyrl.show.web.findings import finding_views, in_tree, standing
 from steadyrl.show.web.folder import Place
-from steadyrl.show.web.overview import row
-from steadyrl.show.web.topics import panels, topic_of
+from steadyrl.show.web.overview import Row, row
+from steadyrl.show.web.topics import overview, panels, topic_of
 
 MOST_EVENTS = 300  # of findings and actions on one page, the newest
 DIGITS = 6  # of a number that is drawn
@@ -38,7 +41,9 @@ def head_view(place: Place) -> dict[str, Any]:
         "section": "run",
         "run": {
             "id": place.id,
-            "name": place.name,
+            "name": place.title,
+            "path": place.name,
+            "label": place.label,
             "row": run_row,
             "tabs": tabs,
             "share": run_row.step / run_row.steps if run_row.step is not None and run_row.steps else None,
@@ -52,19 +57,44 @@ def head_view(place: Place) -> dict[str, Any]:
 def live_view(place: Place, shelf: Shelf, diagnoses: Diagnoses) -> dict[str, Any]:
     """Return what the part of a run's page shows that changes while the run goes on."""
     run, head = RunDir(place.path), head_view(place)
-    forecast = forecast_of(run, shelf) if head["run"]["row"].status == "running" else ""
+    run_row: Row = head["run"]["row"]
+    forecast = forecast_of(run, shelf) if run_row.status == "running" else ""
     happened = what_happened(run)
-    if head["run"]["row"].status != "running":  # what was raised meanwhile may be stale, or missing in a short run
-        happened = {**happened, "standing": _diagnosed(place, diagnoses)}
-    return {**head, **happened, "recorded": recorded_steps(run), "forecast": forecast}
+    diagnosis = ended_diagnosis(place, run_row, diagnoses)
+    if diagnosis is not None:  # what was raised meanwhile may be stale, or missing in a short run
+        happened = {**happened, "standing": in_tree(diagnosis.findings)}
+    verdict = verdict_view(run_row, diagnosis, happened["standing"])
+    return {**head, **happened, "recorded": recorded_steps(run), "forecast": forecast, "verdict": verdict}
 
 
-def _diagnosed(place: Place, diagnoses: Diagnoses) -> list[dict[str, Any]]:
-    """Return the findings of a run that has ended, as `steadyrl doctor` and the report give them."""
+def ended_diagnosis(place: Place, run_row: Row, diagnoses: Diagnoses) -> Diagnosis | None:
+    """Return the diagnosis of a run that has ended, as `steadyrl doctor` gives it; None of one that has no step."""
+    if run_row.status == "running" or run_row.problem:
+        return None
     try:
-        return examined(diagnoses.of(place)[0].findings)
-    except RunError:  # it ended before its first step
-        return []
+        return diagnoses.of(place)[0]
+    except RunError:  # it ended before its first step, or it is too long: its Doctor page says so
+        return None
+
+
+def verdict_view(run_row: Row, diagnosis: Diagnosis | None, findings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the words that a run is judged by, and its leading finding.
+
+    Args:
+        run_row: Its row in the table of runs.
+        diagnosis: Of a run that has ended.
+        findings: Those that hold, the leading one first.
+    """
+    harmful = [finding for finding in findings if finding["severity"] != "info"]
+    word: str = diagnosis.verdict if diagnosis else "sick" if harmful else ""
+    missing = diagnosis.missing if diagnosis and word == "too little to judge" else ()
+    return {
+        "word": word,
+        "change": run_row.change,
+        "lead": harmful[0] if harmful else None,
+        "others": len(harmful) - 1,
+        "missing": missing,
+    }
 
 
 def forecast_of(run: RunDir, shelf: Shelf) -> str:
@@ -100,16 +130,47 @@ def _widths(path: Path, metric: str, finished_paths: tuple[Path, ...]) -> list[f
 def run_view(place: Place, shelf: Shelf, diagnoses: Diagnoses) -> dict[str, Any]:
     """Return what the first page of a run shows."""
     run = RunDir(place.path)
-    curves = shelf.curves(run)
+    curves = whole_curves(run, shelf)
     live = live_view(place, shelf, diagnoses)
+    score = f"heldout/{run.info().get('metric') or 'reward'}" if not live["run"]["row"].problem else ""
+    first = overview([{name: name for name in curves.lines}], score)
+    shown = {name for panel in first for name, _ in panel.metrics}
     readable = run.resolved_file.is_file() and not live["run"]["row"].problem
     return {
         **live,
-        "topics": panels(curves.lines),
+        "overview": first,
+        "topics": panels(name for name in curves.lines if name not in shown),
+        "source": source(place, live["run"]["name"]),
         "numbers": _numbers(curves),
         "checkpoints": run.checkpoints(),
         "settings": settings_rows(run.resolved() if readable else {}),
     }
+
+
+def log_view(place: Place, diagnosis: Diagnosis) -> dict[str, Any]:
+    """Return what the first page of another trainer's log shows of one of its runs."""
+    first = overview([log_names(diagnosis)])
+    shown = {name for panel in first for name, _ in panel.metrics}
+    findings = in_tree(diagnosis.findings)
+    topics = {
+        topic: [panel for panel in topic_panels if panel.metrics[0][0] not in shown]
+        for topic, topic_panels in log_panels(diagnosis).items()
+    }
+    return {
+        "log": diagnosis_view(diagnosis),
+        "verdict": verdict_view(row(place), diagnosis, findings),
+        "standing": findings,
+        "events": [],
+        "overview": first,
+        "topics": {topic: topic_panels for topic, topic_panels in topics.items() if topic_panels},
+    }
+
+
+def source(place: Place, name: str) -> dict[str, str]:
+    """Return what the script that draws curves needs of a run: its name, and where its curves and rollouts are."""
+    recorded = place.kind == "run" and bool(recorded_steps(RunDir(place.path)))
+    address = f"/run/{place.id}"
+    return {"url": f"{address}/curves", "name": name, "rollouts": f"{address}/rollouts" if recorded else ""}
 
 
 def what_happened(run: RunDir) -> dict[str, Any]:
@@ -128,10 +189,44 @@ def _happened(path: Path, *stamps: tuple[int, int]) -> dict[str, Any]:
         "standing": standing(findings),
         "events": events[::-1][:MOST_EVENTS],
         "left_out": max(0, len(events) - MOST_EVENTS),
-        "pins": [
-            {name: event[name] for name in ("step", "kind", "title")} for event in events if event["kind"] != "cleared"
-        ][-MOST_EVENTS:],
+        "pins": _pins(events),
     }
+
+
+def _pins(events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    pinned = [event for event in events if event["kind"] != "cleared"]
+    return [{name: event[name] for name in ("step", "kind", "title")} for event in pinned][-MOST_EVENTS:]
+
+
+def whole_curves(run: RunDir, shelf: Shelf) -> Curves:
+    """Return all curves of a run; the score before and after training at its ends where none lies in between."""
+    curves, ends = shelf.curves(run), score_ends(run)
+    if ends is None or ends[0] in curves.lines or len(curves.steps) < 2:
+        return curves
+    name, line = ends[0], np.full(len(curves.steps), np.nan)
+    line[0], line[-1] = ends[1:]
+    return replace(curves, lines={**curves.lines, name: (line, line, line)})
+
+
+def score_ends(run: RunDir) -> tuple[str, float, float] | None:
+    """Return the metric of the held-out score, and the score before and after training; None where one is not known."""
+    info = run.info() if run.info_file.is_file() else {}
+    path = run.report_folder / "summary.json"
+    if info.get("status") != "finished" or not path.is_file():
+        return None
+    summary = read_json(path)
+    before, after = (finite_number(summary.get(when)) for when in ("before", "after"))
+    return None if before is None or after is None else (f"heldout/{info.get('metric')}", before, after)
+
+
+def run_pins(place: Place, diagnoses: Diagnoses) -> list[dict[str, Any]]:
+    """Return the findings and actions that a board draws; of a run that has ended, the findings of its diagnosis."""
+    run = RunDir(place.path)
+    diagnosis = ended_diagnosis(place, row(place), diagnoses)
+    if diagnosis is None:
+        pins: list[dict[str, Any]] = what_happened(run)["pins"]
+        return pins
+    return sorted([*log_pins(diagnosis), *_pins([_acted(line) for line in run.actions()])], key=lambda pin: pin["step"])
 
 
 def _raised(finding: Mapping[str, Any]) -> dict[str, Any]:
@@ -188,6 +283,7 @@ def curves_json(curves: Curves) -> dict[str, Any]:
             name: [_plain(line) for line in ((lines[0],) if curves.single else lines)]
             for name, lines in curves.lines.items()
         },
+        "axes": {name: _plain(values) for name, values in curves.axes.items()},
         "single": curves.single,
         "complete": curves.complete,
         "rows": curves.rows,

@@ -2,57 +2,106 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import parse_qsl, urlencode
 
+from steadyrl.core.errors import RunError
+from steadyrl.show.web.diagnosis import Diagnoses
 from steadyrl.show.web.folder import Folder
 from steadyrl.show.web.overview import Row, rows
 
 PER_PAGE = 100
+MOST_FIELDS = 500  # of a form: as many runs as a page shows, and the columns
 _SEVERITY = {"critical": 0, "warning": 1}
-# Heading: its name in the address, whether it is a number, and what it sorts by; None comes last both ways.
-COLUMNS: tuple[tuple[str, str, bool, Callable[[Row], Any]], ...] = (
-    ("run", "name", False, lambda row: row.place.name),
-    ("status", "status", False, lambda row: row.status),
-    ("task", "task", False, lambda row: row.task or None),
-    ("algorithm", "algorithm", False, lambda row: row.algorithm or None),
-    ("model", "model", False, lambda row: row.model or None),
-    ("step", "step", True, lambda row: row.step),
-    ("time left", "left", True, lambda row: row.seconds_left),
-    ("reward", "reward", True, lambda row: row.reward),
-    ("held-out", "heldout", True, lambda row: row.heldout.score if row.heldout else None),
-    ("worst finding", "finding", False, lambda row: _SEVERITY.get(row.finding["severity"]) if row.finding else None),
-    ("last step", "time", True, lambda row: row.time),
+_VERDICTS = ("sick", "too little to judge", "", "healthy")
+_CHANGES = ("worse", "undecided", "", "equal", "better")
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the table.
+
+    Attributes:
+        title: Its heading.
+        name: In addresses and in the file of labels.
+        number: Whether it is set to the right, and sorted from the greatest first.
+        key: What a row is sorted by; None comes last both ways.
+    """
+
+    title: str
+    name: str
+    number: bool
+    key: Callable[[Row], Any]
+
+
+COLUMNS: tuple[Column, ...] = (
+    Column("verdict", "verdict", False, lambda row: _worst_first(row)),
+    Column("score", "heldout", True, lambda row: row.heldout.score if row.heldout else None),
+    Column("reward", "reward", True, lambda row: row.reward),
+    Column(
+        "leading finding", "finding", False, lambda row: _SEVERITY.get(row.finding["severity"]) if row.finding else None
+    ),
+    Column("status", "status", False, lambda row: row.status),
+    Column("step", "step", True, lambda row: row.step),
+    Column("time left", "left", True, lambda row: row.seconds_left),
+    Column("task", "task", False, lambda row: row.task or None),
+    Column("algorithm", "algorithm", False, lambda row: row.algorithm or None),
+    Column("model", "model", False, lambda row: row.model or None),
+    Column("group", "group", False, lambda row: row.place.label.group or None),
+    Column("tags", "tags", False, lambda row: ", ".join(row.place.label.tags) or None),
+    Column("note", "note", False, lambda row: row.place.label.note or None),
+    Column("last step", "time", True, lambda row: row.time),
 )
+_RUN = Column("run", "name", False, lambda row: row.place.title)
+FIRST_COLUMNS = ("verdict", "heldout", "reward", "finding", "status", "step", "model", "time")
 FILTERS = ("status", "task", "algorithm")
+GROUPED = ("group", "task", "algorithm", "model", "status", "verdict")
 NEWEST_FIRST = "-time"
+MOST_OFFERED = 200  # metrics that can be columns
 
 
-def runs_view(folder: Folder, query: Mapping[str, str]) -> dict[str, Any]:
+def runs_view(folder: Folder, diagnoses: Diagnoses, query: Mapping[str, str]) -> dict[str, Any]:
     """Return what the page shows.
 
     Args:
         folder: Of the runs.
-        query: Of the address: "q", "status", "task", "algorithm", "sort" and "page".
+        diagnoses: Of the logs among them.
+        query: Of the address: "q", "status", "task", "algorithm", "tag", "hidden", "by", "sort" and "page".
     """
-    every = rows(folder)
+    every = rows(folder, diagnoses)
+    written = folder.labels.read()
     selection = {"q": query.get("q", ""), "sort": query.get("sort", NEWEST_FIRST)}
-    selection |= {name: query.get(name, "") for name in FILTERS}
+    selection |= {name: query.get(name, "") for name in (*FILTERS, "tag", "by", "hidden")}
     fitting = [row for row in every if _fits(row, selection)]
-    ordered = _sorted(fitting, selection["sort"])
+    columns = _columns(FIRST_COLUMNS if written.columns is None else written.columns)
+    ordered = _sorted(fitting, selection["sort"], columns)
     number = query.get("page", "1")
     page = max(1, min(int(number) if number.isdecimal() and len(number) < 7 else 1, _pages(len(ordered))))
     first = (page - 1) * PER_PAGE
+    shown = ordered[first : first + PER_PAGE]
+    hidden = sum(row.place.label.hidden for row in every)
+    choices = {name: sorted({str(getattr(row, name)) for row in every} - {""}) for name in FILTERS}
     return {
         "section": "runs",
         "root": folder.root.name,
         "asked": selection,
-        "filtered": any(selection[name] for name in ("q", *FILTERS)),
-        "choices": {name: sorted({str(getattr(row, name)) for row in every} - {""}) for name in FILTERS},
-        "columns": [_heading(column, selection) for column in COLUMNS],
-        "rows": ordered[first : first + PER_PAGE],
-        "all": len(every),
+        "filtered": any(selection[name] for name in ("q", *FILTERS, "tag", "hidden")),
+        "choices": choices | {"tag": sorted({tag for row in every for tag in row.place.label.tags})},
+        "grouped": GROUPED,
+        "columns": columns,
+        "headings": [_heading(column, selection) for column in (_RUN, *columns)],
+        "chosen": [column.name for column in columns],
+        "offered": _offered(shown),
+        "own_columns": [column.name for column in COLUMNS],
+        "rows": shown,
+        "groups": _groups(shown, selection["by"]),
+        "problem": written.problem,
+        "hidden": hidden,
+        "back": _address(selection, page).partition("?")[2],
+        "show_hidden": _address({**selection, "hidden": "" if selection["hidden"] else "1"}, 1),
+        "all": len(every) - (0 if selection["hidden"] else hidden),
         "total": len(ordered),
         "shown_from": first + 1,
         "shown_to": min(first + PER_PAGE, len(ordered)),
@@ -61,34 +110,112 @@ def runs_view(folder: Folder, query: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
+def _columns(names: Sequence[str]) -> list[Column]:
+    """Return columns by their names; a name that is none of the table's own is that of a metric."""
+    own = {column.name: column for column in COLUMNS}
+    return [own.get(name) or Column(name, name, True, lambda row, name=name: row.metrics.get(name)) for name in names]  # type: ignore[misc] # its name is bound
+
+
+def _offered(shown: Sequence[Row]) -> dict[str, list[tuple[str, str]]]:
+    """Return the columns that can be chosen, as (name, title): the table's own, and the metrics of the last steps."""
+    metrics = sorted({name for row in shown for name in row.metrics} - {"step", "attempt", "time", "reward/mean"})
+    return {
+        "": [(column.name, column.title) for column in COLUMNS],
+        "the last step's": [(name, name) for name in metrics[:MOST_OFFERED]],
+    }
+
+
+def _groups(shown: Sequence[Row], by: str) -> dict[str, list[Row]]:
+    """Return rows by what they are grouped by, in the order of their first row; under "" where they are not."""
+    column = next((column for column in COLUMNS if column.name == by and by in GROUPED), None)
+    groups: dict[str, list[Row]] = {}
+    for row in shown:
+        value = row.verdict if by == "verdict" else column and column.key(row)
+        groups.setdefault("" if column is None else str(value or f"no {by}"), []).append(row)
+    return groups
+
+
+def _worst_first(row: Row) -> tuple[int, int] | None:
+    """Return where a row stands by its verdict; None where there is none."""
+    if not row.verdict and not row.change:
+        return None
+    return _VERDICTS.index(row.verdict), _CHANGES.index(row.change)
+
+
+def change_labels(folder: Folder, form: bytes) -> str:
+    """Change labels or columns as a form says, and return the address of the page to show next.
+
+    Args:
+        folder: Of the runs.
+        form: Its fields, as a browser sends them: "do" says what; "run" are ids, "back" is the query of the table.
+
+    Raises:
+        RunError: It names a run that is not there, or nothing to do.
+        AccessError: The file cannot be written.
+    """
+    try:
+        pairs = parse_qsl(form.decode("latin-1"), keep_blank_values=True, max_num_fields=MOST_FIELDS)
+    except ValueError as error:
+        raise RunError(f"the form has more than {MOST_FIELDS} fields; mark fewer runs at once") from error
+    fields = dict(pairs)
+    do, value = fields.get("do", ""), fields.get("value", "")
+    ids = [text for name, text in pairs if name == "run"]
+    names = [folder.find(run_id).name for run_id in ids]
+    changes: dict[str, dict[str, Any]] = {
+        "label": {"hidden": "hidden" in fields}
+        | {name: fields.get(name, "") for name in ("name", "group", "note", "tags")},
+        "hide": {"hidden": True},
+        "unhide": {"hidden": False},
+        "group": {"group": value},
+        "tag": {"add_tags": value},
+        "untag": {"remove_tags": value},
+    }
+    if do == "columns":
+        folder.labels.choose([text for name, text in pairs if name == "column"] or None)
+    elif do in changes and names:
+        folder.labels.change(names, **changes[do])
+    else:
+        raise RunError("the form names no run; mark at least one in the table of runs")
+    return f"/run/{ids[0]}" if do == "label" else f"/?{fields.get('back', '')}"
+
+
 def _pages(count: int) -> int:
     return max(1, -(-count // PER_PAGE))
 
 
 def _fits(row: Row, selection: Mapping[str, str]) -> bool:
+    label = row.place.label
+    if label.hidden and not selection["hidden"]:
+        return False
+    if selection["tag"] and selection["tag"] not in label.tags:
+        return False
     if any(selection[name] and selection[name] != getattr(row, name) for name in FILTERS):
         return False
+    if not selection["q"]:
+        return True
     finding = row.finding or {}
-    texts = (row.place.name, row.model, row.task, row.algorithm, row.status, finding.get("check"), finding.get("cause"))
+    of_run = (row.place.name, row.model, row.task, row.algorithm, row.status, row.verdict, row.change)
+    texts = (*of_run, finding.get("check"), finding.get("cause"), label.name, label.group, label.note, *label.tags)
     haystack = " ".join(str(text) for text in texts if text).lower()
     return all(word in haystack for word in selection["q"].lower().split())
 
 
-def _sorted(fitting: list[Row], sort: str) -> list[Row]:
+def _sorted(fitting: list[Row], sort: str, columns: Sequence[Column]) -> list[Row]:
     name = sort.removeprefix("-")
-    key = next((key for _, own, _, key in COLUMNS if own == name), COLUMNS[0][3])
+    key = next((column.key for column in (*COLUMNS, *columns) if column.name == name), _RUN.key)
     keyed = sorted((row for row in fitting if key(row) is not None), key=key, reverse=sort.startswith("-"))
     return keyed + [row for row in fitting if key(row) is None]
 
 
-def _heading(column: tuple[str, str, bool, Any], selection: Mapping[str, str]) -> dict[str, Any]:
-    title, name, is_number, _ = column
+def _heading(column: Column, selection: Mapping[str, str]) -> dict[str, Any]:
+    name = column.name
     order = {name: "ascending", f"-{name}": "descending"}.get(selection["sort"])
-    first = f"-{name}" if is_number else name
+    first = f"-{name}" if column.number else name
     toggled = name if selection["sort"] == f"-{name}" else f"-{name}"
     return {
-        "name": title,
-        "number": is_number,
+        "name": column.title,
+        "key": name,
+        "number": column.number,
         "sorted": order,
         "href": _address({**selection, "sort": toggled if order else first}, 1),
     }

@@ -21,6 +21,7 @@ from steadyrl.lab.study.file import HELDOUT
 from steadyrl.show.review.epochs import finite_number
 from steadyrl.show.web.folder import Folder, Place
 from steadyrl.show.web.overview import Row, last_records, row
+from steadyrl.show.web.run_page import source
 
 MOST_SHOWN = 7  # curves in one picture, as many as there are colours
 VERDICTS = ("supported", "refuted", "undecided", "not asked")
@@ -89,7 +90,7 @@ def study_view(folder: Folder, study_id: str, wanted: Sequence[str]) -> dict[str
         "section": "studies",
         "rows": [_arm(study, head, arm, chosen, first) for arm in head["arms"]],
         "shown": [first[arm] for arm in chosen],
-        "sources": [{"url": f"/run/{first[arm].id}/curves", "name": arm} for arm in chosen],
+        "sources": [source(first[arm], arm) for arm in chosen],
         "most_shown": MOST_SHOWN,
     }
 

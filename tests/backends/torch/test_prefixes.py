@@ -102,6 +102,19 @@ def test_no_more_sequences_are_kept_than_may_be():
     assert [number(one) for one in prefixes.hand_over([np.array([i, 3]) for i in (1, 2)])] == [0, None]
 
 
+def test_where_turns_do_not_come_together_a_prompt_goes_on_from_an_older_call():
+    prefixes, cache = Prefixes(most=2, together=False), cache_of(2, 2, 2)
+    prefixes.keep(np.array([1]), cache, 0)
+    prefixes.keep(np.array([2]), cache, 1)
+    assert [number(one) for one in prefixes.hand_over([np.array([2, 5])])] == [1]
+    prefixes.keep(np.array([3]), cache, 2)
+    assert [number(one) for one in prefixes.hand_over([np.array([i, 5]) for i in (1, 2, 3)])] == [0, None, 2]
+    for place, ids in enumerate(([1], [2], [3])):
+        prefixes.keep(np.array(ids), cache, place)
+    # The oldest went, for there was no room.
+    assert [number(one) for one in prefixes.hand_over([np.array([i, 5]) for i in (1, 2, 3)])] == [None, 1, 2]
+
+
 @pytest.fixture
 def read(monkeypatch):
     """The number of prompt tokens that each call of prefill reads."""
@@ -146,7 +159,7 @@ def test_turns_are_what_they_would_be_if_all_was_read_again(
     for sampling in (Sampling(max_new_tokens=6, temperature=1.3), Sampling(6, temperature=0.9, top_p=0.95)):
         expected, _ = talk(backend, sampling)
         read.clear()
-        with backend.prefix_cache():
+        with backend.prefix_cache(True):
             found, before = talk(backend, sampling)
         if "backend.args.generate_rows=5" not in settings:
             assert sum(read) == counts(found, before)
@@ -159,21 +172,23 @@ def test_turns_are_what_they_would_be_if_all_was_read_again(
         assert sum(read) == sum(before[-1].values()), "outside nothing is known"
 
 
-def test_an_episode_reads_every_token_once_whatever_the_number_of_its_turns(tiny_models, read):
+@pytest.mark.parametrize("together", [True, False])
+def test_an_episode_reads_every_token_once_whatever_the_number_of_its_turns(tiny_models, read, together):
     """Prompts and answers once, and what was drawn last in a turn, which is read with the answer to it."""
     backend, sampling = opened(tiny_models["llama"]), Sampling(max_new_tokens=3, temperature=1.5)
     read.clear()  # of the check of the model
-    groups = collect(backend, PROBLEMS[:4], 1, sampling, (0, 0), environment=Environment(Answering(), 3))
+    environment = Environment(Answering(), 3, together=together)
+    groups = collect(backend, PROBLEMS[:4], 1, sampling, (0, 0), environment=environment)
     rollouts = [group.rollouts[0] for group in groups]
     assert all(len(rollout.turns) == 3 for rollout in rollouts)
-    environment = sum(len(rollout.prompt_ids) + int((~rollout.completion_mask).sum()) for rollout in rollouts)
-    assert sum(read) == environment + 4 * 2
+    written = sum(len(rollout.prompt_ids) + int((~rollout.completion_mask).sum()) for rollout in rollouts)
+    assert sum(read) == written + 4 * 2
 
 
 def test_what_a_call_goes_on_from_takes_no_memory_beside_its_cache(tiny_models, monkeypatch):
     backend, alive = opened(tiny_models["llama"]), []
     prompts, turn, decode = prompts_of(backend)[:3], Sampling(max_new_tokens=3), sampler._decode
-    with backend.prefix_cache():
+    with backend.prefix_cache(True):
         said = backend.generate(prompts, turn, range(3))
         kept = [weakref.ref(one) for one in backend._generation._prefixes._cached.values()]
         assert len(kept) == 3 and all(one() is not None for one in kept)
@@ -202,7 +217,7 @@ def test_a_call_that_runs_out_of_memory_reads_again_what_it_had_been_handed(tiny
         return found
 
     monkeypatch.setattr(generation, "sample", failing)
-    with backend.prefix_cache():
+    with backend.prefix_cache(True):
         found, _ = talk(backend, turn)
     assert failed == [12]
     for one, other in zip(chain(*expected), chain(*found), strict=True):

@@ -15,7 +15,7 @@ def trained(tiny_models, tmp_path_factory):
     """Return a function that trains a tiny model once for each set of overrides, and returns the run."""
     root, runs = tmp_path_factory.mktemp("runs"), {}
     monkeypatch = pytest.MonkeyPatch()
-    monkeypatch.syspath_prepend(Path(__file__).parent.parent)
+    monkeypatch.syspath_prepend(Path(__file__).parents[2])
     (root / "prompts.jsonl").write_text("".join(json.dumps({"prompt": words}) + "\n" for words in WORDS))
 
     def train(name, *overrides):

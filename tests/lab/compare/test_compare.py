@@ -3,12 +3,13 @@
 import importlib
 import json
 import sys
+from itertools import combinations
 
 import numpy as np
 import pytest
 
 from steadyrl.core.errors import DataError
-from steadyrl.lab import answers
+from steadyrl.lab.compare import answers
 from steadyrl.lab.compare.compare import Options, Watch, compare
 
 
@@ -188,3 +189,24 @@ def test_a_task_without_heldout_problems_is_refused(settings, tmp_path):
     config = settings(f"task.args.heldout={tmp_path / 'one.jsonl'}")
     with pytest.raises(DataError, match="has 1 held-out problems, expected at least 2"):
         compare(("base", "base"), config, Options())
+
+
+def test_every_further_set_has_a_sentence_rows_and_pass_at_k_of_its_own(settings, trained, tmp_path):
+    hard = tmp_path / "hard.jsonl"
+    hard.write_text("".join(json.dumps({"prompt": letter * 5}) + "\n" for letter in "abcdefgh"))
+    config = settings(f"evaluate.sets.hard={hard}", "evaluate.samples=6", "evaluate.temperature=0.5")
+    found = compare(("base", str(trained().path)), config, Options(metric="first_letter"), tmp_path / "out")
+    assert found["samples"] == 6
+    assert found["sentences"][-1].startswith("on hard: ")
+    rows = {row["name"]: row for row in found["parts"]}
+    for side in "ab":
+        asked, *lines = answers.read_lines(tmp_path / "out" / f"answers-{side}-hard.jsonl")
+        assert asked["asked"]["sampling"]["temperature"] == 0.5
+        hits = [[answer["parts"]["first_letter"] for answer in line["answers"]] for line in lines]
+        assert [len(of_problem) for of_problem in hits] == [6] * 8
+        assert rows["hard: first_letter"][side] == pytest.approx(np.mean(hits))
+        for k in (1, 2, 4, 6):
+            choices = [max(chosen) for of_problem in hits for chosen in combinations(of_problem, k)]
+            assert rows[f"hard: pass@{k}"][side] == pytest.approx(np.mean(choices))
+    assert rows["pass@6"]["n"] == 26
+    assert found["sets"]["hard"]["verdict"]["change"]["n"] == 8

@@ -228,7 +228,7 @@ def test_counts_of_problems_are_rounded_up_to_two_digits(count, rounded):
 
 
 def test_the_worked_example_of_the_documents_is_what_the_code_says(capsys):
-    page = (Path(__file__).parents[2] / "docs" / "compare.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "compare.md").read_text()
     code, told = re.search(r"```python\n(.*?)```\s+```text\n(.*?)```", page, re.DOTALL).groups()
     exec(code, {})
     assert capsys.readouterr().out == told

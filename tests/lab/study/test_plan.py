@@ -161,3 +161,7 @@ def test_a_reward_that_is_asked_about_and_has_no_such_name_is_told_before_the_ru
         assert told.startswith(f"experiment 'two' asks about {name}, and no reward is called so; there are: length.")
     for known in ("reward/length", "reward/std_within", "after/metric", "groups/best - reward/mean"):
         assert unnamed_rewards(study(ONE + two + expect.format(known))) == []
+    sets = '[config.evaluate]\nsamples = 4\nsets = {hard = "hard.jsonl"}\n'
+    for known in ("after/hard/length", "after/pass@4", "before/hard/pass@2"):
+        assert len(unnamed_rewards(study(ONE + two + expect.format(known)))) == 1
+        assert unnamed_rewards(study(sets + ONE + two + expect.format(known))) == []

@@ -31,7 +31,7 @@ update = {{warmup_steps = 0, kl_old_limit = 10.0}}
 
 @pytest.fixture
 def settings(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(Path(__file__).parent.parent)
+    monkeypatch.syspath_prepend(Path(__file__).parents[2])
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text("".join(json.dumps({"prompt": letter * 3}) + "\n" for letter in "abcdefghijklmnopqrst"))
 
@@ -222,7 +222,7 @@ def test_a_budget_of_less_than_one_run_is_refused(settings, tmp_path):
 
 def test_two_processes_share_one_search(settings, tmp_path, monkeypatch):
     needs.package("optuna", extra="tune")
-    tests = str(Path(__file__).parent.parent)
+    tests = str(Path(__file__).parents[2])
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([tests, *filter(None, [os.environ.get("PYTHONPATH")])]))
     file, folder = tmp_path / "config.toml", tmp_path / "tune"
     file.write_text(FILE.format(prompts=settings().task.args.path))

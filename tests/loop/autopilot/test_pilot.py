@@ -367,7 +367,7 @@ def test_every_cause_in_the_table_is_one_that_a_check_knows_and_names_known_move
 
 
 def test_the_page_of_the_autopilot_has_the_table_of_the_code():
-    page = (Path(__file__).parents[2] / "docs" / "autopilot.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "autopilot.md").read_text()
     rows = [f"| {check} | {cause} | {', then '.join(names)} |" for (check, cause), names in FIXES.items()]
     rows += [f"| {name} | `{move.knob}` | {move.meaning} |" for name, move in MOVES.items()]
     assert [row for row in rows if row not in page] == []

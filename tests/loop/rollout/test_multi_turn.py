@@ -74,8 +74,8 @@ class Building:
         return self.made[-1]
 
 
-def play(task, problems=(PROBLEM,), samples=1, max_tokens=0, sampling=SAMPLING):
-    environment = Environment(task, sampling.max_new_tokens, max_tokens)
+def play(task, problems=(PROBLEM,), samples=1, max_tokens=0, sampling=SAMPLING, together=True):
+    environment = Environment(task, sampling.max_new_tokens, max_tokens, together=together)
     return collect(ToyBackend(), problems, samples, sampling, (0, 0), 7, environment)
 
 
@@ -179,15 +179,15 @@ def test_a_world_that_breaks_costs_its_own_rollout_only(breaks_at, why):
 @pytest.mark.parametrize(
     ("method", "returned", "why"),
     [
-        ("open", None, "open returned None (NoneType); expected the first observation as text"),
-        ("open", 5, "open returned 5 (int); expected the first observation as text"),
+        ("open", None, "open returned None (NoneType); expected an observation, a text or messages"),
+        ("open", 5, "open returned 5 (int); expected an observation, a text or messages"),
         ("step", None, "step returned None (NoneType); expected steadyrl.core.protocols.Turn"),
         (
             "step",
             ("seen", 1.0, True),
             "step returned ('seen', 1.0, True) (tuple); expected steadyrl.core.protocols.Turn",
         ),
-        ("step", Turn(5, False), "step returned 5 (int); expected an observation of text in Turn"),
+        ("step", Turn(5, False), "step returned 5 (int); expected an observation, a text or messages"),
         ("step", Turn("seen", "no"), "step returned 'no' (str); expected True or False in Turn"),
         ("close", None, "close returned None (NoneType); expected a dict, which may be empty"),
         ("close", [1], "close returned [1] (list); expected a dict, which may be empty"),
@@ -326,6 +326,7 @@ def test_a_task_answers_back_if_it_has_episodes():
     task = Building()
     limits = RolloutSection(max_tokens=64, observation_tokens=9)
     assert environment_of(task, SAMPLING, limits) == Environment(task, 4, 64, 9)
+    assert not environment_of(task, SAMPLING, RolloutSection(turns="ready")).together
     assert environment_of(object(), SAMPLING, RolloutSection()) is None
 
 
@@ -444,10 +445,10 @@ class Counting(ToyBackend):
         return super().generate(prompts, sampling, seeds)
 
 
-def play_crowded(**of_task):
+def play_crowded(together=True, **of_task):
     backend, task = Counting(), Crowded(**of_task)
     problems = [Problem(f"p{i}", "go") for i in range(4)]
-    return backend, task, collect(backend, problems, 16, SAMPLING, (0, 0), 7, Environment(task, 4))
+    return backend, task, collect(backend, problems, 16, SAMPLING, (0, 0), 7, Environment(task, 4, together=together))
 
 
 def test_without_a_bound_all_episodes_are_open_and_answered_in_one_batch():
@@ -478,6 +479,70 @@ def test_rollouts_do_not_depend_on_how_many_episodes_may_be_open():
     assert len({str(one) for one in whole}) > 32
     for max_open in (1, 3, 64, 100):
         assert told(play_crowded(max_open=max_open, workers=2)[2]) == whole
+    for max_open, workers in ((3, 2), (None, 1), (None, 8)):
+        assert told(play_crowded(together=False, max_open=max_open, workers=workers)[2]) == whole
+
+
+class Waiting(Building):
+    """One corridor whose first door opens when another corridor has been walked through."""
+
+    def __init__(self, **of_building):
+        super().__init__(**of_building)
+        self.through, self.waited = threading.Event(), None
+
+    def episode(self, problem, seed):
+        corridor = super().episode(problem, seed)
+        whole = corridor.step
+
+        def slow(text):
+            if self.waited is None:
+                self.waited = self.through.wait(1.0)
+            return whole(text)
+
+        def quick(text):
+            turn = whole(text)
+            if turn.done:
+                self.through.set()
+            return turn
+
+        corridor.step = slow if len(self.made) == 1 else quick
+        return corridor
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_a_slow_environment_is_waited_for_only_where_turns_come_together(together):
+    """Were the second corridor not walked to its end meanwhile, the first one would wait for nothing."""
+    task = Waiting(doors=3, workers=2)
+    groups = play(task, samples=2, together=together)
+    assert task.waited is not together
+    assert [r.outcome for r in groups[0].rollouts] == [{"doors": 3}] * 2
+    assert groups[0].rollouts[0].turns == play(Building(doors=3), samples=2)[0].rollouts[0].turns
+
+
+def test_turns_that_are_ready_at_once_are_answered_in_one_batch():
+    """A single worker has all answers at once, and the bound holds as it does where turns come together."""
+    backend, task, _ = play_crowded(together=False)
+    assert backend.batches == [64, 48, 32, 16]
+    backend, task, _ = play_crowded(together=False, max_open=8, workers=4)
+    assert (task.most, task.open, sum(backend.batches)) == (8, 0, 160)
+    assert [corridor.closed for corridor in task.made] == [1] * 64
+
+
+def test_an_interrupt_while_the_policy_answers_closes_what_is_open():
+    class Stopped(ToyBackend):
+        calls = 0
+
+        def generate(self, prompts, sampling, seeds):
+            self.calls += 1
+            if self.calls == 3:
+                raise KeyboardInterrupt
+            return super().generate(prompts, sampling, seeds)
+
+    task = Crowded(workers=4, doors=9)
+    with pytest.raises(KeyboardInterrupt):
+        collect(Stopped(), [PROBLEM], 12, SAMPLING, (0, 0), 7, Environment(task, 4, together=False))
+    assert task.open == 0
+    assert {corridor.closed for corridor in task.made} == {1}
 
 
 @pytest.mark.filterwarnings("error")
@@ -485,11 +550,11 @@ def test_a_place_is_free_again_when_an_episode_breaks_or_has_no_room():
     task = Crowded(max_open=2, breaks_at="open")
     groups = play(task, [Problem(f"p{i}", "go") for i in range(5)])
     assert [g.rollouts[0].unscored for g in groups] == ["the page did not load"] * 5
-    assert (task.most, task.open, len(task.made)) == (2, 0, 5)
+    assert (task.most, task.open, len(task.made)) == (1, 0, 5)  # each is closed where it broke
     task = Crowded(max_open=2)
     groups = play(task, [Problem(f"p{i}", "go") for i in range(5)], max_tokens=12)
     assert [g.rollouts[0].stop_reason for g in groups] == ["length"] * 5
-    assert (task.most, task.open, len(task.made)) == (2, 0, 5)
+    assert (task.most, task.open, len(task.made)) == (1, 0, 5)
 
 
 def test_a_user_who_interrupts_closes_what_is_open_and_opens_nothing_more():

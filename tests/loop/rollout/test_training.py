@@ -56,6 +56,20 @@ def test_where_only_some_rollouts_hold_a_turn_these_are_trained_on(talking, tmp_
     assert all(np.isfinite(line["grad_norm"]) and 0 < line["completion/empty"] < 1 for line in lines)
 
 
+@pytest.mark.parametrize("algorithm", ["grpo", "ppo"])
+@pytest.mark.parametrize("turns", ["together", "ready"])
+def test_episodes_train_with_credit_by_turn_in_either_order_of_their_turns(talking, tmp_path, algorithm, turns):
+    """The toy backend's numbers do not depend on which rows it samples together."""
+    settings = (f"algorithm.name={algorithm}", "algorithm.args={credit='turn', gamma=0.9}", "run.preflight=off")
+    run, other = RunDir(tmp_path / "run"), RunDir(tmp_path / "other")
+    assert train(talking(*settings, f"rollout.turns={turns}"), run) == "finished"
+    assert train(talking(*settings), other) == "finished"
+    for line, expected in zip(run.metrics(), other.metrics(), strict=True):
+        assert np.isfinite(line["grad_norm"])
+        for name in ("reward/mean", "grad_norm", "completion/length"):
+            assert line[name] == expected[name]
+
+
 def test_a_run_with_cut_observations_resumes_as_the_unbroken_one(talking, whole_and_broken):
     settings = ("rollout.observation_tokens=20", "run.steps=6")
     whole, broken = whole_and_broken(lambda: talking(*settings))

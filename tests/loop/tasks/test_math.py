@@ -8,9 +8,9 @@ import pytest
 from steadyrl.core import config
 from steadyrl.core.errors import ConfigError, DataError
 from steadyrl.core.types import Problem
-from steadyrl.environments.math.answers import final_number
 from steadyrl.environments.math.generated import LEVELS, generate
 from steadyrl.environments.math.task import MathTask, correct
+from steadyrl.loop.rewards.answers import final_number
 from steadyrl.loop.tasks.check import check_task
 
 
@@ -33,6 +33,8 @@ from steadyrl.loop.tasks.check import check_task
         ("no number", None),
         ("", None),
         ("1/0", None),
+        ("72 / 6 =", None),  # the question, not its answer
+        ("72 / 6 = 12", Fraction(12)),
         ("#### 1/00", None),
         ("#### 1/\u0660", None),  # a zero, as are the digits below, of another script
         ("\u0661/\u0662", Fraction(1, 2)),
@@ -42,7 +44,7 @@ from steadyrl.loop.tasks.check import check_task
         ("2E+3", 2000),
         ("1e\u22123", Fraction(1, 1000)),
         ("1e309", 10**309),
-        ("1e3/4", 250),
+        ("1e3/3", Fraction(1000, 3)),
         ("1e9999999999", None),
         ("#### 1/2e3 or", Fraction(1, 2000)),
         ("2e or 5eggs", 5),
@@ -120,6 +122,18 @@ def test_a_file_like_gsm8k_is_read(tmp_path):
     assert first.prompt == "How many eggs?\nAnswer with a number."
     assert (first.columns["answer"], first.columns["level"], second.columns["answer"]) == ("12", 2, "5/2")
     assert (task.gold(first), task.wrong(first), task.show("It is 12.")) == ("12", "13", ["the answer is read as 12"])
+
+
+def test_a_second_file_judges_and_none_of_the_first_is_held_out(tmp_path):
+    first = written(tmp_path, *({"question": f"{i} + 1?", "answer": i + 1} for i in range(10)))
+    second = tmp_path / "second.jsonl"
+    second.write_text("".join(json.dumps({"question": f"{i} + 2?", "answer": i + 2}) + "\n" for i in range(3)))
+    task = MathTask(first.model_copy(update={"heldout": str(second)}))
+    assert len(task.problems("train")) == 10
+    assert [p.prompt[:6] for p in task.problems("heldout")] == ["0 + 2?", "1 + 2?", "2 + 2?"]
+    generated = MathTask(MathTask.Settings(levels=[1], train_count=5, heldout=str(second)))
+    assert generated.problems("train") == MathTask(MathTask.Settings(levels=[1], train_count=5)).problems("train")
+    assert [p.prompt for p in generated.problems("heldout")] == ["0 + 2?", "1 + 2?", "2 + 2?"]
 
 
 def test_a_number_of_json_keeps_its_value(tmp_path):

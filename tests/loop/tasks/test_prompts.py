@@ -136,7 +136,10 @@ def test_a_missing_file_is_named(tmp_path, hundred):
             '{"prompt": [{"role": "system", "content": "b"}]}\n',
             "'prompt' ends with a system message; expected the user's",
         ),
-        ('{"prompt": [{"role": "user", "content": "b", "tool_calls": [1]}]}\n', "'prompt' holds a call of a tool"),
+        (
+            '{"prompt": [{"role": "assistant", "content": "b", "tool_calls": [1]}]}\n',
+            "'prompt' holds the call 1; expected OpenAI's form",
+        ),
         ('{"prompt": [{"role": "assistant", "content": "b"}]}\n', "'prompt' ends with an assistant's message"),
         ('{"prompt": "b", "id": 2.5}\n', "'id' is a number; expected text in quotes"),
         ('{"prompt": "b", "id": " "}\n', "'id' is empty"),
@@ -316,11 +319,11 @@ def test_a_question_is_asked_behind_the_system_message_that_all_problems_share(t
         ("videos", ["a.mp4"], "only text is read"),
         ("audio", {"array": [0.5], "sampling_rate": 16000}, "only text is read"),
         ("audios", ["a.wav"], "only text is read"),
-        ("tools", [{"type": "function", "function": {"name": "add"}}], "tools are not supported yet"),
-        ("tools", '[{"name": "add"}]', "tools are not supported yet"),
-        ("extra_info", {"index": 3, "tools_kwargs": {"calc": {"create_kwargs": {"x": 1}}}}, "tools are not supported"),
-        ("extra_info", {"interaction_kwargs": {"name": "gsm8k"}}, "tools are not supported yet"),
-        ("info", {"oai_tools": [{"name": "add"}]}, "tools are not supported yet"),
+        ("tools", [{"type": "function", "function": {"name": "add"}}], "task.args.tools"),
+        ("tools", '[{"name": "add"}]', "task.args.tools"),
+        ("extra_info", {"index": 3, "tools_kwargs": {"calc": {"create_kwargs": {"x": 1}}}}, "task.args.tools"),
+        ("extra_info", {"interaction_kwargs": {"name": "gsm8k"}}, "task.args.tools"),
+        ("info", {"oai_tools": [{"name": "add"}]}, "task.args.tools"),
         ("chat_template_kwargs", {"enable_thinking": False}, "set model.template_args"),
         ("system", "Be brief.", "model.messages_before"),
         ("system_prompt", "Be brief.", "model.messages_before"),
@@ -367,3 +370,22 @@ def test_a_message_with_more_than_text_for_the_template_is_refused(tmp_path, nam
     assert refusal(tmp_path / "p.jsonl").startswith(f"p.jsonl, line 1: 'prompt' holds a message with '{name}', which")
     written(tmp_path / "p.jsonl", *({"prompt": [{**TURNS[0], name: None}, {**turn, name: ""}, TURNS[0]]} for n in "ab"))
     made(tmp_path / "p.jsonl", heldout=written(tmp_path / "h.jsonl", {"prompt": "x"}))
+
+
+def test_calls_and_results_of_a_prompt_are_read_in_the_form_of_openai(tmp_path):
+    call = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
+    talk = [
+        {"role": "user", "content": "1?"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "content": "2", "tool_call_id": "c1"},
+    ]
+    task = made(written(tmp_path / "p.jsonl", {"prompt": talk}, {"prompt": "b"}))
+    problems = {p.prompt: p for split in ("train", "heldout") for p in task.problems(split)}
+    (problem,) = [p for text, p in problems.items() if text != "b"]
+    function = {"name": "add", "arguments": {"a": 1}}
+    assert [dict(message) for message in problem.messages] == [
+        talk[0],
+        {"role": "assistant", "content": "", "tool_calls": [{"id": "c1", "type": "function", "function": function}]},
+        talk[2],
+    ]
+    assert problem.prompt == "user: 1?\n\nassistant: add(a=1)\n\ntool: 2"

@@ -15,7 +15,7 @@ from steadyrl.doctor.examine import CHECKS, Diagnosis, diagnose, examine
 from steadyrl.doctor.series import Run, Series
 from steadyrl.show.report.diagnosis import overrides, write_diagnosis
 
-MADE = Path(__file__).parent.parent / "doctor" / "logs.py"
+MADE = Path(__file__).parents[2] / "doctor" / "logs.py"
 specification = importlib.util.spec_from_file_location("doctor_logs", MADE)
 logs = importlib.util.module_from_spec(specification)
 specification.loader.exec_module(logs)

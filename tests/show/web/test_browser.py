@@ -2,12 +2,16 @@
 
 import http.server
 import json
+import os
+import platform
 import threading
 import time
+from urllib.parse import parse_qsl, urlsplit
+from xml.etree import ElementTree
 
 import pytest
 
-from steadyrl.core.rundir import append_line, write_lines
+from steadyrl.core.rundir import append_line, write_json, write_lines
 from steadyrl.environments.browse.browser.find import find_chromium
 from steadyrl.environments.browse.browser.settings import BrowserSettings
 from tests import needs
@@ -31,9 +35,13 @@ def served(tmp_path):
     from steadyrl.show.web.serve import listen
 
     good = make_run(tmp_path / "good", steps=120, planned=200, status="running", rate=0.001)
+    process = {"id": os.getpid(), "node": platform.node()}
+    write_json(good.info_file, {**good.info(), "process": process})
     bad = make_run(tmp_path / "bad", steps=120, planned=120, rate=0.02)
-    append_line(
-        bad.findings_file, {**FINDING, "check": "reward_falling", "since_step": 80, "step": 100, "state": "raised"}
+    rewards = [0.2 + 0.01 * min(step, 80) - 0.03 * max(0, step - 80) for step in range(120)]
+    write_lines(
+        bad.metrics_file,
+        [metrics(step, **{"reward/mean": reward, "tokens/sampled": 50.0}) for step, reward in enumerate(rewards)],
     )
     for run in (good, bad):
         texts = [rollout(f"p{i}", i / 10, f"{EVIL} answer {i}", note=EVIL) for i in range(10)]
@@ -129,9 +137,14 @@ def test_every_page_opens_and_what_a_model_wrote_does_nothing(page, served):
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
     page.set_viewport_size({"width": 380, "height": 800})
     narrow = ("/run/bad/rollouts", "/run/bad/rollouts/110/0", "/run/bad/rollouts/112/0", "/studies", "/study/rates")
-    for path in ("/", "/run/bad", "/compare?run=good&run=bad", "/doctor", *narrow):
+    more = ("/run/bad/report", "/run/bad/doctor", "/run/bad/problem?problem=p1", "/compare")
+    for path in ("/", "/run/bad", "/compare?run=good&run=bad", "/doctor", *narrow, *more):
         page.goto(address + path)
+        page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
+        assert page.evaluate(
+            "[...document.querySelectorAll('.scroll')].every((one) => one.scrollWidth <= one.clientWidth)"
+        ), path
 
 
 def test_a_run_is_followed_while_it_writes(page, served):
@@ -142,13 +155,13 @@ def test_a_run_is_followed_while_it_writes(page, served):
     began = time.monotonic()
     append_line(folder / "good" / "metrics.jsonl", metrics(120, **{"reward/mean": 7.25}))
     until(page, "document.querySelector('.facts dd').textContent.includes('121')")
-    until(page, "document.querySelector('#topic-1 .legend').textContent.includes('7.25')")
+    until(page, "document.querySelector('.overview .legend').textContent.includes('7.25')")
     assert time.monotonic() - began < 10  # bench/web.py has the figure of an idle machine
     asked = page.evaluate("performance.getEntriesByType('resource').map((one) => one.name)")
     assert any("/curves?after=119" in name for name in asked)  # what is new, and no more
     append_line(folder / "good" / "metrics.jsonl", metrics(119, 1, **{"reward/mean": 3.75}))  # it was resumed
     append_line(folder / "good" / "metrics.jsonl", metrics(120, 1, **{"reward/mean": 4.75}))
-    until(page, "document.querySelector('#topic-1 .legend').textContent.includes('4.75')")
+    until(page, "document.querySelector('.overview .legend').textContent.includes('4.75')")
     append_line(folder / "good" / "findings.jsonl", {**FINDING, "check": "fresh", "step": 120, "state": "raised"})
     page.wait_for_selector(".finding >> text=fresh")
 
@@ -166,11 +179,13 @@ def test_three_questions_of_a_stranger_take_at_most_three_clicks(page, served):
 
     page.goto(address)
     follow(page, "text=bad")  # why did it get worse after step 80?
-    page.click("button.step >> text=since step 80")
+    finding = page.locator(".finding", has_text="reward_falling")
+    finding.locator("button.step").click()
     until(page, "document.getElementById('zoom-from').value !== ''")
     shown = [int(page.input_value(f"#{name}")) for name in ("zoom-from", "zoom-to")]
     assert shown[0] < 80 < shown[1]
-    assert page.locator(".finding >> text=reward_falling").is_visible()
+    assert finding.is_visible()
+    assert not finding.evaluate("(details) => details.open"), "the button of a line does not open the line"
     assert clicks_since() == 2
 
     page.goto(address)  # the worst rollouts of the last step?
@@ -224,11 +239,114 @@ def test_a_chart_is_read_and_zoomed_by_the_keyboard(page, served):
     page.wait_for_selector(".chart canvas")
     page.locator(".plot").first.focus()
     page.keyboard.press("ArrowRight")
-    until(page, "document.querySelector('#topic-1 .legend').textContent.includes('step 6')")
+    until(page, "document.querySelector('.overview .legend').textContent.includes('step 6')")
     page.keyboard.press("+")
     until(page, "document.getElementById('zoom-from').value !== ''")
     page.keyboard.press("0")
     until(page, "document.getElementById('zoom-from').value === ''")
+
+
+def test_what_a_reader_chose_of_the_curves_stands_in_the_address(page, served):
+    address, _ = served
+    page.goto(f"{address}/run/bad")
+    page.wait_for_selector(".overview .chart canvas")
+    page.click(".topic:has(h2:has-text('System')) > summary")
+    page.select_option("#x-axis", "tokens")
+    page.select_option("#smoothing", "none")
+    page.check("#log-scale")
+    page.fill("#zoom-from", "1000")
+    page.fill("#zoom-to", "2000")
+    page.press("#zoom-to", "Enter")
+    page.locator("figure[data-title='Entropy'] .series").click()
+    page.fill("#own-metrics", "entropy, reward/std")
+    page.press("#own-metrics", "Enter")
+    kept = {
+        "x": "tokens",
+        "from": "1000",
+        "to": "2000",
+        "smooth": "none",
+        "log": "1",
+        "hide": "entropy",
+        "open": "System",
+    }
+    assert dict(parse_qsl(urlsplit(page.url).query)) == {**kept, "chart": "entropy,reward/std"}
+    page.reload()
+    page.wait_for_selector(".overview .chart canvas")
+    assert page.locator("figure[data-title='Entropy'] .plot").inner_text() == "all lines are off"
+    assert page.locator(".topic[open]").get_attribute("data-topic") == "System"
+    assert page.input_value("#x-axis") == "tokens"
+    page.locator("#own .plot").scroll_into_view_if_needed()
+    page.wait_for_selector("#own canvas")
+    assert page.locator("#own .series").all_inner_texts()[1].startswith("reward/std")
+    asked = page.evaluate("performance.getEntriesByType('resource').map((one) => one.name)")
+    assert any("/curves?from=19&to=39" in name for name in asked)  # 50 tokens a step: 1,000 at step 19, 2,000 at 39
+    page.fill("#metric-filter", "kl_ref")
+    assert page.locator(".chart:visible").count() == 2  # its own, and the chart of choice
+    assert "show=kl_ref" in page.url
+
+
+def test_a_run_that_was_named_with_a_comma_is_left_out_of_a_comparison_by_its_legend(page, served):
+    address, folder = served
+    write_json(folder / "labels.json", {"runs": {"bad": {"name": "fast, 50 %"}, "good": {"name": "slow"}}})
+    page.goto(f"{address}/compare?run=good&run=bad")
+    page.wait_for_selector(".overview .chart canvas")
+    page.locator("figure[data-title='Entropy'] .series", has_text="fast, 50 %").click()
+    page.reload()
+    page.wait_for_selector(".overview .chart canvas")
+    for title in ("Entropy", "KL"):  # in every chart
+        pressed = page.locator(f"figure[data-title='{title}'] .series")
+        assert [one.get_attribute("aria-pressed") for one in pressed.all()] == ["true", "false"], title
+
+
+def test_from_a_point_of_a_curve_to_the_rollouts_of_its_step(page, served):
+    address, _ = served
+    page.goto(f"{address}/run/bad")
+    page.wait_for_selector(".overview .chart canvas")
+    box = page.locator(".overview .u-over").first.bounding_box()
+    page.mouse.click(box["x"] + box["width"] * 0.99, box["y"] + box["height"] / 2)
+    link = page.locator(".overview .picked a").first
+    step = int(link.get_attribute("href").rpartition("=")[2])
+    assert 115 <= step <= 119
+    follow(page, ".overview .picked a")
+    assert page.locator(".bar strong").first.inner_text() == "step 112"  # recorded are 0, 10, 110 and 112
+
+
+def test_a_chart_is_saved_as_numbers_and_as_pictures(page, served):
+    address, _ = served
+    page.goto(f"{address}/run/bad")
+    page.wait_for_selector(".overview .chart canvas")
+    contents = {}
+    for format in ("csv", "svg", "png"):
+        with page.expect_download() as saved:
+            page.select_option("figure[data-title='Entropy'] .save", format)
+        assert saved.value.suggested_filename == f"bad-Entropy.{format}"
+        with open(saved.value.path(), "rb") as file:
+            contents[format] = file.read()
+    rows = contents["csv"].decode().splitlines()
+    assert rows[0] == "run,metric,step,value,lowest,highest"
+    assert rows[11] == "bad,entropy,10,1.9,1.9,1.9"
+    assert len(rows) == 121
+    root = ElementTree.fromstring(contents["svg"])
+    texts = [element.text for element in root.iter() if element.tag.endswith("text")]
+    assert texts[0] == "Entropy (nats/token)" and "step" in texts
+    assert contents["png"].startswith(b"\x89PNG")
+
+
+def test_a_run_is_renamed_on_its_page_and_hidden_in_the_table(page, served):
+    address, folder = served
+    page.goto(f"{address}/run/bad")
+    page.click("text=Rename, tag, note")
+    page.fill("input[name=name]", EVIL)
+    with page.expect_navigation(wait_until="load"):
+        page.click("button[value=label]")
+    assert page.locator("h1").inner_text().startswith(EVIL)
+    page.goto(address)
+    page.check("input[value=bad]")
+    page.click("text=With the marked")
+    with page.expect_navigation(wait_until="load"):
+        page.click("button[value=hide]")
+    assert page.locator("input[value=bad]").count() == 0
+    assert json.loads((folder / "labels.json").read_text())["runs"]["bad"]["hidden"] is True
 
 
 def test_a_log_is_dropped_and_diagnosed(page, served):

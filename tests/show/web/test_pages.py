@@ -66,14 +66,16 @@ def test_a_running_run_shows_the_forecast_of_its_score_where_its_intervals_have_
 
     scored("now", 10, "running")
     app = create(tmp_path)
-    assert "forecast of it" not in ask(app, "/run/now").text  # no run is known that its intervals could have held on
+    assert (
+        "forecast of the score" not in ask(app, "/run/now").text
+    )  # no run is known that its intervals could have held on
     for i in range(1, 11):
         scored("old" * i, 20, "finished")
     make_run(tmp_path / "torn", steps=0).info_file.write_text("{")  # left out
     for page in ("/run/now", "/run/now/live"):
         text = ask(app, page).text
-        assert "forecast of it" in text and "at the last step; going on is worth it" in text
-    assert "forecast of it" not in ask(app, "/run/old").text  # it has ended
+        assert "forecast of the score" in text and "at the last step; going on is worth it" in text
+    assert "forecast of the score" not in ask(app, "/run/old").text  # it has ended
 
 
 def test_of_a_run_that_goes_on_only_what_is_new_is_read(tmp_path):
@@ -87,13 +89,13 @@ def test_of_a_run_that_goes_on_only_what_is_new_is_read(tmp_path):
     scored(run, range(12))
     app = create(tmp_path)
     first = ask(app, "/run/now/live").text
-    assert "forecast of it" in first
+    assert "forecast of the score" in first
     size = run.metrics_file.stat().st_size
     with run.metrics_file.open("r+b") as file:
         file.write(b" " * (size - 1))  # who read the file anew would see two steps
     scored(run, range(12, 14))
     again = ask(app, "/run/now/live").text
-    assert "forecast of it" in again
+    assert "forecast of the score" in again
     assert again != first
     assert ask_json(app, "/run/now/curves")["rows"] == 14
 
@@ -141,7 +143,7 @@ def test_a_run_that_has_ended_shows_what_steadyrl_doctor_finds_and_nothing_stale
     assert "truncated" in {finding.check for finding in findings}
     for address in ("/run/over", "/run/over/live"):
         text = ask(create(tmp_path), address).text
-        shown = re.findall(r'<div class="line">.*?<strong>(\w+)</strong>', text, re.S)
+        shown = re.findall(r'<summary><span class="severity.*?<strong>(\w+)</strong>', text, re.S)
         assert sorted(shown) == sorted(finding.check for finding in findings)
         assert "lower the learning rate" not in text, "what to do about the stale one"
 
@@ -163,7 +165,14 @@ def test_curves_are_those_of_the_file_and_of_the_steps_asked_for(folder):
     part = ask_json(app, "/run/ppo-one/curves?from=5&to=7&name=entropy")
     assert (part["steps"], list(part["lines"])) == ([5, 6, 7], ["entropy"])
     assert ask_json(app, "/run/ppo-one/curves?from=x&to=-1&name=none")["lines"] == {}
-    (pin,) = found["pins"]
+    diagnosed = diagnose(folder / "ppo-one")[0].findings  # it has ended: findings.jsonl may hold what is stale
+    dated = sorted(finding.since_step for finding in diagnosed if finding.since_step is not None)
+    assert [pin["step"] for pin in found["pins"]] == dated
+
+
+def test_the_curves_of_a_running_run_have_the_findings_raised_so_far(tmp_path):
+    running(tmp_path)
+    (pin,) = ask_json(create(tmp_path), "/run/now/curves")["pins"]
     assert (pin["step"], pin["kind"]) == (8, "critical")
 
 
@@ -175,15 +184,22 @@ def test_a_finding_that_was_cleared_is_shown_as_cleared(folder):
     assert "lower the learning rate" not in text
 
 
+def without_marks(text):
+    return re.sub("</?mark>", "", text)
+
+
 def test_rollouts_are_ordered_filtered_and_searched(folder):
     app = create(folder)
-    worst = ask(app, "/run/ppo-one/rollouts").text
-    assert worst.index("at 10") < worst.index("red at 10")
-    assert ask(app, "/run/ppo-one/rollouts?order=best").text.index("red at 10") < worst.index("green at 10")
-    assert "red at 0" in ask(app, "/run/ppo-one/rollouts?step=0").text
+    worst = without_marks(ask(app, "/run/ppo-one/rollouts").text)
+    assert worst.index("alert(1)") < worst.index("red at 10") < worst.index("green at 10")
+    best = without_marks(ask(app, "/run/ppo-one/rollouts?order=best").text)
+    assert best.index("red at 10") < best.index("alert(1)") < best.index("green at 10")
+    assert "red at 0" in without_marks(ask(app, "/run/ppo-one/rollouts?step=0").text)
+    assert "<strong>step 10</strong>" in ask(app, "/run/ppo-one/rollouts?near=7").text  # recorded are 0 and 10
+    assert "<strong>step 0</strong>" in ask(app, "/run/ppo-one/rollouts?near=4").text
     assert "red" not in ask(app, "/run/ppo-one/rollouts?most=0.5").text
     assert "red" not in ask(app, "/run/ppo-one/rollouts?q=green").text
-    only = ask(app, "/run/ppo-one/rollouts?step=10&problem=apple").text
+    only = without_marks(ask(app, "/run/ppo-one/rollouts?step=10&problem=apple").text)
     assert 'href="?order=worst&amp;step=10&amp;problem=pear"' in worst
     assert "green" not in only
     assert "red at 10" in only
@@ -312,10 +328,11 @@ def test_the_page_of_the_report_is_the_body_of_the_report(folder):
     from steadyrl.show.report.write import write_report
 
     written = write_report(folder / "ppo-one") / "report.html"
-    body = written.read_text().partition('<p class="headline">')[2].partition("<h2>Training</h2>")[0]
-    assert "Health" in body
-    page = ask(create(folder), "/run/ppo-one/report").text
-    assert " ".join(body.split()) in " ".join(page.split())
+    top, _, rest = written.read_text().partition('<p class="headline">')[2].partition("<figure>")  # the page has none
+    body = rest.partition("</figure>")[2].partition("<h2>Training</h2>")[0]
+    assert "verdict" in top and "Health" in body
+    page = " ".join(ask(create(folder), "/run/ppo-one/report").text.split())
+    assert all(" ".join(part.split()) in page for part in (top, body))
     assert "How to repeat it" in page
     assert "<svg" not in page
 
@@ -336,7 +353,8 @@ def test_a_comparison_shows_what_differs_and_which_problems_moved(folder):
     text = ask(create(folder), "/compare?run=ppo-one&run=grpo-two").text
     differing = text[text.index("Settings that differ") : text.index("Why they differ")]
     assert "<code>update.learning_rate</code>" in differing
-    assert "<code>0.001</code></td><td><code>0.01</code>" in differing
+    row = differing[differing.index("update.learning_rate") :]
+    assert re.findall(r"<td.*?><code>(.*?)</code></td>", row[: row.index("</tr>")]) == ["0.001", "0.01"]
     assert "run.seed" not in differing
     assert "2 gained, 1 lost, 1 equal" in text
     gained, lost = text.index("Gained ("), text.index("Lost (")
@@ -362,6 +380,17 @@ def test_a_comparison_goes_by_the_answers_that_will_be_used_and_names_the_opposi
         assert "greedy answers: <strong>grpo-two</strong> 0.125, ppo-one 0.750" in text
 
 
+def test_runs_are_compared_on_every_set_that_both_have(folder):
+    for run, value in (("ppo-one", 0.25), ("grpo-two", 0.75)):
+        for name in ("", "hard", *([run] if run == "ppo-one" else [])):
+            answer = {"text": "x", "metric": value, "reward": value, "parts": {}}
+            lines = [{"problem": f"p{i}", "prompt": "?", "answers": {"sampled": answer}} for i in range(8)]
+            write_lines(RunDir(folder / run).evaluation_file("after", name), lines)
+    text = ask(create(folder), "/compare?run=ppo-one&run=grpo-two").text
+    assert re.search(r"hard: sampled answers: <strong>grpo-two</strong> 0.750, ppo-one 0.250: \+0.500", text)
+    assert "ppo-one: sampled answers" not in text
+
+
 def test_a_comparison_of_too_few_or_too_many_runs_says_so(folder):
     app = create(folder)
     assert "Choose two runs" in ask(app, "/compare").text
@@ -372,11 +401,13 @@ def test_a_comparison_of_too_few_or_too_many_runs_says_so(folder):
 
 def test_of_many_runs_each_metric_has_a_picture_of_its_own(folder):
     make_run(folder / "third")
+    for name in ("ppo-one", "grpo-two", "third"):
+        append_line(folder / name / "metrics.jsonl", metrics(20, **{"reward/min": 0.0, "reward/max": 1.0}))
     two = ask(create(folder), "/compare?run=ppo-one&run=grpo-two").text
-    assert two.count('data-title="Reward"') == 1
+    assert two.count('data-title="Range of the reward"') == 1
     three = ask(create(folder), "/compare?run=ppo-one&run=grpo-two&run=third").text
-    assert 'data-title="Reward"' not in three
-    assert 'data-title="reward/mean"' in three
+    assert 'data-title="Range of the reward"' not in three
+    assert 'data-title="reward/min"' in three
 
 
 def test_no_page_names_where_the_folder_lies(folder):

@@ -17,29 +17,33 @@
     return here.pathname + here.search;
   }
 
-  const reachable = () => [...root.querySelectorAll("a, button, input, summary")];
+  // What changes stands in one place, or in two: the findings of a run stand below its first curves.
+  const more = document.getElementById("what");
+  const inside = (selector) => [root, more].filter(Boolean).flatMap((place) => [...place.querySelectorAll(selector)]);
+  const reachable = () => inside("a, button, input, select, summary");
 
   // What the reader has opened, marked or focused stays so.
   function remember() {
     return {
       focus: reachable().indexOf(document.activeElement),
-      open: new Set([...root.querySelectorAll("details[open]")].map(nameOf)),
-      marked: new Set([...root.querySelectorAll("input:checked")].map((box) => box.value)),
+      open: new Set(inside("details[open]").map(nameOf)),
+      marked: new Set(inside("input[type=checkbox]:checked").map((box) => `${box.name}=${box.value}`)),
+      texts: new Map(inside("input:not([type=checkbox], [type=hidden])").map((box) => [box.name, box.value])),
       scroll: root.querySelector(".scroll")?.scrollLeft ?? 0,
-      known: new Set([...root.querySelectorAll("details")].map(nameOf)),
+      known: new Set(inside("details").map(nameOf)),
     };
   }
 
   function nameOf(details) {
-    const owner = details.closest("li");
-    return (owner ? owner.querySelector("strong")?.textContent + "/" : "") + details.className;
+    return details.dataset.name || details.className;
   }
 
   function restore(held) {
-    for (const details of root.querySelectorAll("details")) {
+    for (const details of inside("details")) {
       if (held.known.has(nameOf(details))) details.open = held.open.has(nameOf(details));
     }
-    for (const box of root.querySelectorAll("input[type=checkbox]")) box.checked = held.marked.has(box.value);
+    for (const box of inside("input[type=checkbox]")) box.checked = held.marked.has(`${box.name}=${box.value}`);
+    for (const box of inside("input:not([type=checkbox], [type=hidden])")) box.value = held.texts.get(box.name) ?? box.value;
     const scroll = root.querySelector(".scroll");
     if (scroll) scroll.scrollLeft = held.scroll;
     if (held.focus >= 0) reachable()[held.focus]?.focus({ preventScroll: true });
@@ -53,6 +57,11 @@
       if (answer.ok) {
         const part = new DOMParser().parseFromString(await answer.text(), "text/html");
         const held = remember();
+        const below = part.getElementById("what");
+        if (more && below) {
+          more.replaceChildren(...below.childNodes);
+          below.remove();
+        }
         root.replaceChildren(...part.body.childNodes);
         restore(held);
         document.dispatchEvent(new CustomEvent("run-changed"));

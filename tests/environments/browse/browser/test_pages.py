@@ -12,7 +12,7 @@ import pytest
 
 @pytest.fixture
 def pages(monkeypatch):
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "bench" / "campaign"))
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[4] / "bench" / "campaign"))
     return importlib.import_module("pages")
 
 

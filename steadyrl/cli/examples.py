@@ -1,0 +1,159 @@
+"""`steadyrl examples`: a list of the examples that ship with the package, or a copy of one in the current folder."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import shutil
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import steadyrl
+from steadyrl.cli.terminal import note, printable
+from steadyrl.core.errors import AccessError, ConfigError
+
+_FOLDER = "examples"
+_HUB = "HuggingFaceTB/SmolLM2-135M-Instruct"  # what the examples' folder models/smollm2 was made of
+
+
+def examples_command(
+    name: Annotated[str, typer.Argument(help="the example to copy; without it all are listed")] = "",
+) -> None:
+    """List the examples, or copy one of them, with the files that it needs, into examples/ of the current folder."""
+    examples = dict(all_examples(examples_folder()))
+    if not name:
+        _list(examples)
+        return
+    key = name.removeprefix(f"{_FOLDER}/").removesuffix(".toml").removesuffix(".ipynb")
+    if key not in examples:
+        close = difflib.get_close_matches(key, examples, n=1)
+        hint = f"did you mean '{close[0]}'?" if close else "`steadyrl examples` lists them"
+        raise ConfigError(f"there is no example '{name:.80}'; {hint}")
+    written = copy_example(examples[key], Path.cwd())
+    for path in written:
+        print(printable(f"written: {path}"))
+    _say_next(written[0])
+
+
+def examples_folder() -> Path:
+    """Return the folder of the examples: in the package where it was installed from a wheel, else beside it."""
+    package = Path(steadyrl.__file__).parent
+    installed = package / _FOLDER
+    return installed if installed.is_dir() else package.parent / _FOLDER
+
+
+def all_examples(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Yield the name and the file of each example.
+
+    Args:
+        folder: Of the examples.
+
+    Raises:
+        ConfigError: There is no such folder.
+    """
+    if not folder.is_dir():
+        raise ConfigError(f"there are no examples in '{folder}'; install steadyrl from its wheel or its repository")
+    for path in sorted(folder.rglob("*"), key=lambda path: (len(path.parts), path)):
+        if path.suffix in (".toml", ".ipynb"):
+            name = path.relative_to(folder).with_suffix("")
+            yield (name.parent if name.name == "config" else name).as_posix(), path
+
+
+def describe_example(path: Path) -> str:
+    """Return the first sentence of an example: of a config's first comment, or of a notebook's heading."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".ipynb":
+        return f"{''.join(json.loads(text)['cells'][0]['source']).splitlines()[0].lstrip('# ')} (a notebook)."
+    lines = []
+    for line in text.splitlines():
+        if not line.startswith("# ") or line.startswith("#  "):
+            break
+        lines.append(line[2:].strip())
+    sentence = " ".join(lines).partition(". ")[0]
+    return f"{sentence.rstrip(':.')}."
+
+
+def copy_example(path: Path, target: Path) -> list[Path]:
+    """Copy an example and what it names into ``target``, where its paths mean the same as in the repository.
+
+    Args:
+        path: The example's file, somewhere in ``examples_folder()``.
+        target: The folder below which examples/ is made.
+
+    Returns:
+        The files that were written, relative to ``target``, the example first.
+
+    Raises:
+        ConfigError: One of them is there and differs; nothing is written.
+        AccessError: The folder cannot be written.
+    """
+    folder = examples_folder()
+    sources = list(dict.fromkeys([path, *_needed(path, folder)]))
+    places = {source: target / _FOLDER / source.relative_to(folder) for source in sources}
+    for source, place in places.items():
+        if place.exists() and place.read_bytes() != source.read_bytes():
+            raise ConfigError(
+                f"'{place.relative_to(target)}' is there and differs; move it, or copy the example into another folder"
+            )
+    try:
+        for source, place in places.items():
+            place.parent.mkdir(parents=True, exist_ok=True)
+            if place.resolve() != source.resolve():
+                shutil.copyfile(source, place)
+    except OSError as error:
+        raise AccessError(f"cannot write '{error.filename}': {error.strerror}; choose another folder") from error
+    return [place.relative_to(target) for place in places.values()]
+
+
+def _needed(path: Path, folder: Path) -> Iterator[Path]:
+    """Yield the files that an example reads: those beside a config of its own folder, and those that settings name."""
+    if path.name == "config.toml":
+        yield from (file for file in sorted(path.parent.iterdir()) if file.is_file())
+    if path.suffix != ".toml":
+        return
+    for text in _texts(tomllib.loads(path.read_text(encoding="utf-8"))):
+        if text.startswith(f"{_FOLDER}/"):
+            named = folder / text.removeprefix(f"{_FOLDER}/")
+            yield from sorted(file for file in named.rglob("*") if file.is_file()) if named.is_dir() else [named]
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _texts(inner)
+
+
+def _list(examples: dict[str, Path]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column()
+    for name, path in examples.items():
+        table.add_row(name, describe_example(path))
+    Console(highlight=False, markup=False).print(table)
+    note("copy one with: steadyrl examples NAME")
+
+
+def _say_next(written: Path) -> None:
+    """Print the command that runs the example, and what it needs that is not there."""
+    if written.suffix == ".ipynb":
+        print(printable(f"open it with: jupyter lab {written}"))
+        return
+    if written.name == "config.toml":
+        print(printable(f"train with: cd {written.parent} && steadyrl train {written.name}"))
+        return
+    print(printable(f"train with: steadyrl train {written}"))
+    model = tomllib.loads(written.read_text(encoding="utf-8")).get("model", {}).get("path", "base")
+    if model.startswith("models/") and not Path(model).is_dir():
+        print(
+            printable(
+                f"its model '{model}' is not here: its first comment says how to make it, or add model.path={_HUB}"
+            )
+        )

@@ -1,0 +1,283 @@
+"""`steadyrl new`: a config and a reward file for the user's own data. What the data and the model tell is not asked."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from steadyrl.cli.activity import following
+from steadyrl.cli.terminal import printable
+from steadyrl.core.counting.count import begin
+from steadyrl.core.errors import ConfigError, DataError
+from steadyrl.core.plugins import make
+from steadyrl.core.rundir import write_text
+from steadyrl.core.types import Problem
+from steadyrl.loop.rewards.answers import final_number
+from steadyrl.loop.tasks.data_files import JUDGES, NO_DATA, SPLIT_IN, kind_of_file
+from steadyrl.loop.tasks.rows import read_rows
+
+# Names of columns in data sets of this field, the usual first.
+PROMPTS = ("prompt", "question", "problem", "instruction", "query", "request", "input", "messages", "conversations")
+ANSWERS = ("gold", "answer", "solution", "response", "completion", "output", "target", "label", "expected_answer")
+_ROWS = 1000  # that are looked at
+_SHORTEST, _LONGEST, _WITHOUT_ANSWERS = 16, 2048, 128  # tokens of an answer
+_PROMPTS_PER_STEP, _SAMPLES, _PASSES = 16, 8, 3
+_HELD_OUT = 100  # problems at most
+_LARGE = 100_000_000  # parameters, above which an adapter is trained in place of all weights
+# The rate of examples/smollm2 for its 135 million parameters; a larger network wants a smaller one.
+_ADAPTER_RATE, _ADAPTER_SIZE, _FULL_RATE = 5e-4, 135e6, 3e-4
+
+
+@dataclass(frozen=True)
+class Data:
+    """The data of a new config.
+
+    Attributes:
+        path: Of the file to train on.
+        heldout: Of the file for evaluations, None to hold out a share of the first.
+        prompt: The column of the prompt.
+        answer: The column of the right answer, "" where there is none.
+        kind: Of the right answers: "number", "text", or "free" where there are none. Names a file of templates/.
+    """
+
+    path: Path
+    heldout: Path | None
+    prompt: str
+    answer: str
+    kind: str
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Settings that follow from the data and the model.
+
+    Attributes:
+        steps: Of the run.
+        prompts: For each step.
+        tokens: Of an answer, at most.
+        heldout: Problems of an evaluation.
+        adapter: Whether a LoRA adapter is trained.
+        rate: The learning rate.
+    """
+
+    steps: int
+    prompts: int
+    tokens: int
+    heldout: int
+    adapter: bool
+    rate: float
+
+
+def new_command(
+    folder: Annotated[Path, typer.Argument(help="where config.toml and rewards.py are written")] = Path("."),
+    data: Annotated[
+        Path | None,
+        typer.Option(help="JSON lines, JSON, CSV or parquet with a prompt in each row; the file in FOLDER if left out"),
+    ] = None,
+    model: Annotated[str, typer.Option(help="a model folder or a name on the hub; base ships with steadyrl")] = "base",
+    prompt: Annotated[str, typer.Option(help="the column of the prompt, where its name does not tell")] = "",
+    answer: Annotated[str, typer.Option(help="the column of the right answer, where its name does not tell")] = "",
+) -> None:
+    """Write config.toml and rewards.py for your own data: columns, answer length, batch and rate are found out.
+
+    The rewards compare an answer with the right one where the data have a column for it.
+    """
+    for name in ("config.toml", "rewards.py"):
+        if (folder / name).exists():
+            raise ConfigError(
+                f"'{folder / name}' is there already; move it, or name another folder: steadyrl new FOLDER"
+            )
+    files = find_files(data or folder) if data is None or data.is_dir() else (data, None)
+    rows = [row for _, row in islice(read_rows([files[0]]), _ROWS)]
+    if not rows:
+        raise DataError(f"'{files[0]}' has no row; expected one with a prompt in each line")
+    columns = find_columns(files[0], rows, prompt, answer)
+    kind = kind_of_answers(row.get(columns[1]) for row in rows) if columns[1] else "free"
+    described = Data(*files, *columns, kind)
+    with following():
+        sizes = choose_sizes(described, model)
+    write_text(folder / "config.toml", config_text(described, model, sizes, folder))
+    write_text(folder / "rewards.py", rewards_text(described))
+    _describe(described, folder)
+
+
+def find_files(folder: Path) -> tuple[Path, Path | None]:
+    """Return the data file of a folder to train on, and the one for evaluations where the names tell.
+
+    Args:
+        folder: Those below it are not looked at.
+
+    Raises:
+        DataError: It has none, or several and their names do not tell which to train on.
+    """
+    if not folder.is_dir():
+        raise DataError(f"there is no folder '{folder}'; make it and put a data file into it, or add --data FILE")
+    files = [path for path in sorted(folder.iterdir()) if path.is_file() and kind_of_file(path)]
+    files = [path for path in files if path.name not in NO_DATA]
+    judges = [path for path in files if any(SPLIT_IN[split].search(path.stem) for split in JUDGES)]
+    trained = [path for path in files if path not in judges]
+    if len(trained) > 1:
+        trained = [path for path in trained if SPLIT_IN["train"].search(path.stem)] or trained
+    if len(trained) == 1:
+        return trained[0], judges[0] if len(judges) == 1 else None
+    names = ", ".join(path.name for path in files)
+    raise DataError(
+        f"'{folder}' holds {f'the data files {names}' if files else 'no data file (JSON lines, JSON, CSV, parquet)'}; "
+        "name the one to train on: --data FILE"
+    )
+
+
+def find_columns(path: Path, rows: Sequence[dict[str, Any]], prompt: str, answer: str) -> tuple[str, str]:
+    """Return the columns of the prompt and of the right answer, "" where there is none.
+
+    Args:
+        path: Of the data, for errors.
+        rows: The first ones.
+        prompt: The column that the user names, or "".
+        answer: Likewise.
+
+    Raises:
+        DataError: A column that is named is not there, or nothing tells which is the prompt.
+    """
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    for wanted in filter(None, (prompt, answer)):
+        if wanted not in names:
+            raise DataError(f"'{path}' has no column '{wanted}'; its columns are {', '.join(names) or 'none'}")
+    texts = [name for name in names if all(isinstance(row.get(name), str | list) for row in rows)]
+    prompt = prompt or next((name for name in PROMPTS if name in texts), "")
+    if not prompt:
+        candidates = [name for name in texts if name not in (*ANSWERS, answer)]
+        if len(candidates) != 1:
+            raise DataError(
+                f"'{path}' has the columns {', '.join(names) or 'none'}, and nothing tells which is the prompt; add "
+                "--prompt COLUMN"
+            )
+        prompt = candidates[0]
+    plain = [name for name in names if all(isinstance(row.get(name), str | int | float) for row in rows)]
+    return prompt, answer or next((name for name in ANSWERS if name in plain and name != prompt), "")
+
+
+def kind_of_answers(values: Iterable[Any]) -> str:
+    """Return "number" where each right answer ends with a number or marks one with ####, else "text"."""
+    texts = [str(value) for value in values]
+    numbers = all(final_number(text) is not None and ("####" in text or len(text.split()) == 1) for text in texts)
+    return "number" if numbers else "text"
+
+
+def choose_sizes(data: Data, model: str) -> Sizes:
+    """Choose the batch by the number of problems, and the length of answers and the rate by the model.
+
+    Raises:
+        SteadyError: The data or the model cannot be read.
+    """
+    from steadyrl.backends.huggingface.facts import model_facts  # transformers takes seconds to load
+    from steadyrl.core.sections import ModelSection
+    from steadyrl.loop.tasks.prompts import PromptsTask
+
+    task = make("task", "prompts", PromptsTask.Settings(**_task_args(data, data.path, data.heldout)), 0)
+    problems: Sequence[Problem] = task.problems("train")
+    answers = [str(problem.columns.get(data.answer)) for problem in problems[:_ROWS]] if data.answer else []
+    begin(f"reading the model '{model}'")
+    facts = model_facts(ModelSection(path=model), answers)
+    # Twice the longest right answer: a model's own way to it is longer at first.
+    tokens = min(_LONGEST, max(_SHORTEST, 2 * facts.longest_answer)) if answers else _WITHOUT_ANSWERS
+    prompts = min(_PROMPTS_PER_STEP, len(problems))
+    adapter = facts.parameters >= _LARGE
+    rate = _ADAPTER_RATE * math.sqrt(_ADAPTER_SIZE / facts.parameters) if adapter else _FULL_RATE
+    return Sizes(
+        steps=max(30, -(-_PASSES * len(problems) // prompts)),
+        prompts=prompts,
+        tokens=min(tokens, facts.context // 2) if facts.context else tokens,
+        heldout=min(_HELD_OUT, len(task.problems("heldout"))),
+        adapter=adapter,
+        rate=float(f"{rate:.1g}"),
+    )
+
+
+def _task_args(data: Data, path: Path, heldout: Path | None) -> dict[str, Any]:
+    args: dict[str, Any] = {"path": str(path)}
+    args |= {"heldout": str(heldout)} if heldout else {}
+    args |= {"prompt_column": data.prompt} if data.prompt != "prompt" else {}
+    args |= {"gold_column": data.answer} if data.answer not in ("", "gold") else {}
+    return args | ({"metric": "correct"} if data.answer else {})
+
+
+def config_text(data: Data, model: str, sizes: Sizes, folder: Path) -> str:
+    """Return the config. Its paths are those seen from its own folder, where it is run."""
+    near = [Path(os.path.relpath(path, folder)) if path else None for path in (data.path, data.heldout)]
+    args = _task_args(data, near[0] or data.path, near[1])
+    model = os.path.relpath(model, folder) if Path(model).is_dir() else model
+    model = f"./{model}" if Path(folder, model).is_dir() and not model.startswith(".") else model
+    rewards = {"number": ("correct", "number"), "text": ("correct", "near"), "free": ("on_topic",)}[data.kind]
+    weights = {name: 1.0 if i == 0 else 0.1 for i, name in enumerate(rewards)}
+    lines = [
+        "# Made by `steadyrl new` from the data and the model. In this folder:",
+        "#     steadyrl task check config.toml",
+        "#     steadyrl train config.toml",
+        "",
+        "[run]",
+        f"steps = {sizes.steps}",
+        "",
+        "[model]",
+        f"path = {json.dumps(model)}",
+        *(
+            ["lora_rank = 16    # an adapter in place of all weights, which would take four times the memory"]
+            * sizes.adapter
+        ),
+        *(["lora_alpha = 32"] * sizes.adapter),
+        "",
+        "[task]",
+        'name = "prompts"',
+        "",
+        "[task.args]",
+        *(f"{name} = {json.dumps(value)}" for name, value in args.items()),
+        "",
+        "[rewards]    # weights of the functions in rewards.py",
+        *(f'"rewards:{name}" = {weight}' for name, weight in weights.items()),
+        "",
+        "[sampling]",
+        f"max_new_tokens = {sizes.tokens}",
+        "",
+        "[rollout]",
+        f"prompts_per_step = {sizes.prompts}",
+        f"samples_per_prompt = {_SAMPLES}    # GRPO compares the answers to one prompt with each other",
+        "",
+        "[algorithm]",
+        'name = "grpo"',
+        "",
+        "[update]",
+        "epochs = 1",
+        "minibatches = 1",
+        f"learning_rate = {sizes.rate:g}    # by the size of the model; `steadyrl tune config.toml` finds a better one",
+        "warmup_steps = 3",
+        "",
+        "[evaluate]",
+        f"problems = {sizes.heldout}    # held out of training, answered before and after",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def rewards_text(data: Data) -> str:
+    """Return the reward file, with the data's column of right answers."""
+    template = Path(__file__).parent / "templates" / f"{data.kind}.py"
+    text = template.read_text(encoding="utf-8")
+    return text.replace('ANSWER = "answer"', f"ANSWER = {json.dumps(data.answer)}")
+
+
+def _describe(data: Data, folder: Path) -> None:
+    answers = {"number": "numbers", "text": "texts"}.get(data.kind)
+    right = f"right answers in '{data.answer}' ({answers})" if answers else "no right answers"
+    print(printable(f"data: {data.path}, prompts in '{data.prompt}', {right}"))
+    print(printable(f"written: {folder / 'config.toml'}, {folder / 'rewards.py'}"))
+    if data.kind == "free":
+        print("say in rewards.py what a good answer is: the data do not tell")
+    change = "" if folder.resolve() == Path.cwd() else f"cd {folder} && "
+    print(printable(f"next: {change}steadyrl task check config.toml && steadyrl train config.toml"))

@@ -1,0 +1,89 @@
+"""`steadyrl runs`: a table of the runs of a folder, newest first."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from steadyrl.cli.terminal import printable
+from steadyrl.show.web.folder import Folder
+from steadyrl.show.web.overview import Row, row
+
+_FINISHED = ("finished", "log")
+_LONGEST_NAME = 36  # characters that stay on one line of 80 columns
+
+
+def runs_command(
+    folder: Annotated[Path, typer.Argument(help="a folder of runs and logs")] = Path("runs"),
+    as_json: Annotated[bool, typer.Option("--json", help="print the rows as JSON")] = False,
+) -> None:
+    """List the runs of a folder, newest first: steps, held-out score before and after training, and the verdict.
+
+    The verdict says whether the held-out score rose for certain, and what the doctor finds.
+    """
+    rows = [row(place) for place in Folder(folder).places()]
+    records = [run_record(entry) for entry in sorted(rows, key=lambda entry: entry.time or 0.0, reverse=True)]
+    if as_json:
+        print(json.dumps(records, indent=2))
+        return
+    if not records:
+        print(printable(f"there are no runs in '{folder}'; `steadyrl train CONFIG.toml` makes one"))
+        return
+    _show(records)
+
+
+def run_record(row: Row) -> dict[str, Any]:
+    """Return a row of the table as plain data; unknown is None.
+
+    Args:
+        row: As the table of all runs in the browser has it.
+    """
+    after = row.heldout.score if row.heldout else None
+    change = row.heldout.change if row.heldout else None
+    return {
+        "name": row.place.name,
+        "task": row.task or None,
+        "model": row.model or None,
+        "steps_done": row.step,
+        "steps": row.steps,
+        "metric": row.heldout.metric if row.heldout else None,
+        "before": None if after is None or change is None else after - change,
+        "after": after,
+        "verdict": _verdict(row),
+    }
+
+
+def _verdict(row: Row) -> str:
+    """Return how the score moved, the doctor's verdict with the worst finding, and the status of an unfinished run."""
+    health = f"{row.verdict or row.finding['severity']}: {row.finding['check']}" if row.finding else row.verdict
+    words = ("" if row.status in _FINISHED else row.status, row.change, health)
+    return ", ".join(word for word in words if word) or "-"
+
+
+def _show(records: list[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    table.add_column("run\n  task, model", overflow="fold", min_width=min(_LONGEST_NAME, _longest(records)))
+    table.add_column("steps", justify="right", no_wrap=True)
+    table.add_column("before", justify="right", no_wrap=True)
+    table.add_column("after", justify="right", no_wrap=True)
+    table.add_column("verdict", overflow="fold")
+    for record in records:
+        origin = ", ".join(str(record[name]) for name in ("task", "model") if record[name]) or "log of another trainer"
+        steps = "-" if record["steps_done"] is None else f"{record['steps_done']}/{record['steps'] or '?'}"
+        scores = ["-" if record[name] is None else f"{record[name]:.3f}" for name in ("before", "after")]
+        name = Text(printable(record["name"]))
+        table.add_row(
+            name.append(f"\n  {printable(origin)}", style="dim"), steps, *scores, Text(printable(record["verdict"]))
+        )
+    Console(highlight=False, markup=False).print(table)
+
+
+def _longest(records: list[dict[str, Any]]) -> int:
+    return max(len(record["name"]) for record in records)

@@ -1,0 +1,292 @@
+"""An environment of a user's own: a class with the methods reset, step and close, tools alone, or both.
+
+    class Guess:
+        def reset(self, problem):
+            self.number = problem.columns["number"]
+            return "Guess my number from 1 to 9."
+
+        def step(self, message):
+            correct = message["content"].strip() == str(self.number)
+            return "No.", float(correct), correct
+
+        def close(self):
+            pass
+
+``reset`` returns what the policy reads first: a text, messages, or None for the problem's own prompt. ``step`` gets
+each turn of the policy as a message, after its calls were made, and returns an observation (a text, messages, or None),
+the reward of the turn (or None) and whether the episode is over. Each may be asynchronous. With tools alone an episode
+is over at the first turn without a call.
+"""
+
+from __future__ import annotations
+
+import inspect
+import reprlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+from pydantic import Field
+
+from steadyrl.core import plugins
+from steadyrl.core.errors import ConfigError, exception_line
+from steadyrl.core.protocols import Episode, PromptLimit, RewardFn, Turn
+from steadyrl.core.sections import PathText
+from steadyrl.core.types import Message, Problem, Rollout, ToolCall
+from steadyrl.loop.rewards.functions import RAISED
+from steadyrl.loop.rewards.waiting import wait_for
+from steadyrl.loop.tasks.prompts import PromptsTask
+from steadyrl.loop.tasks.tools import Limits, Tool, Toolbox, make_tool, recordable, result_message, result_text
+
+RETURN = "episode_return"
+
+
+class EnvironmentTask:
+    """See Task, Interactive, ToolUsing and Bounded. Reward: episode_return, the sum of the turns' rewards.
+
+    Attributes:
+        name: "environment".
+        metric: The reward part that evaluations compare; "" means the weighted total.
+        tools, tool_format: What may be called, and how; see ToolUsing.
+        max_turns, workers, max_open, prompt_limit, sources: See the protocols.
+    """
+
+    class Settings(PromptsTask.Settings):
+        """Settings of the environment task: those of prompts, which its problems are read by, and these."""
+
+        path: PathText = Field(
+            "",
+            description="A file or folder of problems, as the task `prompts` reads them. Without it there are "
+            "train_count and heldout_count problems that differ in `problem.columns['seed']` alone.",
+        )
+        train_count: int = Field(200, ge=1, le=1_000_000, description="Training problems without a path.")
+        heldout_count: int = Field(50, ge=0, le=1_000_000, description="Held-out problems without a path.")
+        environment: str = Field(
+            "", description="Import path of the class, such as 'my_module:Guess'. Empty plays with the tools alone."
+        )
+        environment_args: dict[str, Any] = Field(default_factory=dict, description="Arguments of the class, by name.")
+        tools: list[str] = Field(
+            [],
+            description="Import paths of functions with type hints and docstrings, or of JSON schemas whose calls the "
+            "environment answers in its method step. They join those in the class's attribute `tools`.",
+        )
+        tool_format: str = Field(
+            "auto",
+            description="How tools are described and called. 'auto' takes the form of the model's own chat template "
+            "(extra `agents`), and 'hermes' where the template has no tools. 'hermes' (JSON in <tool_call>) and "
+            "'python' (`search('lists')` on a line) describe the tools in the system message. Any other name is that "
+            "of a renderer, such as 'qwen3' or 'llama-3'.",
+        )
+        max_turns: int = Field(8, ge=1, le=10_000, description="Turns of the policy per episode, at most.")
+        max_calls: int = Field(0, ge=0, description="Calls per episode, at most. 0 means no limit.")
+        call_seconds: float = Field(30.0, ge=0, description="Seconds that a call may take. 0 means no limit.")
+        result_characters: int = Field(
+            4000,
+            ge=0,
+            description="Characters per result, at most. A longer one is cut and says so. 0 means no limit.",
+        )
+        workers: int = Field(8, ge=1, le=1024, description="Episodes that are stepped at the same time.")
+        max_open: int = Field(
+            0, ge=0, description="Episodes that are open at the same time, at most. 0 means no limit."
+        )
+
+        def import_paths(self) -> list[tuple[str, str]]:
+            """See Section."""
+            return [("environment", self.environment), *(("tool", path) for path in self.tools)]
+
+    name = "environment"
+
+    def __init__(self, settings: Settings, seed: int = 0) -> None:
+        """Read problems and tools.
+
+        Args:
+            settings: Which class, tools and problems.
+            seed: The run's; the problems do not depend on it.
+
+        Raises:
+            SteadyError: The class or a tool lacks what is needed, or a file has a defect.
+        """
+        self._settings = settings
+        self._environment = _environment_class(settings)
+        self._tools = _tools_of(self._environment, settings.tools)
+        if not self._tools and not settings.environment:
+            raise ConfigError(
+                "the task 'environment' has neither an environment nor tools; set task.args.environment = "
+                "'my_module:MyClass', task.args.tools = ['my_module:my_function'], or both"
+            )
+        self.tools: Sequence[Mapping[str, Any]] = [tool.schema for tool in self._tools]
+        self.tool_format = settings.tool_format
+        self.max_turns, self.workers = settings.max_turns, settings.workers
+        self.max_open = settings.max_open or None
+        self.metric = settings.metric
+        self.prompt_limit = PromptLimit(settings.prompt_tokens, settings.long_prompts)
+        self._data = PromptsTask(settings, seed) if settings.path else None
+        numbered = "numbered problems of the environment"
+        self.sources = self._data.sources if self._data else {"train": numbered, "heldout": numbered}
+
+    def problems(self, split: Literal["train", "heldout"]) -> Sequence[Problem]:
+        """See Task."""
+        if self._data:
+            return self._data.problems(split)
+        first, count = (0, self._settings.train_count) if split == "train" else (1 << 20, self._settings.heldout_count)
+        return [Problem(f"{split}-{i}", "", {"seed": first + i}) for i in range(count)]
+
+    def rewards(self) -> Mapping[str, RewardFn]:
+        """See Task."""
+        return {RETURN: _episode_return} if self._settings.environment else {}
+
+    def baselines(self) -> Mapping[str, Callable[[Problem], str]]:
+        """See Task: none, for no text answers an episode."""
+        return {}
+
+    def gold(self, problem: Problem) -> str | None:
+        """See Task."""
+        return self._data.gold(problem) if self._data else None
+
+    def ask(self, text: str) -> Problem:
+        """See Task."""
+        return self._data.ask(text) if self._data else Problem("asked", text)
+
+    def show(self, answer: str) -> list[str]:
+        """See Task."""
+        return []
+
+    def episode(self, problem: Problem, seed: int) -> Episode:
+        """See Interactive."""
+        limits = Limits(self._settings.max_calls, self._settings.call_seconds, self._settings.result_characters)
+        environment = self._environment(**self._settings.environment_args)
+        return EnvironmentEpisode(environment, problem, seed, Toolbox(self._tools, environment, limits))
+
+
+def _episode_return(problem: Problem, rollout: Rollout) -> float:
+    return float(sum(reward for _, reward in rollout.turn_rewards))
+
+
+class ToolsAlone:
+    """The environment where there are only tools: an episode is over at the first turn without a call."""
+
+    def reset(self, problem: Problem) -> None:
+        """Return the problem as it is."""
+
+    def step(self, message: Message) -> tuple[None, None, bool]:
+        """Go on while tools are called."""
+        return None, None, not message.get("tool_calls") and not message.get("invalid_tool_calls")
+
+
+def _environment_class(settings: EnvironmentTask.Settings) -> Any:
+    if not settings.environment:
+        return ToolsAlone
+    factory = plugins.load("environment", settings.environment)
+    what = f"the environment '{settings.environment:.120}'"
+    if not callable(factory):
+        raise ConfigError(f"{what} is {reprlib.repr(factory)}; expected a class with the methods reset, step and close")
+    try:
+        environment = factory(**settings.environment_args)
+    except RAISED as error:
+        raise ConfigError(
+            f"{what} cannot be made with task.args.environment_args = {settings.environment_args}: "
+            f"{exception_line(error)}"
+        ) from error
+    for method, argument in (("reset", "problem"), ("step", "message")):
+        function = getattr(environment, method, None)
+        if not callable(function):
+            raise ConfigError(f"{what} has no method {method}({argument}); expected reset, step and close")
+        if not plugins.takes(function, 2 if _takes_seed(function) else 1):
+            raise ConfigError(f"{what}: its method {method} cannot be called with {argument} alone; give it that one")
+    return factory
+
+
+def _takes_seed(reset: Any) -> bool:
+    return "seed" in inspect.signature(reset).parameters
+
+
+def _tools_of(environment: Any, paths: Sequence[str]) -> list[Tool]:
+    """Return the tools of a class and those that the config names."""
+    listed = getattr(environment, "tools", ())
+    if not isinstance(listed, list | tuple):
+        raise ConfigError(f"the environment's attribute 'tools' is {listed!r:.60}; expected a list of functions")
+    tools = [make_tool(source, _is_method(environment, source)) for source in listed]
+    tools += [make_tool(plugins.load("tool", path)) for path in paths]
+    names = [tool.name for tool in tools]
+    if repeated := [name for name in names if names.count(name) > 1]:
+        raise ConfigError(
+            f"there are {names.count(repeated[0])} tools called '{repeated[0]}'; expected names of their own"
+        )
+    return tools
+
+
+def _is_method(environment: Any, source: Any) -> bool:
+    name = getattr(source, "__name__", "")
+    return inspect.isfunction(source) and inspect.getattr_static(environment, name, None) is source
+
+
+class EnvironmentEpisode:
+    """See Episode: a user's environment, and the tools of an episode."""
+
+    def __init__(self, environment: Any, problem: Problem, seed: int, toolbox: Toolbox):
+        self._environment, self._problem, self._seed, self._toolbox = environment, problem, seed, toolbox
+
+    def open(self) -> str | Sequence[Message]:
+        """See Episode."""
+        reset = self._environment.reset
+        seeded = {"seed": self._seed} if _takes_seed(reset) else {}
+        opening = _waited(reset(self._problem, **seeded))
+        if opening is None:
+            opening = self._problem.messages or self._problem.prompt
+        return [{"role": "user", "content": opening}] if isinstance(opening, str) else opening
+
+    def step(self, turn: Message) -> Turn:
+        """See Episode: make the calls, and ask the environment what comes of the turn."""
+        results, calls, unanswered = self._toolbox.answer(turn)
+        returned = _waited(self._environment.step(turn))
+        if not isinstance(returned, tuple | list) or len(returned) != 3:
+            raise TypeError(f"step returned {reprlib.repr(returned)}; expected three: observation, reward, done")
+        observation, reward, done = returned
+        answers, answered = self._answers(observation, unanswered)
+        messages = [*results, *answers]
+        if not messages and not done:
+            messages = [{"role": "user", "content": ""}]
+        return Turn(messages if not done else "", bool(done), reward, [*calls, *answered])
+
+    def _answers(
+        self, observation: Any, unanswered: Sequence[Mapping[str, Any]]
+    ) -> tuple[list[Message], list[ToolCall]]:
+        """Return the observation as messages, and the calls that it answers."""
+        listed = observation if isinstance(observation, list | tuple) else [observation]
+        if listed and all(isinstance(item, Mapping) and "role" in item for item in listed):
+            by_id = {message.get("tool_call_id"): message["content"] for message in listed}
+            texts = [by_id.get(request["id"], "") for request in unanswered]
+            messages = list(listed)
+        else:
+            texts = [self._toolbox.limited(result_text(item)) for item in listed]
+            if unanswered and len(texts) not in (1, len(unanswered)):
+                raise TypeError(f"step returned {len(texts)} observations for {len(unanswered)} calls")
+            texts += [""] * (len(unanswered) - len(texts))  # a text answers the first of several calls
+            messages = [result_message(r, text) for r, text in zip(unanswered, texts, strict=bool(unanswered))]
+            if not unanswered:
+                messages = [{"role": "user", "content": text} for text in texts if text]
+        functions = [request["function"] for request in unanswered]
+        calls = [
+            ToolCall(f["name"], recordable(f["arguments"]), t, "ok") for f, t in zip(functions, texts, strict=False)
+        ]
+        return messages, calls
+
+    def expert(self) -> str | Message | None:
+        """See Episode: what the environment's own method expert says, where it has one."""
+        expert = getattr(self._environment, "expert", None)
+        return None if expert is None else _waited(expert())
+
+    def close(self) -> Mapping[str, Any]:
+        """See Episode: what the environment's method close returns, where it has one."""
+        close = getattr(self._environment, "close", None)
+        outcome = None if close is None else _waited(close())
+        return {} if outcome is None else outcome
+
+
+def _waited(value: Any) -> Any:
+    """Return what a method returned, or what its coroutine comes to."""
+    if not inspect.iscoroutine(value):
+        return value
+    (outcome,) = wait_for([value])
+    if isinstance(outcome, BaseException):
+        raise outcome
+    return outcome

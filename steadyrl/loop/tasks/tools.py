@@ -1,0 +1,297 @@
+"""Python functions as tools: the schema that the policy reads, and calls of them whose failures are observations."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, NotRequired, get_type_hints
+
+from pydantic import Field, TypeAdapter, ValidationError
+from pydantic.errors import PydanticUserError
+from typing_extensions import TypedDict
+
+from steadyrl.core.errors import ConfigError, exception_line
+from steadyrl.core.types import CallEnd, Message, ToolCall
+from steadyrl.loop.rewards.attempts import within
+from steadyrl.loop.rewards.functions import RAISED
+from steadyrl.loop.rewards.waiting import is_async, wait_for
+
+_SECTION = re.compile(r"^\s*(Args|Arguments|Parameters|Returns|Return|Raises|Yields|Examples?|Notes?):\s*$|^\s*:", re.M)
+_ARGUMENTS = re.compile(r"^[ \t]*(?:Args|Arguments|Parameters):[ \t]*\n((?:[ \t]+.*\n?|[ \t]*\n)+)", re.M)
+_ARGUMENT = re.compile(r"^[ \t]*\*{0,2}(\w+)[ \t]*(?:\([^)]*\))?[ \t]*:[ \t]*(.+)$")
+_PARAM = re.compile(r"^[ \t]*:param[ \t]+(?:[^:\n]*[ \t])?(\w+):[ \t]*(.+)$", re.M)
+_NAME = re.compile(r"[A-Za-z_][\w.-]{0,63}\Z")
+_ERROR = "error: "  # begins every result that is none
+
+
+@dataclass(frozen=True)
+class Tool:
+    """Something that the policy may call.
+
+    Attributes:
+        schema: In OpenAI's form.
+        function: What is called; None where the environment answers the calls in its method step.
+        arguments: Reads the arguments of a call.
+        method: Whether the function's first argument is the environment.
+    """
+
+    schema: Mapping[str, Any]
+    function: Callable[..., Any] | None = None
+    arguments: TypeAdapter[Any] | None = None
+    method: bool = False
+
+    @property
+    def name(self) -> str:
+        """Return what the policy calls it."""
+        return str(self.schema["function"]["name"])
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What calls may take.
+
+    Attributes:
+        calls: In an episode; 0 for no limit.
+        seconds: For one call; 0 for no limit.
+        characters: Of a result; 0 for no limit.
+    """
+
+    calls: int = 0
+    seconds: float = 0.0
+    characters: int = 0
+
+
+def make_tool(source: Any, method: bool = False) -> Tool:
+    """Return a tool.
+
+    Args:
+        source: A function with type hints and a docstring, or a JSON schema, with or without "function" around it.
+        method: Whether the function's first argument is the environment.
+
+    Raises:
+        ConfigError: It lacks what the policy has to know, or is neither.
+    """
+    if isinstance(source, Mapping):
+        return Tool(_checked_schema(source))
+    if not callable(source) or inspect.isclass(source):
+        raise ConfigError(f"a tool is {source!r:.60}; expected a function, or a JSON schema")
+    name = getattr(source, "__name__", type(source).__name__)
+    description, documented = _documented(source)
+    if not description:
+        raise ConfigError(f"the tool '{name}' has no docstring; write what it does, for the policy reads it")
+    fields: dict[str, Any] = {}
+    for parameter in list(inspect.signature(source).parameters.values())[method:]:
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
+            raise ConfigError(f"the tool '{name}' takes '{parameter}'; expected parameters that are called by name")
+        hint = _hints(source, name).get(parameter.name)
+        if hint is None:
+            raise ConfigError(f"the tool '{name}' gives its parameter '{parameter.name}' no type; add one, such as str")
+        described = Field(description=documented.get(parameter.name))
+        field = Annotated[hint, described]  # type: ignore[valid-type]  # known when it runs
+        fields[parameter.name] = field if parameter.default is parameter.empty else NotRequired[field]
+    make_class: Any = TypedDict  # a pydantic model refuses some names of parameters
+    arguments = make_class("arguments", fields)
+    arguments.__pydantic_config__ = {"extra": "forbid"}
+    try:
+        reader = TypeAdapter(arguments)
+        schema = _without_titles(reader.json_schema())
+    except (PydanticUserError, TypeError) as error:
+        raise ConfigError(
+            f"the tool '{name}' has a parameter of a type that JSON has not: {exception_line(error)}; take str, int, "
+            "float, bool, lists and dicts of them, Literal or a pydantic model"
+        ) from error
+    schema.pop("additionalProperties", None)
+    parameters = {"type": "object", "properties": {}, **schema}
+    return Tool(
+        {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}},
+        source,
+        reader,
+        method,
+    )
+
+
+def _hints(function: Any, name: str) -> dict[str, Any]:
+    try:
+        return get_type_hints(function, include_extras=True)
+    except (NameError, TypeError, AttributeError) as error:
+        raise ConfigError(f"the types of the tool '{name}' cannot be read: {exception_line(error)}") from error
+
+
+def _checked_schema(source: Mapping[str, Any]) -> Mapping[str, Any]:
+    function = source.get("function", source)
+    name = function.get("name") if isinstance(function, Mapping) else None
+    if not isinstance(name, str) or not _NAME.match(name):
+        raise ConfigError(f"a tool's JSON schema has the name {name!r:.60}; expected one of letters, digits and '_'")
+    parameters = function.get("parameters") or {"type": "object", "properties": {}}
+    if not isinstance(parameters, Mapping) or not isinstance(parameters.get("properties", {}), Mapping):
+        raise ConfigError(f"the JSON schema of the tool '{name}' has parameters {parameters!r:.60}; expected an object")
+    inner = {"name": name, "description": str(function.get("description", "")), "parameters": dict(parameters)}
+    return {"type": "function", "function": inner}
+
+
+def _documented(function: Any) -> tuple[str, dict[str, str]]:
+    """Return what a docstring says of a function, and of its parameters."""
+    text = inspect.getdoc(function) or ""
+    section = _SECTION.search(text)
+    description = (text[: section.start()] if section else text).strip()
+    parameters = {name: " ".join(words.split()) for name, words in _PARAM.findall(text)}
+    if block := _ARGUMENTS.search(text):
+        lines = inspect.cleandoc("\n" + block[1]).splitlines()
+        current = ""
+        for line in lines:
+            if (match := _ARGUMENT.match(line)) and not line[:1].isspace():
+                current = match[1]
+                parameters[current] = match[2].strip()
+            elif current and line.strip():  # a description of several lines
+                parameters[current] += " " + line.strip()
+    return description, parameters
+
+
+def _without_titles(schema: Any) -> Any:
+    """Return a JSON schema without the titles and empty descriptions that pydantic makes of names."""
+    if isinstance(schema, list):
+        return [_without_titles(item) for item in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    return {
+        key: {name: _without_titles(part) for name, part in value.items()}
+        if key in ("properties", "$defs")
+        else _without_titles(value)
+        for key, value in schema.items()
+        if key != "title" and not (key == "description" and value is None)
+    }
+
+
+class Toolbox:
+    """The tools of one episode, and how often they were called.
+
+    Args:
+        tools: What may be called.
+        environment: The first argument of methods.
+        limits: See Limits.
+    """
+
+    def __init__(self, tools: Sequence[Tool], environment: Any, limits: Limits):
+        self._tools, self._environment, self._limits = {tool.name: tool for tool in tools}, environment, limits
+        self._count = 0
+
+    def answer(self, message: Message) -> tuple[list[Message], list[ToolCall], list[Mapping[str, Any]]]:
+        """Make the calls of a message.
+
+        Asynchronous functions run at the same time, behind all others, which run in their order.
+
+        Returns:
+            What the policy reads of them, the calls, and those that the environment has to answer.
+        """
+        requests = list(message.get("tool_calls", ()))
+        ends = [self._begun(request["function"]) for request in requests]
+        waiting = [i for i, end in enumerate(ends) if inspect.iscoroutine(end)]
+        start = time.monotonic()
+        coroutines = [end for end in ends if inspect.iscoroutine(end)]
+        for i, value in zip(waiting, wait_for(coroutines, self._limits.seconds) if waiting else (), strict=True):
+            ends[i] = self._ended(value, time.monotonic() - start)
+        messages: list[Message] = []
+        calls: list[ToolCall] = []
+        for request, end in zip(requests, ends, strict=True):
+            if end is None:
+                continue
+            function = request["function"]
+            calls.append(replace(end, name=function["name"], arguments=recordable(function["arguments"])))
+            messages.append(result_message(request, end.result))
+        for invalid in message.get("invalid_tool_calls", ()):
+            text = f"{_ERROR}a call could not be read: {invalid['error']}"
+            calls.append(ToolCall("", {"text": invalid["text"]}, text, "malformed"))
+            messages.append({"role": "user", "content": text})
+        return messages, calls, [request for request, end in zip(requests, ends, strict=True) if end is None]
+
+    def limited(self, text: str) -> str:
+        """Return a result that is cut to the limit, with a note that says so."""
+        most = self._limits.characters
+        return f"{text[:most]}\n[cut: {most} of {len(text)} characters]" if 0 < most < len(text) else text
+
+    def _begun(self, function: Mapping[str, Any]) -> Any:
+        """Return what a call came to, a coroutine that is to be waited for, or None for the environment's to answer."""
+        name = function["name"]
+        self._count += 1
+        if self._limits.calls and self._count > self._limits.calls:
+            return _failed("budget", f"no calls are left: {self._limits.calls} are allowed")
+        if name not in self._tools:
+            return _failed("unknown", f"there is no tool '{name:.60}'; there are {', '.join(self._tools)}")
+        tool = self._tools[name]
+        if tool.function is None or tool.arguments is None:
+            return None
+        try:
+            arguments = tool.arguments.validate_python(function["arguments"])
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            place = ".".join(map(str, first["loc"])) or "arguments"
+            return _failed("arguments", f"wrong arguments of {name}: {place}: {first['msg']}")
+        positional = [self._environment] if tool.method else []
+        if is_async(tool.function):
+            return tool.function(*positional, **arguments)
+        start = time.monotonic()
+        try:
+            value = within(self._limits.seconds, lambda: tool.function(*positional, **arguments))  # type: ignore[misc]
+        except RAISED as error:  # a tool's failure is the policy's to read
+            value = error
+        return self._ended(value, time.monotonic() - start)
+
+    def _ended(self, value: Any, seconds: float) -> ToolCall:
+        if isinstance(value, BaseException):
+            late = isinstance(value, TimeoutError) and 0 < self._limits.seconds <= seconds
+            text = f"the call took longer than {self._limits.seconds:g} s" if late else exception_line(value)
+            return replace(_failed("timeout" if late else "raised", text), seconds=seconds)
+        return ToolCall("", {}, self.limited(result_text(value)), "ok", seconds)
+
+
+def recordable(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments that can be written as JSON: a policy may write sets, or numbers that are none."""
+    try:
+        json.dumps(arguments, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        return {str(name): repr(value) for name, value in arguments.items()}
+    return dict(arguments)
+
+
+def _failed(end: CallEnd, why: str) -> ToolCall:
+    return ToolCall("", {}, f"{_ERROR}{why}", end)
+
+
+def result_text(value: Any) -> str:
+    """Return what a tool returned as the policy reads it: text as it is, nothing as "", all else as JSON."""
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def result_message(request: Mapping[str, Any], text: str) -> Message:
+    """Return the answer to a call."""
+    return {"role": "tool", "content": text, "tool_call_id": request["id"], "name": request["function"]["name"]}
+
+
+def sample_arguments(tool: Mapping[str, Any], words: str) -> dict[str, Any]:
+    """Return arguments that a tool's schema allows, for scripted policies.
+
+    Args:
+        tool: Its schema in OpenAI's form.
+        words: What stands in for a text.
+    """
+    parameters = tool["function"]["parameters"]
+    properties, required = parameters.get("properties", {}), parameters.get("required", ())
+    return {name: _sample(schema, words) for name, schema in properties.items() if name in required}
+
+
+def _sample(schema: Mapping[str, Any], words: str) -> Any:
+    if "enum" in schema:
+        return schema["enum"][0]
+    if "const" in schema:
+        return schema["const"]
+    if "anyOf" in schema:
+        return _sample(schema["anyOf"][0], words)
+    low = schema.get("minimum", schema.get("exclusiveMinimum", 0) + 1)
+    samples = {"string": words, "integer": low, "number": low, "boolean": True, "array": [], "object": {}}
+    return samples.get(schema.get("type", "null"))

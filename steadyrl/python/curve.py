@@ -1,0 +1,55 @@
+"""A small curve as SVG, for the places of a notebook that show a run. It is readable on white and on black."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+import numpy as np
+
+from steadyrl.core.stats import rolling_median, window
+from steadyrl.show.report.curves import MOST_POINTS, thinned
+
+_WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 480, 150, 52, 20, 18  # pixels
+_COLOUR = "#2f81d8"  # its contrast to white and to black is above 4
+
+
+def svg_curve(points: Sequence[tuple[int, float | None]], title: str) -> str:
+    """Return a curve with its smallest and its largest value; "" for fewer than two points.
+
+    Args:
+        points: Step, counted from 0, and value; a value that is None or not finite is left out.
+        title: What stands above it.
+    """
+    finite = np.array([(step + 1, value) for step, value in points if value is not None and np.isfinite(value)])
+    if len(finite) < 2:
+        return ""
+    steps, values = thinned(finite[:, 0], finite[:, 1], MOST_POINTS)
+    low, high = float(values.min()), float(values.max())
+    span = high - low or 1.0
+    x = _LEFT + (steps - steps[0]) / (steps[-1] - steps[0]) * (_WIDTH - _LEFT - 8)
+    smooth = rolling_median(values, window(len(values)))
+
+    def line(heights: np.ndarray, style: str) -> str:
+        y = _HEIGHT - _BOTTOM - (heights - low) / span * (_HEIGHT - _BOTTOM - _TOP - 6)
+        path = " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(x, y, strict=True))
+        return f'<polyline points="{path}" fill="none" stroke="{_COLOUR}" {style}/>'
+
+    def text(at: float, height: float, words: str, anchor: str) -> str:
+        return f'<text x="{at}" y="{height}" text-anchor="{anchor}" fill="currentColor">{escape(words)}</text>'
+
+    base = _HEIGHT - _BOTTOM
+    marks = [
+        text(_LEFT, 12, title, "start"),
+        text(_LEFT - 6, base + 3, f"{low:.3g}", "end"),
+        text(_LEFT - 6, _TOP + 10, f"{high:.3g}", "end"),
+        text(_LEFT, _HEIGHT - 4, f"step {steps[0]:.0f}", "start"),
+        text(_WIDTH - 8, _HEIGHT - 4, f"{steps[-1]:.0f}", "end"),
+        f'<line x1="{_LEFT}" x2="{_WIDTH - 8}" y1="{base}" y2="{base}" stroke="currentColor" stroke-opacity="0.3"/>',
+    ]
+    faint, strong = line(values, 'stroke-opacity="0.35"'), line(smooth, 'stroke-width="2"')
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" '
+        f'style="max-width: 100%; font: 11px system-ui, sans-serif" role="img" aria-label="{escape(title)}">'
+        f"{''.join(marks)}{faint}{strong}</svg>"
+    )

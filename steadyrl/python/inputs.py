@@ -1,0 +1,221 @@
+"""What a session holds in memory, written once into files that a run can be repeated from.
+
+A file is named by a digest of its content, so that the same prompts or weights are never written twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date, time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from steadyrl.core.errors import ConfigError, DataError, SteadyError
+from steadyrl.core.plugins import require, session_path
+from steadyrl.core.rundir import write_text
+from steadyrl.loop.tasks.data_files import JUDGES, TRAIN
+
+FOLDER = ".inputs"  # hidden, for what looks for runs and logs passes over it
+_DIGITS = 12  # of a digest in a name
+_MISSING = ("NaTType", "NAType")  # how pandas writes that a value is missing, beside NaN
+_FORMS = "texts, dicts with a 'prompt', lists of messages, a DataFrame, a Dataset, or the path of a file or folder"
+
+
+def prompts_args(prompts: Any, heldout: Any, folder: Path) -> dict[str, Any]:
+    """Return the settings of the task ``prompts`` that read the prompts, writing what is no file yet.
+
+    Args:
+        prompts: A path, rows, or a dict of rows by the names of splits, as a DatasetDict is.
+        heldout: The same for the prompts that judge; a number in (0, 1) is the share of ``prompts`` to hold out, and
+            None leaves the choice to the task.
+        folder: Where files are written.
+
+    Raises:
+        DataError: Something is no prompt, or there are fewer than two and no others judge.
+    """
+    args: dict[str, Any] = {}
+    if isinstance(prompts, Mapping):
+        splits = prompts
+        if TRAIN not in splits:
+            raise DataError(f"prompts: got a dict of {', '.join(map(str, splits))}; expected rows under '{TRAIN}'")
+        prompts = splits[TRAIN]
+        if heldout is None:
+            heldout = next((splits[name] for name in JUDGES if name in splits), None)
+    if isinstance(heldout, float):
+        args["heldout_share"] = heldout
+    elif heldout is not None:
+        args["heldout"] = _file("heldout", heldout, folder)
+    return {"path": _file("prompts", prompts, folder, least=1 if "heldout" in args else 2), **args}
+
+
+def _file(what: str, rows: Any, folder: Path, least: int = 1) -> str:
+    if isinstance(rows, str | Path):
+        return str(rows)
+    lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in _rows(what, rows)]
+    if len(lines) < least:
+        alone = "; give two or more, for one has to judge the training of the other, or heldout=..." if lines else ""
+        raise DataError(f"{what}: got {len(lines)}; expected {_FORMS}{alone}")
+    text = "".join(lines)
+    path = folder / f"{what}-{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:_DIGITS]}.jsonl"
+    if not path.is_file():
+        write_text(path, text)
+    return str(path)
+
+
+def _rows(what: str, rows: Any) -> Iterable[dict[str, Any]]:
+    pandas = sys.modules.get("pandas")
+    if pandas is not None and isinstance(rows, pandas.DataFrame):
+        rows = rows.to_dict("records")
+    if not isinstance(rows, Iterable):
+        raise DataError(f"{what}: got {type(rows).__name__}; expected {_FORMS}")
+    for number, row in enumerate(rows):
+        place = f"{what}[{number}]"
+        if isinstance(row, Mapping):
+            yield {str(key): _plain(value, f"{place}['{key}']") for key, value in row.items()}
+        elif isinstance(row, str | list | tuple):
+            yield {"prompt": _plain(row, place)}
+        else:
+            raise DataError(f"{place} is {row!r:.80} ({type(row).__name__}); expected {_FORMS}")
+
+
+def _plain(value: Any, place: str) -> Any:
+    """Return a value as JSON holds it; a missing number is None.
+
+    Raises:
+        DataError: JSON holds no such value.
+    """
+    if isinstance(value, np.generic | np.ndarray):
+        value = value.tolist()
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item, place) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item, place) for item in value]
+    if type(value).__name__ in _MISSING or (isinstance(value, float) and math.isnan(value)):
+        return None
+    if isinstance(value, date | time):
+        return value.isoformat()
+    if value is None or isinstance(value, str | bool | int) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    raise DataError(
+        f"{place} is {value!r:.80} ({type(value).__name__}), which no JSON file holds; leave the column out, or make "
+        "texts or numbers of it"
+    )
+
+
+def model_path(model: Any, tokenizer: Any, folder: Path) -> str:
+    """Return where a model lies: as it is where it is a name or folder, else where it is saved, which it is once.
+
+    Args:
+        model: "base", a hub name, a folder, or a model of transformers that is loaded.
+        tokenizer: Of a loaded model; None takes that of ``model.name_or_path``.
+        folder: Where it is saved.
+
+    Raises:
+        ConfigError: It is no model, an adapter around one, or comes without a tokenizer.
+    """
+    if isinstance(model, str | Path):
+        if tokenizer is not None:
+            raise ConfigError(
+                f"tokenizer: model='{model}' is trained with the tokenizer of its folder; give tokenizer= beside a "
+                "loaded model only"
+            )
+        return str(model)
+    kind = type(model).__name__
+    if not callable(getattr(model, "save_pretrained", None)):
+        raise ConfigError(
+            f"model: got {kind}; expected 'base', a folder, a hub name, or a loaded causal language model of "
+            "transformers"
+        )
+    if callable(getattr(model, "merge_and_unload", None)):
+        raise ConfigError(f"model: got {kind}, an adapter around a model; give model.merge_and_unload()")
+    if tokenizer is None:
+        tokenizer = _tokenizer_of(model)
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as temporary:
+        saved = Path(temporary) / "model"
+        model.save_pretrained(saved)
+        tokenizer.save_pretrained(saved)
+        target = folder / f"model-{_digest(saved)}"
+        if not target.is_dir():
+            saved.rename(target)
+    return str(target)
+
+
+def _tokenizer_of(model: Any) -> Any:
+    name = str(getattr(model, "name_or_path", ""))
+    lacking = f"model: the {type(model).__name__} carries no tokenizer; give it too: tokenizer=..."
+    if not name:
+        raise ConfigError(lacking)
+    try:
+        return require("transformers").AutoTokenizer.from_pretrained(name)
+    except SteadyError:
+        raise
+    except Exception as error:  # transformers raises many kinds
+        raise ConfigError(f"{lacking} (there is none in '{name}')") from error
+
+
+def _digest(folder: Path) -> str:
+    hasher = hashlib.sha256()
+    for file in sorted(folder.iterdir()):
+        hasher.update(file.name.encode())
+        with file.open("rb") as opened:
+            hasher.update(hashlib.file_digest(opened, "sha256").digest())
+    return hasher.hexdigest()[:_DIGITS]
+
+
+def reward_entries(reward: Any) -> dict[str, Any]:
+    """Return the section ``rewards`` of a config for what a user calls a reward.
+
+    Args:
+        reward: A function, the name or import path of a reward, a list of these, or a dict: a name with a function, a
+            name with a weight or a table of settings, or a function with a weight.
+
+    Raises:
+        ConfigError: It is something else.
+    """
+    if isinstance(reward, Mapping):
+        entries = [_entry(key, value) for key, value in reward.items()]
+    else:
+        functions = reward if isinstance(reward, Sequence) and not isinstance(reward, str) else [reward]
+        entries = [_entry(function, 1.0) for function in functions]
+    named: dict[str, Any] = {}
+    for thing, name, weight in entries:
+        path = thing if isinstance(thing, str) else _unlike(thing, name, named)
+        named[path] = weight
+    return named
+
+
+def _entry(key: Any, value: Any) -> tuple[Any, str, Any]:
+    """Return a function, or the name of a reward; the name that a function gets; and its weight."""
+    if isinstance(key, str) and callable(value):
+        if not key.isidentifier():
+            raise ConfigError(f"reward: got the name '{key:.80}'; expected letters, digits and underscores")
+        return value, key, 1.0
+    if isinstance(key, str):
+        return key, "", value
+    if not callable(key):
+        raise ConfigError(
+            f"reward: got {key!r:.80} ({type(key).__name__}); expected a function (problem, rollout), a function of "
+            "'completion' and columns of the data, or one of TRL's 'completions'; the name of a built-in reward; a "
+            "list of these; or a dict of names to functions"
+        )
+    name = getattr(key, "__name__", type(key).__name__)
+    return key, name if name.isidentifier() else "reward", value
+
+
+def _unlike(function: Any, name: str, entries: Mapping[str, Any]) -> str:
+    """Return the import path of a function; one that would share its name with another reward gets a number."""
+    names = {path.rpartition(":")[2] for path in entries}
+    free = name
+    for number in range(2, len(names) + 2):
+        if free not in names:
+            break
+        free = f"{name}_{number}"
+    return session_path(function, free)

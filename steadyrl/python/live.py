@@ -1,0 +1,153 @@
+"""What a notebook shows of a run while it goes on: a table and a curve, updated in their place."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, contextmanager
+from html import escape
+from typing import Any
+
+from steadyrl.core.metrics import describe
+from steadyrl.core.plugins import require
+from steadyrl.doctor.live import Change
+from steadyrl.loop.preflight.forecast import duration
+from steadyrl.loop.train import Watch
+from steadyrl.python.curve import svg_curve
+from steadyrl.show.report.actions import describe_action
+
+_EVERY_S = 1.0  # a notebook keeps what it is sent, and its page redraws the cell
+_LINES = 8  # of notes and findings, the newest
+_SHOWN = {
+    "reward/mean": "reward",
+    "kl_ref_k1_seq": "KL to the reference",
+    "entropy": "entropy",
+    "completion/length": "answer length",
+    "grad_norm": "gradient norm",
+}
+
+
+def in_notebook() -> bool:
+    """Return whether this process is the kernel of a notebook."""
+    ipython = sys.modules.get("IPython")
+    return hasattr(ipython.get_ipython(), "kernel") if ipython else False
+
+
+class NotebookView:
+    """Shows the progress of a run in the cell that trains it. Use it as a context manager around the run."""
+
+    def __init__(self) -> None:
+        display = require("IPython.display")
+        self._html = display.HTML
+        self._handle = display.display(self._html(""), display_id=True)
+        self._total, self._began = 0, 0.0  # steps of the run; when the first of them ended
+        self._rewards: list[tuple[int, float | None]] = []
+        self._record: Mapping[str, Any] = {}
+        self._phase, self._count = "", ""
+        self._lines: list[str] = []
+        self._updated = 0.0
+
+    def __enter__(self) -> NotebookView:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._phase = self._count = ""
+        self._update(at_once=True)
+
+    @property
+    def watch(self) -> Watch:
+        """What the run calls."""
+        return Watch(
+            phase=self._begin_phase,
+            note=self.note,
+            opened=lambda run: self.note(f"run directory: {run.path}"),
+            steps=self._steps,
+            step=self._step,
+            finding=self._finding,
+            action=lambda line: self.note(f"autopilot, step {line['step']}: {describe_action(line)}"),
+        )
+
+    def note(self, text: str) -> None:
+        """Show a line below the table."""
+        self._lines.append(text)
+        self._update()
+
+    def count(self, what: str, done: int, total: int) -> None:
+        """Show how many of a kind are done."""
+        self._count = "" if done >= total else f"{what}: {done} of {total}"
+        self._update()
+
+    def _begin_phase(self, text: str) -> None:
+        self._phase, self._count = text, ""
+        self._update(at_once=not self._record)  # the phases before the first step are few and long
+
+    @contextmanager
+    def _steps(self, total: int) -> Any:
+        self._total = total
+        yield
+
+    def _step(self, record: Mapping[str, Any]) -> None:
+        self._began = self._began or time.monotonic()
+        self._record, self._phase, self._count = record, "", ""
+        self._rewards.append((record["step"], record.get("reward/mean")))
+        self._update()
+
+    def _finding(self, change: Change) -> None:
+        finding = change.finding
+        if finding.severity != "info":
+            message = finding.message if change.state == "raised" else "cleared"
+            self.note(f"doctor, step {change.step}: {finding.severity} {finding.check}: {message}")
+
+    def _update(self, at_once: bool = False) -> None:
+        now = time.monotonic()
+        if at_once or now - self._updated >= _EVERY_S:
+            self._updated = now
+            self._handle.update(self._html(self.page()))
+
+    def page(self) -> str:
+        """Return what the cell shows, as HTML."""
+        rows = []
+        for name, heading in _SHOWN.items():
+            if (value := self._record.get(name)) is not None:
+                metric = describe(name)
+                unit = metric.unit if metric and metric.unit != "reward" else ""
+                rows.append(f"<tr><td>{heading}</td><td><b>{value:.3g}</b></td><td>{escape(unit)}</td></tr>")
+        parts = [f"<b>{escape(self._headline())}</b>", f"<table>{''.join(rows)}</table>" if rows else ""]
+        parts.append(svg_curve(self._rewards, "reward"))
+        parts += [f"<div>{escape(line)}</div>" for line in self._lines[-_LINES:]]
+        return f'<div style="font: 14px/1.5 system-ui, sans-serif">{"".join(parts)}</div>'
+
+    def _headline(self) -> str:
+        now = " ".join(filter(None, (self._phase, self._count)))
+        if not self._record:
+            return now or "starting"
+        done = self._record["step"] + 1
+        line = f"step {done} of {self._total}"
+        if len(self._rewards) > 1 and done < self._total:
+            seconds = (time.monotonic() - self._began) / (len(self._rewards) - 1) * (self._total - done)
+            line += f", about {duration(seconds)} left"
+        return f"{line}; {now}" if now else line
+
+
+def joined(first: Watch, second: Watch) -> Watch:
+    """Return a watch that calls one after the other; either may stop the run."""
+
+    def after(name: str) -> Callable[..., None]:
+        calls = getattr(first, name), getattr(second, name)
+
+        def call(*arguments: Any) -> None:
+            for function in calls:
+                function(*arguments)
+
+        return call
+
+    @contextmanager
+    def steps(total: int) -> Any:
+        with ExitStack() as stack:
+            for watch in (first, second):
+                stack.enter_context(watch.steps(total))
+            yield
+
+    called: dict[str, Any] = {name: after(name) for name in ("phase", "note", "opened", "step", "finding", "action")}
+    return Watch(**called, steps=steps, stop=lambda: first.stop() or second.stop())

@@ -1,0 +1,78 @@
+"""A run as Python and notebooks show it: the run directory, with its verdict, its curves and its diagnosis."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Any
+
+from steadyrl.core.errors import SteadyError
+from steadyrl.core.plugins import require
+from steadyrl.core.rundir import RunDir
+from steadyrl.doctor.examine import Diagnosis, examine
+from steadyrl.doctor.names.identify import identify
+from steadyrl.doctor.readers.own import read as read_log
+from steadyrl.loop.launch import Answer, sample
+from steadyrl.python.curve import svg_curve
+from steadyrl.show.report.plots import Picture, picture
+from steadyrl.show.report.write import report_view, reward_weights
+
+_STYLE = "font-family: system-ui, sans-serif; font-size: 14px; line-height: 1.5"
+
+
+class Run(RunDir):
+    """A run directory that shows itself; ``steadyrl.Run("runs/...")`` opens one that is there already.
+
+    ``metrics()``, ``evaluations()``, ``findings()``, ``checkpoints()``, ``info()`` and ``status`` are its records as
+    plain data.
+    """
+
+    def doctor(self) -> Diagnosis:
+        """Return what the doctor says of the run: its verdict and its findings.
+
+        Raises:
+            RunError: It has made no step yet.
+        """
+        return examine(identify(read_log(self.path)))
+
+    def metrics_frame(self) -> Any:
+        """Return the metrics as a pandas DataFrame, a row per step.
+
+        Raises:
+            MissingExtraError: pandas is not installed.
+        """
+        return require("pandas").DataFrame(self.metrics()).set_index("step")
+
+    def plot(self) -> Picture:
+        """Return the training curves: reward, its parts, KL and losses.
+
+        Raises:
+            RunError: It has made no step yet.
+        """
+        return picture(self.metrics(), reward_weights(self.resolved()), self.info().get("metric"))
+
+    def sample(self, request: str, samples: int = 3, greedy: bool = False, seed: int = 0) -> list[Answer]:
+        """Ask the newest policy, see ``steadyrl.sample``."""
+        return sample(self, request, samples, greedy, seed)
+
+    def _lines(self) -> list[str]:
+        """Return what is to be said of the run: its status, how the held-out answers changed, the doctor's verdict."""
+        try:
+            steps = self.resolved().get("run", {}).get("steps")
+            lines = [f"{self.status}, {len(self.metrics())} of {steps} steps"]
+            view = report_view(self.path)
+        except SteadyError as error:  # it has made no step, or a file is damaged: showing a run must not raise
+            return [str(error)]
+        diagnosis = view["diagnosis"]
+        lead = next((f"; {finding.check}: {finding.message}" for finding in diagnosis.findings if finding.harms), "")
+        return [*lines, view["headline"], f"doctor: {diagnosis.verdict}{lead}"]
+
+    def __repr__(self) -> str:
+        return "\n    ".join([f"run {self.path}", *self._lines()])
+
+    def _repr_html_(self) -> str:
+        status, *lines = map(escape, self._lines())
+        rewards = [(line["step"], line.get("reward/mean")) for line in self.metrics()]
+        curve = svg_curve(rewards, "reward")
+        shown = "".join(f"<div>{line}</div>" for line in lines)
+        path = escape(str(self.path))
+        return f'<div style="{_STYLE}"><b>{status}</b>{shown}{curve}<div><code>{path}</code></div></div>'

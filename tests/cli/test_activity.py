@@ -1,0 +1,35 @@
+import sys
+import time
+
+from steadyrl.cli import activity
+from steadyrl.cli.activity import following
+from steadyrl.core.counting.count import begin, tell
+
+
+def test_a_phase_that_takes_long_gets_a_line_and_a_short_one_none(monkeypatch, capsys):
+    monkeypatch.setattr(activity, "PATIENCE_S", 0.2)
+    with following():
+        begin("loading the model")
+        time.sleep(0.5)
+        begin("counting tokens")  # ends before its time
+    time.sleep(0.3)
+    assert capsys.readouterr() == ("", "loading the model\n")
+
+
+def test_a_phase_by_name_gets_its_line_at_once_and_nothing_goes_to_standard_output(capsys):
+    with following() as shown:
+        shown.phase("exporting the policy")
+        assert capsys.readouterr() == ("", "exporting the policy\n")
+
+
+def test_a_terminal_shows_what_goes_on_and_how_far_it_is(monkeypatch, capsys):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
+    with following():
+        begin("scoring known answers")
+        tell("programs", 3, 12)
+        time.sleep(0.6)  # two refreshes
+    shown = capsys.readouterr().err
+    assert "scoring known answers" in shown and "3 of 12" in shown
+    assert shown.rstrip("\n").endswith("\x1b[2K") or "\x1b[1A\x1b[2K" in shown  # and takes it away again

@@ -1,0 +1,117 @@
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from steadyrl.cli.new import Data, choose_sizes, find_columns, find_files, kind_of_answers, new_command
+from steadyrl.core.errors import ConfigError, DataError
+from tests import needs
+
+SUMS = [{"question": f"What is {i} plus {2 * i}?", "answer": 3 * i, "level": 1} for i in range(1, 21)]
+ANIMALS = [{"prompt": f"Name beast {i}", "gold": ("red cat", "old dog")[i % 2]} for i in range(20)]
+OPEN = [{"text": f"Write about the queue module, part {i}"} for i in range(20)]
+
+
+def write_rows(path: Path, rows) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def command_line(folder, *arguments):
+    """Run steadyrl in a folder, as a user would; return what it printed."""
+    code = "from steadyrl.cli.main import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code, *arguments],
+        cwd=folder,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "rewards"),
+    [
+        (SUMS, ("question", "answer"), {"rewards:correct": 1.0, "rewards:number": 0.1}),
+        (ANIMALS, (None, None), {"rewards:correct": 1.0, "rewards:near": 0.1}),
+        (OPEN, ("text", None), {"rewards:on_topic": 1.0}),
+    ],
+    ids=["numbers", "texts", "open"],
+)
+def test_what_it_writes_is_sound_and_trains(tmp_path, rows, columns, rewards):
+    needs.package("torch")
+    write_rows(tmp_path / "mine.jsonl", rows)
+    printed = command_line(tmp_path, "new")
+    assert "written: config.toml, rewards.py" in printed
+    config = tomllib.loads((tmp_path / "config.toml").read_text())
+    args = config["task"]["args"]
+    assert (args["path"], args.get("prompt_column"), args.get("gold_column")) == ("mine.jsonl", *columns)
+    assert config["rewards"] == rewards
+    checked = command_line(tmp_path, "task", "check", "config.toml")
+    assert {line.split()[0] for line in checked.splitlines()} <= {"ok", "?"}
+    command_line(tmp_path, "train", "config.toml", "run.steps=2", "sampling.max_new_tokens=16")  # 128 take long
+    (run,) = (tmp_path / "runs").iterdir()
+    assert len((run / "metrics.jsonl").read_text().splitlines()) == 2
+
+
+def test_sizes_follow_from_the_data_and_the_model(tmp_path, tiny_models):
+    path = write_rows(tmp_path / "animals.jsonl", [{**row, "gold": "red " * 30} for row in ANIMALS])
+    sizes = choose_sizes(Data(path, None, "prompt", "gold", "text"), str(tiny_models["llama"]))
+    # 16 of 20 problems train: one step holds all of them, and three passes are fewer than 30 steps
+    assert (sizes.prompts, sizes.steps, sizes.heldout) == (16, 30, 4)
+    assert (sizes.adapter, sizes.rate) == (False, 3e-4)
+    assert sizes.tokens == 32  # half of the model's 64 positions, for twice the answer is more
+
+
+def test_paths_in_the_config_are_those_seen_from_its_folder(tmp_path, monkeypatch, tiny_models):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model").symlink_to(tiny_models["llama"])
+    data = write_rows(tmp_path / "sums.jsonl", SUMS)
+    new_command(Path("work/first"), data=Path("sums.jsonl"), model="model")
+    config = tomllib.loads((tmp_path / "work" / "first" / "config.toml").read_text())
+    folder = tmp_path / "work" / "first"
+    assert (folder / config["task"]["args"]["path"]).resolve() == data
+    assert (folder / config["model"]["path"]).resolve() == Path(tiny_models["llama"]).resolve()
+
+
+def test_files_are_told_apart_by_their_names(tmp_path):
+    for name in ("a-train.jsonl", "a-test.jsonl", "config.json", "notes.txt"):
+        (tmp_path / name).write_text("{}")
+    assert find_files(tmp_path) == (tmp_path / "a-train.jsonl", tmp_path / "a-test.jsonl")
+    (tmp_path / "b-train.jsonl").write_text("{}")
+    with pytest.raises(DataError, match=r"a-test.jsonl, a-train.jsonl, b-train.jsonl; name the one to train on"):
+        find_files(tmp_path)
+
+
+def test_columns_are_found_by_name_or_by_being_the_only_text():
+    path = Path("x.jsonl")
+    assert find_columns(path, [{"label": "b", "sentence": "a"}], "", "") == ("sentence", "label")
+    assert find_columns(path, [{"prompt": "a", "solution": 3, "n": 1}], "", "") == ("prompt", "solution")
+    assert find_columns(path, [{"prompt": "a", "other": "b"}], "other", "prompt") == ("other", "prompt")
+    with pytest.raises(DataError, match="columns one, two, and nothing tells which is the prompt; add --prompt"):
+        find_columns(path, [{"one": "a", "two": "b"}], "", "")
+    with pytest.raises(DataError, match="has no column 'three'; its columns are one"):
+        find_columns(path, [{"one": "a"}], "three", "")
+
+
+@pytest.mark.parametrize(
+    ("answers", "kind"),
+    [([3, "4.5", "1,000"], "number"), (["two and two\n#### 4"], "number"), (["4", "four"], "text"), (["is 4"], "text")],
+)
+def test_the_kind_of_the_right_answers_is_seen(answers, kind):
+    assert kind_of_answers(answers) == kind
+
+
+def test_what_is_there_is_not_overwritten(tmp_path):
+    (tmp_path / "rewards.py").write_text("mine")
+    write_rows(tmp_path / "mine.jsonl", SUMS)
+    with pytest.raises(ConfigError, match=r"rewards.py' is there already; move it, or name another folder"):
+        new_command(tmp_path)
+    assert not (tmp_path / "config.toml").exists()

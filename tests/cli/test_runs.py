@@ -1,0 +1,77 @@
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from steadyrl.cli.runs import runs_command
+
+FINDING = {
+    "check": "entropy_collapse",
+    "severity": "critical",
+    "state": "found",
+    "since_step": 3,
+    "message": "the entropy collapses",
+    "remedy": "lower the rate",
+}
+
+
+def write_run(
+    folder: Path, name: str, time: float, status: str = "finished", steps_done: int = 4, summary=None
+) -> None:
+    """Write the files of a run directory that the table reads."""
+    run = folder / name
+    (run / "report").mkdir(parents=True)
+    process = {"node": os.uname().nodename, "id": os.getpid()}
+    info = {
+        "status": status,
+        "task": "search",
+        "model": "base",
+        "metric": "f1",
+        "algorithm": "grpo",
+        "process": process,
+    }
+    (run / "run.json").write_text(json.dumps(info | {"started": time}))
+    (run / "resolved.json").write_text(json.dumps({"run": {"steps": 5}}))
+    records = [{"step": step, "attempt": 0, "time": time + step, "reward/mean": 0.5} for step in range(steps_done)]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    (run / "findings.jsonl").write_text("")
+    if summary is not None:
+        (run / "report" / "summary.json").write_text(json.dumps(summary))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Return a folder with a run that got better and is sick, a healthy one, and one that goes on."""
+    sick = {"verdict": "sick", "findings": [FINDING]}
+    healthy = {"verdict": "healthy", "findings": []}
+    rose = {"after": 0.75, "difference": 0.25, "interval": [0.1, 0.4], "verdict": "better", "doctor": sick}
+    stayed = {"after": 0.5, "difference": 0.0, "interval": [-0.1, 0.1], "verdict": "undecided", "doctor": healthy}
+    write_run(tmp_path, "20261126-061022-grpo-search-s0", 1000.0, steps_done=5, summary=rose)
+    write_run(tmp_path, "20261126-061708-grpo-search-s1", 3000.0, steps_done=5, summary=stayed)
+    write_run(tmp_path, "20261126-062000-grpo-search-s2", 2000.0, status="running", steps_done=2)
+    return tmp_path
+
+
+def test_runs_are_rows_newest_first_with_scores_and_verdict(folder, capsys):
+    runs_command(folder, as_json=True)
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["name"][-2:] for row in rows] == ["s1", "s2", "s0"]
+    assert [row["verdict"] for row in rows] == ["undecided, healthy", "running", "better, sick: entropy_collapse"]
+    assert [(row["before"], row["after"]) for row in rows] == [(0.5, 0.5), (None, None), (0.5, 0.75)]
+    assert [(row["steps_done"], row["steps"]) for row in rows] == [(5, 5), (2, 5), (5, 5)]
+    assert {(row["task"], row["model"]) for row in rows} == {("search", "base")}
+
+
+def test_the_table_fits_80_columns_and_keeps_names_and_numbers_whole(folder, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    runs_command(folder)
+    lines = capsys.readouterr().out.splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    (row,) = [line for line in lines if line.startswith("20261126-061022-grpo-search-s0 ")]
+    assert row.split()[1:6] == ["5/5", "0.500", "0.750", "better,", "sick:"]
+
+
+def test_an_empty_folder_says_how_a_run_is_made(tmp_path, capsys):
+    runs_command(tmp_path)
+    assert "there are no runs" in capsys.readouterr().out

@@ -1,0 +1,96 @@
+"""What a notebook shows: a table and a curve in one place, and not more often than once a second."""
+
+import re
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from steadyrl.loop.train import Watch
+from steadyrl.python import live
+from steadyrl.python.curve import svg_curve
+from steadyrl.python.train import train
+
+
+@pytest.fixture
+def pages(monkeypatch):
+    """Stand in for IPython; return the pages that the cell showed."""
+    shown = []
+    display = SimpleNamespace(HTML=str, display=lambda page, display_id: SimpleNamespace(update=shown.append))
+    kernel = SimpleNamespace(kernel=object())
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: kernel, display=display))
+    monkeypatch.setitem(sys.modules, "IPython.display", display)
+    return shown
+
+
+def test_a_terminal_is_no_notebook(monkeypatch):
+    monkeypatch.delitem(sys.modules, "IPython", raising=False)
+    assert not live.in_notebook()
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: None))
+    assert not live.in_notebook()
+
+
+def test_a_cell_shows_the_last_step_with_its_curve(pages, tmp_path, capsys):
+    run = train(
+        "base", list("abcdefgh"), lambda completion: completion.count("a"),
+        steps=5, backend="toy", max_new_tokens=4, preflight="off", run={"folder": str(tmp_path)},
+    )  # fmt: skip
+    last = run.metrics()[-1]
+    assert "step 5 of 5" in pages[-1] and f"<td>reward</td><td><b>{last['reward/mean']:.3g}</b>" in pages[-1]
+    assert f"run directory: {run.path}" in pages[-1] and "<svg" in pages[-1]
+    assert capsys.readouterr().out == ""
+
+
+def test_a_cell_is_updated_at_most_once_a_second(pages, monkeypatch):
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(live.time, "monotonic", lambda: clock.now)
+    with live.NotebookView() as view, view.watch.steps(100):
+        for step in range(100):
+            clock.now += 0.1
+            view.watch.step({"step": step, "reward/mean": step / 100})
+        assert 9 <= len(pages) <= 11
+    assert "step 100 of 100" in pages[-1]
+
+
+def test_time_left_is_that_of_the_steps_so_far(pages, monkeypatch):
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(live.time, "monotonic", lambda: clock.now)
+    view = live.NotebookView()
+    with view.watch.steps(10):
+        for step in range(4):
+            view.watch.step({"step": step, "reward/mean": 0.0})
+            clock.now += 2.0
+        clock.now -= 2.0
+        # Three steps in six seconds: the other six take twelve.
+        assert "step 4 of 10, about 12 s left" in view.page()
+
+
+def test_text_of_a_model_cannot_be_markup(pages):
+    view = live.NotebookView()
+    view.note("<script>alert(1)</script>")
+    assert "<script>" not in view.page() and "&lt;script&gt;" in view.page()
+
+
+def test_a_curve_reaches_from_its_least_to_its_greatest_value():
+    drawn = svg_curve([(0, 1.0), (1, None), (2, 3.0), (3, 2.0)], "reward")
+    line = re.search(r'points="([^"]*)"', drawn)[1]
+    points = [tuple(map(float, point.split(","))) for point in line.split()]
+    (x0, y0), (x1, y1), (x2, y2) = points
+    # 472 pixels is the right end; the middle value lies half-way between the others.
+    assert (x0, x2) == (52.0, 472.0) and x1 == pytest.approx(52 + 420 * 2 / 3, abs=0.06)
+    assert y1 < y2 < y0 and y2 == pytest.approx((y0 + y1) / 2, abs=0.06)
+    assert ">step 1<" in drawn and ">4<" in drawn and ">1<" in drawn and ">3<" in drawn
+
+
+@pytest.mark.parametrize("points", [[], [(0, 1.0)], [(0, 1.0), (1, float("nan"))]])
+def test_there_is_no_curve_of_fewer_than_two_values(points):
+    assert svg_curve(points, "reward") == ""
+
+
+def test_two_watches_are_called_in_their_order_and_either_stops():
+    calls = []
+    first = Watch(step=lambda line: calls.append("first"), stop=lambda: False)
+    watch = live.joined(first, Watch(step=lambda line: calls.append("second"), stop=lambda: True))
+    watch.step({})
+    assert calls == ["first", "second"] and watch.stop()
+    assert not live.joined(first, first).stop()
