@@ -62,9 +62,9 @@ class Run(RunDir):
             view = report_view(self.path)
         except SteadyError as error:  # it has made no step, or a file is damaged: showing a run must not raise
             return [str(error)]
-        diagnosis = view["diagnosis"]
-        lead = next((f"; {finding.check}: {finding.message}" for finding in diagnosis.findings if finding.harms), "")
-        return [*lines, view["headline"], f"doctor: {diagnosis.verdict}{lead}"]
+        findings = view["health"]["found"]
+        lead = next((f"; {finding['check']}: {finding['text']}" for finding in findings if finding["harms"]), "")
+        return [*lines, view["headline"], f"doctor: {view['summary']['doctor']['verdict']}{lead}"]
 
     def __repr__(self) -> str:
         return "\n    ".join([f"run {self.path}", *self._lines()])
