@@ -38,7 +38,7 @@ html_css_files = ["steadyrl.css"]
 # The pages below a page, by section. A page that is named nowhere is a warning; a star names a whole folder.
 NAVIGATION = {
     root_doc: {
-        "Start": ["docs/start", "docs/base-model", "docs/models"],
+        "Start": ["docs/start", "docs/results", "docs/base-model", "docs/models"],
         "Coming from": ["docs/from-trl", "docs/from-verl", "docs/from-unsloth", "docs/doctor-only"],
         "Train": [
             "docs/algorithms/ppo",
@@ -51,7 +51,7 @@ NAVIGATION = {
             "docs/curriculum",
             "docs/export",
             "docs/tasks/*",
-            "examples/**",
+            "examples/**search-start/README",
         ],
         "Diagnose": ["docs/doctor/README", "docs/web", "docs/trackers"],
         "Judge and compare": [
@@ -69,7 +69,14 @@ NAVIGATION = {
             "docs/performance",
             "docs/backends/*",
         ],
-        "Extend": ["docs/environments", "docs/batch", "docs/sandbox", "docs/architecture", "CONTRIBUTING"],
+        "Extend": [
+            "docs/environments",
+            "examples/plugins/**",
+            "docs/batch",
+            "docs/sandbox",
+            "docs/architecture",
+            "CONTRIBUTING",
+        ],
         "Reference": ["docs/commands", "docs/api", "docs/config", "docs/metrics", "docs/security"],
         "Project": ["docs/dependencies", "CHANGELOG", "docs/log", "docs/log/*", "bench/results/*"],
     },

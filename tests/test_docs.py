@@ -1,7 +1,10 @@
 """The documents say what is: generated pages equal the code, links and paths lead somewhere, commands exist."""
 
+import gzip
 import importlib.util
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 from steadyrl.cli.main import COMMANDS
@@ -92,3 +95,18 @@ def test_an_entry_of_the_changelog_is_one_line():
 def test_pages_of_studies_are_below_a_megabyte():
     sizes = {page: page.stat().st_size for page in (ROOT / "docs" / "studies").glob("*/report.html")}
     assert sizes and [page for page, size in sizes.items() if size >= 1_000_000] == []
+
+
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 120
+
+
+def test_the_diagnosis_in_the_readme_is_what_the_doctor_says():
+    readme = (ROOT / "README.md").read_text()
+    command, shown = re.search(r"^```console\n\$ (.*)\n([\s\S]*?)^```", readme, re.MULTILINE).groups()
+    log = re.fullmatch(r"gunzip -c (\S+) \| steadyrl doctor -", command)[1]
+    code = "import sys; from steadyrl.cli.main import main; sys.argv = ['steadyrl', 'doctor', '-']; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code], input=gzip.decompress((ROOT / log).read_bytes()), capture_output=True
+    )
+    assert done.stdout.decode().strip() == shown.strip()
