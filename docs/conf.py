@@ -21,6 +21,7 @@ autodoc_typehints_format = "short"
 python_use_unqualified_type_names = True
 maximum_signature_line_length = 90
 napoleon_use_ivar = True
+default_role = "code"  # of single backticks in docstrings
 nitpick_ignore_regex = [("py:.*", ".*")]
 root_doc = "README"
 include_patterns = ["*.md", "docs/**.md", "bench/**.md", "examples/**.md"]

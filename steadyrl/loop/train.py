@@ -98,17 +98,17 @@ class Session:
 
 @dataclass(frozen=True)
 class Watch:
-    """How a face follows a run.
+    """How a user interface follows a run.
 
     Attributes:
         phase: Called with a line when something longer begins.
-        note: Called with a line that is worth keeping, such as what the preflight said.
-        opened: Called with the run directory before the first step, also of a run that goes on.
+        note: Called with a line that is worth keeping, such as the result of the preflight.
+        opened: Called with the run directory before the first step, also after a resume.
         steps: Entered around the steps, with their number; inside, ``stop`` is asked after each.
         step: Called with every line of metrics.
         ended: Called with the run directory when the run has ended well, before its trackers close.
-        finding: Called with what the doctor raises or clears while the run goes on.
-        action: Called with what the autopilot does or advises, as in actions.jsonl.
+        finding: Called with each finding that the doctor raises or clears during the run.
+        action: Called with each action or advice of the autopilot, as in actions.jsonl.
         stop: Asked after every step; True ends the run with a checkpoint.
     """
 

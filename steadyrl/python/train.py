@@ -48,7 +48,7 @@ def train(
     progress: bool = True,
     **settings: Any,
 ) -> Run:
-    """Train a model on prompts by a reward, with settings that fit the model; one printed line says which they are.
+    """Train a model on prompts by a reward, with settings that fit the model, and print these settings.
 
     Args:
         model: "base" (the small model that ships), a folder, a name on the hub, or a loaded model of transformers.
@@ -56,16 +56,16 @@ def train(
             Dataset or DatasetDict, a DataFrame; or a file (JSON lines, parquet, CSV) or folder.
         reward: A function of ``completion`` (a text) and of any columns by their names; of ``problem, rollout``; or of
             ``completions`` as in TRL. Or the name of a built-in, a list, or a dict of names to functions.
-        heldout: Prompts that judge before and after training, or the share of ``prompts`` to hold out (0.2).
-        tokenizer: Of a loaded model, where ``model.name_or_path`` does not lead to it.
+        heldout: Prompts for the evaluations before and after training, or the share of ``prompts`` to hold out (0.2).
+        tokenizer: The tokenizer of a loaded model, if ``model.name_or_path`` does not lead to the tokenizer.
         overrides: "section.key=value" in a text or a list, or a dict of values by nested or dotted keys.
-        watch: Follows the run, and may stop it after a step.
-        progress: Show a table and a curve in a notebook, the display of the command line elsewhere.
+        watch: Callbacks that follow the run, and may stop the run after a step.
+        progress: Show a table and a curve in a notebook, and the display of the command line elsewhere.
         settings: Any setting by its name: ``steps=200, learning_rate=1e-4, algorithm="ppo", max_new_tokens=64``.
 
     Returns:
-        The run, which shows itself. Ctrl-C and a notebook's stop button keep all whole steps and return it too; its
-        ``status`` is "interrupted" then, and ``steadyrl.run(resume=run)`` goes on.
+        The run, which shows itself. After Ctrl-C or a notebook's stop button the run has all whole steps and the
+        ``status`` "interrupted"; ``steadyrl.run(resume=run)`` continues the run.
 
     Raises:
         SteadyError: Something cannot be trained; the error says what to change.
@@ -98,18 +98,18 @@ def run(
     Args:
         config: A TOML file, its sections as a mapping, or a resolved config; None with ``resume``.
         overrides: "section.key=value" in a text or a list, or a dict of values by nested or dotted keys.
-        resume: A run to go on with, from its newest checkpoint; ``overrides`` may then change what a run is free to
-            change, such as run.steps.
-        watch: Follows the run, and may stop it after a step. Without one a notebook shows a table and a curve, and a
-            script prints nothing.
-        accept_changed_data: Resume although the task's problems are no longer those that the run began with.
+        resume: A run to continue from its newest checkpoint; ``overrides`` may then change settings such as
+            run.steps.
+        watch: Callbacks that follow the run, and may stop the run after a step. Without callbacks a notebook shows a
+            table and a curve, and a script prints nothing.
+        accept_changed_data: Resume although the task's problems changed since the start of the run.
 
     Returns:
-        The run. Its ``status`` is "finished", or "interrupted" where ``watch.stop`` said so.
+        The run. Its ``status`` is "finished", or "interrupted" if ``watch.stop`` returned True.
 
     Raises:
         SteadyError: Something cannot be trained; the error says what to change.
-        KeyboardInterrupt: Ctrl-C or a signal; the last whole step is saved, and a resume goes on behind it.
+        KeyboardInterrupt: Ctrl-C or a signal; the last whole step is saved, and a resume continues after this step.
     """
     with _view(watch is None and in_notebook()) as view:
         return Run(launch.run(config, overrides, resume, watch or view, accept_changed_data).path)
