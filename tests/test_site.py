@@ -1,7 +1,9 @@
 """The site: what its references name exists, its pages have names of their own, and its prose is plain."""
 
+import ast
 import gzip
 import importlib.util
+import inspect
 import re
 import shutil
 import subprocess
@@ -38,6 +40,24 @@ def test_the_python_reference_names_what_exists_and_all_public_names():
             assert getattr(importlib.import_module(module), name).__doc__
     public = {name for name in steadyrl._PLACES if name not in ("Config", "RunDir")}  # a page, and Run's base
     assert public - {name.rpartition(".")[2] for name in names} == set()
+
+
+def test_signatures_in_the_python_reference_are_those_of_the_code():
+    lines = re.findall(r"^\.\. autoclass:: ([\w.]+)\((.+)\)$", (DOCS / "api.md").read_text(), re.MULTILINE)
+    for path, signature in lines:
+        module, _, name = path.rpartition(".")
+        if module != "steadyrl.integrations.trl":  # needs PyTorch
+            parameters = inspect.signature(getattr(importlib.import_module(module), name)).parameters
+            arguments = ast.parse(f"def f({signature}): ...").body[0].args
+            assert [argument.arg for argument in arguments.args] == [p for p in parameters if p[0] != "_"], path
+            optional = arguments.args[len(arguments.args) - len(arguments.defaults) :]
+            shown = {a.arg: ast.literal_eval(d) for a, d in zip(optional, arguments.defaults, strict=True)}
+            defaults = {p: value.default for p, value in parameters.items() if p[0] != "_"}
+            optionals = {p: default for p, default in defaults.items() if default is not inspect.Parameter.empty}
+            assert {p: {} if repr(default) == "<factory>" else default for p, default in optionals.items()} == shown, (
+                path
+            )
+    assert len(lines) > 8
 
 
 def test_no_two_pages_have_one_title():

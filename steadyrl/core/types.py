@@ -136,7 +136,7 @@ class Problem:
         id: Unique within its task; stable over runs, so that evaluations pair by it.
         prompt: Text put in. Chat models receive it as one user message.
         columns: Whatever rewards need (reference answer, relevant documents, ...), JSON-serialisable.
-        messages: What is put in where the data hold a conversation; ``prompt`` is then its text for readers and judges.
+        messages: The conversation, if the data hold conversations; ``prompt`` is then its text for readers and judges.
     """
 
     id: str
@@ -326,12 +326,12 @@ class Rollout:
         sampling_logprobs: [T] float32, nats; NaN under the mask where no sampler drew the token (demonstrations).
         text: The completion as it was decoded, space around it included; without special tokens, unless
             model.skip_special_tokens is false. Of several turns the policy's, a line each.
-        stop_reason: Why it ended.
-        policy_version: Optimizer steps the policy had seen when it wrote this.
+        stop_reason: "stop" if the policy ended the completion, "length" if the length limit did.
+        policy_version: The number of optimizer steps before the policy wrote the completion.
         kept_ids: See Completion.
-        reward: Weighted total; None when it could not be had.
-        parts: Every reward part that was had, unweighted, plus task measurements ("retrieval", "recall", ...).
-        unscored: Why there is no reward; None when there is one.
+        reward: The weighted total; None for an unscored rollout.
+        parts: All computed reward parts, unweighted, plus task measurements ("retrieval", "recall", ...).
+        unscored: Why the rollout has no reward; None for a scored rollout.
         note: What the scorer wants a reader to see (an error of the parser, the first hits, ...).
         turns: What the policy said, turn by turn; empty for problems of one turn.
         seen: What the environment showed before each turn, as the policy read it; one more where no turn followed.
@@ -340,8 +340,8 @@ class Rollout:
             ``completion_ids`` behind the turn's last token. What they leave of the reward is earned at the last turn.
             Only algorithms with ``credit = "turn"`` read them.
         calls: The calls of each turn, in order; empty where there are no tools.
-        observations: Those that were held against rollout.observation_tokens; 0 without such a limit.
-        observations_cut: Those of them that took more.
+        observations: Number of observations compared with rollout.observation_tokens; 0 without such a limit.
+        observations_cut: Number of observations above the limit, which were cut.
         trains: Whether its tokens enter the loss; if not, its reward counts in the baseline all the same.
     """
 
@@ -535,12 +535,12 @@ class Score:
     """A reward's verdict on one rollout.
 
     Attributes:
-        value: What enters the weighted total; None means unscored.
+        value: The reward, before its weight; None means unscored.
         parts: Further measurements to log beside it (recall, result size, ...).
-        unscored: Why there is no value; None when there is one.
+        unscored: Why there is no value; None with a value.
         note: A line for the reader of the rollout (why a query is malformed, the first hits, ...).
-        applies: False where the reward has nothing to say about the problem; the other rewards then count alone.
-        trains: False where the rollout's tokens are to be left out of the loss, whatever it is worth.
+        applies: False if the reward does not concern the problem; the other rewards then count alone.
+        trains: False to leave the rollout's tokens out of the loss, at any reward.
     """
 
     value: float | None
