@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,7 +92,8 @@ def differ(first: Run, second: Run) -> Difference:
     shared = [name for name in first.series if name in second.series and not name.startswith(OUTSIDE)]
     pairs = {name: pair for name in shared if (pair := _pair(first, second, name)) is not None}
     with np.errstate(over="ignore"):  # numbers of a diverged run, whose difference may be infinite
-        results = {name: _parts(*pair, RISK / len(pairs)) for name, pair in pairs.items()}
+        risk = RISK / _tests(pairs.values())
+        results = {name: _parts(*pair, risk) for name, pair in pairs.items()}
     parted = [part for part in results.values() if part is not None]
     same = [name for name, part in results.items() if part is None]
     parted.sort(key=_rank)
@@ -111,6 +112,12 @@ def _unmapped_settings(first: Run, second: Run) -> tuple[Setting, ...]:
         if all(isinstance(value, str | int | float) and "/" not in str(value) for value in values)
         and not _equal(*values)
     )
+
+
+def _tests(pairs: Iterable[tuple[Series, Series]]) -> int:
+    """Return how many tests pairs of series are: equal series are none, and one that is logged twice is one."""
+    unequal = {(a.values.tobytes(), b.values.tobytes()) for a, b in pairs if not np.array_equal(a.values, b.values)}
+    return max(len(unequal), 1)
 
 
 def _rank(part: Parted) -> tuple[bool, int, int]:
@@ -170,12 +177,12 @@ def _parts(a: Series, b: Series, risk: float) -> Parted | None:
     floor = ROUNDING * float(np.median(np.maximum(np.abs(x), np.abs(y))))
     if a.quantity in SET and (a.quantity == "learning_rate" or not (np.ptp(x) or np.ptp(y))):
         return _set_apart(a, b, np.abs(x - y) > floor)
-    apart = x - y
+    scaled = x, y
     if (x > 0).all() and (y > 0).all():
         ratio = np.log(x / y)
-        if np.median(np.abs(ratio)) > TWICE or unevenness(ratio) < unevenness(apart):
-            apart, floor = ratio, ROUNDING
-    parting = gap(apart, risk, floor)
+        if np.median(np.abs(ratio)) > TWICE or unevenness(ratio) < unevenness(x - y):
+            scaled, floor = (np.log(x), np.log(y)), ROUNDING
+    parting = gap(*scaled, risk, floor)
     if parting is None:
         return None
     levels = (float(x[parting.start : parting.stop].mean()), float(y[parting.start : parting.stop].mean()))

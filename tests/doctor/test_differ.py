@@ -77,7 +77,7 @@ def test_a_gap_that_opens_and_closes_again_is_no_noise():
 def test_noise_alone_differs_in_one_pair_of_a_hundred_whatever_its_memory():
     rng = np.random.default_rng(12)
     for memory, n in ((0.0, 25), (0.5, 60), (0.8, 150)):
-        wrong = sum(gap(noise(rng, n, 1.0, memory), 0.01) is not None for _ in range(80))
+        wrong = sum(gap(noise(rng, n, 1.0, memory), noise(rng, n, 1.0, memory), 0.01) is not None for _ in range(80))
         assert wrong <= 5, (memory, n, wrong)  # of 80 one is expected, and more than five once in a thousand
 
 
@@ -85,7 +85,8 @@ def test_the_interval_of_the_first_step_holds_the_truth():
     rng = np.random.default_rng(13)
     covered = []
     for _ in range(30):
-        found = gap(noise(rng, 200, 1.0, 0.3) + 1.5 * (np.arange(200) >= 90), 0.01)
+        one, other = noise(rng, 200, 0.7, 0.3), noise(rng, 200, 0.7, 0.3)
+        found = gap(one + 1.5 * (np.arange(200) >= 90), other, 0.01)
         assert found is not None and abs(found.start - 90) < 40
         covered.append(found.earliest <= 90 <= found.latest)
     assert np.mean(covered) > 0.8
