@@ -1,6 +1,7 @@
 """Two runs: what is set differently, what parts first, and what is behind it."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ def test_two_seeds_of_one_config_do_not_part():
     for seed in range(20):
         found = differ(healthy(seed, N, algorithm="grpo"), healthy(seed + 100, N, algorithm="grpo"))
         assert found.settings == ()
-        parted += bool(found.parted)
+        parted += any(part.lasting for part in found.parted)
     assert parted <= 2, parted
 
 
@@ -138,3 +139,61 @@ def test_settings_beside_the_only_log_of_a_folder_are_its_own(tmp_path):
     assert [(s.name, s.values) for s in differ(one, other).settings] == [("learning_rate", (1e-6, 8e-6))]
     write(tmp_path / "a" / "second.jsonl", ROWS)
     assert "learning_rate" not in write(tmp_path / "a" / "log.jsonl", ROWS).settings
+
+
+def test_a_drift_beyond_the_noise_of_steps_is_told_as_what_another_seed_may_do_too():
+    rng = np.random.default_rng(21)
+    n = 60
+    wander = 0.3 * np.sin(np.arange(n) / 12.0)  # much more than the noise of a step, and slower
+    one, other = (0.6 + sign * wander + rng.normal(size=n) * 0.005 for sign in (1, -1))
+    steady = rng.normal(size=(2, n)) * 0.02
+    runs = [make_run({"truncated": x, "entropy": 1.0 + y}) for x, y in zip((one, other), steady, strict=True)]
+    found = differ(*runs)
+    assert [(part.quantity, part.lasting) for part in found.parted] == [("truncated", False)]
+    assert found.parted[0].step <= 10 and found.parted[0].levels[0] > found.parted[0].levels[1]
+    assert "truncated from step" in found.cause and "as another seed may" in found.cause
+    assert any(line.startswith("differ by no more than another seed may: truncated") for line in sentences(found))
+
+
+def test_a_gap_of_a_few_dozen_steps_shows_by_the_noise_of_both_runs():
+    rng = np.random.default_rng(22)
+    told = [gap(noise(rng, 40, 1.0, 0.3) + 1.9, noise(rng, 40, 1.0, 0.3), 0.01) is not None for _ in range(300)]
+    assert np.mean(told) > 0.6  # by the noise of the difference alone half of them
+
+
+def config_run(columns, **config):
+    return replace(make_run(columns, trainer="other"), config=config)
+
+
+def test_a_logged_learning_rate_leads_over_how_long_a_run_is_and_how_often_it_is_written():
+    warm = np.minimum(np.arange(60) / 10.0, 1.0)
+    one = config_run(
+        {"learning_rate": 2e-6 * warm}, save_every=10, logging_steps=2, global_step=60, seed=1, dropout=0.1
+    )
+    other = config_run(
+        {"learning_rate": 9e-6 * warm}, save_every=20, logging_steps=5, global_step=77, seed=2, dropout=0.2
+    )
+    found = differ(one, other)
+    assert [setting.name for setting in found.settings] == ["learning_rate", "dropout", "seed"]
+    assert found.cause.startswith("learning_rate is set differently, 2e-06 and 9e-06, and so are dropout, seed; ")
+
+
+def test_a_model_is_a_setting_and_a_path_is_none_and_what_is_written_twice_differs_once():
+    one = config_run(
+        {}, **{"judge_model_name": "acme/small-1B", "run_name": "x", "data": "./a.jsonl", "cli.alpha": 4, "alpha": 4}
+    )
+    other = config_run(
+        {}, **{"judge_model_name": "acme/big-7B", "run_name": "y", "data": "./b.jsonl", "cli.alpha": 8, "alpha": 8}
+    )
+    assert {s.name: s.values for s in differ(one, other).settings} == {
+        "judge_model_name": ("acme/small-1B", "acme/big-7B"),
+        "alpha": (4, 8),
+    }
+
+
+def test_series_that_are_equal_in_both_runs_cost_no_certainty():
+    rng = np.random.default_rng(23)
+    columns = [{"reward": level + rng.normal(size=30) * 0.1} for level in (0.5, 0.66)]
+    same = {f"reward_part/{i}": np.full(30, 0.1 * i) for i in range(40)}
+    for more in ({}, same):
+        assert [part.quantity for part in differ(*(make_run(c | more) for c in columns)).parted] == ["reward"]
