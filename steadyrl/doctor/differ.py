@@ -32,7 +32,7 @@ OUTSIDE = ("time_", "tokens", "data_epoch")  # of the machine and of the clock, 
 SET = ("learning_rate", "kl_coef", "entropy_coef", "epochs", "updates")  # what is logged of them is what was set
 # Settings that name a run or its machine, or say how often something is written, and change nothing that is learned.
 OF_THE_PLACE = re.compile(
-    r"((?<!model_)name|dir|path|file|id|host|port|time|date|tag|project|entity|version|device|url)s?$"
+    r"((?<!model_)name|dir|path|file|id|host|port|time|date|tag|project|entity|version|device|gpu|url)s?$"
     r"|(^|[._])(log|logging|save|eval)_(every|steps|strategy)$|^(global_step|epoch|num_input_tokens_seen|total_flos)$",
     re.I,
 )
@@ -93,7 +93,9 @@ def differ(first: Run, second: Run) -> Difference:
         )
         for name in names
     ]
-    unequal = [setting for setting in settings if None not in setting.values and not _equal(*setting.values)]
+    kinds = {"algorithm": (first.algorithm, second.algorithm), "trainer": (first.trainer, second.trainer)}
+    unequal = [Setting(n, (n, n), v) for n, v in kinds.items() if v[0] != v[1] and not {"", "unknown"} & {*v}]
+    unequal += [setting for setting in settings if None not in setting.values and not _equal(*setting.values)]
     unequal += _unmapped_settings(first, second)
     shared = [name for name in first.series if name in second.series and not name.startswith(OUTSIDE)]
     pairs = {name: pair for name in shared if (pair := _pair(first, second, name)) is not None}
@@ -194,7 +196,10 @@ def sentences(difference: Difference) -> list[str]:
 
 
 def _levels(part: Parted) -> str:
-    return f"{number(part.levels[0])} and {number(part.levels[1])}"
+    first, second = map(number, part.levels)
+    if part.quantity in SET and first == second:
+        return f"by its schedule, {first} at most in both"
+    return f"{first} and {second}"
 
 
 def _more(names: Sequence[str]) -> str:
@@ -266,8 +271,7 @@ def _cause(settings: Sequence[Setting], missing: Sequence[Setting], parted: Sequ
         moves = f", which {lead.name} moves directly" if directly else ""
         return f"{lead.name} is set differently, {lead.values[0]} and {lead.values[1]}{more}; {shown}{moves}"
     if schedules := [part for part in parted if part.quantity in SET]:
-        how = f"by its schedule: {number(schedules[0].levels[0])} at most in both"
-        return f"{schedules[0].quantity} is set differently, {how}; {shown}"
+        return f"{schedules[0].quantity} is set differently, {_levels(schedules[0])}; {shown}"
     unknown = f"; known of one run only are {_names(missing)}" if missing else ""
     if not parted:
         return (

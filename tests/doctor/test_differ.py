@@ -105,7 +105,7 @@ def test_a_learning_rate_is_told_by_its_peak_and_not_by_its_warm_up():
     found = differ(make_run({"learning_rate": 3e-6 * warm}), make_run({"learning_rate": 6e-5 * warm}))
     assert "learning_rate is set differently, 3e-06 and 6e-05" in found.cause
     late = make_run({"learning_rate": 3e-6 * np.minimum(np.arange(50) / 40.0, 1.0)})
-    assert "by its schedule: 3e-06" in differ(make_run({"learning_rate": 3e-6 * warm}), late).cause
+    assert "by its schedule, 3e-06 at most in both" in differ(make_run({"learning_rate": 3e-6 * warm}), late).cause
 
 
 ROWS = [{"step": i, "reward": 0.1 + 0.01 * i, "loss": 0.5} for i in range(20)]
@@ -197,3 +197,18 @@ def test_series_that_are_equal_in_both_runs_cost_no_certainty():
     same = {f"reward_part/{i}": np.full(30, 0.1 * i) for i in range(40)}
     for more in ({}, same):
         assert [part.quantity for part in differ(*(make_run(c | more) for c in columns)).parted] == ["reward"]
+
+
+def test_another_algorithm_leads_over_what_follows_from_it():
+    one = make_run({"reward": np.full(20, 0.5)}, algorithm="ppo", trainer="trl-ppo", settings={"kl_place": "reward"})
+    other = make_run({"reward": np.full(20, 0.5)}, algorithm="grpo", trainer="trl-grpo", settings={"kl_place": "loss"})
+    assert differ(one, other).cause.startswith("algorithm is set differently, ppo and grpo, and so are trainer, kl_place")
+    assert differ(one, replace(one, trainer="unknown", algorithm="")).settings == ()
+
+
+def test_a_collapse_is_told_though_it_makes_the_noise_of_its_steps_large():
+    rng = np.random.default_rng(31)
+    steady = 0.8 + 0.1 * np.sin(np.arange(40) / 8.0) + rng.normal(size=40) * 0.03
+    falls = np.where(np.arange(40) < 5, 0.8, 0.02) + rng.normal(size=40) * 0.01
+    (part,) = differ(make_run({"reward": steady}), make_run({"reward": falls})).parted
+    assert part.step in (4, 5) and part.levels[1] < 0.1 < part.levels[0]

@@ -22,6 +22,7 @@ BLOCKS, LEAST_BLOCK = (
     16,
 )  # at most so many blocks; points in each at least, for a line and the likeness of neighbours
 FEWEST = 10  # points
+ODD = 9.0  # times the median of squares: two standard deviations
 SHORT = 5  # steps within which brief noise has come and gone
 MOST_ALIKE = 0.9  # neighbouring steps' correlation that is allowed for at most
 SURE = 1.6  # standard errors, of 95 % on one side
@@ -129,7 +130,9 @@ def _noise(rows: np.ndarray, each: Sequence[np.ndarray]) -> tuple[float, float, 
 def _brief_noise(difference: np.ndarray) -> tuple[float, float, int]:
     """Return as ``_noise`` does the noise of [n] points, by how they differ from those up to SHORT steps later."""
     n = len(difference)
-    apart = [0.0, *(float(np.mean((difference[k:] - difference[:-k]) ** 2)) / 2.0 for k in range(1, SHORT + 1))]
+    squares = [(difference[k:] - difference[:-k]) ** 2 for k in range(1, SHORT + 1)]
+    # A collapse within a few steps is no noise, and would hide that it happened.
+    apart = [0.0, *(float(np.minimum(x, ODD * np.median(x) or np.inf).mean()) / 2.0 for x in squares)]
     if not apart[-1]:
         return 0.0, 1.0, n
     fewer = max(1.0 + 2.0 * sum(1.0 - power / apart[-1] for power in apart[1:SHORT]), 1.0)

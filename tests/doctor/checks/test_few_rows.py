@@ -172,3 +172,9 @@ def test_one_row_has_no_start_and_no_end(said):
     assert len(diagnosis.findings) >= 3
     texts = [text for finding in diagnosis.findings for text in (finding.message, *finding.evidence)]
     assert not any("at the start" in text or "went from" in text for text in texts)
+
+
+@pytest.mark.parametrize(("rows", "told"), [(6, False), (9, True)])
+def test_one_length_in_a_handful_of_rows_is_no_limit_yet(said, rows, told):
+    found, _ = said([{"reward": 7.0 + i % 3, "completion_length": 437.0, "kl": 0.3} for i in range(rows)])
+    assert ("truncated" in found) == told
