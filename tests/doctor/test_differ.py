@@ -202,7 +202,9 @@ def test_series_that_are_equal_in_both_runs_cost_no_certainty():
 def test_another_algorithm_leads_over_what_follows_from_it():
     one = make_run({"reward": np.full(20, 0.5)}, algorithm="ppo", trainer="trl-ppo", settings={"kl_place": "reward"})
     other = make_run({"reward": np.full(20, 0.5)}, algorithm="grpo", trainer="trl-grpo", settings={"kl_place": "loss"})
-    assert differ(one, other).cause.startswith("algorithm is set differently, ppo and grpo, and so are trainer, kl_place")
+    assert differ(one, other).cause.startswith(
+        "algorithm is set differently, ppo and grpo, and so are trainer, kl_place"
+    )
     assert differ(one, replace(one, trainer="unknown", algorithm="")).settings == ()
 
 
