@@ -191,7 +191,7 @@ def sentences(difference: Difference) -> list[str]:
     ]:
         lines.append(f"differ by no more than another seed may: {', '.join(brief[:MOST_SHOWN])}{_more(brief)}")
     if same := difference.together:
-        lines.append(f"no difference beyond noise: {', '.join(same[:MOST_SHOWN])}{_more(same)}")
+        lines.append(f"no difference that noise could not make: {', '.join(same[:MOST_SHOWN])}{_more(same)}")
     return lines
 
 

@@ -56,7 +56,7 @@ def gap(first: np.ndarray, second: np.ndarray, risk: float, floor: float = 0.0, 
         floor: The least noise of a single point, such as rounding.
         brief: Whether only what comes and goes within SHORT steps is noise. What lasts longer, such as the drift of
             another seed, then counts as a difference: of AR(1) noise with a correlation of 0.5, up to
-            49 in 1000 pairs.
+            10 in 100 pairs.
     """
     difference = first - second
     n, most = len(difference), float(np.abs(difference).max(initial=0.0))
@@ -136,7 +136,7 @@ def _brief_noise(difference: np.ndarray) -> tuple[float, float, int]:
     if not apart[-1]:
         return 0.0, 1.0, n
     fewer = max(1.0 + 2.0 * sum(1.0 - power / apart[-1] for power in apart[1:SHORT]), 1.0)
-    return float(np.sqrt(apart[-1])), fewer, max(int(2.0 * n / 3.0 / fewer), 2)
+    return float(np.sqrt(apart[-1])), fewer, max(int(2.0 * n / 3.0 / float(np.sqrt(fewer))), 2)
 
 
 def _about_lines(rows: np.ndarray) -> np.ndarray:
