@@ -7,7 +7,7 @@ differs), "reading" (what a person reads from the curves) and
 - "setting": words of which one must be in the lead's name of what is set differently; empty where no file says it
 - "moved": words of which one must be in one of the first three quantities that differ; empty where none is asked for
 - "not_moved": words that no quantity that differs may have
-- "null": true where a person sees no difference beyond noise
+- "null": true where a person sees no difference beyond noise, for the reader
 
 The logs are other people's and no part of this project.
 """
