@@ -107,11 +107,6 @@ class _Server:
             raise ToolError("\n".join(parts))
         return "\n".join(parts) if parts else result_text(result.structured_content)
 
-    def _last_words(self) -> str:
-        self._log.seek(0)
-        lines = [line for line in self._log.read().splitlines() if line.strip()]
-        return f", and it wrote: {printable(lines[-1].strip())[:200]}" if lines else ""
-
     def close(self) -> None:
         """End the server."""
         if self._thread.is_alive() and self._task is not None:

@@ -88,10 +88,10 @@ class ReasoningGymTask:
         self._system = gym.utils.SYSTEM_PROMPTS[settings.system].strip() if settings.system else ""
         self._sets: dict[str, Any] = {}
         self._entries: dict[str, dict[str, Any]] = {}
-        asked: set[str] = set()
+        questions: set[str] = set()
         first = settings.seed * _NEXT_SEED
-        self._heldout = self._generate(gym, settings, "heldout", first + _HELDOUT, asked)
-        self._train = self._generate(gym, settings, "train", first, asked)
+        self._heldout = self._generate(gym, settings, "heldout", first + _HELDOUT, questions)
+        self._train = self._generate(gym, settings, "train", first, questions)
         if not self._train:
             raise DataError(
                 f"every question that {', '.join(settings.datasets)} generated is held out; lower "
@@ -127,19 +127,21 @@ class ReasoningGymTask:
         read = self._read(answer)
         return ["no answer in <answer> tags"] if read is None else [f"the answer is read as {read}"]
 
-    def _generate(self, gym: Any, settings: Settings, split: str, seed: int, asked: set[str]) -> tuple[Problem, ...]:
+    def _generate(
+        self, gym: Any, settings: Settings, split: str, seed: int, questions: set[str]
+    ) -> tuple[Problem, ...]:
         count = settings.train_count if split == "train" else settings.heldout_count
         names = settings.datasets
         sets = [
-            _made(gym, name, {**settings.dataset_args.get(name, {}), "seed": seed, "size": count}) for name in names
+            _create(gym, name, {**settings.dataset_args.get(name, {}), "seed": seed, "size": count}) for name in names
         ]
         self._sets |= dict(zip(names, sets, strict=True))
         problems: list[Problem] = []
         for i in range(count):
             name, entry = names[i % len(names)], sets[i % len(names)][i // len(names)]
-            if entry["question"] in asked:
+            if entry["question"] in questions:
                 continue
-            asked.add(entry["question"])
+            questions.add(entry["question"])
             columns = {"dataset": name, "answer": entry["answer"]}
             problem = Problem(
                 f"{split}-{name}-{i // len(names)}", entry["question"], columns, self._messages(entry["question"])
@@ -173,7 +175,7 @@ class ReasoningGymTask:
         return in_tags if in_tags is not None or self._system else text.strip() or None
 
 
-def _made(gym: Any, name: str, settings: dict[str, Any]) -> Any:
+def _create(gym: Any, name: str, settings: dict[str, Any]) -> Any:
     if name not in gym.factory.DATASETS:
         close = difflib.get_close_matches(name, gym.factory.DATASETS, n=3)
         hint = (

@@ -76,21 +76,23 @@ class TextArenaEnvironment:
     def _until_the_policy_s_turn(self) -> str:
         while not self._done:
             with self._generator():
-                player, seen = self._game.get_observation()
+                player, observation = self._game.get_observation()
             if player == self._player:
-                return self._text(seen)
-            self._act(self._opponent(self._text(seen)))
+                return self._text(observation)
+            self._act(self._opponent(self._text(observation)))
         return ""
 
     def _act(self, action: str) -> None:
         with self._generator():
             self._done, _ = self._game.step(action=action)
 
-    def _text(self, seen: Any) -> str:
+    def _text(self, observation: Any) -> str:
         """Return an observation as a text: that of a wrapper, or what happened since the player's last."""
-        if isinstance(seen, str):
-            return seen
-        return "\n".join(text for by, text, kind in seen if kind != self._own_action or by != self._player).strip()
+        if isinstance(observation, str):
+            return observation
+        return "\n".join(
+            text for by, text, kind in observation if kind != self._own_action or by != self._player
+        ).strip()
 
     @contextmanager
     def _generator(self) -> Iterator[None]:
