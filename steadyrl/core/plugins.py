@@ -70,6 +70,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
     },
     "environment": {
         "gymnasium": "steadyrl.integrations.environments.gymnasium:GymnasiumEnvironment",
+        "openenv": "steadyrl.integrations.environments.openenv:OpenEnvEnvironment",
         "textarena": "steadyrl.integrations.environments.textarena:TextArenaEnvironment",
         "trl": "steadyrl.integrations.environments.trl:TrlEnvironment",
     },
@@ -127,7 +128,9 @@ _EXTRA_OF = {
     "ray": "ray",
     **dict.fromkeys(("renderers", "openai", "openai_harmony", "httpx", "pydantic_config"), "agents"),
     **dict.fromkeys(("starlette", "uvicorn"), "web"),
-    **{name: name for name in ("wandb", "tensorboard", "trackio", "mlflow", "gymnasium", "textarena", "mcp")},
+    **{
+        name: name for name in ("wandb", "tensorboard", "trackio", "mlflow", "gymnasium", "textarena", "mcp", "openenv")
+    },
     "reasoning_gym": "reasoning-gym",
 }
 

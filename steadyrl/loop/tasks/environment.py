@@ -63,8 +63,8 @@ class EnvironmentTask:
         heldout_count: int = Field(50, ge=0, le=1_000_000, description="Held-out problems without a path.")
         environment: str = Field(
             "",
-            description="Import path of the class, such as 'my_module:Guess', or an adapter: 'gymnasium', 'textarena' "
-            "or 'trl'. Empty plays with the tools alone.",
+            description="Import path of the class, such as 'my_module:Guess', or an adapter: 'gymnasium', 'textarena', "
+            "'trl' or 'openenv'. Empty plays with the tools alone.",
         )
         environment_args: dict[str, Any] = Field(
             default_factory=dict, description="Arguments of the class or the adapter, by name."

@@ -1,5 +1,6 @@
 """An MCP server over its standard input and output, made with the package itself."""
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -30,6 +31,12 @@ def wait(seconds: float) -> str:
 def fail(why: str) -> str:
     """Fail."""
     raise ToolError(why)
+
+
+@server.tool()
+def leave() -> str:
+    """End the server in the middle of a call."""
+    os._exit(1)
 
 
 server.run()

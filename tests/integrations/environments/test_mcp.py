@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -39,10 +40,21 @@ def test_its_tools_are_called_and_what_fails_is_read(tmp_path):
     end, result = result_of(task, fail={"why": "no library"})
     assert (end, result) == ("raised", "error: ToolError: Error executing tool fail: no library")
     assert result_of(task, wait={"seconds": 30}) == ("timeout", "error: the call took longer than 2 s")
-    assert result_of(task, subtract={}) == ("unknown", "error: there is no tool 'subtract'; there are add, wait, fail")
+    assert result_of(task, subtract={}) == (
+        "unknown",
+        "error: there is no tool 'subtract'; there are add, wait, fail, leave",
+    )
     again = task_of(environment("", mcp=[command(tmp_path / "starts")]), {"length": 1.0})
     assert result_of(again, add={"a": 1}) == ("ok", "2")
     assert (tmp_path / "starts").read_text() == "started\n"  # once per process
+
+
+def test_calls_of_a_server_that_ended_fail_at_once(tmp_path):
+    task = task_of(environment("", mcp=[command(tmp_path / "leaves")], call_seconds=20.0), {"length": 1.0})
+    start = time.monotonic()
+    assert result_of(task, leave={})[0] == "raised"
+    assert result_of(task, add={"a": 1})[0] == "raised"
+    assert time.monotonic() - start < 10
 
 
 def test_it_ends_with_the_process(tmp_path):
