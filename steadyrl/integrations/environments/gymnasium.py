@@ -17,6 +17,8 @@ from steadyrl.core import plugins
 from steadyrl.core.errors import ConfigError
 from steadyrl.core.types import Message, Problem
 
+_COLOURED = re.compile(r"\x1b\[[\d;]+m(.*?)\x1b\[0m", re.DOTALL)  # how a terminal shows where the player stands
+
 
 class GymnasiumEnvironment:
     """An episode of an environment of Gymnasium.
@@ -28,7 +30,7 @@ class GymnasiumEnvironment:
             takes its place.
         actions: Names of the actions of a ``Discrete`` space, in their order.
         settings: Further arguments of the environment. With ``render_mode = "ansi"`` its pictures in text are the
-            observations.
+            observations, with brackets around what a terminal would colour.
 
     Raises:
         ConfigError: It has neither id nor factory, or its actions are neither texts nor numbers.
@@ -94,4 +96,4 @@ class GymnasiumEnvironment:
 
     def _text(self, observation: Any) -> str:
         shown = self._env.render() if self._rendered else observation
-        return shown if isinstance(shown, str) else str(shown)
+        return _COLOURED.sub(r"[\1]", shown if isinstance(shown, str) else str(shown))
