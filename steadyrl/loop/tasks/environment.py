@@ -101,7 +101,10 @@ class EnvironmentTask:
 
         def import_paths(self) -> list[tuple[str, str]]:
             """See Section."""
-            return [("environment", self.environment), *(("tool", path) for path in self.tools)]
+            adapted = self.environment in plugins.BUILT_IN["environment"]
+            of_adapters = [self.environment_args.get(name, "") for name in ("factory", "opponent")] if adapted else []
+            paths = [self.environment, *map(str, of_adapters)]
+            return [*(("environment", path) for path in paths), *(("tool", path) for path in self.tools)]
 
     name = "environment"
 

@@ -84,6 +84,7 @@ print(subprocess.run(["pgrep", "-P", str(__import__("os").getpid())], capture_ou
         (f"{sys.executable} -c 'raise SystemExit(\"no key\")'", ", and it wrote: no key"),
         ("", "has an empty command"),
     ],
+    ids=["no program", "ends at once", "empty"],
 )
 def test_what_is_no_server_is_refused_in_one_line(words, why):
     with pytest.raises(ConfigError) as refused:

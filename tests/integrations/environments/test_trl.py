@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from steadyrl.core import config, plugins
 from steadyrl.core.errors import ConfigError
-from steadyrl.core.types import Problem, Rollout
+from steadyrl.core.types import Problem
 from tests.integrations.environments.played import (
     PROBLEM,
     calls,
@@ -46,12 +47,10 @@ def test_the_row_reaches_reset_and_the_conversation_stays():
     assert episode._environment._environment.seen == ["level", "prompt"]
 
 
-def test_the_reward_counts_where_turns_ran_out():
-    task = task_of(environment("trl", {"factory": f"{HERE}:CounterEnv"}))
-    rollout = Rollout.__new__(Rollout)
-    object.__setattr__(rollout, "turn_rewards", ((2, 0.25), (5, -0.5)))
-    object.__setattr__(rollout, "outcome", {"reward": 1.0})
-    assert task.rewards()["episode_return"](PROBLEM, rollout) == 0.75
+def test_its_code_is_the_user_s_own():
+    task = environment("trl", {"factory": f"{HERE}:CounterEnv"})
+    settings = config.resolve({"task": task, "rewards": {"episode_return": 1.0}}).task.args
+    assert sorted(plugins.own_code(settings.import_paths())) == [HERE]
 
 
 def test_what_is_no_environment_of_trl_is_refused():
