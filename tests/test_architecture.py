@@ -19,7 +19,13 @@ FLOORS = (
     {"loop.rewards", "backends", "doctor", "lab.launchers"},  # services
     {"loop.tasks", "algorithms", "loop.rollout", "loop.checkpoint", "loop.autopilot", "integrations.trackers"},
     {"loop.train", "loop.evaluate", "loop.record", "loop.preflight"},  # the loop
-    {"environments.search", "environments.code", "environments.browse", "environments.math"},
+    {
+        "environments.search",
+        "environments.code",
+        "environments.browse",
+        "environments.math",
+        "integrations.environments",
+    },
     {"loop.launch", "lab", "show.review"},  # the front door, science
     {"show.report"},  # writing
     {"show.web", "integrations.export"},  # the pages, which the command line serves; model folders for others

@@ -65,9 +65,15 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "math": "steadyrl.environments.math.task:MathTask",
         "prompts": "steadyrl.loop.tasks.prompts:PromptsTask",
         "environment": "steadyrl.loop.tasks.environment:EnvironmentTask",
+        "reasoning_gym": "steadyrl.integrations.environments.reasoning_gym:ReasoningGymTask",
     },
-    "environment": {},
-    "tool": {},
+    "environment": {
+        "gymnasium": "steadyrl.integrations.environments.gymnasium:GymnasiumEnvironment",
+        "openenv": "steadyrl.integrations.environments.openenv:OpenEnvEnvironment",
+        "textarena": "steadyrl.integrations.environments.textarena:TextArenaEnvironment",
+        "trl": "steadyrl.integrations.environments.trl:TrlEnvironment",
+    },
+    "tool": {"mcp": "steadyrl.integrations.environments.mcp:connect"},
     "reward": {
         "length": "steadyrl.loop.rewards.length:length",
         "boolean_format": "steadyrl.loop.rewards.boolean_format:boolean_format",
@@ -121,7 +127,10 @@ _EXTRA_OF = {
     "ray": "ray",
     **dict.fromkeys(("renderers", "openai", "openai_harmony", "httpx", "pydantic_config"), "agents"),
     **dict.fromkeys(("starlette", "uvicorn"), "web"),
-    **{name: name for name in ("wandb", "tensorboard", "trackio", "mlflow")},
+    **{
+        name: name for name in ("wandb", "tensorboard", "trackio", "mlflow", "gymnasium", "textarena", "mcp", "openenv")
+    },
+    "reasoning_gym": "reasoning-gym",
 }
 
 

@@ -104,7 +104,7 @@ def from_trl(
     if "environments" in parameters and parameters["environments"].default is inspect.Parameter.empty:
         raise ConfigError(
             f"the reward '{name}' takes the environments of TRL, which are not known here; expected a function of "
-            "completions and columns, or a task of several turns (see docs/tasks/browse.md)"
+            "completions and columns, or rewards of rollout.outcome (see docs/environments.md)"
         )
 
     def reward(pairs: Pairs) -> list[Score]:

@@ -23,12 +23,13 @@ from __future__ import annotations
 import inspect
 import reprlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 from pydantic import Field
 
 from steadyrl.core import plugins
-from steadyrl.core.errors import ConfigError, exception_line
+from steadyrl.core.errors import ConfigError, SteadyError, exception_line
 from steadyrl.core.protocols import Episode, PromptLimit, RewardFn, Turn
 from steadyrl.core.sections import PathText
 from steadyrl.core.types import Message, Problem, Rollout, ToolCall
@@ -41,7 +42,7 @@ RETURN = "episode_return"
 
 
 class EnvironmentTask:
-    """See Task, Interactive, ToolUsing and Bounded. Reward: episode_return, the sum of the turns' rewards.
+    """See Task, Interactive, ToolUsing and Bounded. Reward: episode_return, what the turns and the episode earned.
 
     Attributes:
         name: "environment".
@@ -61,13 +62,22 @@ class EnvironmentTask:
         train_count: int = Field(200, ge=1, le=1_000_000, description="Training problems without a path.")
         heldout_count: int = Field(50, ge=0, le=1_000_000, description="Held-out problems without a path.")
         environment: str = Field(
-            "", description="Import path of the class, such as 'my_module:Guess'. Empty plays with the tools alone."
+            "",
+            description="Import path of the class, such as 'my_module:Guess', or an adapter: 'gymnasium', 'textarena', "
+            "'trl' or 'openenv'. Empty plays with the tools alone.",
         )
-        environment_args: dict[str, Any] = Field(default_factory=dict, description="Arguments of the class, by name.")
+        environment_args: dict[str, Any] = Field(
+            default_factory=dict, description="Arguments of the class or the adapter, by name."
+        )
         tools: list[str] = Field(
             [],
             description="Import paths of functions with type hints and docstrings, or of JSON schemas whose calls the "
             "environment answers in its method step. They join those in the class's attribute `tools`.",
+        )
+        mcp: list[str] = Field(
+            [],
+            description="Commands of MCP servers, such as 'python my_server.py', whose tools join the others (extra "
+            "`mcp`). Each is started once and spoken to over its standard input and output.",
         )
         tool_format: str = Field(
             "auto",
@@ -91,7 +101,10 @@ class EnvironmentTask:
 
         def import_paths(self) -> list[tuple[str, str]]:
             """See Section."""
-            return [("environment", self.environment), *(("tool", path) for path in self.tools)]
+            adapted = self.environment in plugins.BUILT_IN["environment"]
+            of_adapters = [self.environment_args.get(name, "") for name in ("factory", "opponent")] if adapted else []
+            paths = [self.environment, *map(str, of_adapters)]
+            return [*(("environment", path) for path in paths), *(("tool", path) for path in self.tools)]
 
     name = "environment"
 
@@ -106,8 +119,8 @@ class EnvironmentTask:
             SteadyError: The class or a tool lacks what is needed, or a file has a defect.
         """
         self._settings = settings
-        self._environment = _environment_class(settings)
-        self._tools = _tools_of(self._environment, settings.tools)
+        self._environment, sample = _environment_class(settings)
+        self._tools = _tools_of(sample, settings)
         if not self._tools and not settings.environment:
             raise ConfigError(
                 "the task 'environment' has neither an environment nor tools; set task.args.environment = "
@@ -154,11 +167,13 @@ class EnvironmentTask:
         """See Interactive."""
         limits = Limits(self._settings.max_calls, self._settings.call_seconds, self._settings.result_characters)
         environment = self._environment(**self._settings.environment_args)
-        return EnvironmentEpisode(environment, problem, seed, Toolbox(self._tools, environment, limits))
+        bound = {source.__name__: source for source in _listed(environment) if inspect.ismethod(source)}
+        tools = [replace(tool, function=bound.get(tool.name, tool.function)) for tool in self._tools]
+        return EnvironmentEpisode(environment, problem, seed, Toolbox(tools, environment, limits))
 
 
 def _episode_return(problem: Problem, rollout: Rollout) -> float:
-    return float(sum(reward for _, reward in rollout.turn_rewards))
+    return float(sum(reward for _, reward in rollout.turn_rewards) + rollout.outcome.get("reward", 0.0))
 
 
 class ToolsAlone:
@@ -172,15 +187,18 @@ class ToolsAlone:
         return None, None, not message.get("tool_calls") and not message.get("invalid_tool_calls")
 
 
-def _environment_class(settings: EnvironmentTask.Settings) -> Any:
+def _environment_class(settings: EnvironmentTask.Settings) -> tuple[Any, Any]:
+    """Return the class, and an object of it that was looked at."""
     if not settings.environment:
-        return ToolsAlone
+        return ToolsAlone, ToolsAlone()
     factory = plugins.load("environment", settings.environment)
     what = f"the environment '{settings.environment:.120}'"
     if not callable(factory):
         raise ConfigError(f"{what} is {reprlib.repr(factory)}; expected a class with the methods reset, step and close")
     try:
         environment = factory(**settings.environment_args)
+    except SteadyError:
+        raise
     except RAISED as error:
         raise ConfigError(
             f"{what} cannot be made with task.args.environment_args = {settings.environment_args}: "
@@ -192,26 +210,31 @@ def _environment_class(settings: EnvironmentTask.Settings) -> Any:
             raise ConfigError(f"{what} has no method {method}({argument}); expected reset, step and close")
         if not plugins.takes(function, 2 if _takes_seed(function) else 1):
             raise ConfigError(f"{what}: its method {method} cannot be called with {argument} alone; give it that one")
-    return factory
+    return factory, environment
 
 
 def _takes_seed(reset: Any) -> bool:
     return "seed" in inspect.signature(reset).parameters
 
 
-def _tools_of(environment: Any, paths: Sequence[str]) -> list[Tool]:
-    """Return the tools of a class and those that the config names."""
-    listed = getattr(environment, "tools", ())
-    if not isinstance(listed, list | tuple):
-        raise ConfigError(f"the environment's attribute 'tools' is {listed!r:.60}; expected a list of functions")
-    tools = [make_tool(source, _is_method(environment, source)) for source in listed]
-    tools += [make_tool(plugins.load("tool", path)) for path in paths]
+def _tools_of(environment: Any, settings: EnvironmentTask.Settings) -> list[Tool]:
+    """Return the tools of an environment and those that the config names."""
+    tools = [make_tool(source, _is_method(environment, source)) for source in _listed(environment)]
+    tools += [make_tool(plugins.load("tool", path)) for path in settings.tools]
+    tools += [tool for command in settings.mcp for tool in plugins.load("tool", "mcp")(command)]
     names = [tool.name for tool in tools]
     if repeated := [name for name in names if names.count(name) > 1]:
         raise ConfigError(
             f"there are {names.count(repeated[0])} tools called '{repeated[0]}'; expected names of their own"
         )
     return tools
+
+
+def _listed(environment: Any) -> Sequence[Any]:
+    listed = getattr(environment, "tools", ())
+    if not isinstance(listed, list | tuple):
+        raise ConfigError(f"the environment's attribute 'tools' is {listed!r:.60}; expected a list of functions")
+    return listed
 
 
 def _is_method(environment: Any, source: Any) -> bool:

@@ -8,6 +8,7 @@ import pytest
 
 from steadyrl.core.errors import ConfigError
 from steadyrl.loop.tasks.tools import Limits, Toolbox, make_tool, sample_arguments
+from tests.needs import package
 
 
 def search(query: str, count: int = 5, order: Literal["new", "old"] = "new") -> list[str]:
@@ -59,7 +60,7 @@ def box(*tools, **limits):
 
 
 def test_a_function_s_schema_is_that_of_transformers():
-    get_json_schema = pytest.importorskip("transformers.utils").get_json_schema
+    get_json_schema = package("transformers").utils.get_json_schema
 
     def find(query: str, count: int = 5, exact: bool = False, words: list[str] | None = None) -> str:
         """

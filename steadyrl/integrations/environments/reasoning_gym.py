@@ -1,0 +1,191 @@
+"""The generators and scorers of reasoning-gym as a task.
+
+[task]
+name = "reasoning_gym"
+
+[task.args]
+datasets = ["chain_sum", "leg_counting"]
+dataset_args = {chain_sum = {max_terms = 3}}
+
+[rewards]
+score = 1.0
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+from pydantic import Field
+
+from steadyrl.core import plugins
+from steadyrl.core.errors import ConfigError, DataError, exception_line
+from steadyrl.core.protocols import RewardFn
+from steadyrl.core.sections import Section
+from steadyrl.core.types import Message, Problem, Rollout
+from steadyrl.integrations.environments.evaluated import evaluates, is_expression
+from steadyrl.loop.rewards.attempts import within
+
+# An entry depends on the sum of its data set's seed and its number: sets of seeds must not overlap.
+_HELDOUT, _NEXT_SEED = 1 << 20, 1 << 21
+_EVALUATION_SECONDS = 5.0
+
+
+class ReasoningGymTask:
+    """See Task. Reward: score, what reasoning-gym's own score_answer gives, mostly 0 to 1.
+
+    Attributes:
+        name: "reasoning_gym".
+        metric: "score".
+        sources: Where the problems of each split come from.
+    """
+
+    class Settings(Section):
+        """Settings of the reasoning_gym task."""
+
+        datasets: list[str] = Field(
+            min_length=1,
+            description="Names of reasoning-gym's data sets, such as 'chain_sum'. Several are mixed in equal shares.",
+        )
+        dataset_args: dict[str, dict[str, Any]] = Field(
+            default_factory=dict,
+            description="Settings of a data set by its name, such as {chain_sum = {max_terms = 3}}.",
+        )
+        train_count: int = Field(
+            500,
+            ge=1,
+            le=1_000_000,
+            description="Training problems, at most. A question that comes up twice counts once.",
+        )
+        heldout_count: int = Field(
+            100, ge=0, le=1_000_000, description="Held-out problems, at most. No training problem asks the same."
+        )
+        seed: int = Field(0, ge=0, le=1_000_000, description="Which problems are generated. A run's seed changes none.")
+        system: Literal["", "default", "simple", "direct", "chain_of_draft", "DeepSeekZero"] = Field(
+            "",
+            description="Which of reasoning-gym's system prompts asks for an answer in <answer> tags. Empty asks the "
+            "question alone, and an answer without tags is scored as a whole.",
+        )
+
+    name = "reasoning_gym"
+    metric = "score"
+
+    def __init__(self, settings: Settings, seed: int = 0) -> None:
+        """Generate the problems.
+
+        Args:
+            settings: Which data sets, and how many problems.
+            seed: The run's; the problems do not depend on it.
+
+        Raises:
+            ConfigError: There is no such data set, or it has no such settings.
+            DataError: All that it generates to train on is held out.
+            MissingExtraError: reasoning-gym is not installed.
+        """
+        gym = plugins.require("reasoning_gym")
+        self._extract = gym.utils.extract_answer
+        self._system = gym.utils.SYSTEM_PROMPTS[settings.system].strip() if settings.system else ""
+        self._sets: dict[str, Any] = {}
+        self._entries: dict[str, dict[str, Any]] = {}
+        questions: set[str] = set()
+        first = settings.seed * _NEXT_SEED
+        self._heldout = self._generate(gym, settings, "heldout", first + _HELDOUT, questions)
+        self._train = self._generate(gym, settings, "train", first, questions)
+        if not self._train:
+            raise DataError(
+                f"every question that {', '.join(settings.datasets)} generated is held out; lower "
+                "task.args.heldout_count, or choose data sets with more questions"
+            )
+        self._evaluated = {name for name, dataset in self._sets.items() if evaluates(dataset)}
+        names = f"reasoning-gym's {', '.join(settings.datasets)}"
+        self.sources = {"train": f"{names}, from seed {first}", "heldout": f"{names}, from seed {first + _HELDOUT}"}
+
+    def problems(self, split: Literal["train", "heldout"]) -> Sequence[Problem]:
+        """Return the problems of a split, the data sets in turn."""
+        return self._train if split == "train" else self._heldout
+
+    def rewards(self) -> Mapping[str, RewardFn]:
+        """See Task."""
+        return {"score": self._score}
+
+    def baselines(self) -> Mapping[str, Callable[[Problem], str]]:
+        """See Task: none, for each data set would need its own."""
+        return {}
+
+    def gold(self, problem: Problem) -> str | None:
+        """Return the known answer in the form that is asked for; None where the data set only checks answers."""
+        answer = problem.columns.get("answer")
+        return f"<answer>{answer}</answer>" if answer is not None and self._system else answer
+
+    def ask(self, text: str) -> Problem:
+        """Return the text as a new problem."""
+        return Problem("asked", text, messages=self._messages(text))
+
+    def show(self, answer: str) -> list[str]:
+        """Return what an answer is read as."""
+        read = self._read(answer)
+        return ["no answer in <answer> tags"] if read is None else [f"the answer is read as {read}"]
+
+    def _generate(
+        self, gym: Any, settings: Settings, split: str, seed: int, questions: set[str]
+    ) -> tuple[Problem, ...]:
+        count = settings.train_count if split == "train" else settings.heldout_count
+        names = settings.datasets
+        sets = [
+            _create(gym, name, {**settings.dataset_args.get(name, {}), "seed": seed, "size": count}) for name in names
+        ]
+        self._sets |= dict(zip(names, sets, strict=True))
+        problems: list[Problem] = []
+        for i in range(count):
+            name, entry = names[i % len(names)], sets[i % len(names)][i // len(names)]
+            if entry["question"] in questions:
+                continue
+            questions.add(entry["question"])
+            columns = {"dataset": name, "answer": entry["answer"]}
+            problem = Problem(
+                f"{split}-{name}-{i // len(names)}", entry["question"], columns, self._messages(entry["question"])
+            )
+            self._entries[problem.id] = entry
+            problems.append(problem)
+        return tuple(problems)
+
+    def _messages(self, question: str) -> tuple[Message, ...]:
+        if not self._system:
+            return ()
+        return ({"role": "system", "content": self._system}, {"role": "user", "content": question})
+
+    def _score(self, problem: Problem, rollout: Rollout) -> float | None:
+        entry = self._entries.get(problem.id)
+        if entry is None:
+            return None
+        name, answer = problem.columns["dataset"], self._read(rollout.text)
+        scorer, limit_s = self._sets[name].score_answer, 0.0
+        if name in self._evaluated:
+            limit_s = _EVALUATION_SECONDS
+            answer = answer if answer is not None and is_expression(answer) else None
+        try:
+            return float(within(limit_s, scorer, answer, entry))
+        except Exception:  # scorers raise for some answers that they cannot read, and sympy may take hours
+            return float(scorer(None, entry))
+
+    def _read(self, text: str) -> str | None:
+        """Return the answer in a text, or None where there is none."""
+        in_tags: str | None = self._extract(text)
+        return in_tags if in_tags is not None or self._system else text.strip() or None
+
+
+def _create(gym: Any, name: str, settings: dict[str, Any]) -> Any:
+    if name not in gym.factory.DATASETS:
+        close = difflib.get_close_matches(name, gym.factory.DATASETS, n=3)
+        hint = (
+            f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(sorted(gym.factory.DATASETS))}"
+        )
+        raise ConfigError(f"reasoning-gym has no data set '{name:.80}'; {hint}")
+    try:
+        return gym.create_dataset(name, **settings)
+    except Exception as error:  # its configs check themselves by assertions, among others
+        raise ConfigError(
+            f"reasoning-gym's '{name}' cannot be made with task.args.dataset_args.{name} = {settings}: "
+            f"{exception_line(error)}"
+        ) from error

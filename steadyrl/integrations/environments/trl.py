@@ -1,0 +1,82 @@
+"""The objects of TRL's ``environment_factory``: ``reset``, public methods that are tools, ``get_reward``.
+
+    [task.args]
+    environment = "trl"
+    environment_args = {factory = "my_environment:CounterEnv"}
+
+TRL's ``tools=[...]`` needs no adapter: it is ``task.args.tools``.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Mapping
+from typing import Any
+
+from steadyrl.core import plugins
+from steadyrl.core.errors import ConfigError
+from steadyrl.core.types import Message, Problem
+
+
+class TrlEnvironment:
+    """An episode of an environment that was written for TRL.
+
+    Args:
+        factory: Import path of what TRL gets as ``environment_factory``: a class, or a function without arguments.
+
+    Attributes:
+        tools: The public methods of its class but for ``reset`` and ``get_reward``, as TRL lists them.
+
+    Raises:
+        ConfigError: It has no method reset.
+    """
+
+    def __init__(self, factory: str):
+        self._environment = plugins.load("environment", factory)()
+        methods = [name for name, _ in inspect.getmembers(type(self._environment), inspect.isfunction)]
+        if "reset" not in methods:
+            raise ConfigError(f"'{factory:.120}' has no method reset, which TRL's environment_factory expects")
+        names = [name for name in methods if not name.startswith("_") and name not in ("reset", "get_reward")]
+        self.tools = [getattr(self._environment, name) for name in names]
+        self._messages: list[dict[str, Any]] = []
+
+    def reset(self, problem: Problem) -> Any:
+        """Return the problem, with what the environment's reset returned at the end of its last message.
+
+        The environment gets the row of the data: its columns by name, and the prompt.
+        """
+        self._messages = [dict(message) for message in problem.messages] or [
+            {"role": "user", "content": problem.prompt}
+        ]
+        prompt = [dict(message) for message in problem.messages] or problem.prompt
+        observation = self._environment.reset(**{**problem.columns, "prompt": prompt})
+        return self._opened_later(observation) if inspect.isawaitable(observation) else self._opened(observation)
+
+    def step(self, message: Message) -> tuple[None, None, bool]:
+        """Go on while tools are called."""
+        return None, None, not message.get("tool_calls") and not message.get("invalid_tool_calls")
+
+    def close(self) -> Any:
+        """Return the reward of get_reward, where there is one, and the environment's public attributes."""
+        get_reward = getattr(type(self._environment), "get_reward", None)
+        reward = None if get_reward is None else self._environment.get_reward()
+        return self._closed_later(reward) if inspect.isawaitable(reward) else self._closed(reward)
+
+    def _opened(self, observation: str | None) -> list[dict[str, Any]]:
+        if observation is not None:
+            self._messages[-1]["content"] += observation
+        return self._messages
+
+    async def _opened_later(self, observation: Awaitable[str | None]) -> list[dict[str, Any]]:
+        return self._opened(await observation)
+
+    def _closed(self, reward: float | None) -> Mapping[str, Any]:
+        public = {
+            name: value
+            for name, value in vars(self._environment).items()
+            if not name.startswith("_") and isinstance(value, str | int | float)
+        }
+        return public if reward is None else {**public, "reward": float(reward)}
+
+    async def _closed_later(self, reward: Awaitable[float]) -> Mapping[str, Any]:
+        return self._closed(await reward)
