@@ -8,7 +8,7 @@ import pytest
 from steadyrl.backends.toy import CharTokenizer, ToyBackend
 from steadyrl.core import config, plugins
 from steadyrl.core.errors import ConfigError
-from steadyrl.core.types import Problem, Sampling
+from steadyrl.core.types import Group, Problem, Rollout, Sampling
 from steadyrl.loop import record
 from steadyrl.loop.rewards.combine import make_terms, score_groups
 from steadyrl.loop.rollout.collect import collect, demonstrate
@@ -64,8 +64,24 @@ def test_the_return_is_the_sum_of_the_turns_rewards_and_each_stands_at_the_turn_
         ends = np.flatnonzero(np.diff([*rollout.completion_mask.astype(int), 0]) == -1) + 1
         assert rollout.turn_rewards == tuple((end, -0.1) for end in ends)
     kept = rollout_records([scored])[0]
-    assert kept["turn_rewards"] == scored.rollouts[0].turn_rewards
+    assert kept["turn_rewards"] == [-0.1, -0.1, -0.1]
     assert "calls" not in kept
+
+
+def test_a_record_says_which_turns_were_rewarded():
+    rollout = Rollout(
+        problem_id="p",
+        prompt_ids=np.array([1]),
+        completion_ids=np.array([2, 3, 4, 5, 6, 7]),
+        completion_mask=np.array([True, True, False, True, False, True]),
+        sampling_logprobs=np.zeros(6, np.float32),
+        text="a",
+        stop_reason="stop",
+        turns=("a", "b", "c"),
+        turn_rewards=((2, 0.5), (6, -1.0)),  # behind the last tokens of the first and of the third turn
+    )
+    (kept,) = rollout_records([Group(Problem("p", ""), (rollout,))])
+    assert kept["turn_rewards"] == [0.5, None, -1.0]
 
 
 def test_a_method_is_a_tool_of_its_own_episode_and_reset_may_take_a_seed():

@@ -209,9 +209,9 @@ def test_an_episode_is_read_turn_by_turn_and_a_study_by_its_curves(page, served)
     address, _ = served
     page.goto(f"{address}/run/bad/rollouts")
     follow(page, ".rollout >> text=#0")
-    turns = page.locator(".turns li")
-    assert turns.nth(0).locator(".page").inner_text() == f"page {EVIL}"
-    assert "click 2" in turns.nth(1).inner_text()
+    turns = page.locator(".talk li")
+    assert turns.nth(1).locator(".page").inner_text() == f"page {EVIL}"
+    assert "click 2" in turns.nth(4).inner_text()
 
     follow(page, "nav >> text=Studies")
     follow(page, "a >> text=Rates")
