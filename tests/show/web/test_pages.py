@@ -482,6 +482,20 @@ def test_runs_are_compared_on_every_set_that_both_have(folder):
     assert "ppo-one: sampled answers" not in text
 
 
+def test_problems_of_two_tasks_that_share_a_name_are_not_compared(folder):
+    for run, prompts in (("ppo-one", "ab"), ("grpo-two", "xb")):
+        lines = [
+            {"problem": f"p{i}", "prompt": prompt, "answers": {"sampled": {"text": "t", "metric": 0.25 * i}}}
+            for i, prompt in enumerate(prompts)
+        ]
+        write_lines(RunDir(folder / run).evaluation_file("after"), lines)
+    assert "0 gained, 0 lost, 1 equal" in ask(create(folder), "/compare?run=ppo-one&run=grpo-two").text
+    write_lines(RunDir(folder / "grpo-two").evaluation_file("after"), lines[:1])
+    text = ask(create(folder), "/compare?run=ppo-one&run=grpo-two").text
+    assert "grpo-two and ppo-one cannot be compared problem by problem: they have no held-out problem in common." in text
+    assert "Gained" not in text
+
+
 def test_a_comparison_of_too_few_or_too_many_runs_says_so(folder):
     app = create(folder)
     assert "Choose two runs" in ask(app, "/compare").text
