@@ -26,6 +26,7 @@ from steadyrl.python.inputs import FOLDER, model_path, prompts_args, reward_entr
 from steadyrl.python.keywords import nested
 from steadyrl.python.live import NotebookView, in_notebook, joined
 from steadyrl.python.result import Run
+from steadyrl.show.report.write import write_report
 
 # Backends that load a model folder; of others no size is known.
 _OF_FOLDERS = ("torch", "fsdp", "mlx")
@@ -82,8 +83,12 @@ def train(
         except KeyboardInterrupt as interrupt:
             if not opened or interrupt.args:  # the name of a signal that asked the process to end
                 raise
-            view.note("stopped; in this session steadyrl.run(resume=run) goes on")
-    return Run(opened[0].path)
+            view.note("stopped")
+        trained = Run(opened[0].path)
+        if trained.status == "finished":
+            view.phase("writing the report")
+            write_report(trained.path)
+    return trained
 
 
 def run(
