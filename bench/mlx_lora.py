@@ -24,6 +24,7 @@ from steadyrl.algorithms import grpo
 from steadyrl.backends.mlx import plugin as in_mlx
 from steadyrl.backends.torch import plugin as torch_plugin
 from steadyrl.core import config
+from steadyrl.core.protocols import Update
 from steadyrl.core.types import Batch, Sampling
 from steadyrl.environments.search.task import SearchTask
 from steadyrl.loop.rollout.collect import collect
@@ -73,7 +74,8 @@ def main() -> None:
             return loss.item()
 
         def our_gradient(backend: Any = ours, batch: Batch = batch, sampling: Sampling = sampling) -> float:
-            return backend.gradient(batch, ALGORITHM.loss, sampling, ALGORITHM.needs)[1]["loss/total"][0]
+            update = Update(ALGORITHM.loss, sampling, ALGORITHM.needs, 0.0, 1.0)
+            return backend.gradients(batch, update)[1]["loss/total"][0]
 
         found = {"MLX": our_gradient(), "PyTorch": our_gradient(in_torch), "mlx-lm-lora": gradient()}
         result["losses"][f"temperature {temperature}"] = found
@@ -123,7 +125,7 @@ def scored(backend: Any, problems: list[Any], sampling: Sampling) -> Batch:
 def move(backend: Any, problems: list[Any]) -> None:
     """Take a step, so that the policy is not its reference."""
     sampling = Sampling(LENGTH)
-    backend.step(scored(backend, problems, sampling), ALGORITHM.loss, sampling, ALGORITHM.needs, 1e-3, 1.0)
+    backend.step(scored(backend, problems, sampling), Update(ALGORITHM.loss, sampling, ALGORITHM.needs, 1e-3, 1.0))
 
 
 def seconds(work: Callable[[], Any]) -> float:

@@ -19,6 +19,7 @@ from steadyrl.algorithms import grpo
 from steadyrl.backends.mlx import plugin as in_mlx
 from steadyrl.backends.torch import plugin as in_torch
 from steadyrl.core import config
+from steadyrl.core.protocols import Update
 from steadyrl.core.types import Batch, Group, Problem, Rollout, Sampling, TokenScores
 from steadyrl.maths.batch import make_batch
 
@@ -96,12 +97,9 @@ def in_backend(model: Path, batch: Batch, name: str, plugin: Any) -> Measured:
     settings = {"model": {"path": str(model)}, "backend": {"name": name, "device": "cpu"}, "rewards": {"length": 1.0}}
     backend = plugin.create(config.resolve(settings), grpo.build(grpo.Settings()))
     scores = backend.score(batch, PLAIN, frozenset())
-    flat, stats = backend.gradient(replace(batch, old=scores), surprise, PLAIN, frozenset())
-    named = backend.trainable() if name == "torch" else backend._net.params
-    shapes = {key: tuple(array.shape) for key, array in named.items()}
-    parts = np.split(flat, np.cumsum([int(np.prod(shape)) for shape in shapes.values()])[:-1])
-    gradients = {key: part.reshape(shape) for (key, shape), part in zip(shapes.items(), parts, strict=True)}
-    del backend
+    named, stats = backend.gradients(replace(batch, old=scores), Update(surprise, PLAIN, frozenset(), 0.0, 1.0))
+    gradients = {key: np.array(gradient.tolist(), np.float32) for key, gradient in named.items()}
+    del named, backend
     gc.collect()
     return Measured(scores.logprobs[batch.completion_mask], stats["loss/total"][0], gradients)
 

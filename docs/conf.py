@@ -23,10 +23,11 @@ html_copy_source = False
 # The pages below a page, by section. A page that is named nowhere is a warning; a star names a whole folder.
 NAVIGATION = {
     root_doc: {
-        "Start": ["docs/start", "docs/batch", "docs/base-model"],
+        "Start": ["docs/start", "docs/results", "docs/batch", "docs/base-model"],
         "Training": [
             "docs/algorithms/ppo",
             "docs/algorithms/*",
+            "examples/plugins/**",
             "docs/curriculum",
             "docs/models",
             "docs/from-trl",
@@ -38,7 +39,13 @@ NAVIGATION = {
             "docs/backends/*",
             "docs/export",
         ],
-        "Tasks & rewards": ["docs/environments", "docs/tasks/*", "examples/**", "docs/rewards/*", "docs/sandbox"],
+        "Tasks & rewards": [
+            "docs/environments",
+            "docs/tasks/*",
+            "examples/**search-start/README",
+            "docs/rewards/*",
+            "docs/sandbox",
+        ],
         "Staying steady": [
             "docs/preflight",
             "docs/doctor/README",

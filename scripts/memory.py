@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from steadyrl.backends.torch.footprint import BF16, Shape, Way, Work, of_shape, peak, sampling, update
+from steadyrl.core.protocols import Update
 
 PAGE = Path(__file__).parent.parent / "docs" / "scaling.md"
 BEGIN, END = "<!-- memory: scripts/memory.py -->\n", "<!-- end of memory -->\n"
@@ -204,7 +205,7 @@ def train(
         batch = replace(batch, old=backend.score(batch, drawn, algorithm.needs))
         batch = algorithm.prepare(batch, algorithm.state)
         note("scoring")
-        backend.step(batch, algorithm.loss, drawn, algorithm.needs, 1e-5, 1.0)
+        backend.step(batch, Update(algorithm.loss, drawn, algorithm.needs, 1e-5, 1.0))
         note("update")
 
 

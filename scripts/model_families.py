@@ -27,6 +27,7 @@ from steadyrl.backends.torch.export import export_policy
 from steadyrl.backends.torch.model import class_of
 from steadyrl.core import config
 from steadyrl.core.errors import ModelError
+from steadyrl.core.protocols import Update
 from steadyrl.core.types import Batch, Problem, Sampling
 from steadyrl.loop.rollout.collect import collect
 from steadyrl.maths.batch import make_batch
@@ -230,7 +231,7 @@ def batch_of(backend: TorchBackend, seed: int = 0) -> Batch:
 
 def step(backend: TorchBackend, batch: Batch) -> None:
     """Make a large step."""
-    backend.step(batch, ALGORITHM.loss, SAMPLING, ALGORITHM.needs, 1e-2, 1e9)
+    backend.step(batch, Update(ALGORITHM.loss, SAMPLING, ALGORITHM.needs, 1e-2, 1e9))
 
 
 def plain_logprobs(folder: Path, batch: Batch, row: int) -> np.ndarray:

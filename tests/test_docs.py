@@ -1,13 +1,17 @@
 """The documents say what is: generated pages equal the code, links and paths lead somewhere, commands exist."""
 
+import gzip
 import importlib.util
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 from steadyrl.cli.main import COMMANDS
 from steadyrl.doctor.examine import CHECKS
 
 ROOT = Path(__file__).parent.parent
+VAGUE = frozenset("it its itself that which one ones what this these those they them their".split())
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
 
@@ -88,3 +92,39 @@ def test_an_entry_of_the_changelog_is_one_line():
 def test_pages_of_studies_are_below_a_megabyte():
     sizes = {page: page.stat().st_size for page in (ROOT / "docs" / "studies").glob("*/report.html")}
     assert sizes and [page for page, size in sizes.items() if size >= 1_000_000] == []
+
+
+def prose(markdown):
+    """Return the sentences of a page: no code, tables, headings or targets of links."""
+    text = re.sub(r"^```.*?^```", "", markdown, flags=re.MULTILINE | re.DOTALL)
+    lines = [line for line in text.splitlines() if not line.startswith(("    ", "|", "#"))]
+    return re.sub(r"`[^`]*`|\]\([^)]*\)", " ", "\n".join(lines))
+
+
+def vague_pronouns(markdown):
+    """Return how many of 100 words of prose are pronouns such as "it" and "which", where a noun would be clearer."""
+    words = re.findall(r"[a-z]+(?:'[a-z]+)?", prose(markdown).lower())
+    return 100 * sum(word in VAGUE for word in words) / len(words)
+
+
+def test_vague_pronouns_are_counted_in_prose_alone():
+    page = "# What it is\n\nIt runs [here](which/it.md), `it` too.\n\n| it |\n\n```python\nit = that\n```\n"
+    assert prose(page).split() == ["It", "runs", "[here", ",", "too."]
+    assert vague_pronouns(page) == 25.0  # one of four words
+
+
+def test_the_readme_is_short_and_names_its_subjects():
+    readme = (ROOT / "README.md").read_text()
+    assert len(readme.splitlines()) <= 120
+    assert vague_pronouns(readme) <= 2.5
+
+
+def test_the_diagnosis_in_the_readme_is_what_the_doctor_says():
+    readme = (ROOT / "README.md").read_text()
+    command, shown = re.search(r"^```console\n\$ (.*)\n([\s\S]*?)^```", readme, re.MULTILINE).groups()
+    log = re.fullmatch(r"gunzip -c (\S+) \| steadyrl doctor -", command)[1]
+    code = "import sys; from steadyrl.cli.main import main; sys.argv = ['steadyrl', 'doctor', '-']; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code], input=gzip.decompress((ROOT / log).read_bytes()), capture_output=True
+    )
+    assert done.stdout.decode().strip() == shown.strip()

@@ -10,7 +10,7 @@ from steadyrl.core import config
 from steadyrl.core.rundir import RunDir
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
-CONFIGS = sorted(EXAMPLES.rglob("*.toml"))
+CONFIGS = sorted(path for path in EXAMPLES.rglob("*.toml") if path.name != "pyproject.toml")
 
 
 def command_line(folder, *arguments):

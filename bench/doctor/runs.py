@@ -25,6 +25,7 @@ import wrappers
 
 from steadyrl.core import config
 from steadyrl.core.errors import SteadyError
+from steadyrl.core.metrics import answer_means
 from steadyrl.loop import evaluate
 from steadyrl.loop.checkpoint import State
 from steadyrl.loop.train import Session, one_step, open_session
@@ -137,7 +138,7 @@ def heldout(session: Session, state: State) -> Mapping[str, float]:
     answers = evaluate.evaluate(
         session.backend, session.heldout, session.terms, session.task.metric, session.sampling, session.config.run.seed
     )
-    return {f"heldout/{name}": value for name, value in evaluate.means(answers, "sampled").items()}
+    return {f"heldout/{name}": value for name, value in answer_means(answers, "sampled").items()}
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from steadyrl.backends.torch.backend import TorchBackend
 from steadyrl.backends.torch.reader import Reader
+from steadyrl.core.protocols import Update
 from steadyrl.core.types import Completion, Group, Problem, Rollout, Sampling, Score
 from steadyrl.loop.rewards.combine import Term
 from steadyrl.loop.rewards.functions import BatchReward
@@ -120,8 +121,8 @@ def reset_value_head(inner: TorchBackend, seed: int) -> TorchBackend:
 def skipping_updates(inner: TorchBackend) -> Altered:
     """Return a backend whose optimizer steps change nothing, as those of a scaler that sees an overflow."""
 
-    def step(batch: Any, loss: Any, sampling: Any, needs: Any, learning_rate: float, max_grad_norm: float) -> Any:
-        return inner.step(batch, loss, sampling, needs, 0.0, max_grad_norm)
+    def step(batch: Any, update: Update) -> Any:
+        return inner.step(batch, replace(update, learning_rate=0.0))
 
     return Altered(inner, step=step)
 

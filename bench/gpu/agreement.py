@@ -42,7 +42,7 @@ epochs = 2
 minibatches = 1
 kl_old_limit = 1e9
 """
-ALGORITHMS = ("grpo", "ppo", "rloo", "reinforce", "rlaif", "raft", "rwr", "sft", "trpo")
+ALGORITHMS = ("grpo", "ppo", "rloo", "reinforce", "rlaif", "raft", "rwr", "sft")
 NATS = {"fp32": 1e-3, "bf16": 3e-2}  # of mean entropy, KL and loss
 SHARE = {"fp32": 1e-2, "bf16": 0.1}  # of the gradient's norm
 IN_NATS = ("entropy", "kl_ref_exact", "kl_ref_k3", "kl_old_k3", "loss/total")
@@ -52,7 +52,7 @@ APART = ("update.correction=off",)  # the sampler's log-probs are the CPU's
 WAYS = {"ppo, top-p": ("algorithm.name=ppo", "sampling.top_p=0.9", "sampling.temperature=0.7"),
         "grpo, adapter": ("algorithm.name=grpo", "model.lora_rank=8"),
         "grpo, fused": ("algorithm.name=grpo", "backend.args.fused=true")}  # fmt: skip
-ROUNDED = ("grpo", "ppo", "trpo", "grpo, adapter", "grpo, fused")  # in bfloat16 too
+ROUNDED = ("grpo", "ppo", "grpo, adapter", "grpo, fused")  # in bfloat16 too
 LARGE = {
     "grpo, all weights": ("algorithm.name=grpo",),
     "grpo, adapter": ("algorithm.name=grpo", "model.lora_rank=16"),

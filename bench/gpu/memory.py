@@ -71,8 +71,8 @@ def _batch(session: Session) -> Batch:
 
 def _gradient(session: Session, batch: Batch) -> np.ndarray:
     backend: Any = session.backend
-    flat: np.ndarray = backend.gradient(batch, session.algorithm.loss, session.sampling, session.algorithm.needs)[0]
-    return flat
+    named, _ = backend.gradients(batch, session.update_at(0.0))
+    return np.concatenate([gradient.flatten().cpu().numpy() for gradient in named.values()])
 
 
 def _give_back() -> None:

@@ -20,7 +20,7 @@ from steadyrl.backends import tape
 from steadyrl.backends.text_chat import FORMATS, TextChat
 from steadyrl.core.config import Config
 from steadyrl.core.errors import CheckpointError
-from steadyrl.core.protocols import Algorithm, LossFn
+from steadyrl.core.protocols import Algorithm, Stats, Update
 from steadyrl.core.types import Batch, Completion, Message, Sampling, TokenScores, plain_text
 from steadyrl.maths.batch import loss_arrays, loss_count, loss_stats
 
@@ -165,19 +165,11 @@ class ToyBackend:
                 scores["kl_ref_full"] = np.where(p > 0, p * (logp - full_ref), 0.0).sum(axis=1)
         return TokenScores(**{name: None if x is None else _spread(x, mask) for name, x in scores.items()})
 
-    def step(
-        self,
-        batch: Batch,
-        loss: LossFn,
-        sampling: Sampling,
-        needs: frozenset[str],
-        learning_rate: float,
-        max_grad_norm: float,
-    ) -> dict[str, tuple[float, float]]:
+    def step(self, batch: Batch, update: Update) -> Stats:
         """See Backend."""
-        gradients, stats = self._gradients(batch, loss, sampling)
+        gradients, stats = self.gradients(batch, update)
         stats = stats | self._along_momentum(gradients)
-        norm = self._adam(gradients, learning_rate, max_grad_norm)
+        norm = self._adam(gradients, update.learning_rate, update.max_grad_norm)
         return stats | {"grad_norm": (norm, 1.0)}
 
     def remember(self) -> Callable[[], None]:
@@ -189,27 +181,9 @@ class ToyBackend:
 
         return put_back
 
-    def gradient(
-        self, batch: Batch, loss: LossFn, sampling: Sampling, needs: frozenset[str]
-    ) -> tuple[np.ndarray, dict[str, tuple[float, float]]]:
-        """See Differentiable."""
-        gradients, stats = self._gradients(batch, loss, sampling)
-        return np.concatenate([gradients[name].ravel() for name in self.parameters]), stats
-
-    def weights(self) -> np.ndarray:
-        """See Differentiable."""
-        return np.concatenate([array.ravel() for array in self.parameters.values()])
-
-    def set_weights(self, weights: np.ndarray) -> None:
-        """See Differentiable."""
-        ends = np.cumsum([array.size for array in self.parameters.values()])
-        parts = zip(self.parameters.items(), np.split(weights, ends[:-1]), strict=True)
-        self.parameters = {name: part.reshape(array.shape) for (name, array), part in parts}
-
-    def _gradients(
-        self, batch: Batch, loss: LossFn, sampling: Sampling
-    ) -> tuple[dict[str, np.ndarray], dict[str, tuple[float, float]]]:
+    def gradients(self, batch: Batch, update: Update) -> tuple[dict[str, np.ndarray], Stats]:
         """Return the gradient of each parameter, and what the loss measured."""
+        sampling = update.sampling
         previous, keep = self._contexts(batch, sampling)
         mask, chosen = batch.completion_mask, batch.tokens[batch.completion_mask]
         logp = self._logp(self.parameters["logits"], previous, sampling, keep)
@@ -220,7 +194,7 @@ class ToyBackend:
         new_entropy = tape.Tensor(_spread(entropy, mask))
         new_values = tape.Tensor(_spread(self.parameters["values"][previous], mask))
         new = TokenScores(logprobs=new_logprobs, entropy=new_entropy, values=new_values)
-        total, sums = loss(tape, new, loss_arrays(batch), loss_count(batch))
+        total, sums = update.loss(tape, new, loss_arrays(batch), loss_count(batch))
         total.backward()
         # d logp(chosen) = onehot - p; d entropy = -(p log p + p * entropy); each over the temperature
         onehot = np.zeros_like(p)

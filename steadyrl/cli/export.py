@@ -25,8 +25,8 @@ def export_command(
     to: Annotated[
         Path | None,
         typer.Option(
-            help="an empty or new folder (RUN/export if not given), or what `steadyrl metrics` writes to: csv, "
-            "parquet, wandb, ..."
+            help="an empty or new folder (RUN/export if not given); gguf for RUN/gguf with a GGUF file; or what "
+            "`steadyrl metrics` writes to: csv, parquet, wandb, ..."
         ),
     ] = None,
     checkpoint: Annotated[
@@ -34,6 +34,15 @@ def export_command(
         typer.Option(help="best, last or a step; the best by held-out score if the run kept one, else the last"),
     ] = None,
     merge: Annotated[bool, typer.Option("--merge", help="merge a LoRA adapter into the weights")] = False,
+    gguf: Annotated[
+        bool, typer.Option("--to-gguf", help="also write model.gguf and a Modelfile, for llama.cpp and Ollama; merges")
+    ] = False,
+    push_to_hub: Annotated[
+        str | None,
+        typer.Option(
+            metavar="OWNER/NAME", help="upload the folder to the Hugging Face hub; a new repository is private"
+        ),
+    ] = None,
 ) -> None:
     """Write a policy as a Hugging Face folder with tokenizer, generation config and model card, or a run's metrics.
 
@@ -43,19 +52,27 @@ def export_command(
         for run in runs:
             metrics_command(run, str(to))
         return
+    from steadyrl.integrations.export.hub import open_hub, push
     from steadyrl.integrations.export.joined import export_joined
     from steadyrl.integrations.export.model import DEFAULT_FOLDER, export
 
     opened = [RunDir.open(run) for run in runs]
-    if len(opened) > 1 and to is None:
+    named = to is not None and str(to) != "gguf"
+    gguf = gguf or str(to) == "gguf"
+    if len(opened) > 1 and not named:
         raise ConfigError("several runs are joined into a folder of their own; give it with --to FOLDER")
-    folder = opened[0].path / DEFAULT_FOLDER if to is None else Path(os.path.expanduser(to))
+    folder = Path(os.path.expanduser(to)) if named and to else opened[0].path / ("gguf" if to else DEFAULT_FOLDER)
+    client = None if push_to_hub is None else open_hub(push_to_hub)
+    if gguf:
+        plugins.require("gguf")
     with following() as activity:
         if len(opened) > 1:
-            export_joined(opened, folder, checkpoint, merge, activity.phase)
+            export_joined(opened, folder, checkpoint, merge or gguf, activity.phase, gguf)
         else:
-            export(opened[0], folder, checkpoint, merge, activity.phase)
-    print(printable(f"exported: {folder}"))
+            export(opened[0], folder, checkpoint, merge or gguf, activity.phase, gguf)
+        print(printable(f"exported: {folder}"))
+        if client is not None:
+            print(printable(f"uploaded: {push(client, folder, push_to_hub or '', activity.phase)}"))
 
 
 def serve_command(

@@ -10,7 +10,7 @@ import typer
 from steadyrl.cli.terminal import printable
 from steadyrl.core.errors import ConfigError
 from steadyrl.core.rundir import RunDir
-from steadyrl.integrations.trackers.follow import Follower, sent_until
+from steadyrl.integrations.trackers.follow import Follower, is_complete, sent_until
 from steadyrl.integrations.trackers.table import write_csv, write_parquet
 from steadyrl.integrations.trackers.tracked import require_trackers
 
@@ -24,7 +24,7 @@ def metrics_command(
         Path | None, typer.Option(help="the file of a table; metrics.csv or metrics.parquet in the run's report/")
     ] = None,
 ) -> None:
-    """Write a run's metrics as a table, or send what a tracker does not have yet."""
+    """Write a run's metrics as a table, or send what a tracker does not have yet: steps, held-out scores, report."""
     directory = RunDir.open(run)
     if to in TABLES:
         path = out or directory.report_folder / f"metrics.{to}"
@@ -36,6 +36,10 @@ def metrics_command(
     require_trackers([to])
     with directory.writing():  # two writers would send everything twice
         before = sent_until(directory, to)
-        follower = Follower(directory, to)
-        follower.close(directory.status)
-    print(printable(f"sent to {to}: steps {before + 1} to {sent_until(directory, to)}"))
+        if is_complete(directory, to):
+            print(printable(f"nothing to send: {to} has all {len(directory.metrics())} steps of {run}"))
+            return
+        Follower(directory, to).close(directory.status)
+    after = sent_until(directory, to)
+    steps = f"steps {before + 1} to {after}" if after > before else "no new steps, but what came after them"
+    print(printable(f"sent to {to}: {steps}"))

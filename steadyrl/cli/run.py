@@ -69,6 +69,7 @@ def train_command(
             outlook.look(record)
 
         watch = Watch(
+            ended=_write_report,
             phase=progress.phase,
             note=progress.note,
             opened=opened,
@@ -79,12 +80,15 @@ def train_command(
             stop=lambda: interrupts.stop_requested,
         )
         run = launch.run(config, overrides, resume, watch, accept_changed_data)
-        if run.status != "interrupted":
-            write(run)
     if run.status == "interrupted":
         note(f"stopped and saved; go on with: steadyrl train --resume {near(run.path)}")
         raise typer.Exit(130)
     show(run)
+
+
+def _write_report(run: RunDir) -> None:
+    if run.status == "finished":
+        write(run)
 
 
 def sample_command(

@@ -15,8 +15,9 @@ from steadyrl.cli.terminal import printable, show_text
 from steadyrl.core import config as configs
 from steadyrl.core import plugins
 from steadyrl.core.counting.count import begin
+from steadyrl.core.metrics import answer_means
 from steadyrl.core.protocols import Task
-from steadyrl.loop.evaluate import evaluate_rules, means, pick_heldout
+from steadyrl.loop.evaluate import evaluate_rules, pick_heldout
 from steadyrl.loop.preflight.run import finding_lines
 from steadyrl.loop.tasks.check import check_task, terms_to_check
 
@@ -67,7 +68,7 @@ def _baselines(settings: configs.Config) -> Table | None:
     problems = pick_heldout(plugins.problems_of(task, "heldout"), settings.evaluate.problems)
     begin(f"scoring answers without a model to {len(problems)} problems")
     records = evaluate_rules(rules, problems, terms_to_check(settings, task), task.metric)
-    by_rule = {name: means(records, name) for name in rules}
+    by_rule = {name: answer_means(records, name) for name in rules}
     rewards = [name.rpartition(":")[2] for name in settings.rewards]
     measured = [
         name for name in dict.fromkeys([task.metric or "reward", *rewards]) if any(name in m for m in by_rule.values())

@@ -221,13 +221,10 @@ CATALOGUE: tuple[Metric, ...] = (
         "",
         "",
         "Cosine of an update's gradient with the mean of the gradients before it (Adam's first moment), mean over the "
-        "step's updates. Noise keeps it near 0. Below 0, updates undo the ones before. Not with TRPO or "
+        "step's updates. Noise keeps it near 0. Below 0, updates undo the ones before. Not with "
         "Adam in 8 bits.",
     ),
     Metric("grad_clipped", "share", "", "Updates whose gradient was clipped."),
-    Metric(
-        "trust_region/scale", "share", "", "Share of TRPO's full step that the line search took. 0 if no step helped."
-    ),
     Metric("learning_rate", "", "", "Adam's learning rate in this step."),
     Metric(
         "epochs", "", "", "Passes over the batch, fewer than update.epochs if update.kl_old_limit stopped the step."
@@ -303,6 +300,22 @@ CATALOGUE: tuple[Metric, ...] = (
         "evaluate.deploy names. heldout/pass@k is of sampled answers; heldout/NAME/* is of a set of evaluate.sets.",
     ),
 )
+
+
+def answer_means(records: Sequence[Mapping[str, Any]], answer: str) -> dict[str, float]:
+    """Return the means of the reward and of every part over the answers of one name, each over those with the number.
+
+    Args:
+        records: One evaluation, a record per problem (``evaluations/*.jsonl``).
+        answer: "sampled", "greedy", or a rule's name.
+    """
+    values_by_name: dict[str, list[float]] = {}
+    for record in records:
+        scores = record["answers"].get(answer, {})
+        for name, value in {**scores.get("parts", {}), "reward": scores.get("reward")}.items():
+            if isinstance(value, int | float):
+                values_by_name.setdefault(name, []).append(value)
+    return {name: float(np.mean(values)) for name, values in values_by_name.items()}
 
 
 def describe(name: str) -> Metric | None:

@@ -45,7 +45,6 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "grpo": "steadyrl.algorithms.grpo",
         "rloo": "steadyrl.algorithms.rloo",
         "reinforce": "steadyrl.algorithms.reinforce",
-        "trpo": "steadyrl.algorithms.trpo",
         "rlaif": "steadyrl.algorithms.rlaif",
         "raft": "steadyrl.algorithms.raft",
         "rwr": "steadyrl.algorithms.rwr",

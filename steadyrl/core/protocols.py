@@ -38,14 +38,30 @@ def keep_numbers(numbers: Numbers, metrics: Numbers) -> dict[str, float]:
 
 
 Stats = dict[str, tuple[float, float]]  # (sum, count) by metric name, until the driver divides
-Gradient = tuple[np.ndarray, Stats]  # [P], and what the loss measured
 
 
-def optimizer_step(
-    backend: Backend, batch: Batch, algorithm: Algorithm, sampling: Sampling, rate: float, max_grad_norm: float
-) -> Stats:
+@dataclass(frozen=True)
+class Update:
+    """What a backend is asked for in one update.
+
+    Attributes:
+        loss: See LossFn.
+        sampling: The distribution that the batch was sampled from.
+        needs: See Algorithm.needs.
+        learning_rate: Of the policy; that of a value head may be higher.
+        max_grad_norm: Longer gradients are scaled down to it.
+    """
+
+    loss: LossFn
+    sampling: Sampling
+    needs: frozenset[str]
+    learning_rate: float
+    max_grad_norm: float
+
+
+def optimizer_step(backend: Backend, batch: Batch, update: Update) -> Stats:
     """Make one step of the backend's own optimizer."""
-    return backend.step(batch, algorithm.loss, sampling, algorithm.needs, rate, max_grad_norm)
+    return backend.step(batch, update)
 
 
 @dataclass(frozen=True)
@@ -61,7 +77,7 @@ class Algorithm:
         adapt: Numbers and the step's metrics to the next step's numbers (adaptive KL; identity by default).
         state: The numbers at the start; saved in every checkpoint.
         source: Who writes what trains: the policy, or the task, which knows good answers.
-        update: Makes one update: backend, minibatch, algorithm, sampling, rate, limit of the gradient norm -> stats.
+        update: Makes one update of a minibatch. One of its own works on the backends whose insides it knows.
         compares: Whether a rollout is worth what the others of its problem are not. A problem with one scored rollout
             then teaches nothing, and its advantage is 0.
         value_rate: The learning rate of the value head where that of the step is lower.
@@ -75,7 +91,7 @@ class Algorithm:
     adapt: Callable[[Numbers, Numbers], dict[str, float]] = keep_numbers
     state: Mapping[str, float] = field(default_factory=dict)
     source: Literal["policy", "demonstrations"] = "policy"
-    update: Callable[[Backend, Batch, Algorithm, Sampling, float, float], Stats] = optimizer_step
+    update: Callable[[Any, Batch, Update], Stats] = optimizer_step
     compares: bool = False
     value_rate: float = 0.0
     value_warmup: int = 0
@@ -179,15 +195,7 @@ class Backend(Protocol):
     def score(self, batch: Batch, sampling: Sampling, needs: frozenset[str]) -> TokenScores:
         """Measure a batch under the policy, without gradients; see Algorithm.needs for what can be asked."""
 
-    def step(
-        self,
-        batch: Batch,
-        loss: LossFn,
-        sampling: Sampling,
-        needs: frozenset[str],
-        learning_rate: float,
-        max_grad_norm: float,
-    ) -> dict[str, tuple[float, float]]:
+    def step(self, batch: Batch, update: Update) -> Stats:
         """Make exactly one optimizer step; return (sum, count) pairs, ``grad_norm`` (before clipping) among them."""
 
     def describe(self) -> dict[str, object]:
@@ -198,20 +206,6 @@ class Backend(Protocol):
 
     def load(self, folder: Path) -> None:
         """Read what ``save`` wrote; afterwards training goes on as if it had never stopped."""
-
-
-@runtime_checkable
-class Differentiable(Protocol):
-    """A backend that also gives gradients and weights, for algorithms that make their updates themselves."""
-
-    def gradient(self, batch: Batch, loss: LossFn, sampling: Sampling, needs: frozenset[str]) -> Gradient:
-        """Return the gradient [P] of a loss at the present weights, and what ``step`` would return; change nothing."""
-
-    def weights(self) -> np.ndarray:
-        """Return all trained weights, [P], in the order of ``gradient``."""
-
-    def set_weights(self, weights: np.ndarray) -> None:
-        """Put weights [P] in the place of all that are trained; the optimizer's state stays."""
 
 
 @runtime_checkable

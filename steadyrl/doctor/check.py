@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from steadyrl.core.types import Finding, Severity
+from steadyrl.doctor.bound import Bound
 from steadyrl.doctor.remedies import CHANGES, Times, Value, multiple
 from steadyrl.doctor.series import Run
 
@@ -114,6 +115,7 @@ class Check:
         follows: Checks whose harmful findings bring this one about, whatever its cause.
         judges: Which of the four things that a verdict "healthy" rests on it looks at, if any.
         shows: The quantities that show it best, where the first need does not.
+        bound: What ``healthy`` says of a series, where it names a number.
     """
 
     name: str
@@ -131,9 +133,12 @@ class Check:
     follows: tuple[str, ...] = ()
     judges: str = ""
     shows: tuple[str, ...] = ()
+    bound: Bound | None = None
 
     def __call__(self, run: Run) -> list[Finding]:
         """Return what the check says of a run; one finding in state "ok" if it judged and found nothing.
+
+        The evidence of such a finding says where the run is other than healthy runs are, although no harm was found.
 
         Of a run that has nothing that the check could be about it says nothing.
         """
@@ -147,7 +152,10 @@ class Check:
         outcome = self.find(run)
         several = [outcome] if outcome is None or isinstance(outcome, Found | Unknown) else outcome
         findings = [self._finding(run, result) for result in several if result is not None]
-        return findings or [Finding(self.name, state="ok", message=self.healthy)]
+        if findings:
+            return findings
+        broken = "" if self.bound is None else self.bound.broken(run)
+        return [Finding(self.name, state="ok", message=self.healthy, evidence=(broken,) if broken else ())]
 
     def applies(self, run: Run) -> bool:
         """Return whether a run has anything that the check could be about."""
@@ -202,6 +210,8 @@ def _records() -> dict[str, dict[str, Any]]:
     records = {}
     for name, entry in entries.items():
         if name not in shared:
+            if "bound" in entry:
+                entry["bound"] = Bound(**entry["bound"])
             causes = tuple(Cause(cause, **_plain(fields, shared)) for cause, fields in entry.pop("causes").items())
             records[name] = {"name": name, "causes": causes, **_plain(entry, shared)}
     return records

@@ -65,12 +65,14 @@ class Diagnosis:
         findings: Each cause directly before what it brings about (see ``causes.tree``), the worst chain first.
         unknown: What could not be judged, in the order of the checks.
         fine: What was judged and is in order, in the order of the checks.
+        uneven: What no check found harm in, although the log is other than in healthy runs; the evidence says where.
     """
 
     run: Run
     findings: tuple[Finding, ...]
     unknown: tuple[Finding, ...] = ()
     fine: tuple[Finding, ...] = ()
+    uneven: tuple[Finding, ...] = ()
 
     def __repr__(self) -> str:
         lines = [f"{self.run.path}: {self.verdict}"]
@@ -156,7 +158,8 @@ def examine(run: Run, checks: Sequence[Check] = CHECKS) -> Diagnosis:
         run=run,
         findings=arrange([result for result in results if result.state == "found"], (last - first) // BLOCKS, BY_NAME),
         unknown=tuple(dict.fromkeys(result for result in results if result.state == "unknown")),
-        fine=tuple(result for result in results if result.state == "ok"),
+        fine=tuple(result for result in results if result.state == "ok" and not result.evidence),
+        uneven=tuple(result for result in results if result.state == "ok" and result.evidence),
     )
 
 

@@ -185,14 +185,8 @@ class DoctorCallback(TrainerCallback):
             if change.state == "cleared":
                 log.info("step %d: %s (%s) no longer holds", change.step, finding.check, finding.cause)
             else:
-                log.log(
-                    LEVELS[finding.severity],
-                    "step %d: %s: %s %s",
-                    change.step,
-                    finding.check,
-                    finding.message,
-                    finding.remedy,
-                )
+                advice = f"{finding.message.rstrip('.')}. {finding.remedy}".rstrip()
+                log.log(LEVELS[finding.severity], "step %d: %s: %s", change.step, finding.check, advice)
             if self.findings_file is not None:
                 append_line(self.findings_file, change.record())
 

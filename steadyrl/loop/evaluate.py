@@ -12,6 +12,7 @@ from steadyrl.core import plugins
 from steadyrl.core.config import Config, reward_weights, validate
 from steadyrl.core.counting.count import tell
 from steadyrl.core.errors import ConfigError, DataError, SteadyError
+from steadyrl.core.metrics import answer_means
 from steadyrl.core.protocols import Backend
 from steadyrl.core.stats import paired_difference, pass_rates
 from steadyrl.core.types import Decoding, Problem, Rollout, Sampling
@@ -176,17 +177,6 @@ def require_metric(records: list[dict[str, Any]], metric: str, terms: Sequence[T
     return records
 
 
-def means(records: Sequence[Mapping[str, Any]], answer: str) -> dict[str, float]:
-    """Return the means of the reward and of every part, over the answers of one name for which it is known."""
-    values_by_name: dict[str, list[float]] = {}
-    for record in records:
-        scores = record["answers"][answer]
-        for name, value in {**scores["parts"], "reward": scores["reward"]}.items():
-            if value is not None:
-                values_by_name.setdefault(name, []).append(value)
-    return {name: float(np.mean(values)) for name, values in values_by_name.items()}
-
-
 def heldout_metrics(records: Sequence[Mapping[str, Any]], deploy: Decoding, name: str) -> dict[str, float]:
     """Return the means of an evaluation as metrics: of the answers that count, and pass@k of those that are sampled.
 
@@ -195,8 +185,10 @@ def heldout_metrics(records: Sequence[Mapping[str, Any]], deploy: Decoding, name
         deploy: The answers that count.
         name: Of the set.
     """
-    sampled = means(records, "sampled")
-    numbers = {part: value for part, value in sampled.items() if part.startswith("pass@")} | means(records, deploy)
+    sampled = answer_means(records, "sampled")
+    numbers = {part: value for part, value in sampled.items() if part.startswith("pass@")} | answer_means(
+        records, deploy
+    )
     prefix = f"heldout/{name}/" if name else "heldout/"
     return {f"{prefix}{part}": value for part, value in numbers.items()}
 

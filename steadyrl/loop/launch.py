@@ -232,9 +232,11 @@ def _as_begun(directory: RunDir) -> dict[str, Any]:
 
 def _train(session: Session, directory: RunDir, attempt: int, watch: Watch) -> RunDir:
     watch.opened(directory)
-    with ending_signals(), tracked(directory, session.config.run.trackers, watch.note), record.outcome(directory):
-        record.add_model(directory, session)
-        record.close(directory, train(session, directory, attempt, watch), session.config)
+    with ending_signals(), tracked(directory, session.config.run.trackers, watch.note):
+        with record.outcome(directory):
+            record.add_model(directory, session)
+            record.close(directory, train(session, directory, attempt, watch), session.config)
+        watch.ended(directory)
     return directory
 
 

@@ -21,7 +21,7 @@ from steadyrl.core.config import Config, dump, in_steps
 from steadyrl.core.counting.count import begin, tell
 from steadyrl.core.counting.interrupts import deferred
 from steadyrl.core.errors import ConfigError, DataError, DivergedError, require_posix, users_errors
-from steadyrl.core.protocols import Algorithm, Backend, Detached, Differentiable, Editable, PrefixCaching, Task
+from steadyrl.core.protocols import Algorithm, Backend, Detached, Editable, PrefixCaching, Task, Update
 from steadyrl.core.rundir import RunDir, append_line, write_lines, write_text
 from steadyrl.core.sections import UpdateSection
 from steadyrl.core.stats import holds_target, steps_to_hold
@@ -90,6 +90,11 @@ class Session:
         """Where the task's problems answer back; None where they do not."""
         return environment_of(self.task, self.sampling, self.config.rollout, context_of(self.backend))
 
+    def update_at(self, rate: float) -> Update:
+        """Return what an update at a learning rate asks of the backend."""
+        algorithm, limit = self.algorithm, self.config.update.max_grad_norm
+        return Update(algorithm.loss, self.sampling, algorithm.needs, rate, limit)
+
 
 @dataclass(frozen=True)
 class Watch:
@@ -101,6 +106,7 @@ class Watch:
         opened: Called with the run directory before the first step, also of a run that goes on.
         steps: Entered around the steps, with their number; inside, ``stop`` is asked after each.
         step: Called with every line of metrics.
+        ended: Called with the run directory when the run has ended well, before its trackers close.
         finding: Called with what the doctor raises or clears while the run goes on.
         action: Called with what the autopilot does or advises, as in actions.jsonl.
         stop: Asked after every step; True ends the run with a checkpoint.
@@ -111,6 +117,7 @@ class Watch:
     opened: Callable[[RunDir], None] = field(default=lambda run: None)
     steps: Callable[[int], AbstractContextManager[object]] = field(default=nullcontext)
     step: Callable[[Mapping[str, Any]], None] = field(default=lambda record: None)
+    ended: Callable[[RunDir], None] = field(default=lambda run: None)
     finding: Callable[[Change], None] = field(default=lambda change: None)
     action: Callable[[Mapping[str, Any]], None] = field(default=lambda line: None)
     stop: Callable[[], bool] = field(default=lambda: False)
@@ -146,7 +153,7 @@ def open_session(config: Config) -> Session:
         )
     require_choice(curriculum, config, task, problems)
     backend = plugins.make("backend", config.backend.name, config, algorithm)
-    offers = (Differentiable, Detached, PrefixCaching)
+    offers = (Detached, PrefixCaching)
     plugins.require_members(f"the backend '{config.backend.name}'", backend, Backend, offers)
     evaluation.require_heldout(config, heldout)
     sampling = Sampling(**config.sampling.model_dump())
@@ -420,14 +427,13 @@ def update(
         DivergedError: A gradient is not finite.
     """
     settings = session.config.update
-    algorithm = session.algorithm
     batch, records = only_trained(batch), list[dict[str, float]]()
     for epoch in range(settings.epochs):
         parts = np.array_split(generator.permutation(len(batch.lengths)), settings.minibatches)
         parts = [np.sort(rows) for rows in parts if batch.completion_mask[rows].any()]  # some are empty if few scored
         for number, rows in enumerate(parts, start=1):
             part = take_rows(batch, rows)
-            stats = algorithm.update(session.backend, part, algorithm, session.sampling, rate, settings.max_grad_norm)
+            stats = session.algorithm.update(session.backend, part, session.update_at(rate))
             means_now = {name: total / count for name, (total, count) in stats.items()}
             if not math.isfinite(means_now["grad_norm"]):
                 raise DivergedError(

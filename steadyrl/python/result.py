@@ -14,7 +14,7 @@ from steadyrl.doctor.readers.own import read as read_log
 from steadyrl.loop.launch import Answer, sample
 from steadyrl.python.curve import svg_curve
 from steadyrl.show.report.plots import Picture, picture
-from steadyrl.show.report.write import report_view
+from steadyrl.show.report.write import report_view, reward_weights
 
 _STYLE = "font-family: system-ui, sans-serif; font-size: 14px; line-height: 1.5"
 
@@ -48,9 +48,7 @@ class Run(RunDir):
         Raises:
             RunError: It has made no step yet.
         """
-        settings, info = self.resolved(), self.info()
-        parts = [name.rpartition(":")[2] for name in settings.get("rewards", {})]
-        return picture(self.metrics(), parts, info.get("metric"))
+        return picture(self.metrics(), reward_weights(self.resolved()), self.info().get("metric"))
 
     def sample(self, request: str, samples: int = 3, greedy: bool = False, seed: int = 0) -> list[Answer]:
         """Ask the newest policy, see ``steadyrl.sample``."""
@@ -64,9 +62,9 @@ class Run(RunDir):
             view = report_view(self.path)
         except SteadyError as error:  # it has made no step, or a file is damaged: showing a run must not raise
             return [str(error)]
-        diagnosis = view["diagnosis"]
-        lead = next((f"; {finding.check}: {finding.message}" for finding in diagnosis.findings if finding.harms), "")
-        return [*lines, view["headline"], f"doctor: {diagnosis.verdict}{lead}"]
+        findings = view["health"]["found"]
+        lead = next((f"; {finding['check']}: {finding['text']}" for finding in findings if finding["harms"]), "")
+        return [*lines, view["headline"], f"doctor: {view['summary']['doctor']['verdict']}{lead}"]
 
     def __repr__(self) -> str:
         return "\n    ".join([f"run {self.path}", *self._lines()])

@@ -290,7 +290,7 @@ def test_a_run_ends_with_a_checkpoint_where_ten_steps_in_a_row_had_nothing_to_co
     assert (len(run.metrics()), run.checkpoints()) == (11, [11])
 
 
-@pytest.mark.parametrize("name", ["grpo", "rloo", "rwr", "rlaif", "trpo"])
+@pytest.mark.parametrize("name", ["grpo", "rloo", "rwr", "rlaif"])
 def test_an_algorithm_that_compares_rollouts_is_refused_single_ones_at_the_door(toy, name):
     with pytest.raises(
         ConfigError, match=rf"'{name}' compares .* rollout\.samples_per_prompt is 1; set it to 2 or more"

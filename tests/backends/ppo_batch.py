@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from steadyrl.algorithms import ppo
+from steadyrl.core.protocols import Update
 from steadyrl.core.types import Problem, Sampling
 from steadyrl.loop.rollout.collect import collect
 from steadyrl.maths.batch import make_batch
@@ -29,7 +30,7 @@ def scored_batch(backend, sampling, seed=0, samples=1):
 
 
 def step(backend, batch, sampling=NARROW, rate=1e-2, max_grad_norm=1e9):
-    return backend.step(batch, ALGORITHM.loss, sampling, ALGORITHM.needs, rate, max_grad_norm)
+    return backend.step(batch, Update(ALGORITHM.loss, sampling, ALGORITHM.needs, rate, max_grad_norm))
 
 
 def train(backend, seeds):
@@ -50,7 +51,7 @@ def cosines(backend):
         return -per_token, measured
 
     stats = [
-        backend.step(batch, loss, NARROW, ALGORITHM.needs, 0.0, limit)
+        backend.step(batch, Update(loss, NARROW, ALGORITHM.needs, 0.0, limit))
         for loss, limit in ((ALGORITHM.loss, 1e9), (ALGORITHM.loss, 1e-3), (negated, 1e9))
     ]
     return [found.get("grad_cosine", (None, 1.0))[0] for found in stats]

@@ -8,6 +8,7 @@ from scipy.special import log_softmax, softmax
 from steadyrl.algorithms import ppo
 from steadyrl.backends.toy import ToyBackend, truncation
 from steadyrl.core.errors import CheckpointError
+from steadyrl.core.protocols import Update
 from steadyrl.core.types import Problem, Sampling, TokenScores
 from steadyrl.loop.rollout.collect import collect
 from steadyrl.maths.batch import loss_arrays, make_batch
@@ -193,7 +194,7 @@ def test_the_gradient_of_a_step_is_that_of_the_loss(way):
     captured = {}
     backend._adam = lambda gradients, *settings: captured.update(gradients) or 0.0
     count = float(batch.completion_mask.sum())
-    stats_of_step = backend.step(batch, ALGORITHM.loss, sampling, ALGORITHM.needs, 0.1, 1.0)
+    stats_of_step = backend.step(batch, Update(ALGORITHM.loss, sampling, ALGORITHM.needs, 0.1, 1.0))
 
     def loss():
         found = backend.score(batch, sampling, frozenset({"values"}))
@@ -221,7 +222,7 @@ def test_the_first_step_moves_every_parameter_by_the_learning_rate_against_its_g
     backend = varied()
     batch = scored_batch(backend, PLAIN)
     before = {name: p.copy() for name, p in backend.parameters.items()}
-    backend.step(batch, ALGORITHM.loss, PLAIN, ALGORITHM.needs, 0.01, 1.0)
+    backend.step(batch, Update(ALGORITHM.loss, PLAIN, ALGORITHM.needs, 0.01, 1.0))
     moved = backend.parameters["values"] - before["values"]
     seen = np.unique(batch.tokens[:, :-1][batch.completion_mask[:, 1:]])
     np.testing.assert_allclose(np.abs(moved[seen]), 0.01, rtol=1e-3)
@@ -231,7 +232,7 @@ def test_the_first_step_moves_every_parameter_by_the_learning_rate_against_its_g
 def test_sums_of_a_step_are_per_token_of_the_whole_minibatch():
     backend = varied()
     batch = scored_batch(backend, PLAIN)
-    found = backend.step(batch, ALGORITHM.loss, PLAIN, ALGORITHM.needs, 0.01, 1.0)
+    found = backend.step(batch, Update(ALGORITHM.loss, PLAIN, ALGORITHM.needs, 0.01, 1.0))
     arrays = (batch.advantages, batch.old.values, batch.returns)
     advantages, values, returns = (array[batch.completion_mask] for array in arrays)
     total, count = found["loss/policy"]  # at ratio 1 it is minus the mean advantage
@@ -243,8 +244,8 @@ def test_sums_of_a_step_are_per_token_of_the_whole_minibatch():
 def test_the_gradient_is_scaled_down_to_the_largest_norm_and_reported_before():
     free, clipped = varied(), varied()
     batch = scored_batch(free, PLAIN)
-    norm, _ = free.step(batch, ALGORITHM.loss, PLAIN, ALGORITHM.needs, 0.01, 1e9)["grad_norm"]
-    found = clipped.step(batch, ALGORITHM.loss, PLAIN, ALGORITHM.needs, 0.01, norm / 4)
+    norm, _ = free.step(batch, Update(ALGORITHM.loss, PLAIN, ALGORITHM.needs, 0.01, 1e9))["grad_norm"]
+    found = clipped.step(batch, Update(ALGORITHM.loss, PLAIN, ALGORITHM.needs, 0.01, norm / 4))
     assert found["grad_norm"] == (pytest.approx(norm), 1.0)
     np.testing.assert_allclose(clipped._moments["m.logits"] * 4, free._moments["m.logits"], rtol=1e-6)
 
@@ -258,7 +259,7 @@ def test_the_cosine_of_a_gradient_is_that_with_the_ones_before():
         return -per_token, measured
 
     losses = (ALGORITHM.loss, ALGORITHM.loss, negated)
-    first, *others = [backend.step(batch, loss, PLAIN, ALGORITHM.needs, 0.0, 1e9) for loss in losses]
+    first, *others = [backend.step(batch, Update(loss, PLAIN, ALGORITHM.needs, 0.0, 1e9)) for loss in losses]
     assert "grad_cosine" not in first, "nothing was before"
     assert [found["grad_cosine"] for found in others] == [(pytest.approx(1.0), 1.0), (pytest.approx(-1.0), 1.0)]
 
@@ -271,7 +272,7 @@ def test_a_gradient_that_is_not_finite_leaves_the_weights():
     def broken(xp, new, arrays, count):
         return (new.logprobs * arrays["mask"]).sum() * float("nan"), {}
 
-    norm, _ = backend.step(batch, broken, PLAIN, ALGORITHM.needs, 0.1, 1.0)["grad_norm"]
+    norm, _ = backend.step(batch, Update(broken, PLAIN, ALGORITHM.needs, 0.1, 1.0))["grad_norm"]
     assert not np.isfinite(norm)
     for name, parameter in backend.parameters.items():
         np.testing.assert_array_equal(parameter, before[name])
@@ -281,7 +282,7 @@ def test_saved_and_loaded_it_goes_on_as_if_it_had_not_stopped(tmp_path):
     def train(backend, seeds):
         for seed in seeds:
             batch = scored_batch(backend, NARROW, seed)
-            backend.step(batch, ALGORITHM.loss, NARROW, ALGORITHM.needs, 0.1, 1.0)
+            backend.step(batch, Update(ALGORITHM.loss, NARROW, ALGORITHM.needs, 0.1, 1.0))
 
     unbroken, stopped, resumed = varied(), varied(), ToyBackend(seed=99)
     train(unbroken, range(4))

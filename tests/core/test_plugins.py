@@ -484,6 +484,7 @@ def test_a_reward_for_another_trainer_is_answered_in_its_words(here, name, answe
         ("Online-DPO", "trains on pairs"),
         ("GSPO", "is GRPO with other settings: algorithm.name=grpo algorithm.args.ratio=sequence"),
         ("dr_grpo", "algorithm.args.mean=constant"),
+        ("trpo", "is a plug-in now: pip install examples/plugins/trpo"),
     ],
 )
 def test_an_algorithm_of_another_trainer_is_answered(name, answer):

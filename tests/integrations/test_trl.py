@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 from dataclasses import dataclass
 
 import pytest
@@ -107,7 +108,9 @@ def test_a_reward_that_never_differs_is_found_while_training_goes_on(tmp_path, c
     lines = [json.loads(line) for line in (tmp_path / "findings.jsonl").read_text().splitlines()]
     first = next(line for line in lines if line["check"] == "reward_constant")
     assert first["state"] == "raised" and first["step"] <= 20
-    assert any("reward_constant" in record.message and record.levelno >= logging.WARNING for record in caplog.records)
+    told = [record for record in caplog.records if "reward_constant" in record.message]
+    assert any(record.levelno >= logging.WARNING for record in told)
+    assert all(re.search(r"[a-z0-9)%]\. [A-Z]", record.message) for record in told)  # a stop before the remedy
 
 
 def test_a_healthy_run_raises_nothing_that_harms_and_its_numbers_may_be_text(tmp_path):

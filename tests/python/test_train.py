@@ -215,7 +215,7 @@ def test_the_picture_of_a_run_has_its_rewards(here):
     figure = run.plot()
     rewards = [line["reward/mean"] for line in run.metrics()]
     assert figure.axes[0].lines[-1].get_ydata().tolist() == pytest.approx(rewards)
-    assert [text.get_text() for text in figure.axes[1].get_legend().get_texts()] == ["short", "length"]
+    assert [text.get_text() for text in figure.axes[1].get_legend().get_texts()] == ["short", "0.1 x length"]
     assert figure._repr_png_().startswith(b"\x89PNG")
 
 

@@ -16,7 +16,7 @@ from steadyrl.core import config as configs
 from steadyrl.core import plugins
 from steadyrl.core.config import Config
 from steadyrl.core.errors import RankError, exception_line
-from steadyrl.core.protocols import Algorithm, LossFn, Stats
+from steadyrl.core.protocols import Algorithm, Stats, Update
 from steadyrl.core.types import Batch, Completion, Sampling, TokenScores
 
 log = logging.getLogger(__name__)
@@ -54,17 +54,9 @@ class FsdpBackend:
         scores: TokenScores = self._together("score", batch, sampling, needs)
         return scores
 
-    def step(
-        self,
-        batch: Batch,
-        loss: LossFn,
-        sampling: Sampling,
-        needs: frozenset[str],
-        learning_rate: float,
-        max_grad_norm: float,
-    ) -> Stats:
+    def step(self, batch: Batch, update: Update) -> Stats:
         """See Backend."""
-        stats: Stats = self._together("step", batch, loss, sampling, needs, learning_rate, max_grad_norm)
+        stats: Stats = self._together("step", batch, update)
         return stats
 
     def save(self, folder: Path) -> None:

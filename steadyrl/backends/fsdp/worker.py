@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +19,17 @@ from steadyrl.backends.fsdp.rows import neighbours, passes, shortest
 from steadyrl.backends.fsdp.settings import FsdpSettings
 from steadyrl.backends.fsdp.shard import Root, Sharding, gathered
 from steadyrl.backends.huggingface import portable
+from steadyrl.backends.step import Measured, Objective, Reading, accumulate
 from steadyrl.backends.torch import probe
-from steadyrl.backends.torch.backend import Measured, TorchBackend
+from steadyrl.backends.torch.backend import Scores, TorchBackend
 from steadyrl.backends.torch.device import lower_precision
-from steadyrl.backends.torch.masters import cosine_of, products_with_momentum, totals_of
+from steadyrl.backends.torch.masters import cosine_of, numbers_of, products_with_momentum
 from steadyrl.backends.torch.reader import Reader
 from steadyrl.core.config import Config
 from steadyrl.core.errors import ModelError
-from steadyrl.core.protocols import Algorithm, LossFn, Stats
+from steadyrl.core.protocols import Algorithm, Stats, Update
 from steadyrl.core.types import Batch, Completion, Sampling, TokenScores
-from steadyrl.maths.batch import loss_count, loss_stats, take_rows
+from steadyrl.maths.batch import loss_stats, take_rows
 
 
 class Worker:
@@ -46,6 +48,7 @@ class Worker:
                 self._origin = probe.make(model) if first else None
             self._share_out(DeviceMesh.from_group(weights, device.type))
             self.backend.device = device
+            self.backend.reads_once = False  # the update reads by a Reader of its own, and no graph waits for it
             self.backend.begin_training(config.update.weight_decay)
         self._root(lambda: None)  # FSDP takes the first module that is called for the root, and leaves it gathered
         with gathered(self._roots):
@@ -82,30 +85,22 @@ class Worker:
     def score(self, batch: Batch, sampling: Sampling, needs: frozenset[str]) -> TokenScores:
         """See Backend."""
         shares = neighbours(len(batch.lengths), self._ranks.place.ranks)
-        mine, own = self._mine(shares), Measured()
+        mine, own = self._mine(shares), Scores()
         with self.backend.working(), gathered(self._roots):
             if batch.completion_mask[mine].any():
                 own = self.backend.measure(take_rows(batch, mine), sampling, needs)
-        measured: Measured = {}
+        measured: Scores = {}
         for rows, part in zip(shares, self._ranks.everywhere(own), strict=True):
             for name, values in part.items():
                 measured.setdefault(name, np.zeros(batch.tokens.shape))[rows, : values.shape[1]] = values
         return TokenScores(**measured)
 
-    def step(
-        self,
-        batch: Batch,
-        loss: LossFn,
-        sampling: Sampling,
-        needs: frozenset[str],
-        learning_rate: float,
-        max_grad_norm: float,
-    ) -> Stats:
+    def step(self, batch: Batch, update: Update) -> Stats:
         """See Backend."""
         self.backend.optimizer.zero_grad()
         try:
             with self.backend.working():
-                own = self._accumulate(batch, loss, sampling, needs)
+                own = self._accumulate(batch, update)
         except (torch.OutOfMemoryError, MemoryError) as error:  # the others are in the middle of it: no second try
             tokens = self._config.backend.args.micro_batch_tokens
             raise ModelError(
@@ -114,30 +109,30 @@ class Worker:
             ) from error
         everyone = self._ranks.everywhere(own)
         stats = loss_stats(batch, {name: sum(totals[name] for totals in everyone) for name in own})
-        norm = self._clip(max_grad_norm)
+        norm = self._clip(update.max_grad_norm)
         if math.isfinite(norm):  # otherwise the weights stay as they are, and the loop stops
-            self.backend.set_rate(learning_rate)
+            self.backend.set_rate(update.learning_rate)
             products = products_with_momentum(self.backend.trainable().values(), self.backend.optimizer)
             stats |= cosine_of([sum(parts) for parts in zip(*self._ranks.everywhere(products), strict=True)])
             self.backend.optimizer.step()
         return stats | {"grad_norm": (norm, 1.0)}
 
-    def _accumulate(self, batch: Batch, loss: LossFn, sampling: Sampling, needs: frozenset[str]) -> dict[str, float]:
+    def _accumulate(self, batch: Batch, update: Update) -> dict[str, float]:
         """Add up the gradients of all passes; return the sums of what the loss measured on this rank's rows."""
-        measured = []
-        tokens = self._config.backend.args.micro_batch_tokens
-        for rows in passes(batch, self._ranks.place.ranks, tokens)[self._ranks.place.rank]:
-            part = take_rows(batch, shortest(batch) if rows is None else rows)
-            share = 0.0 if rows is None else 1.0
-            logprobs, entropy, values = self._root(lambda part=part: self._scores(part, sampling, needs))
-            new = TokenScores(logprobs, entropy, values)
-            value, sums = loss(torch, new, self.backend.arrays(part), loss_count(batch))
-            (share * value).backward()
-            measured.append({name: share * total for name, total in {"loss/total": value, **sums}.items()})
-        return totals_of(measured)
 
-    def _scores(self, part: Batch, sampling: Sampling, needs: frozenset[str]) -> tuple[torch.Tensor | None, ...]:
-        new = self.backend.new_scores(self._read(part), part, sampling, needs)
+        def read(part: Batch) -> Reading:
+            logprobs, entropy, values = self._root(lambda: self._scores(part, update))
+            return torch, TokenScores(logprobs, entropy, values), self.backend.arrays(part)
+
+        tokens = self._config.backend.args.micro_batch_tokens
+        parts = passes(batch, self._ranks.place.ranks, tokens)[self._ranks.place.rank]
+        own = [rows for rows in parts if rows is not None]
+        idle = [shortest(batch)] * (len(parts) - len(own))
+        sums = accumulate(batch, own, update.loss, read, partial(_backward, 1.0), numbers_of)
+        return accumulate(batch, idle, update.loss, read, partial(_backward, 0.0), numbers_of) | sums
+
+    def _scores(self, part: Batch, update: Update) -> tuple[torch.Tensor | None, ...]:
+        new = self.backend.new_scores(self._read(part), part, update)
         scores = new.logprobs, new.entropy, new.values
         # FSDP warns of every view of a tensor.
         return tuple(None if score is None else score.clone() for score in scores)
@@ -169,6 +164,13 @@ class Worker:
 
     def _mine(self, shares: Sequence[np.ndarray]) -> np.ndarray:
         return shares[self._ranks.place.rank]
+
+
+def _backward(share: float, objective: Objective) -> Measured:
+    """Add a share of the objective's gradient: none where a rank only takes part in the others' pass."""
+    value, sums = objective()
+    (share * value).backward()
+    return share * value, {name: share * scalar for name, scalar in sums.items()}
 
 
 def _recalled(probe: Mapping[str, Any], ids: np.ndarray) -> np.ndarray:

@@ -8,10 +8,10 @@ function of all parameters.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import mlx.core as mx
 import mlx.optimizers as optim
@@ -25,11 +25,12 @@ from steadyrl.backends.mlx.kernels import fused_or_plain
 from steadyrl.backends.mlx.likelihood import at_chosen, chosen_logprobs, chunks, entropy_of, log_softmax, total
 from steadyrl.backends.mlx.network import Network, has_values, values
 from steadyrl.backends.mlx.sampler import sample
+from steadyrl.backends.step import Measured, Objective, Reading, accumulate
 from steadyrl.backends.stops import StopStrings
 from steadyrl.core.config import Config
-from steadyrl.core.protocols import Algorithm, Gradient, LossFn, Stats
+from steadyrl.core.protocols import Algorithm, Stats, Update
 from steadyrl.core.types import Batch, Completion, Sampling, TokenScores
-from steadyrl.maths.batch import loss_arrays, loss_count, loss_stats, micro_batches, take_rows
+from steadyrl.maths.batch import loss_arrays, loss_stats, micro_batches, take_rows
 
 ADAM_BETAS, ADAM_EPS = [0.9, 0.95], 1e-8  # of the PyTorch backend
 _NORM_EPS = 1e-6  # that PyTorch adds to a norm before it divides by it
@@ -154,23 +155,15 @@ class MlxBackend:
                     keep("kl_ref_full", exact + ref_logprobs - at_chosen(log_softmax(theirs, scale, None), tokens))
         return {name: np.concatenate(pieces) for name, pieces in measured.items()}
 
-    def step(
-        self,
-        batch: Batch,
-        loss: LossFn,
-        sampling: Sampling,
-        needs: frozenset[str],
-        learning_rate: float,
-        max_grad_norm: float,
-    ) -> dict[str, tuple[float, float]]:
+    def step(self, batch: Batch, update: Update) -> Stats:
         """See Backend."""
-        gradients, stats = self._gradients_of(batch, loss, sampling, needs)
+        gradients, stats = self.gradients(batch, update)
         norm = math.sqrt(sum(_square(gradient) for gradient in gradients.values()))
         if math.isfinite(norm):  # otherwise the weights stay as they are, and the loop stops
-            factor = min(1.0, max_grad_norm / (norm + _NORM_EPS))
+            factor = min(1.0, update.max_grad_norm / (norm + _NORM_EPS))
             clipped = {name: gradient * factor for name, gradient in gradients.items()}
             stats |= self._along_momentum(clipped)
-            self._net.adopt(self._moved(clipped, learning_rate))
+            self._net.adopt(self._moved(clipped, update.learning_rate))
             mx.eval(self.optimizer.state)
         return stats | {"grad_norm": (norm, 1.0)}
 
@@ -203,68 +196,45 @@ class MlxBackend:
         dot = sum(float((gradient * before[name]).sum()) for name, gradient in gradients.items())
         return {"grad_cosine": (dot / math.sqrt(new * mean), 1.0)} if new * mean > 0 else {}
 
-    def gradient(self, batch: Batch, loss: LossFn, sampling: Sampling, needs: frozenset[str]) -> Gradient:
-        """See Differentiable."""
-        gradients, stats = self._gradients_of(batch, loss, sampling, needs)
-        return _flat(gradients[name] for name in self._net.params), stats
-
-    def weights(self) -> np.ndarray:
-        """See Differentiable."""
-        return _flat(self._net.params.values())
-
-    def set_weights(self, weights: np.ndarray) -> None:
-        """See Differentiable."""
-        ends = np.cumsum([array.size for array in self._net.params.values()])
-        parts = np.split(np.asarray(weights, np.float32), ends[:-1])
-        named = zip(self._net.params.items(), parts, strict=True)
-        self._net.adopt({name: mx.array(part).reshape(array.shape) for (name, array), part in named})
-
-    def _gradients_of(
-        self, batch: Batch, loss: LossFn, sampling: Sampling, needs: frozenset[str]
-    ) -> tuple[dict[str, mx.array], Stats]:
+    def gradients(self, batch: Batch, update: Update) -> tuple[dict[str, mx.array], Stats]:
         """Return the gradient of each parameter, and what the loss measured."""
         try:
-            gradients, totals = self._fitting(
-                lambda size: self._accumulate(micro_batches(batch, size), batch, loss, sampling, needs)
-            )
+            gradients, totals = self._fitting(lambda size: self._accumulate(micro_batches(batch, size), batch, update))
         finally:
             self._net.use(self._net.params)  # what was differentiated must not stay in the model
         return gradients, loss_stats(batch, totals)
 
     def _accumulate(
-        self, parts: list[np.ndarray], batch: Batch, loss: LossFn, sampling: Sampling, needs: frozenset[str]
+        self, parts: list[np.ndarray], batch: Batch, update: Update
     ) -> tuple[dict[str, mx.array], dict[str, float]]:
         """Return the sum of the gradients of all micro-batches, and the sums of what the loss measured."""
-        totals: dict[str, float] = {"loss/total": 0.0}
         gradients: dict[str, mx.array] = {}
-        for rows in parts:
-            part = take_rows(batch, rows)
-            arrays = _arrays(part)
 
-            def objective(params: dict[str, mx.array], part: Batch = part, arrays: Any = arrays) -> Any:
+        def read(part: Batch) -> Reading:
+            return mx, self._new_scores(part, update), _arrays(part)
+
+        def backward(objective: Objective) -> Measured:
+            def of(params: dict[str, mx.array]) -> Measured:
                 self._net.use(params)
-                return loss(mx, self._new_scores(params, part, sampling, needs), arrays, loss_count(batch))
+                return objective()
 
-            (value, sums), part_gradients = mx.value_and_grad(objective)(self._net.params)
-            gradients = {name: gradient + gradients.get(name, 0.0) for name, gradient in part_gradients.items()}
+            (value, sums), part_gradients = mx.value_and_grad(of)(self._net.params)
+            gradients.update({name: new + gradients.get(name, 0.0) for name, new in part_gradients.items()})
             mx.eval(value, sums, gradients)
-            totals["loss/total"] += value.item()
-            for name, part_sum in sums.items():
-                totals[name] = totals.get(name, 0.0) + part_sum.item()
-        return gradients, totals
+            return value, sums
 
-    def _new_scores(
-        self, params: Mapping[str, mx.array], part: Batch, sampling: Sampling, needs: frozenset[str]
-    ) -> TokenScores:
-        hidden, mask = self._net.hidden(part), part.completion_mask
+        return gradients, accumulate(batch, parts, update.loss, read, backward)
+
+    def _new_scores(self, part: Batch, update: Update) -> TokenScores:
+        hidden, mask, params = self._net.hidden(part), part.completion_mask, self._net.used
         logprobs, entropy = chosen_logprobs(
             hidden,
             self._loaded.head,
             self._loaded.logits,
             part.tokens[mask],
-            _scale(sampling),
-            self._kept_mask(part, sampling),
-            "entropy" in needs,
+            _scale(update.sampling),
+            self._kept_mask(part, update.sampling),
+            "entropy" in update.needs,
         )
         place = mx.array(np.where(mask, np.cumsum(mask).reshape(mask.shape) - 1, 0))
 
@@ -360,11 +330,6 @@ class MlxBackend:
 def _square(array: mx.array) -> float:
     """Return the sum of squares; millions of them added one after the other in float32 would lose their tail."""
     return float(np.array(mx.square(array).sum(axis=-1)).sum(dtype=np.float64))
-
-
-def _flat(arrays: Iterable[mx.array]) -> np.ndarray:
-    """Return all numbers of some arrays, [P]."""
-    return np.concatenate([np.array(array).ravel() for array in arrays])
 
 
 def _arrays(part: Batch) -> dict[str, mx.array]:

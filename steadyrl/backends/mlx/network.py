@@ -50,6 +50,7 @@ class Network:
 
     def use(self, params: Mapping[str, mx.array]) -> None:
         """Let the model compute with these parameters from now on; the value head's are passed to ``values``."""
+        self.used = params
         own = [(name, self._rounded(name, array)) for name, array in params.items() if not name.startswith(_HEAD)]
         self.loaded.net.update(tree_unflatten(own))
 

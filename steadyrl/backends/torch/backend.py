@@ -21,6 +21,7 @@ from torch import nn
 from steadyrl.backends.huggingface import portable
 from steadyrl.backends.huggingface.folder import context_length
 from steadyrl.backends.limits import MOST_REMEMBERED, require_room
+from steadyrl.backends.step import Measured, Objective, Reading, accumulate
 from steadyrl.backends.torch import compiled, footprint, memory, probe, state
 from steadyrl.backends.torch.arithmetic import fast_float32, full_float32
 from steadyrl.backends.torch.deterministic import deterministic, prepare
@@ -29,7 +30,7 @@ from steadyrl.backends.torch.drawn import how_drawn
 from steadyrl.backends.torch.fits import through_ours
 from steadyrl.backends.torch.generation import Generation
 from steadyrl.backends.torch.head import chosen_logprobs, distributions, logits_of, products_on
-from steadyrl.backends.torch.masters import Masters, cosine_of, products_with_momentum, totals_of
+from steadyrl.backends.torch.masters import Masters, cosine_of, numbers_of, products_with_momentum
 from steadyrl.backends.torch.model import load_model, split_head
 from steadyrl.backends.torch.products import quicken, siblings_of
 from steadyrl.backends.torch.quantized import adam, count
@@ -39,13 +40,13 @@ from steadyrl.backends.torch.value_head import ValueHead
 from steadyrl.core import plugins
 from steadyrl.core.config import Config
 from steadyrl.core.errors import CheckpointError
-from steadyrl.core.protocols import Algorithm, Apart, Gradient, LossFn, Stats
+from steadyrl.core.protocols import Algorithm, Apart, Stats, Update
 from steadyrl.core.types import Batch, Completion, Sampling, TokenScores
-from steadyrl.maths.batch import loss_arrays, loss_count, loss_stats, micro_batches, take_rows
+from steadyrl.maths.batch import loss_arrays, loss_stats, micro_batches, take_rows
 
 VALUE_HEAD = "value_head."  # before the names of its weights
 Result = TypeVar("Result")
-Measured = dict[str, np.ndarray]  # [B, T] by name
+Scores = dict[str, np.ndarray]  # [B, T] by name
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ class TorchBackend:
         if self.parts.fused is not None:
             for model in (self.model, *([] if self.reference is None else [self.reference.model])):
                 compiled.compile_layers(model)
-        self._one_update = config.update.epochs * config.update.minibatches == 1
+        self.reads_once = config.update.epochs * config.update.minibatches == 1
         self._scored: Scored | None = None
         self._value_rate = algorithm.value_rate
         self.begin_training(config.update.weight_decay)
@@ -188,7 +189,7 @@ class TorchBackend:
         with self.working():
             return TokenScores(**self.measure(batch, sampling, needs))
 
-    def measure(self, batch: Batch, sampling: Sampling, needs: frozenset[str]) -> Measured:
+    def measure(self, batch: Batch, sampling: Sampling, needs: frozenset[str]) -> Scores:
         """Return all measurements [B, T] by name.
 
         Where the step makes one update, of rows that fit into one micro-batch, the pass over them is made once: here,
@@ -200,11 +201,11 @@ class TorchBackend:
         with nullcontext() if reference is None else reference.on(self.device):
             return self._fitting(lambda: self._measure_parts(batch, sampling, needs))
 
-    def _measure_parts(self, batch: Batch, sampling: Sampling, needs: frozenset[str]) -> Measured:
+    def _measure_parts(self, batch: Batch, sampling: Sampling, needs: frozenset[str]) -> Scores:
         parts = [(rows, take_rows(batch, rows)) for rows in micro_batches(batch, self._micro_batch_tokens)]
         flats = []
         for _, part in parts:
-            with torch.set_grad_enabled(self._one_update and len(parts) == 1):
+            with torch.set_grad_enabled(self.reads_once and len(parts) == 1):
                 hidden = self._read(part)
             if hidden.requires_grad:
                 self._scored = Scored(part, hidden)
@@ -214,7 +215,7 @@ class TorchBackend:
         names = tuple(dict.fromkeys(name for flat in flats for name in flat))
         missing = [hidden.new_zeros(size) for size in sizes]
         columns = [torch.cat([flat.get(name, no) for flat, no in zip(flats, missing, strict=True)]) for name in names]
-        measured: Measured = {name: np.zeros(batch.tokens.shape) for name in names}
+        measured: Scores = {name: np.zeros(batch.tokens.shape) for name in names}
         # Once all is done, and all at once, for the host waits for the device.
         for name, numbers in zip(names, torch.stack(columns).cpu().double().numpy(), strict=True):
             for (rows, part), values in zip(parts, np.split(numbers, np.cumsum(sizes)[:-1]), strict=True):
@@ -259,29 +260,50 @@ class TorchBackend:
         with self.model.disable_adapter():
             yield self._read, self._head
 
-    def step(
-        self,
-        batch: Batch,
-        loss: LossFn,
-        sampling: Sampling,
-        needs: frozenset[str],
-        learning_rate: float,
-        max_grad_norm: float,
-    ) -> Stats:
+    def step(self, batch: Batch, update: Update) -> Stats:
         """See Backend."""
+        _, stats = self.gradients(batch, update)
         with self.working():
-            stats = self._gradients_of(batch, loss, sampling, needs)
-            norm = nn.utils.clip_grad_norm_(list(self._masters.named.values()), max_grad_norm).item()
+            norm = nn.utils.clip_grad_norm_(list(self._masters.named.values()), update.max_grad_norm).item()
             if math.isfinite(norm):  # otherwise the weights stay as they are, and the loop stops
-                self.set_rate(learning_rate)
+                self.set_rate(update.learning_rate)
                 stats |= cosine_of(products_with_momentum(self._masters.named.values(), self.optimizer))
-                self._torn = True  # until all weights are moved: memory may run out in between
-                self.optimizer.step()
-                self._masters.write()
-                self._torn = False
-                self._changed()
+                with self.moving():
+                    self.optimizer.step()
         self._masters.forget_gradients()  # sampling needs the room
         return stats | {"grad_norm": (norm, 1.0)}
+
+    def gradients(self, batch: Batch, update: Update) -> tuple[dict[str, torch.Tensor], Stats]:
+        """Return the gradient of each weight that the loss reaches, in float32 by name, and what the loss measured."""
+
+        def read(part: Batch) -> Reading:
+            return torch, self.new_scores(self._read_once(part), part, update), self.arrays(part)
+
+        def whole() -> dict[str, float]:
+            self._masters.forget_gradients()
+            rows = micro_batches(batch, self._micro_batch_tokens)
+            return accumulate(batch, rows, update.loss, read, self._backward, numbers_of)
+
+        with self.working():
+            totals = self._fitting(whole)
+        named = {name: weight.grad for name, weight in self._masters.named.items() if weight.grad is not None}
+        return named, loss_stats(batch, totals)
+
+    def _backward(self, objective: Objective) -> Measured:
+        value, sums = objective()
+        value.backward()
+        self._masters.take_gradients()
+        return value, sums
+
+    @contextmanager
+    def moving(self) -> Iterator[dict[str, nn.Parameter]]:
+        """Let all trained weights be moved inside, in float32 by name; afterwards the model computes with them."""
+        self._torn = True  # until all weights are moved: memory may run out in between
+        with torch.no_grad():
+            yield self._masters.named
+        self._masters.write()
+        self._torn = False
+        self._changed()
 
     def remember(self) -> Callable[[], None] | None:
         """See Reversible."""
@@ -290,47 +312,10 @@ class TorchBackend:
             return None
 
         def put_back() -> None:
-            undo()
-            self._masters.write()
-            self._torn = False
-            self._changed()
+            with self.moving():
+                undo()
 
         return put_back
-
-    def gradient(self, batch: Batch, loss: LossFn, sampling: Sampling, needs: frozenset[str]) -> Gradient:
-        """See Differentiable."""
-        with self.working():
-            stats = self._gradients_of(batch, loss, sampling, needs)
-        return self._masters.flat_gradient(), stats
-
-    def weights(self) -> np.ndarray:
-        """See Differentiable."""
-        return self._masters.flat()
-
-    def set_weights(self, weights: np.ndarray) -> None:
-        """See Differentiable."""
-        self._masters.set_flat(weights)
-        self._changed()
-
-    def _gradients_of(self, batch: Batch, loss: LossFn, sampling: Sampling, needs: frozenset[str]) -> Stats:
-        """Leave the gradients of a batch in the masters, and return what the loss measured."""
-        count = loss_count(batch)
-        return loss_stats(batch, self._fitting(lambda: self._accumulate(batch, loss, sampling, needs, count)))
-
-    def _accumulate(
-        self, batch: Batch, loss: LossFn, sampling: Sampling, needs: frozenset[str], count: float
-    ) -> dict[str, float]:
-        """Add up the gradients of all micro-batches; return the sums of what the loss measured."""
-        measured = []
-        self._masters.forget_gradients()
-        for rows in micro_batches(batch, self._micro_batch_tokens):
-            part = take_rows(batch, rows)
-            new, arrays = self.new_scores(self._read_once(part), part, sampling, needs), self.arrays(part)
-            value, sums = loss(torch, new, arrays, count)
-            value.backward()
-            self._masters.take_gradients()
-            measured.append({"loss/total": value, **sums})
-        return totals_of(measured)
 
     def _read_once(self, part: Batch) -> torch.Tensor:
         """Return hidden states [N, H] of rows, those of scoring them where they are kept."""
@@ -347,17 +332,11 @@ class TorchBackend:
                     error, self._micro_batch_tokens, "backend.args.micro_batch_tokens"
                 )
 
-    def new_scores(
-        self,
-        hidden: torch.Tensor,
-        part: Batch,
-        sampling: Sampling,
-        needs: frozenset[str],
-    ) -> TokenScores:
+    def new_scores(self, hidden: torch.Tensor, part: Batch, update: Update) -> TokenScores:
         """Return what a loss is computed from, [B, T] with gradients, of hidden states [N, H]; see chosen_logprobs."""
-        kept_mask, chosen, scale = how_drawn(part, sampling, self._head.out_features, self.device)
-        products = products_on(hidden.device, self._lower)
-        logprobs, entropy = chosen_logprobs(hidden, self._head, chosen, scale, kept_mask, "entropy" in needs, products)
+        kept_mask, chosen, scale = how_drawn(part, update.sampling, self._head.out_features, self.device)
+        products, entropy_too = products_on(hidden.device, self._lower), "entropy" in update.needs
+        logprobs, entropy = chosen_logprobs(hidden, self._head, chosen, scale, kept_mask, entropy_too, products)
         places = sent(np.flatnonzero(part.completion_mask), self.device)
 
         def spread(flat: torch.Tensor) -> torch.Tensor:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import logging
 from collections.abc import Sequence
 from types import ModuleType
 
@@ -12,10 +10,9 @@ from torch.nn import functional as F
 
 from steadyrl.backends.torch.attention import CAUSAL, View, Visibility, causal_within, closed, viewing, visible
 from steadyrl.backends.torch.cache import Cache, Known
+from steadyrl.backends.torch.device import of_triton
 from steadyrl.backends.torch.head import decoding_head, products_on
 from steadyrl.backends.torch.model import Parts
-
-log = logging.getLogger(__name__)
 
 
 class Decoder:
@@ -229,19 +226,13 @@ class _CapturedStep(_Step):
         return self._attend_one(layer, q, keys, values, mask, scale)
 
 
-@functools.cache
-def kernels(device: torch.device) -> ModuleType | None:
-    """Return ``decoding_kernels``; None where they do not run: not on CUDA, or Triton does not compile there."""
-    if device.type != "cuda":
-        return None
-    try:
-        from steadyrl.backends.torch import decoding_kernels
+@of_triton
+def kernels(device: torch.device) -> ModuleType:
+    """Return ``decoding_kernels``, tried on one number."""
+    from steadyrl.backends.torch import decoding_kernels
 
-        tried = torch.zeros(1, 1, 1, 16, device=device)
-        decoding_kernels.write(tried, tried, torch.zeros(1, dtype=torch.long, device=device), tried, tried)
-    except Exception as error:  # there is no Triton, no C compiler for it, no folder that it may write to, ...
-        log.info("decoding goes on without kernels of ours: %s", error)
-        return None
+    number = torch.zeros(1, 1, 1, 16, device=device)
+    decoding_kernels.write(number, number, torch.zeros(1, dtype=torch.long, device=device), number, number)
     return decoding_kernels
 
 

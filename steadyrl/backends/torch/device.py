@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
+from functools import cache
+from types import ModuleType
 
 import numpy as np
 import torch
@@ -48,6 +51,27 @@ def lays_blocks(device: torch.device, dtype: torch.dtype) -> bool:
     if device.type != "cpu" or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
     return dtype != torch.bfloat16 or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+def of_triton(kernels: Callable[[torch.device], ModuleType]) -> Callable[[torch.device], ModuleType | None]:
+    """Let a function that imports kernels of ours and tries them return None where they do not run.
+
+    PyTorch's own have to do there: without CUDA, without Triton (a PyTorch for CPUs comes without), without a compiler
+    for it or a folder that it may write to. Each device is tried once.
+    """
+
+    @cache
+    def where_they_run(device: torch.device) -> ModuleType | None:
+        if device.type != "cuda":
+            return None
+        try:
+            return kernels(device)
+        except Exception as error:
+            reason = str(error).strip()[:200]
+            log.warning("kernels of Triton do not run (%s), and PyTorch's take longer: %s", kernels.__name__, reason)
+            return None
+
+    return where_they_run
 
 
 def sent(array: np.ndarray, device: torch.device) -> torch.Tensor:

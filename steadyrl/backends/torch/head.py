@@ -8,18 +8,18 @@ forward and once back, by the kernels of ``rows``.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
-from functools import cache, partial
+from functools import partial
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch import nn
 
 from steadyrl.backends.torch.arithmetic import add_product, wide_product
+from steadyrl.backends.torch.device import of_triton
 from steadyrl.backends.torch.products import Function, product, without_autocast
 
-log = logging.getLogger(__name__)
 CHUNK = 2**23  # logits computed at once
 CHUNK_ON_GPU = 2**27  # there a product of few rows takes longer to begin than to compute
 LEAST_ROWS = 512  # but at least so many tokens: every chunk reads the whole head and adds to its whole gradient
@@ -195,19 +195,13 @@ def chunks(rows: int, vocabulary: int, device: torch.device) -> list[slice]:
     return [slice(start, min(start + width, rows)) for start in range(0, rows, width)]
 
 
-@cache
-def row_kernels(device: torch.device) -> Any:
-    """Return the module ``rows``, tried on one row; None where its kernels do not run, and PyTorch's have to do."""
-    if device.type != "cuda":
-        return None
-    try:
-        from steadyrl.backends.torch import rows  # needs Triton, which a PyTorch for CPUs comes without
+@of_triton
+def row_kernels(device: torch.device) -> ModuleType:
+    """Return the module ``rows``, tried on one row."""
+    from steadyrl.backends.torch import rows
 
-        first = torch.zeros(1, dtype=torch.long, device=device)
-        rows.row_stats(torch.zeros(1, 2, device=device), first, 1.0, None, entropy=True)
-    except Exception as error:  # of Triton, of its compilers, or of the driver
-        log.warning("log-probs take longer without the kernels of Triton: %s", str(error).strip()[:200])
-        return None
+    first = torch.zeros(1, dtype=torch.long, device=device)
+    rows.row_stats(torch.zeros(1, 2, device=device), first, 1.0, None, entropy=True)
     return rows
 
 

@@ -10,7 +10,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
@@ -46,14 +45,10 @@ def cosine_of(products: Sequence[float]) -> dict[str, tuple[float, float]]:
     return {"grad_cosine": (dot / math.sqrt(new * mean), 1.0)} if new * mean > 0 else {}
 
 
-def totals_of(measured: Sequence[Mapping[str, torch.Tensor]]) -> dict[str, float]:
-    """Return the sums of what micro-batches measured, by name: one wait for the device, when all of them are done."""
-    numbers = iter(torch.stack([number.detach().float() for part in measured for number in part.values()]).tolist())
-    totals: dict[str, float] = {}
-    for part in measured:
-        for name in part:
-            totals[name] = totals.get(name, 0.0) + next(numbers)
-    return totals
+def numbers_of(scalars: Sequence[torch.Tensor]) -> list[float]:
+    """Return scalars as numbers: one wait for the device, when all of them are done."""
+    numbers = [scalar.detach().float() for scalar in scalars]
+    return torch.stack(numbers).tolist() if numbers else []
 
 
 class Masters:
@@ -93,24 +88,6 @@ class Masters:
         for name, parameter in self._trained.items():
             if self.named[name] is not parameter:
                 parameter.copy_(self.named[name])
-
-    def flat(self) -> np.ndarray:
-        """Return all weights, [P]."""
-        return torch.cat([master.detach().flatten() for master in self.named.values()]).cpu().numpy()
-
-    def flat_gradient(self) -> np.ndarray:
-        """Return the gradients of all weights, [P]; 0 where a weight has none."""
-        parts = (m.grad if m.grad is not None else torch.zeros_like(m) for m in self.named.values())
-        return torch.cat([part.detach().flatten() for part in parts]).cpu().numpy()
-
-    @torch.no_grad()
-    def set_flat(self, weights: np.ndarray) -> None:
-        """Put weights [P] in the place of all."""
-        flat = torch.from_numpy(np.asarray(weights, np.float32))
-        parts = torch.split(flat, [master.numel() for master in self.named.values()])
-        for master, part in zip(self.named.values(), parts, strict=True):
-            master.copy_(part.view_as(master))
-        self.write()
 
     def save(self, folder: Path) -> None:
         """Write the copies, if there are any."""

@@ -78,6 +78,7 @@ def kl_runaway(run: Run) -> Result:
         since,
         f"the KL to the reference is {number(tail(kl))} {kl.unit} and {'rises' if rising else 'no longer rises'}",
         (f"{kl.source or 'kl_ref'} is {limit} from step {since} on", *because),
+        remedy=_raise_penalty(run) if cause == "weak_penalty" else "",
         change=_more_penalty(run) if cause in ("weak_penalty", "unknown") else None,
     )
 
@@ -221,9 +222,24 @@ def _runaway_cause(run: Run, since: int, kl: Series) -> tuple[str, tuple[str, ..
     return "weak_penalty", (f"the coefficient of the penalty is {fixed:g}",)
 
 
-def _more_penalty(run: Run) -> Mapping[str, Value]:
+def _coefficient(run: Run) -> float | None:
     logged = run.get("kl_coef")
-    value = setting(run, "kl_coef") if logged is None else float(logged.values[-1])
+    return setting(run, "kl_coef") if logged is None else float(logged.values[-1])
+
+
+def _raise_penalty(run: Run) -> str:
+    """Return the remedy with the run's own numbers; "" where its coefficient is not known."""
+    more = _more_penalty(run).get("kl_coef")
+    if more is None:
+        return ""
+    return (
+        f"Raise the coefficient from {_coefficient(run):g} to {more:g}, or let it adapt to a target in the unit of the "
+        "KL that it compares."
+    )
+
+
+def _more_penalty(run: Run) -> Mapping[str, Value]:
+    value = _coefficient(run)
     if value:
         return {"kl_coef": float(f"{2 * value:.1g}")}
     return {} if value is None else {"kl_coef": LOSS_COEF if run.traits.grouped else REWARD_COEF}

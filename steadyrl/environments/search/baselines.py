@@ -1,4 +1,4 @@
-"""Queries that need no model: rules on the words of a request, and one rule that knows the relevant documents."""
+"""Queries that need no model: rules on the words of a request, and queries that find chosen documents."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from steadyrl.environments.search.index import Document, SearchIndex
 from steadyrl.environments.search.tokens import MAX_TERMS, words_of
 from steadyrl.environments.search.words import STOP_WORDS, content_words
 
-_HINDSIGHT_WORDS = 5  # words that single out most documents of a corpus of thousands
+_WORDS_OF_DOCUMENT = 5  # words that single out most documents of a corpus of thousands
+MAX_DOCUMENTS = MAX_TERMS // _WORDS_OF_DOCUMENT  # of one query
+_RANK_TIME_LIMIT_S = 30.0  # a large corpus takes longer to rank than to search
 
 
 def rarest_words(request: str, index: SearchIndex) -> list[str]:
@@ -64,17 +66,28 @@ BASELINES: Mapping[str, Callable[[str, SearchIndex], str]] = {
 }
 
 
-def hindsight_query(relevant: Sequence[int], documents: Sequence[Document], index: SearchIndex) -> str:
-    """Return a query known to be good: for each relevant document the AND of its rarest words, all joined by OR.
+def ranked_first(request: str, count: int, index: SearchIndex) -> list[int]:
+    """Return the numbers of the documents that a ranked search (BM25) of a request's content words finds first.
+
+    Raises:
+        EngineFailure: If the engine fails, or takes longer than 30 s.
+    """
+    return [number for number, _ in index.ranked(content_words(request), count, _RANK_TIME_LIMIT_S)]
+
+
+def documents_query(numbers: Sequence[int], documents: Sequence[Document], index: SearchIndex) -> str:
+    """Return a query that finds chosen documents: for each the AND of its five rarest words, all joined by OR.
+
+    The query also finds documents that have the same five words. Beyond 12 documents, the others are left out.
 
     Args:
-        relevant: Document numbers, at least one.
+        numbers: Document numbers; none gives an empty query.
         documents: The corpus, by document number.
         index: Counts the documents that contain a word.
     """
     alternatives = []
-    for number in relevant[: MAX_TERMS // _HINDSIGHT_WORDS]:
+    for number in numbers[:MAX_DOCUMENTS]:
         words = dict.fromkeys(w for w in words_of(documents[number].text) if w not in STOP_WORDS)
-        ranked = sorted((index.document_frequency(word), word) for word in words)
-        alternatives.append(" AND ".join(word for _, word in ranked[:_HINDSIGHT_WORDS]))
+        rarest_first = sorted((index.document_frequency(word), word) for word in words)
+        alternatives.append(" AND ".join(word for _, word in rarest_first[:_WORDS_OF_DOCUMENT]))
     return " OR ".join(f"( {alternative} )" for alternative in dict.fromkeys(alternatives))

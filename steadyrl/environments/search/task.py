@@ -11,6 +11,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -22,7 +23,7 @@ from steadyrl.core.errors import DataError
 from steadyrl.core.protocols import RewardFn
 from steadyrl.core.sections import PathText, Section
 from steadyrl.core.types import Problem, Rollout, Score
-from steadyrl.environments.search.baselines import BASELINES, hindsight_query, rarest_words
+from steadyrl.environments.search.baselines import BASELINES, MAX_DOCUMENTS, documents_query, ranked_first, rarest_words
 from steadyrl.environments.search.beir import beir_corpus
 from steadyrl.environments.search.cache import stdlib_with_index
 from steadyrl.environments.search.corpus import Corpus, Request
@@ -37,6 +38,7 @@ from steadyrl.environments.search.worth import MALFORMED, weigh
 _JUDGED_ENTRIES = 10_000  # judgements to keep; a step needs each one once per reward part
 _HITS_SHOWN = 5
 _FOUND = "{found}"
+_RANKED_REQUESTS = 1000  # training requests, at most, that decide how many ranked documents to take
 _TAUGHT_WORDS = 7  # of a request, the rarest
 _PER_SKIP = 0.15  # F1; see taught_query
 _PARTS = ("recall", "precision", "bits", "worth", "joint", "structure", "parseable")  # beside retrieval
@@ -101,8 +103,9 @@ class SearchTask:
         }
 
     def baselines(self) -> Mapping[str, Callable[[Problem], str]]:
-        """See Task: queries that rules make from the request's words."""
+        """See Task: queries that rules make from the request's words, and a plain ranked search."""
         rules = {name: self._baseline(rule) for name, rule in BASELINES.items()}
+        rules["ranked search (BM25)"] = self._ranked
         if self._feedback:
             rules["first phrase or pair of words found"] = lambda problem: _first(problem.columns["found"])
         return rules
@@ -111,7 +114,7 @@ class SearchTask:
         """Return a known good query: by construction, or made from the relevant documents."""
         if problem.id in self._gold:
             return self._gold[problem.id]
-        return hindsight_query([int(n) for n in self._relevant[problem.id]], self.corpus.documents, self.index)
+        return documents_query([int(n) for n in self._relevant[problem.id]], self.corpus.documents, self.index)
 
     def demonstration(self, problem: Problem) -> str | None:
         """See Teaching: a short query of words that the prompt holds, or by construction."""
@@ -181,6 +184,21 @@ class SearchTask:
             return replace(score, value=score.parts.get(name), parts={}, note="")
 
         return reward
+
+    def _ranked(self, problem: Problem) -> str:
+        """Return a query for the first documents of a ranked search, as many as suit the training requests best."""
+        ranked = ranked_first(problem.columns["request"], self._ranked_count, self.index)
+        return documents_query(ranked, self.corpus.documents, self.index)
+
+    @cached_property
+    def _ranked_count(self) -> int:
+        requests = self.corpus.train[:: 1 + len(self.corpus.train) // _RANKED_REQUESTS]
+        f1 = np.zeros((len(requests), MAX_DOCUMENTS))
+        for row, request in zip(f1, requests, strict=True):
+            numbers = np.array(ranked_first(request.text, MAX_DOCUMENTS, self.index), np.int32)
+            for count in range(1, MAX_DOCUMENTS + 1):
+                row[count - 1] = measure(numbers[:count], self._relevant[request.id], self.index.document_count)["f1"]
+        return 1 + int(f1.mean(axis=0).argmax())
 
     def _baseline(self, rule: Callable[[str, SearchIndex], str]) -> Callable[[Problem], str]:
         return lambda problem: rule(problem.columns["request"], self.index)

@@ -13,7 +13,15 @@ from steadyrl.core.config import Config
 from steadyrl.core.errors import ConfigError, RunError
 from steadyrl.core.rundir import RunDir, write_json
 from steadyrl.integrations.export.folder import whole_folder
-from steadyrl.integrations.export.model import RECORD, choose, exporter_of, prompt_of
+from steadyrl.integrations.export.model import (
+    RECORD,
+    add_gguf,
+    choose,
+    datasets_of,
+    exporter_of,
+    precision_of,
+    prompt_of,
+)
 from steadyrl.show.report.card import copy_licences, write_joined_card
 
 _TOKENIZER = "tokenizer.json"
@@ -26,6 +34,7 @@ def export_joined(
     wanted: str | None = None,
     merge: bool = False,
     phase: Callable[[str], None] = print,
+    gguf: bool = False,
 ) -> None:
     """Write one policy made of the policies of several runs into a folder, whole or not at all.
 
@@ -38,6 +47,7 @@ def export_joined(
         wanted: See ``choose``; it is the checkpoint of every run.
         merge: Merge the joined adapter into the weights.
         phase: Called with a line before the work begins.
+        gguf: Write the weights as a GGUF file with a Modelfile as well.
 
     Raises:
         SteadyError: The runs cannot be joined, a checkpoint is missing, or the folder cannot be written.
@@ -62,10 +72,15 @@ def export_joined(
             join_weights(folders, Path(scratch))
         record: dict[str, Any] = exporter(config, Path(scratch), folder, merge)
         record |= {"licence": copy_licences(record["base_folder"], folder), "lora_rank": config.model.lora_rank}
-        record |= {"prompt": prompt_of(config), "run": f"joined-{runs[0].path.resolve().name}", "joined": [
+        datasets = sorted({name for run in runs for name in datasets_of(run)})
+        record |= {"prompt": prompt_of(config), "precision": precision_of(config)}
+        record |= {"gguf": gguf, "datasets": datasets}
+        record |= {"run": f"joined-{runs[0].path.resolve().name}", "joined": [
             {"run": run.path.resolve().name, "path": str(run.path), "step": choice.step, "best": choice.best}
             for run, choice in zip(runs, choices, strict=True)
         ]}  # fmt: skip
+        if gguf:
+            add_gguf(folder, record, phase)
         write_joined_card(folder / "README.md", [run.path for run in runs], record)
         write_json(folder / RECORD, record)
 

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from steadyrl.backends.huggingface.gguf import write_gguf
 from steadyrl.core import config as configs
 from steadyrl.core import plugins
 from steadyrl.core.config import Config
 from steadyrl.core.errors import ConfigError, RunError
 from steadyrl.core.rundir import RunDir, write_json
 from steadyrl.integrations.export.folder import whole_folder
+from steadyrl.integrations.export.ollama import write_modelfile
 from steadyrl.loop import checkpoint
 from steadyrl.show.report.card import copy_licences, write_card
 
+GGUF = "model.gguf"
+HUB_DATA = re.compile(r"(?:hf://datasets/|huggingface\.co/datasets/)([\w.-]+/[\w.-]+?)(?:@[\w./-]+)?(?=/|$)")
 RECORD = "export.json"  # what was exported, and how a server must treat it
 DEFAULT_FOLDER = "export"  # in the run directory
 BEST, LAST = "best", "last"
@@ -79,7 +84,12 @@ def choose(run: RunDir, wanted: str | None) -> Choice:
 
 
 def export(
-    run: RunDir, to: Path, wanted: str | None = None, merge: bool = False, phase: Callable[[str], None] = print
+    run: RunDir,
+    to: Path,
+    wanted: str | None = None,
+    merge: bool = False,
+    phase: Callable[[str], None] = print,
+    gguf: bool = False,
 ) -> Choice:
     """Write the policy of a run into a folder, whole or not at all.
 
@@ -89,6 +99,7 @@ def export(
         wanted: See ``choose``.
         merge: Merge a LoRA adapter into the weights.
         phase: Called with a line before the work begins.
+        gguf: Write the weights as a GGUF file with a Modelfile as well.
 
     Raises:
         SteadyError: The run has no such checkpoint, its backend has no model folder, or the folder cannot be written.
@@ -100,10 +111,32 @@ def export(
         record: dict[str, Any] = exporter(config, run.checkpoint_folder(choice.step), folder, merge)
         record |= {"run": run.path.resolve().name, "step": choice.step, "best": choice.best, "last": choice.last}
         record |= {"licence": copy_licences(record["base_folder"], folder), "lora_rank": config.model.lora_rank}
-        record |= {"prompt": prompt_of(config)}
+        record |= {"prompt": prompt_of(config), "precision": precision_of(config)}
+        record |= {"gguf": gguf, "datasets": datasets_of(run)}
+        if gguf:
+            add_gguf(folder, record, phase)
         write_card(folder / "README.md", run.path, record)
         write_json(folder / RECORD, record)
     return choice
+
+
+def add_gguf(folder: Path, record: Mapping[str, Any], phase: Callable[[str], None]) -> None:
+    """Write the whole weights of a folder as a GGUF file, and a Modelfile beside it; arguments as of ``export``."""
+    phase(f"writing {GGUF}")
+    write_gguf(folder, folder / GGUF, str(record["run"]))
+    write_modelfile(folder, GGUF, record)
+
+
+def precision_of(config: Config) -> str:
+    """Return the precision of the weights that were trained, or beside which an adapter was, as torch names it."""
+    return "bfloat16" if getattr(config.backend.args, "weights", "fp32") == "bf16" else "float32"
+
+
+def datasets_of(run: RunDir) -> list[str]:
+    """Return the names on the hub of what a run was trained on, where it names them."""
+    splits = (run.info().get("data") or {}).values()
+    sources = [str(split.get("source", "")) for split in splits if isinstance(split, Mapping)]
+    return sorted({match[1] for source in sources if (match := HUB_DATA.search(source))})
 
 
 def prompt_of(config: Config) -> str | None:

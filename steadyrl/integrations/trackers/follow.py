@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from steadyrl.core.metrics import answer_means
 from steadyrl.core.plugins import make
 from steadyrl.core.rundir import RunDir, parse_json, read_json, read_lines, write_json
 from steadyrl.integrations.trackers.tracker import SAMPLES, Opening, Tracker
 
 LONGEST_TEXT = 4000  # characters of a text in a table
 AT_ONCE = 200  # steps between two notes of how far it came
+HELDOUT = ("before", "after")  # the evaluations that are sent as held-out scores of the first and of the last step
 _NOT_METRICS = frozenset({"step", "attempt", "time"})
 
 
@@ -27,8 +30,32 @@ def state_file(run: RunDir, name: str) -> Path:
 
 def sent_until(run: RunDir, name: str) -> int:
     """Return the last step that a tracker has, -1 for none."""
+    return int(_state(run, name).get("sent", -1))
+
+
+def is_complete(run: RunDir, name: str) -> bool:
+    """Return whether a tracker has all that an ended run holds, so that nothing is left to send."""
+    state, records = _state(run, name), run.metrics()
+    last = max((record["step"] for record in records), default=-1)
+    evaluations = {when for when in HELDOUT if run.evaluation_file(when).is_file()} if records else set()
+    return bool(
+        state.get("sent", -1) >= last
+        and state.get("findings", 0) >= len(run.findings())
+        and evaluations <= state.get("heldout", {}).keys()
+        and state.get("heldout", {}).get("after", last) == last
+        and state.get("report") == _report_digest(run)
+    )
+
+
+def _state(run: RunDir, name: str) -> dict[str, Any]:
     path = state_file(run, name)
-    return int(read_json(path).get("sent", -1)) if path.is_file() else -1
+    return read_json(path) if path.is_file() else {}
+
+
+def _report_digest(run: RunDir) -> str | None:
+    """Return a digest of the report's page; None where there is none. A report written again has the same bytes."""
+    page = run.report_folder / "report.html"
+    return sha256(page.read_bytes()).hexdigest() if page.is_file() else None
 
 
 class Follower:
@@ -46,7 +73,7 @@ class Follower:
             name: A built-in tracker, or an import path.
         """
         self._run, self._state_file = run, state_file(run, name)
-        self._state: dict[str, Any] = read_json(self._state_file) if self._state_file.is_file() else {}
+        self._state = _state(run, name)
         self._places = {run.metrics_file: 0, run.findings_file: 0}
         self._findings_read = 0  # lines of findings.jsonl
         self.again = 0
@@ -56,13 +83,14 @@ class Follower:
         opening = Opening(run.path.resolve().name, run.resolved(), run.info(), folder.resolve(), tracker_state)
         self._tracker: Tracker = make("tracker", name, opening)
         if self._tracker.anew:
-            self._state |= {"sent": -1, "samples": -1, "findings": 0}
+            self._state |= {"sent": -1, "samples": -1, "findings": 0, "heldout": {}, "report": None}
         self._note()
 
     def send(self) -> bool:
         """Send what is new; return whether there was anything."""
         count = 0
         for count, record in enumerate(self._fresh(self._run.metrics_file), start=1):
+            self._heldout("before", record)
             self._log(record)
             if count % AT_ONCE == 0:
                 self._note()
@@ -73,9 +101,30 @@ class Follower:
         return bool(count or samples or findings)
 
     def close(self, status: str) -> None:
-        """Send the rest and end the run in the tracker."""
+        """Send the rest, the scores after training and the report, and end the run in the tracker."""
         self.send()
+        if records := self._run.metrics():
+            self._heldout("before", records[0])
+            self._heldout("after", records[-1])
+        digest = _report_digest(self._run)
+        if digest is not None and digest != self._state.get("report"):
+            self._tracker.report(self._run.report_folder)
+            self._state["report"] = digest
+        self._note()
         self._tracker.close(status)
+
+    def _heldout(self, when: str, record: Mapping[str, Any]) -> None:
+        """Send the scores before training with the first step, or those after it with the last, once."""
+        file, done = self._run.evaluation_file(when), self._state.setdefault("heldout", {})
+        step = record.get("step")
+        if type(step) is not int or not file.is_file() or (when in done and (when == "before" or done[when] == step)):
+            return
+        means = answer_means(list(read_lines(file)), self._run.deploy)
+        scores = {f"heldout/{name}": value for name, value in means.items() if math.isfinite(value)}
+        new = {name: value for name, value in scores.items() if name not in record}
+        if new:
+            self._tracker.log(step, float(record.get("time") or 0.0), new)
+        done[when] = step
 
     def _log(self, record: Mapping[str, Any]) -> None:
         step = record.get("step")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 from steadyrl.core.plugins import require
@@ -30,17 +31,26 @@ class MLflowTracker:
         self._entities = require("mlflow.entities")
         self._client = mlflow.MlflowClient()
         run_id = opening.kept.get("run_id")
+        flat = flat_settings(opening.settings).items()
+        settings = {_name(name): str(value)[:LONGEST_PARAM] for name, value in flat}
         self._units: dict[str, str] = {}
         if run_id:
             self._client.update_run(run_id, status="RUNNING")
             self._id = str(run_id)
+            self._tag_changes(settings)
             return
         self._id = self._client.create_run(self._experiment(), run_name=opening.run).info.run_id
         opening.kept["run_id"] = self._id
-        settings = flat_settings(opening.settings)
-        params = [self._entities.Param(_name(name), str(value)[:LONGEST_PARAM]) for name, value in settings.items()]
+        params = [self._entities.Param(name, value) for name, value in settings.items()]
         for begin in range(0, len(params), MOST_PARAMS):
             self._client.log_batch(self._id, params=params[begin : begin + MOST_PARAMS])
+
+    def _tag_changes(self, settings: Mapping[str, str]) -> None:
+        """Write as tags what a resumed run set anew: params cannot change."""
+        params = self._client.get_run(self._id).data.params
+        for name, value in settings.items():
+            if params.get(name) != value:
+                self._client.set_tag(self._id, f"resumed.{name}"[:250], value)
 
     def _experiment(self) -> str:
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", EXPERIMENT)
@@ -62,6 +72,10 @@ class MLflowTracker:
         columns = ["problem", "prompt", "completion", "reward"]
         table = {"columns": columns, "data": [[row[name] for name in columns] for row in rows]}
         self._client.log_dict(self._id, table, f"rollouts/{step:06d}.json")
+
+    def report(self, folder: Path) -> None:
+        """Write the report as artifacts."""
+        self._client.log_artifacts(self._id, str(folder), "report")
 
     def finding(self, line: Mapping[str, Any]) -> None:
         """Set a tag, for MLflow has no alerts."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import time as clock
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 from steadyrl.core.plugins import require
+from steadyrl.doctor.readers.spelling import flat_settings
 from steadyrl.integrations.trackers.tracker import Opening, alert_text, description
 
 
@@ -26,10 +28,40 @@ class TensorBoardTracker:
         self._types = require("tensorboard.compat.proto.types_pb2")
         self._writer = writer.EventFileWriter(str(opening.folder))
         self._described: set[str] = set()
-        if not opening.kept.get("settings"):
+        settings = json.dumps(opening.settings, indent=1, default=str)
+        if opening.kept.get("settings") != settings:  # at first, and where a resumed run changed some
             # Where TensorBoard looks for a text, and under the name that Hugging Face's Trainer gives to its arguments.
-            self._text("args", 0, json.dumps(opening.settings, indent=1, default=str))
-            opening.kept["settings"] = True
+            self._text("args", 0, settings)
+            self._begin_session(flat_settings(opening.settings), opening.info)
+            opening.kept["settings"] = settings
+
+    def _begin_session(self, settings: Mapping[str, Any], info: Mapping[str, Any]) -> None:
+        """Write the run's settings and the scores to sort runs by, as TensorBoard's page HPARAMS reads them."""
+        api, data = (require(f"tensorboard.plugins.hparams.{name}_pb2") for name in ("api", "plugin_data"))
+        wrapper = require("google.protobuf.struct_pb2").Value
+        measured = [f"heldout/{info['metric']}"] if info.get("metric") else []
+        shown = {name: _plain(value) for name, value in settings.items()}
+        kinds = {bool: api.DATA_TYPE_BOOL, float: api.DATA_TYPE_FLOAT64, str: api.DATA_TYPE_STRING}
+        experiment = api.Experiment(
+            hparam_infos=[api.HParamInfo(name=name, type=kinds[type(value)]) for name, value in shown.items()],
+            metric_infos=[
+                api.MetricInfo(name=api.MetricName(tag=tag)) for tag in (*measured, "heldout/reward", "reward/mean")
+            ],
+        )
+        start = data.SessionStartInfo(start_time_secs=float(info.get("started") or 0.0))
+        fields = {bool: "bool_value", float: "number_value", str: "string_value"}
+        for name, value in shown.items():
+            start.hparams[name].CopyFrom(wrapper(**{fields[type(value)]: value}))
+        self._hparams("experiment", data.HParamsPluginData(experiment=experiment, version=0))
+        self._hparams("session_start_info", data.HParamsPluginData(session_start_info=start, version=0))
+
+    def _hparams(self, tag: str, content: Any) -> None:
+        value = self._summary.Summary.Value(tag=f"_hparams_/{tag}")
+        value.metadata.plugin_data.plugin_name = "hparams"
+        value.metadata.plugin_data.content = content.SerializeToString()
+        # A value without a tensor is none for TensorBoard's readers; what counts is in its metadata.
+        value.tensor.CopyFrom(self._tensor.TensorProto(dtype=self._types.DT_FLOAT, tensor_shape={}, float_val=[0.0]))
+        self._writer.add_event(self._event.Event(wall_time=clock.time(), summary=self._summary.Summary(value=[value])))
 
     def log(self, step: int, time: float, metrics: Mapping[str, float]) -> None:
         """Write scalars."""
@@ -53,6 +85,10 @@ class TensorBoardTracker:
         ]
         self._text("rollouts", step, "\n\n---\n\n".join(texts))
 
+    def report(self, folder: Path) -> None:
+        """Write the report as a text."""
+        self._text("report", 0, (folder / "report.md").read_text(encoding="utf-8"))
+
     def finding(self, line: Mapping[str, Any]) -> None:
         """Write a finding as a text."""
         self._text("findings", int(line["step"]), f"**{line['severity']} {line['check']}** {alert_text(line)}")
@@ -67,6 +103,13 @@ class TensorBoardTracker:
     def close(self, status: str) -> None:
         """Write what is left."""
         self._writer.close()
+
+
+def _plain(value: Any) -> bool | float | str:
+    """Return a setting as one of the three kinds that the page HPARAMS has."""
+    if isinstance(value, bool):
+        return value
+    return float(value) if isinstance(value, int | float) else str(value)
 
 
 def _quoted(text: Any) -> str:

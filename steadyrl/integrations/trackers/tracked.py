@@ -59,6 +59,10 @@ def tracked(run: RunDir, names: Sequence[str], note: Callable[[str], None]) -> I
         yield
     finally:
         until = time.monotonic() + END_S
+        for writer in writers.values():
+            with contextlib.suppress(BrokenPipeError):  # of a writer that is gone
+                assert writer.stdin is not None
+                writer.stdin.close()
         for number, (name, writer) in enumerate(writers.items()):
             _wait(writer, until, f"{mark}-{number}")
             if lost := _shortfall(run, name, writer.returncode):
@@ -72,7 +76,7 @@ def _start(run: RunDir, name: str, mark: str) -> subprocess.Popen[bytes]:
         # A group of its own: Ctrl-C is for the training, which says when the end is. What the library starts is in it.
         return subprocess.Popen(
             [sys.executable, "-m", "steadyrl.integrations.trackers.writer", str(run.path.resolve()), name],
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,  # its end tells the writer that the run has ended, also where this process is killed
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,

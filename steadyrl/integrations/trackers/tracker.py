@@ -49,6 +49,9 @@ class Tracker(Protocol):
     def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write a table of rollouts: "problem", "prompt", "completion", "reward"."""
 
+    def report(self, folder: Path) -> None:
+        """Write the files of the run's report, as an artifact where the tracker has such."""
+
     def finding(self, line: Mapping[str, Any]) -> None:
         """Write that a finding was raised, as an alert where the tracker has such."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 from steadyrl.core.plugins import require
@@ -42,6 +43,11 @@ class TrackioTracker:
             f"**{row['problem']}**, reward {row['reward']}\n\n{row['prompt']}\n\n{row['completion']}" for row in rows
         ]
         self._trackio.log({"rollouts": self._trackio.Markdown("\n\n---\n\n".join(texts))}, step=step)
+
+    def report(self, folder: Path) -> None:
+        """Write the report's text; trackio has no files of other kinds."""
+        text = (folder / "report.md").read_text(encoding="utf-8")
+        self._trackio.log({"report": self._trackio.Markdown(text)})
 
     def finding(self, line: Mapping[str, Any]) -> None:
         """Send an alert."""

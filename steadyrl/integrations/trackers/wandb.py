@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -53,14 +54,18 @@ class WandbTracker:
             mode=mode,
             dir=str(opening.folder),
             config={**opening.settings, "algorithm": opening.info.get("algorithm"), "task": opening.info.get("task")},
-            settings=wandb.Settings(console="off", silent=True, x_disable_stats=True),
+            allow_val_change=True,  # of settings that a resumed run changed
+            settings=wandb.Settings(console="off", silent=True, **_measured_process(opening.info)),
         )
         self._units: set[str] = set()
 
     def log(self, step: int, time: float, metrics: Mapping[str, float]) -> None:
         """Write metrics under our names, and those of the two sections under these names, too."""
         copies = {SECTIONS[name]: value for name, value in metrics.items() if name in SECTIONS}
-        self._run.log({**metrics, **copies, "timestamp": time}, step=step)
+        if step < self._run.step:  # of a step that is over W&B takes nothing; its summary does
+            self._run.summary.update(dict(metrics))
+        else:
+            self._run.log({**metrics, **copies, "timestamp": time}, step=step)
         if fresh := metrics.keys() - self._units:
             self._units |= fresh
             self._run.config.update(
@@ -73,6 +78,12 @@ class WandbTracker:
         table = self._wandb.Table(columns=columns, data=[[row[name] for name in columns] for row in rows])
         self._run.log({"rollouts": table}, step=step)
 
+    def report(self, folder: Path) -> None:
+        """Write the report as an artifact."""
+        artifact = self._wandb.Artifact(f"report-{self._run.id}", type="report")
+        artifact.add_dir(str(folder))
+        self._run.log_artifact(artifact)
+
     def finding(self, line: Mapping[str, Any]) -> None:
         """Send an alert."""
         levels = {"critical": "ERROR", "warning": "WARN"}
@@ -82,6 +93,14 @@ class WandbTracker:
     def close(self, status: str) -> None:
         """End the run, as failed where it was."""
         self._run.finish(exit_code=0 if status in ("finished", "interrupted") else 1)
+
+
+def _measured_process(info: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings by which W&B measures the process that trains, and nothing of a run that has ended."""
+    process = info.get("process") or {}
+    if info.get("status") != "running" or process.get("node") != platform.node():
+        return {"x_disable_stats": True}
+    return {"x_stats_pid": process["id"]}
 
 
 def _has_key(wandb: Any) -> bool:

@@ -8,8 +8,8 @@ with it, and it can be stopped whatever it does.
 from __future__ import annotations
 
 import os
+import select
 import sys
-import time
 from pathlib import Path
 
 from steadyrl.core.rundir import RunDir
@@ -20,19 +20,14 @@ NICE = 10  # the training goes first
 
 
 def main(path: str, name: str) -> None:
-    """Send a run until it ends, or until the process that trains it is gone."""
+    """Send a run until the process that trains it closes our input, which it does at its end, however that comes."""
     os.nice(NICE)
-    trainer = os.getppid()
     run = RunDir(Path(path))
     follower = Follower(run, name)
-    while True:
-        status = run.status
-        gone = os.getppid() != trainer
+    while not select.select([sys.stdin], [], [], LOOK_S)[0]:
         follower.send()
-        if status != "running" or gone:
-            follower.close("killed" if status == "running" else status)
-            return
-        time.sleep(LOOK_S)
+    status = run.status
+    follower.close("killed" if status == "running" else status)
 
 
 if __name__ == "__main__":

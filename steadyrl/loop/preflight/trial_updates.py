@@ -158,9 +158,8 @@ def _before(trial: Trial, batch: Batch) -> TokenScores:
 
 def _take(session: Session, rows: Batch, measured: Batch, rate: float) -> _Taken:
     """Make one optimizer step on some rows, and measure some afterwards."""
-    algorithm, began = session.algorithm, time.perf_counter()
-    limit = session.config.update.max_grad_norm
-    stats = algorithm.update(session.backend, rows, algorithm, session.sampling, rate, limit)
+    began = time.perf_counter()
+    stats = session.algorithm.update(session.backend, rows, session.update_at(rate))
     seconds = time.perf_counter() - began
     return _Taken({name: total / count for name, (total, count) in stats.items()}, _measure(session, measured), seconds)
 

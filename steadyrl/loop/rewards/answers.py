@@ -23,7 +23,8 @@ def final_number(text: str) -> Fraction | None:
     """Return the number after the last ``####``, or else the last number of a text; None where there is none.
 
     Signs of dollars and commas between thousands do not count. ``1/2`` is one number; ``3.0`` equals ``3``,
-    and ``3e2`` is 300. None also if the number is one that is not read, such as ``1/0``, ``0x10`` or ``1,2345``.
+    and ``3e2`` is 300. None also if the number is one that is not read, such as ``1/0``, ``0x10`` or ``1,2345``, and if
+    a fraction is a whole number: ``72 / 6`` repeats a question, and does not answer it.
     """
     marked = text.rpartition(MARK)
     numbers = _NUMBER.findall(marked[2])
@@ -39,5 +40,8 @@ def _value(text: str) -> Fraction | None:
     if len(plain) > _LONGEST or _UNREAD.search(signed):
         return None
     top, slash, bottom = plain.partition("/")
-    divisor = Fraction(bottom) if slash else 1  # in digits of any script
-    return Fraction(top) / divisor if divisor else None
+    if not slash:
+        return Fraction(top)  # in digits of any script
+    divisor = Fraction(bottom)
+    quotient = Fraction(top) / divisor if divisor else None
+    return None if quotient is None or quotient.denominator == 1 else quotient

@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from steadyrl.core.config import resolve, reward_weights
 from steadyrl.core.rundir import RunDir, write_text
-from steadyrl.core.types import DECODINGS
+from steadyrl.core.types import DECODINGS, plain_text
 from steadyrl.doctor.causes import tree
 from steadyrl.doctor.examine import diagnose
 from steadyrl.show.report import markup
@@ -23,8 +23,10 @@ from steadyrl.show.report.figures import change, decoding_of, metric_samples, pa
 from steadyrl.show.report.settings import settings_rows
 from steadyrl.show.report.write import page
 
+REQUEST = "{request}"  # in the template of a prompt
 LICENCES = ("LICENSE*", "LICENCE*", "NOTICE*", "COPYING*")
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+_CACHED = re.compile(r"/models--([\w.-]+?)--([\w.-]+)/snapshots/")
 _LICENCE = re.compile(r"[\w.+-]+")  # as hub pages name them, such as apache-2.0
 _FRONT = re.compile(r"\A---\s*\n(.*?)\n---\s*$", re.DOTALL | re.MULTILINE)
 _LONGEST_README = 1 << 20  # characters that are read
@@ -83,8 +85,23 @@ def _base(exported: Mapping[str, Any]) -> dict[str, Any]:
         "exported": exported,
         "base": _base_name(exported["base"]),
         # Both have a form that needs no escapes.
-        "hub_name": Markup(exported["base"]) if _is_hub_name(exported) else None,
+        "hub_name": Markup(hub_name) if (hub_name := _hub_name(exported)) else None,
         "licence": Markup(exported["licence"]) if exported["licence"] else None,
+        "gguf": exported.get("gguf", False),
+        "precision": Markup(exported["precision"]),
+        "datasets": [Markup(name) for name in exported.get("datasets", ())],
+        **_snippet(exported),
+    }
+
+
+def _snippet(exported: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the card's example asks, prompted as in training, as Python that no request can end early."""
+    question = (exported.get("prompt") or REQUEST).replace(REQUEST, "your request")
+    messages = [*exported.get("messages_before", ()), {"role": "user", "content": question}]
+    return {
+        "snippet_messages": Markup(repr(messages)),
+        "snippet_prompt": Markup(repr(plain_text(messages))),
+        "snippet_args": Markup(repr(dict(exported.get("template_args") or {}))),
     }
 
 
@@ -119,8 +136,12 @@ def _base_name(base: str) -> str:
     return base if _HUB_NAME.fullmatch(base) and not Path(base).is_dir() else Path(base).name
 
 
-def _is_hub_name(exported: Mapping[str, Any]) -> bool:
-    return exported["base_folder"] is None and bool(_HUB_NAME.fullmatch(exported["base"]))
+def _hub_name(exported: Mapping[str, Any]) -> str | None:
+    """Return the base model's name on the hub; of a folder in the hub's own cache that is in its path."""
+    if exported["base_folder"] is None:
+        return exported["base"] if _HUB_NAME.fullmatch(exported["base"]) else None
+    cached = _CACHED.search(exported["base_folder"])
+    return f"{cached[1]}/{cached[2]}" if cached else None
 
 
 def _evaluation(evidence: Evidence, run: RunDir, step: int) -> Evaluation:

@@ -15,6 +15,7 @@ import numpy as np
 from markupsafe import Markup
 
 from steadyrl.core.metrics import describe
+from steadyrl.show.report.plots import palette
 
 MOST_POINTS = 400  # of a curve; longer ones are means of neighbouring steps
 # Of all curves on a page, of six or seven characters each: the page of a study with sixty runs stays below a megabyte.
@@ -81,7 +82,13 @@ def curves(groups: Mapping[str, Sequence[Records]], shown: Sequence[str] = ()) -
         metrics.append(
             {"name": name, "unit": metric.unit if metric else "", "meaning": metric.meaning if metric else ""}
         )
-    data = {"groups": list(groups), "shown": list(shown or groups), "metrics": metrics, "runs": runs}
+    data = {
+        "groups": list(groups),
+        "colours": palette(len(groups)),
+        "shown": list(shown or groups),
+        "metrics": metrics,
+        "runs": runs,
+    }
     text = json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return Markup(text.replace("<", "\\u003c"))
 

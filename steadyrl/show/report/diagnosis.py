@@ -147,6 +147,8 @@ def _topic(diagnosis: Diagnosis, topic: str, checks: Sequence[Check]) -> dict[st
     findings = [finding for finding in diagnosis.findings if finding.check in names]
     silent = [gap for gap in diagnosis.unknown if gap.check in names]
     word = "not judged" if not checks else "not measured" if len(silent) == len(checks) else "fine"
+    if any(finding.check in names for finding in diagnosis.uneven):
+        word = "not throughout"
     if findings:
         word = SEVERITIES[min(SEVERITIES.index(finding.severity) for finding in findings)]
     rows = _rows(diagnosis.run, SHOWN[topic])
@@ -178,13 +180,15 @@ def _expected(harmful: Sequence[Finding], findings: Sequence[Finding]) -> list[s
 
 
 def _item(diagnosis: Diagnosis, check: Check) -> dict[str, str]:
-    """Return a line of the checklist: pass, fail or unknown."""
+    """Return a line of the checklist: pass, fail, not throughout, or unknown."""
     findings = [finding for finding in diagnosis.findings if finding.check == check.name]
     gaps = [_gap(gap)["why"] for gap in diagnosis.unknown if gap.check == check.name]
     if any(finding.harms for finding in findings):
         word, why = "fail", findings[0].message
     elif findings:
-        word, why = "pass", f"for information: {findings[0].message}"
+        word, why = "info", findings[0].message
+    elif uneven := [finding for finding in diagnosis.uneven if finding.check == check.name]:
+        word, why = "not throughout", "; ".join(uneven[0].evidence)
     elif gaps:
         word, why = "unknown", gaps[0]
     else:

@@ -12,10 +12,13 @@ from typing import Any
 from jinja2 import BaseLoader, Environment, StrictUndefined
 from markupsafe import Markup
 
+# Of the pictures' text, axes, grid and ground: the page's own, which differ in the dark.
+PAGE_COLOURS = {"#222222": "ink", "#6e6e6e": "soft", "#e4e4e4": "line", "#ffffff": "page"}
 LONGEST_TEXT = 1500  # characters of one answer; the evaluations keep the rest
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 # An underscore inside a word starts no emphasis, and kl_ref_k1 stays readable without backslashes.
+_CODE = re.compile(r"(?<![`\\])(`[^`\\|&<>]+`)(?!`)")
 _MARKDOWN = re.compile(r"[\\`*|~]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|(?<=\])[(:]")
 
 
@@ -84,7 +87,12 @@ def markdown(value: Any) -> Any:
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
     line = " ".join(clean(value).split())
-    escaped = _MARKDOWN.sub(r"\\\g<0>", line)
+    pieces = _CODE.split(line)  # text and code in turn; what stands in a span of code is no markup
+    return "".join(piece if number % 2 else _escaped(piece) for number, piece in enumerate(pieces))
+
+
+def _escaped(text: str) -> str:
+    escaped = _MARKDOWN.sub(r"\\\g<0>", text)
     return escaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
@@ -116,9 +124,11 @@ def _parts(text: str) -> list[str]:
 
 
 def inline_svg(svg: str, name: str) -> Markup:
-    """Make a drawn SVG part of an HTML page: no prolog, no name spaces, unique ids, as wide as the page allows."""
+    """Make a drawn SVG part of an HTML page: no prolog, no name spaces, unique ids, as wide and as dark as the page."""
     body = svg[svg.index("<svg") :]
     body = re.sub(r' xmlns(:xlink)?="[^"]*"', "", body)
     body = re.sub(r' width="[^"]*" height="[^"]*"', "", body, count=1)
     body = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", body)
+    for colour, variable in PAGE_COLOURS.items():
+        body = body.replace(f": {colour}", f": var(--{variable}, {colour})")
     return Markup(body)

@@ -7,8 +7,9 @@ the median. The same metrics give the same bytes.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import matplotlib
@@ -16,6 +17,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.colors import hsv_to_rgb, to_hex
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -29,6 +31,8 @@ Metrics = Sequence[Mapping[str, Any]]
 # Okabe and Ito's palette, which colour-blind readers can distinguish; its yellow is too light for a line on white.
 BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"
 PART_COLOURS = (VERMILLION, GREEN, PURPLE, ORANGE, SKY)
+GROUP_COLOURS = (BLUE, *PART_COLOURS)
+GOLDEN = 0.618034  # of the hues' circle: each step lands far from all before
 INK, GREY = "#222222", "#6E6E6E"
 WIDTH_INCHES = 9.0  # 900 pixels of a README at 100 pixels per inch
 ROW_INCHES = 2.7  # of a picture with one row of panels
@@ -81,6 +85,7 @@ class Panel:
         exact: True if the numbers have no noise that needs smoothing.
         spikes: True if the scale becomes logarithmic when a few steps dwarf all others.
         floor: The lower end of the axis, or None for no limit.
+        scale: What a line is multiplied by; 1 where it is not named.
     """
 
     title: str
@@ -89,8 +94,10 @@ class Panel:
     exact: bool = False
     spikes: bool = False
     floor: float | None = None
+    scale: Mapping[str, float] = field(default_factory=dict)
 
 
+Drawing = Callable[[Axes], None]
 KL_PANEL = Panel(
     "KL to the reference",
     {
@@ -152,63 +159,68 @@ CURRICULUM_PANELS = (
 PANELS = {"train": TRAIN_PANELS, "policy": POLICY_PANELS, "groups": GROUP_PANELS, "curriculum": CURRICULUM_PANELS}
 
 
-def captions(steps: int) -> dict[str, str]:
-    """Return what to look for in each picture, for a run with this number of steps."""
-    width = window(steps)
-    lines = "The lines show every step. "
-    if width > 1:
-        lines = f"Faint lines show every step, strong lines a rolling median over {width} steps. "
-    return {
-        "train": lines
-        + "The reward should rise and level off, and so should the held-out diamonds. If a reward part rises "
-        "while they stay flat, the policy learns it for its own sake. The KL to the reference rises while the policy "
-        "learns. It is estimated from the sampled tokens (k1; the band is one standard error of a single step) and "
-        "computed over the whole vocabulary (exact), and the two should agree. Where sampling cuts the vocabulary, "
-        "uncut is the KL to a reference that nothing was cut from. An estimate below 0 can only be noise. "
-        "The policy loss stays near 0 and its level says little. The value loss should fall and stay low. The total "
-        "loss is the sum of its parts times their coefficients.",
-        "policy": lines
-        + "The entropy should fall slowly, and exact and sampled entropy should agree. A sudden fall means "
-        "that the policy settles on few answers. Where a step makes several updates, clip fraction and KL to the old "
-        "policy show how far it moves the policy. With a single update both are 0. Look for a rise that does not stop. "
-        "The advantage before whitening should have a mean near 0 and a spread well above it. The explained variance "
-        "should rise above 0 and stay there (the axis ends at -1). Values should follow the returns, and the "
-        "prediction error, their mean squared distance, should fall. Single spikes of the gradient norm are clipped, "
-        "but a rising level is a problem.",
-        "groups": lines
-        + "The gap between the best answer to a problem and the average shows what following the best can still teach. "
-        "The spread within a problem is the learning signal. It falls as the answers become alike, and where it is 0 "
-        "a group teaches nothing. The spread between problems says how different they are. The KL's part of the loss "
-        "is shown before its coefficient.",
-        "curriculum": lines
-        + "The curriculum should increase the share of groups whose rewards differ, compared with a "
-        "run on the same problems in order. If problems have a difficulty, its mean should rise as the policy learns. "
-        "An entropy near 0 means that a few problems are drawn again and again. curriculum.jsonl says why each problem "
-        "was drawn.",
-    }
-
-
-def draw(metrics: Metrics, weights: Iterable[str], metric: str | None) -> dict[str, tuple[str, bytes]]:
+def draw(
+    metrics: Metrics, weights: Mapping[str, float], metric: str | None, heldout: Mapping[int, float] | None = None
+) -> dict[str, tuple[str, bytes]]:
     """Draw the pictures, as SVG text and PNG bytes: {"train": (svg, png), "policy": (svg, png), ...}.
 
-    A run with several answers to a problem has the picture "groups", and one whose curriculum weights problems has
-    "curriculum". A panel is left out where nothing of it was measured; ``absences`` says which.
+    "overview" is the picture to send alone. A run with several answers to a problem has the picture "groups", and one
+    whose curriculum weights problems has "curriculum". A panel is left out where nothing of it was measured;
+    ``absences`` says which.
 
     Args:
         metrics: One record per step.
-        weights: Names of the weighted reward parts, drawn beside the total; the first five that were measured.
+        weights: Of the reward's parts, which are drawn times their weights; the first five that were measured.
         metric: The task's metric, drawn even without a weight.
+        heldout: Held-out scores by step, beside those that the steps themselves logged.
     """
     with matplotlib.rc_context():
         matplotlib.rcdefaults()  # a reader's own matplotlibrc must not change the pictures
         with matplotlib.rc_context(STYLE):
             figures = {
-                "train": _train(metrics, weights, metric),
-                "policy": _panels(POLICY_PANELS, metrics),
-                "groups": _panels(GROUP_PANELS, metrics) if _has_groups(metrics) else None,
-                "curriculum": _curriculum(metrics) if _has_choice(metrics) else None,
+                name: _grid(*drawn) for name, drawn in _pictures(metrics, weights, metric, heldout or {}).items()
             }
-            return {name: (as_svg(figure), as_png(figure)) for name, figure in figures.items() if figure is not None}
+            return {name: (as_svg(figure), as_png(figure)) for name, figure in figures.items()}
+
+
+def draw_each(
+    metrics: Metrics, weights: Mapping[str, float], metric: str | None, heldout: Mapping[int, float] | None = None
+) -> dict[str, list[str]]:
+    """Draw the panels of ``draw`` one by one as SVG text, for pages that place them as their width allows."""
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        with matplotlib.rc_context(STYLE):
+            drawn = _pictures(metrics, weights, metric, heldout or {})
+            return {name: [as_svg(single(panel)) for panel in panels] for name, (panels, _) in drawn.items()}
+
+
+def _pictures(
+    metrics: Metrics, weights: Mapping[str, float], metric: str | None, heldout: Mapping[int, float]
+) -> dict[str, tuple[list[Drawing], int]]:
+    """Return what draws the panels of each picture, and how many of them take the whole width."""
+    rewards = [partial(draw_panel, panel=panel, metrics=metrics) for panel in _reward_panels(metrics, weights, metric)]
+    logged = series(metrics, f"heldout/{metric or 'reward'}")
+    steps = _steps(metrics)
+    scores = {**heldout, **{int(steps[i]): float(logged[i]) for i in np.flatnonzero(np.isfinite(logged))}}
+    total: Drawing = partial(
+        _draw_total, panel=rewards[0].keywords["panel"], metrics=metrics, label=f"held-out {metric or 'reward'}",
+        scores=scores,
+    )  # fmt: skip
+    pictures: dict[str, tuple[list[Drawing], int]] = {
+        "overview": ([total], 1),
+        "train": ([total, *rewards[1:], *_drawings(TRAIN_PANELS, metrics)], len(rewards)),
+        "policy": (_drawings(POLICY_PANELS, metrics), 0),
+        "groups": (_drawings(GROUP_PANELS, metrics) if _has_groups(metrics) else [], 0),
+        "curriculum": (_drawings(CURRICULUM_PANELS, metrics) if _has_choice(metrics) else [], 0),
+    }
+    return {name: drawn for name, drawn in pictures.items() if drawn[0]}
+
+
+def _drawings(panels: Iterable[Panel], metrics: Metrics) -> list[Drawing]:
+    return [
+        partial(_draw_kl if panel is KL_PANEL else draw_panel, panel=panel, metrics=metrics)
+        for panel in measured(panels, metrics)
+    ]
 
 
 class Picture(Figure):
@@ -221,7 +233,40 @@ class Picture(Figure):
         return buffer.getvalue()
 
 
-def picture(metrics: Metrics, weights: Iterable[str], metric: str | None) -> Picture:
+def _grid(drawings: Sequence[Drawing], wide: int = 0) -> Picture:
+    """Draw the first ``wide`` panels in rows of their own, the others two in a row, a last one alone."""
+    rows = wide + -(-(len(drawings) - wide) // 2)
+    figure = Picture(figsize=(WIDTH_INCHES, ROW_INCHES * rows))
+    grid = figure.add_gridspec(rows, 2)
+    for place, drawing in enumerate(drawings):
+        row, column = (place, 0) if place < wide else (wide + (place - wide) // 2, (place - wide) % 2)
+        alone = place < wide or (place == len(drawings) - 1 and column == 0)
+        drawing(figure.add_subplot(grid[row, :] if alone else grid[row, column]))
+    return figure
+
+
+def single(drawing: Drawing) -> Figure:
+    """Draw one panel as a figure of its own, half as wide as a picture."""
+    figure = Figure(figsize=(WIDTH_INCHES / 2, ROW_INCHES))
+    axes = figure.add_subplot()
+    drawing(axes)
+    if axes.get_legend() is not None:
+        axes.set_title(axes.get_title("left"), pad=18)  # above the legend: side by side they need a whole width
+    return figure
+
+
+def palette(count: int) -> list[str]:
+    """Return so many colours, none of them twice: the palette's, then further hues."""
+    hues = [(0.1 + GOLDEN * i) % 1.0 for i in range(max(0, count - len(GROUP_COLOURS)))]
+    # Darker and paler in turn, so that near hues differ too.
+    further = [
+        to_hex(tuple(hsv_to_rgb((hue, 0.55 + 0.3 * (i % 2), 0.75 - 0.2 * (i % 3))).tolist()))
+        for i, hue in enumerate(hues)
+    ]
+    return [*GROUP_COLOURS[:count], *further]
+
+
+def picture(metrics: Metrics, weights: Mapping[str, float], metric: str | None) -> Picture:
     """Return the training curves (see ``draw``) as a figure of matplotlib.
 
     Raises:
@@ -232,7 +277,7 @@ def picture(metrics: Metrics, weights: Iterable[str], metric: str | None) -> Pic
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         with matplotlib.rc_context(STYLE):
-            return _train(metrics, weights, metric)
+            return _grid(*_pictures(metrics, weights, metric, {})["train"])
 
 
 def absences(metrics: Metrics) -> list[str]:
@@ -281,85 +326,48 @@ def as_png(figure: Figure) -> bytes:
     return buffer.getvalue()
 
 
-def _train(metrics: Metrics, weights: Iterable[str], metric: str | None) -> Picture:
-    panels = measured(TRAIN_PANELS, metrics)
-    rewards = _reward_panels(metrics, weights, metric)
-    top, rows = len(rewards), -(-len(panels) // 2)
-    figure = Picture(figsize=(WIDTH_INCHES, ROW_INCHES * (top + rows)))
-    grid = figure.add_gridspec(top + rows, 2)
-    for place, panel in enumerate(rewards):
-        axes = figure.add_subplot(grid[place, :])
-        draw_panel(axes, panel, metrics)
-        if place == top - 1:
-            _mark_heldout(axes, metrics, metric)
-    for place, panel in enumerate(panels):
-        alone = place == len(panels) - 1 and place % 2 == 0
-        axes = figure.add_subplot(grid[top + place // 2, :] if alone else grid[top + place // 2, place % 2])
-        _draw_kl(axes, metrics) if panel is KL_PANEL else draw_panel(axes, panel, metrics)
-    return figure
-
-
 def measured(panels: Iterable[Panel], metrics: Metrics) -> list[Panel]:
     """Return the panels that have something to show."""
     return [panel for panel in panels if any(np.isfinite(series(metrics, name)).any() for name in panel.lines)]
 
 
-def _panels(panels: Sequence[Panel], metrics: Metrics) -> Figure | None:
-    """Draw what was measured, two panels in a row; None where nothing was."""
-    shown = measured(panels, metrics)
-    if not shown:
-        return None
-    rows = -(-len(shown) // 2)
-    figure = Figure(figsize=(WIDTH_INCHES, ROW_INCHES * rows))
-    grid = figure.add_gridspec(rows, 2)
-    for place, panel in enumerate(shown):
-        alone = place == len(shown) - 1 and place % 2 == 0
-        draw_panel(figure.add_subplot(grid[place // 2, :] if alone else grid[place // 2, place % 2]), panel, metrics)
-    return figure
-
-
-def _curriculum(metrics: Metrics) -> Figure:
-    panels = measured(CURRICULUM_PANELS, metrics)
-    figure = Figure(figsize=(WIDTH_INCHES, ROW_INCHES))
-    for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False).flat, panels, strict=True):
-        draw_panel(axes, panel, metrics)
-    return figure
-
-
-def _reward_panels(metrics: Metrics, weights: Iterable[str], metric: str | None) -> list[Panel]:
-    """Return the panel of the total, and one of the parts that differ from it.
+def _reward_panels(metrics: Metrics, weights: Mapping[str, float], metric: str | None) -> list[Panel]:
+    """Return the panel of the total, one of what its parts contribute to it, and one of a metric that has no weight.
 
     They have a scale each: a part that is near 1 throughout would flatten a total that rises from 0.1 to 0.2.
     """
     total = series(metrics, "reward/mean")
-    parts = {part: series(metrics, f"reward/{part}") for part in [*weights, *([metric] if metric else [])]}
+    parts = {part: weight * series(metrics, f"reward/{part}") for part, weight in weights.items()}
     parts = {part: values for part, values in parts.items() if np.isfinite(values).any()}
     same = [part for part, values in parts.items() if np.allclose(values, total, equal_nan=True)]
     drawn = [part for part in parts if part not in same][: len(PART_COLOURS)]
     panels = [Panel("Reward in training", {"reward/mean": (BLUE, " = ".join(["total", *same]))})]
     if drawn:
-        lines = {f"reward/{part}": (PART_COLOURS[i], part) for i, part in enumerate(drawn)}
-        panels.append(Panel("Parts of the reward", lines))
+        names = {part: part if weights[part] == 1.0 else f"{weights[part]:g} x {part}" for part in drawn}
+        lines = {f"reward/{part}": (PART_COLOURS[i], names[part]) for i, part in enumerate(drawn)}
+        scale = {f"reward/{part}": weights[part] for part in drawn}
+        panels.append(Panel("Parts of the reward, times their weights", lines, scale=scale))
+    if metric and metric not in weights and np.isfinite(series(metrics, f"reward/{metric}")).any():
+        panels.append(Panel(f"{metric} in training, which the reward does not count", {f"reward/{metric}": (BLUE, "")}))
     return panels
 
 
-def _mark_heldout(axes: Axes, metrics: Metrics, metric: str | None) -> None:
-    heldout = series(metrics, f"heldout/{metric}")
-    measured = np.isfinite(heldout)
-    if measured.any():
-        steps = _steps(metrics)[measured]
-        axes.plot(steps, heldout[measured], "D", color=INK, markersize=4, label=f"held-out {metric}", zorder=4)
+def _draw_total(axes: Axes, panel: Panel, metrics: Metrics, label: str, scores: Mapping[int, float]) -> None:
+    """Draw the reward, with the held-out scores by step."""
+    draw_panel(axes, panel, metrics)
+    if scores:
+        axes.plot(list(scores), list(scores.values()), "D", color=INK, markersize=4, label=label, zorder=4)
         legend(axes)
 
 
-def _draw_kl(axes: Axes, metrics: Metrics) -> None:
-    draw_panel(axes, KL_PANEL, metrics)
+def _draw_kl(axes: Axes, panel: Panel, metrics: Metrics) -> None:
+    draw_panel(axes, panel, metrics)
     kl, error = series(metrics, "kl_ref_k1_seq"), series(metrics, "kl_ref_k1_seq_se")
-    measured = np.isfinite(kl) & np.isfinite(error)
-    if measured.any():
+    judged = np.isfinite(kl) & np.isfinite(error)
+    if judged.any():
         width = window(len(metrics))  # a band around every single step would hide the lines
-        low, high = (rolling_median((kl + sign * error)[measured], width) for sign in (-1, 1))
-        axes.fill_between(_steps(metrics)[measured], low, high, color=BLUE, alpha=0.2, linewidth=0, zorder=1)
+        low, high = (rolling_median((kl + sign * error)[judged], width) for sign in (-1, 1))
+        axes.fill_between(_steps(metrics)[judged], low, high, color=BLUE, alpha=0.2, linewidth=0, zorder=1)
 
 
 def draw_panel(axes: Axes, panel: Panel, metrics: Metrics) -> None:
@@ -370,7 +378,7 @@ def draw_panel(axes: Axes, panel: Panel, metrics: Metrics) -> None:
     axes.set_ylabel(_unit(next(iter(panel.lines))))
     axes.set_xlim(*_span(steps))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 2.5, 5, 10]))
-    curves = {name: series(metrics, name) for name in panel.lines}
+    curves = {name: panel.scale.get(name, 1.0) * series(metrics, name) for name in panel.lines}
     curves = {name: values for name, values in curves.items() if np.isfinite(values).any()}
     if not curves:
         axes.text(0.5, 0.5, "not measured", transform=axes.transAxes, ha="center", va="center", color=GREY)

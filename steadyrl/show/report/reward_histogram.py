@@ -6,6 +6,7 @@ A mean hides whether all answers earn a little or a few earn all of it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import matplotlib
 import numpy as np
@@ -33,24 +34,34 @@ def draw(metrics: Metrics, recorded: Recorded) -> tuple[str, bytes] | None:
         metrics: One record per step.
         recorded: The rewards of the recorded rollouts, by step.
     """
-    has_range = _has_range(metrics)
-    panels = has_range + bool(recorded)
-    if not panels:
+    drawings = _drawings(metrics, recorded)
+    if not drawings:
         return None
     with matplotlib.rc_context():
         matplotlib.rcdefaults()  # a reader's own matplotlibrc must not change the pictures
         with matplotlib.rc_context(plots.STYLE):
             figure = Figure(figsize=(plots.WIDTH_INCHES, plots.ROW_INCHES))
-            places = list(figure.subplots(1, panels, squeeze=False).flat)
-            if has_range:
-                _draw_range(places[0], metrics)
-            if recorded:
-                _draw_histogram(places[-1], recorded)
-            if panels == 2:
-                low, high = (f(axes.get_ylim()[i] for axes in places) for i, f in enumerate((min, max)))
-                for axes in places:
+            panels = list(figure.subplots(1, len(drawings), squeeze=False).flat)
+            for axes, drawing in zip(panels, drawings, strict=True):
+                drawing(axes)
+            if len(panels) == 2:
+                low, high = (f(axes.get_ylim()[i] for axes in panels) for i, f in enumerate((min, max)))
+                for axes in panels:
                     axes.set_ylim(low, high)
             return plots.as_svg(figure), plots.as_png(figure)
+
+
+def draw_each(metrics: Metrics, recorded: Recorded) -> list[str]:
+    """Draw the panels of ``draw`` one by one as SVG text, for pages that place them as their width allows."""
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        with matplotlib.rc_context(plots.STYLE):
+            return [plots.as_svg(plots.single(drawing)) for drawing in _drawings(metrics, recorded)]
+
+
+def _drawings(metrics: Metrics, recorded: Recorded) -> list[plots.Drawing]:
+    drawings: list[plots.Drawing] = [partial(_draw_range, metrics=metrics)] if _has_range(metrics) else []
+    return [*drawings, partial(_draw_histogram, recorded=recorded)] if recorded else drawings
 
 
 def sentences(metrics: Metrics, recorded: Recorded) -> list[str]:

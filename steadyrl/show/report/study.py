@@ -21,7 +21,7 @@ from steadyrl.lab.study.study import DONE, require_runs
 from steadyrl.show.report import markup
 from steadyrl.show.report.criteria import criteria
 from steadyrl.show.report.curves import Records, curves, script, style
-from steadyrl.show.report.study_pictures import overlay
+from steadyrl.show.report.study_pictures import Topic, overlay
 from steadyrl.show.report.write import page
 
 # The topics of the founding documents: what each is told by.
@@ -98,7 +98,11 @@ def write_study(study: Study, root: Path, to: Path | None = None) -> tuple[Path,
         Row(outcome.arm.name, outcome.word, section["finding"])
         for outcome, section in zip(arm_outcomes, sections, strict=True)
     ]
+    answer = _answer_picture(study, records)
+    if answer is not None:
+        write_text(to / "answer.svg", answer)
     view = {
+        "answer": None if answer is None else markup.inline_svg(answer, "answer"),
         "study": study.file,
         "file": study.path.name,
         "command": _command(study),
@@ -120,6 +124,12 @@ def write_study(study: Study, root: Path, to: Path | None = None) -> tuple[Path,
     more = {"data": curves(records, shown), "script": script(), "style": style()}
     write_text(to / "report.html", page("study.html.j2", {**view, **more}, markup.clean))
     return to / "report.html", rows
+
+
+def _answer_picture(study: Study, records: Mapping[str, Sequence[Records]]) -> str | None:
+    """Draw the metric that the study is judged by, all experiments over one another, as SVG text."""
+    metric = study.file.metric
+    return overlay({name: runs for name, runs in records.items() if runs}, (Topic(metric, (metric,)),))
 
 
 def _section(

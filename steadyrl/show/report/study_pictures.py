@@ -23,7 +23,6 @@ MOST_POINTS = 100  # of a curve in a picture
 ROW_INCHES = 2.25
 # More than hundredths of a point in a coordinate only make a page larger; the text of a label ends at "<".
 _FRACTION = re.compile(r"(\.\d\d)\d+(?![\d<])")
-COLOURS = (plots.BLUE, plots.VERMILLION, plots.GREEN, plots.PURPLE, plots.ORANGE, plots.SKY)
 
 
 @dataclass(frozen=True)
@@ -140,9 +139,10 @@ def _draw_topic(axes: Axes, topic: Topic, metric: str, groups: Mapping[str, Sequ
     axes.set_ylabel((description.unit if description else "") or "no unit")
     axes.xaxis.set_major_locator(MaxNLocator(nbins=4, integer=True))
     highest, lowest = 0.0, np.inf
+    colours = plots.palette(len(groups))
     for number, (name, runs) in enumerate(groups.items()):
         curves = middle_and_range(runs, metric, topic.spikes)
-        colour = COLOURS[number % len(COLOURS)]
+        colour = colours[number]
         if curves is None:
             axes.plot([], [], color=colour, label=name)
             continue

@@ -22,14 +22,15 @@ from steadyrl.doctor.examine import Diagnosis, examine
 from steadyrl.doctor.names.identify import identify
 from steadyrl.doctor.readers.own import read as read_log
 from steadyrl.loop.rewards.form import FORM_ONLY
-from steadyrl.loop.tasks.data_line import data_line
 from steadyrl.show.report import markup, plots, reward_histogram
 from steadyrl.show.report.actions import action_rows
 from steadyrl.show.report.answers import form_rows, random_samples
 from steadyrl.show.report.best import best_figures, best_sentences
+from steadyrl.show.report.captions import captions
 from steadyrl.show.report.epochs import shown_epochs
 from steadyrl.show.report.evidence import Evidence, read_evidence
 from steadyrl.show.report.figures import means, metric_values, summarise, target_sentence
+from steadyrl.show.report.overview import moment, overview
 from steadyrl.show.report.settings import settings_rows
 from steadyrl.show.review.checklist import checklist
 from steadyrl.show.review.epochs import epoch_table
@@ -50,13 +51,21 @@ def write_report(path: Path | str) -> Path:
     view = _view(path, evidence)
     folder = RunDir(path).report_folder
     write_json(folder / "summary.json", view["summary"])
-    pictures = plots.draw(evidence.metrics, _weights(evidence.settings), view["summary"]["metric"])
+    drawn = _drawn(evidence, view["summary"])
+    pictures = plots.draw(*drawn)
+    panels = plots.draw_each(*drawn)
     if rewards := reward_histogram.draw(evidence.metrics, evidence.recorded):
-        pictures["rewards"] = rewards
+        pictures["rewards"], panels["rewards"] = (
+            rewards,
+            reward_histogram.draw_each(evidence.metrics, evidence.recorded),
+        )
     for name, (svg, png) in pictures.items():
         write_text(folder / f"{name}.svg", svg)
         _write_bytes(folder / f"{name}.png", png)
-    view["inline"] = {name: markup.inline_svg(svg, name) for name, (svg, _) in pictures.items()}
+    view["inline"] = {
+        name: [markup.inline_svg(svg, f"{name}{number}") for number, svg in enumerate(svgs)]
+        for name, svgs in panels.items()
+    }
     write_text(folder / "report.md", page("report.md.j2", view, markup.markdown))
     write_text(folder / "report.html", page("report.html.j2", view, markup.clean))
     return folder
@@ -78,17 +87,18 @@ def _view(path: Path | str, evidence: Evidence) -> dict[str, Any]:
     return {
         "summary": summary,
         "headline": headline(summary),
+        "overview": overview(evidence, summary, diagnosis),
         "notes": [
             *([target_sentence(summary["target"])] if summary["target"] else []),
             *best_sentences(summary, evidence.info),
             *_notes(evidence, summary),
         ],
-        "changes": _changes(summary),
+        "changes": changes(summary, reward_weights(evidence.settings)),
         "ranking": _ranking(evidence, summary),
         "epochs": shown_epochs(summary["epochs"]),
-        "diagnosis": diagnosis,
+        "health": health(diagnosis),
         "actions": action_rows(evidence.actions),
-        "captions": plots.captions(len(evidence.metrics)),
+        "captions": captions(*_drawn(evidence, summary)),
         "reward_sentences": reward_histogram.sentences(evidence.metrics, evidence.recorded),
         "absences": plots.absences(evidence.metrics),
         "inline": {},
@@ -101,12 +111,38 @@ def _view(path: Path | str, evidence: Evidence) -> dict[str, Any]:
     }
 
 
+def _drawn(
+    evidence: Evidence, summary: Mapping[str, Any]
+) -> tuple[Sequence[Mapping[str, Any]], dict[str, float], str | None, dict[int, float]]:
+    """Return what the pictures are of, with the scores before and after training at the first and at the last step."""
+    steps = (evidence.metrics[0]["step"], evidence.metrics[-1]["step"])
+    scores = zip(steps, (summary["before"], summary["after"]), strict=True)
+    heldout = {step: score for step, score in scores if score is not None}
+    return evidence.metrics, reward_weights(evidence.settings), summary["metric"], heldout
+
+
+def health(diagnosis: Diagnosis) -> dict[str, list[dict[str, Any]]]:
+    """Return what the doctor found and did not find, each with a sentence, from the worst to what is not known."""
+    found = [
+        {"word": finding.severity, "harms": finding.harms, "check": finding.check, "text": finding.message}
+        for finding in diagnosis.findings
+    ]
+    uneven = [
+        {"word": "not throughout", "harms": False, "check": finding.check, "text": "; ".join(finding.evidence)}
+        for finding in diagnosis.uneven
+    ]
+    fine = [{"check": finding.check, "text": finding.message} for finding in diagnosis.fine]
+    unknown = [{"check": finding.check, "text": finding.message.replace("|", " or ")} for finding in diagnosis.unknown]
+    return {"found": [*found, *uneven], "fine": fine, "unknown": unknown}
+
+
 def _doctor(diagnosis: Diagnosis) -> dict[str, Any]:
     """Return what the doctor says of a run, as plain data."""
     return {
         "verdict": diagnosis.verdict,
         "findings": [as_record(finding) for finding in diagnosis.findings],
         "fine": [finding.check for finding in diagnosis.fine],
+        "not_throughout": {finding.check: "; ".join(finding.evidence) for finding in diagnosis.uneven},
         "unknown": {finding.check: finding.message for finding in diagnosis.unknown},
     }
 
@@ -119,10 +155,11 @@ def _epochs(evidence: Evidence, diagnosis: Diagnosis) -> dict[str, Any] | None:
     return {**table, "checklist": [asdict(point) for point in checklist(table, evidence.metrics, diagnosis.findings)]}
 
 
-def _weights(settings: Mapping[str, Any]) -> dict[str, float]:
+def reward_weights(settings: Mapping[str, Any]) -> dict[str, float]:
+    """Return the weight of every reward that has a constant one, by its name."""
     entries = settings.get("rewards", {}).items()
-    weights = {name: entry.get("weight") if isinstance(entry, Mapping) else entry for name, entry in entries}
-    return {name: weight for name, weight in weights.items() if isinstance(weight, int | float)}
+    given = {name: entry.get("weight") if isinstance(entry, Mapping) else entry for name, entry in entries}
+    return {name.rpartition(":")[2]: weight for name, weight in given.items() if isinstance(weight, int | float)}
 
 
 def _write_bytes(path: Path, content: bytes) -> None:
@@ -157,7 +194,8 @@ def headline(summary: Mapping[str, Any]) -> str:
         return f"{what} {before} before training, n = {n}; there is no evaluation after training yet"
     after, difference = markup.number(summary["after"]), markup.signed(summary["difference"])
     bounds = "" if summary["interval"] is None else f" {markup.interval(summary['interval'])}"
-    return f"{what} {before} → {after}, {difference}{bounds}, n = {n}: {summary['conclusion']}"
+    sick = ", but the doctor calls the run sick" if summary["doctor"]["verdict"] == "sick" else ""
+    return f"{what} {before} → {after}, {difference}{bounds}, n = {n}: {summary['verdict']}{sick}"
 
 
 def _holes(steps: Sequence[int]) -> Iterator[str]:
@@ -199,7 +237,9 @@ def _notes(evidence: Evidence, summary: Mapping[str, Any]) -> list[str]:
 def _form_notes(evidence: Evidence, summary: Mapping[str, Any]) -> Iterator[str]:
     """Say of each reward that looks at the form alone how much of the reward it was."""
     weights = {
-        name: weight for name, weight in _weights(evidence.settings).items() if weight and name in summary["parts"]
+        name: weight
+        for name, weight in reward_weights(evidence.settings).items()
+        if weight and name in summary["parts"]
     }
     for name in sorted(FORM_ONLY.intersection(weights)):
         for when in ("after", "before"):
@@ -214,26 +254,43 @@ def _form_notes(evidence: Evidence, summary: Mapping[str, Any]) -> Iterator[str]
                 break
 
 
-def _changes(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the rows of the comparison: the metric twice, then every part; then the same of every further set."""
+def changes(summary: Mapping[str, Any], weights: Mapping[str, float]) -> dict[str, list[dict[str, Any]]]:
+    """Return the rows of the comparison: what the run was for, the metric twice and the reward's parts; and the others.
+
+    Only the metric and the parts with a weight have a direction in which they are better.
+    """
     metric, deploy = summary["metric"] or "metric", summary["decoding"]
     average = f"sampled, avg@{summary['samples']}" if summary["samples"] > 1 else "sampled"
     called = {"sampled": average, "greedy": "greedy"}
-    rows = []
+    rows: dict[str, list[dict[str, Any]]] = {"main": [], "other": []}
     for prefix, figures in (("", summary), *((f"{name}: ", figures) for name, figures in summary["sets"].items())):
-        rows += [{"name": f"{prefix}{metric}", "decoding": called[d], **figures[d]} for d in DECODINGS]
+        scores = [(metric, called[decoding], 1.0, figures[decoding]) for decoding in DECODINGS]
         for part, comparison in figures["parts"].items():
-            decoding = "sampled" if part.startswith("pass@") else called[deploy]
+            pass_at = part.startswith("pass@")
+            sign = 1.0 if pass_at else weights.get(part, 0.0)
             if part != metric:
-                rows.append({"name": f"{prefix}{part}", "decoding": decoding, **comparison})
+                scores.append((part, "sampled" if pass_at else called[deploy], sign, comparison))
+        for name, decoding, sign, comparison in scores:
+            row = {"name": f"{prefix}{name}", "decoding": decoding, "sign": sign, **comparison}
+            rows["main" if sign else "other"].append({**row, "word": _word(row)})
     return rows
+
+
+def _word(row: Mapping[str, Any]) -> str:
+    """Return what a change means; of a measurement that has no direction, which way it went."""
+    verdict = row["verdict"]
+    if verdict not in ("better", "worse"):
+        return {"equal": "no change", None: "–"}.get(verdict, "no clear change")
+    if row["sign"] < 0:
+        return {"better": "worse", "worse": "better"}[verdict]
+    return verdict if row["sign"] > 0 else {"better": "higher", "worse": "lower"}[verdict]
 
 
 def _ranking(evidence: Evidence, summary: Mapping[str, Any]) -> dict[str, Any]:
     """Return the model beside the baselines, best first: part columns, and rows of means over their own answers."""
     parts = {*summary["parts"], *(key for part_means in summary["baselines"].values() for key in part_means)}
-    parts -= {"metric", summary["metric"]}
-    columns = [name for name in FIRST_COLUMNS if name in parts] + sorted(parts - set(FIRST_COLUMNS))
+    weighted = [name for name in reward_weights(evidence.settings) if name != summary["metric"]]
+    columns = [name for name in dict.fromkeys((*FIRST_COLUMNS, *weighted)) if name in parts]
     rows = []
     for when, evaluation in (("before", evidence.before), ("after", evidence.after)):
         answers = evaluation.of(evidence.deploy)
@@ -264,10 +321,8 @@ def _by_metric(row: tuple[str, bool, int, Mapping[str, float | None]]) -> tuple[
 
 def _facts(evidence: Evidence) -> list[tuple[str, str]]:
     info = evidence.info
-    plain = ("task", "algorithm", "parameters", "seed", "status", "started", "ended", "steadyrl", "python")
-    facts = [("steps", f"{len(evidence.metrics)}")]
-    facts += [("data", line)] if (line := data_line(info.get("data") or {})) else []
-    facts += [(key, f"{info[key]}") for key in plain if info.get(key) is not None]
+    facts = [(key, f"{info[key]}") for key in ("seed", "status", "python") if info.get(key) is not None]
+    facts += [(key, moment(info[key])) for key in ("started", "ended") if info.get(key) is not None]
     for key in ("packages", "machine"):
         entries = [f"{name} {value}" for name, value in (info.get(key) or {}).items() if value is not None]
         if entries:

@@ -144,6 +144,11 @@ def test_what_two_ranks_save_has_their_log_probs_in_transformers(settings, tmp_p
         assert logp[row, at - 1, tokens[row, at]] == pytest.approx(expected[row, at], abs=near)
 
 
+def test_scoring_keeps_no_graph_for_an_update_that_reads_by_itself(settings):
+    graph, codes = on_ranks(1, work.graph_of_scoring, settings)
+    assert (graph, codes) == (False, [0])
+
+
 def test_an_update_without_memory_says_what_to_set(settings):
     found, _ = on_ranks(1, work.lack_memory, settings)
     assert isinstance(found, ModelError)

@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from steadyrl.backends.fsdp import ranks
 from steadyrl.core import config
+from steadyrl.core.protocols import Update
 from steadyrl.core.rundir import RunDir
 from steadyrl.core.types import Problem, Sampling
 from steadyrl.loop.rollout.collect import collect
@@ -63,6 +64,16 @@ def be_ended(others_live):
         return "interrupted"
 
 
+def graph_of_scoring(settings):
+    """Score rollouts of a run with one update a step; return whether a graph is kept, which no update would use."""
+    session = open_session(config.resolve(settings, ["update.epochs=1", "update.minibatches=1"]))
+    groups = collect(session.backend, [Problem("a", "the")], 2, Sampling(max_new_tokens=4), (0, 0))
+    groups = [replace(g, rollouts=tuple(replace(r, reward=0.0) for r in g.rollouts)) for g in groups]
+    batch = make_batch(groups, session.backend.tokenizer.pad_id)
+    session.backend.score(batch, Sampling(max_new_tokens=4), session.algorithm.needs)
+    return session.backend._worker.backend._scored is not None
+
+
 def lose_a_rank(settings):
     """Make an update in which rank 1 is killed."""
     update(settings, deadly)
@@ -86,7 +97,7 @@ def update(settings, loss=None, after=None):
     groups = [replace(g, rollouts=tuple(replace(r, reward=float(i)) for i, r in enumerate(g.rollouts))) for g in groups]
     batch = make_batch(groups, backend.tokenizer.pad_id)
     batch = algorithm.prepare(replace(batch, old=backend.score(batch, sampling, algorithm.needs)), algorithm.state)
-    backend.step(batch, loss or algorithm.loss, sampling, algorithm.needs, 1e-2, 1.0)
+    backend.step(batch, Update(loss or algorithm.loss, sampling, algorithm.needs, 1e-2, 1.0))
     if after is not None:
         after(backend)
         fresh = replace(batch, sampling_logprobs=batch.sampling_logprobs - 1.0)  # unlike the policy's: all are scored

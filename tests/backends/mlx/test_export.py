@@ -13,6 +13,7 @@ torch = needs.package("torch")
 transformers = needs.package("transformers")
 peft = needs.package("peft")
 needs.package("mlx", extra="mlx")
+mx = needs.package("mlx.core", extra="mlx")
 needs.package("mlx_lm", extra="mlx")
 
 from steadyrl.backends.mlx.backend import MlxBackend  # noqa: E402
@@ -28,8 +29,8 @@ def checkpointed(folder, model, rank):
     settings = {"model": {"path": str(model), "lora_rank": rank}, "rewards": {"length": 1.0}}
     found = config.resolve(settings, ["backend.name=mlx", "backend.device=cpu"])
     backend = MlxBackend(found, grpo.build(grpo.Settings()))
-    start = backend.weights()
-    backend.set_weights(start + np.random.default_rng(0).normal(0, 0.1, start.shape))
+    noise = np.random.default_rng(0)
+    backend._net.adopt({name: x + mx.array(noise.normal(0, 0.1, x.shape)) for name, x in backend._net.params.items()})
     backend.save(folder)
     return found, backend._net.measure(TOKENS), backend
 

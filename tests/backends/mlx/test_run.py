@@ -16,9 +16,10 @@ from steadyrl.environments.code.sandbox.pool import Sandbox
 from tests import needs
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
+CONFIGS = sorted(path for path in EXAMPLES.rglob("*.toml") if path.name != "pyproject.toml")
 
 
-@pytest.mark.parametrize("path", sorted(EXAMPLES.rglob("*.toml")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
 def test_every_example_is_a_config_of_mlx_but_those_with_a_server_for_torch(path):
     if config.load(path).sampler.engine == "vllm":
         with pytest.raises(ConfigError, match=r"'vllm' serves the weights of backend\.name = 'torch'; got 'mlx'"):

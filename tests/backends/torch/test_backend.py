@@ -9,7 +9,7 @@ import pytest
 from steadyrl.core import config
 from steadyrl.core.counting.count import heard_by
 from steadyrl.core.errors import AccessError, CheckpointError, ModelError
-from steadyrl.core.protocols import Turn
+from steadyrl.core.protocols import Turn, Update
 from steadyrl.core.rundir import RunDir
 from steadyrl.core.types import Group, Problem, Sampling
 from steadyrl.loop import checkpoint
@@ -275,7 +275,7 @@ def test_a_gradient_that_is_not_finite_leaves_the_weights(tiny_models):
     def broken(xp, new, arrays, count):
         return (new.logprobs * arrays["mask"]).sum() * float("inf"), {}
 
-    norm, _ = backend.step(batch, broken, NARROW, ALGORITHM.needs, 1e-2, 1.0)["grad_norm"]
+    norm, _ = backend.step(batch, Update(broken, NARROW, ALGORITHM.needs, 1e-2, 1.0))["grad_norm"]
     assert not math.isfinite(norm)
     for name, parameter in weights(backend).items():
         assert torch.equal(parameter, before[name])

@@ -1,6 +1,7 @@
 """The precision of products: what is asked for is used, and a slower choice is said."""
 
 import logging
+import math
 
 import pytest
 
@@ -47,3 +48,19 @@ def clock_of(costs, monkeypatch):
 
     monkeypatch.setattr(torch, "mm", counted)
     return lambda: passed[0]
+
+
+def test_kernels_that_do_not_run_are_tried_once_on_each_gpu_and_never_on_a_cpu(caplog):
+    tried = []
+
+    @device.of_triton
+    def kernels(gpu):
+        tried.append(str(gpu))
+        if gpu.index == 0:
+            raise RuntimeError("no compiler")
+        return math
+
+    devices = [torch.device(name) for name in ("cpu", "cuda:0", "cuda:0", "cuda:1")]
+    assert [kernels(name) for name in devices] == [None, None, None, math]
+    assert tried == ["cuda:0", "cuda:1"]
+    assert [record.getMessage().endswith("take longer: no compiler") for record in caplog.records] == [True]

@@ -248,7 +248,7 @@ DRAWN = {
     "sampler._stop": 2,  # tokens in which stop strings are looked for: one for every look
 }
 SCORED = {"backend._measure_parts": 1}
-UPDATED = {"masters.totals_of": 1, "backend.step": 1, "masters.products_with_momentum": 1}  # losses, norm, cosine
+UPDATED = {"masters.numbers_of": 1, "backend.step": 1, "masters.products_with_momentum": 1}  # losses, norm, cosine
 
 
 @pytest.mark.parametrize("overrides", [(), ("model.lora_rank=4",)])

@@ -7,6 +7,7 @@ import pytest
 
 from steadyrl.algorithms import grpo
 from steadyrl.core import config
+from steadyrl.core.protocols import Update
 from steadyrl.core.types import Problem, Sampling
 from steadyrl.loop.rollout.collect import collect
 from steadyrl.maths.batch import make_batch, take_rows
@@ -44,7 +45,7 @@ def drawn(backend, samples=4):
 def trained(backend, batch):
     """Make one update and return its measurements and the weights after it."""
     batch = GRPO.prepare(replace(batch, old=backend.score(batch, SAMPLING, GRPO.needs)), GRPO.state)
-    stats = backend.step(batch, GRPO.loss, SAMPLING, GRPO.needs, 1e-2, 1e9)
+    stats = backend.step(batch, Update(GRPO.loss, SAMPLING, GRPO.needs, 1e-2, 1e9))
     return batch, stats, {name: p.detach().clone() for name, p in backend.trainable().items()}
 
 
@@ -90,8 +91,10 @@ def test_an_update_of_other_weights_or_other_rows_reads_them(tiny_models, change
     stale.score(batch, SAMPLING, GRPO.needs)
     if change == "weights":
         for backend in (stale, fresh):
-            backend.set_weights(backend.weights() * 1.1)
+            with backend.moving() as moved:
+                for weight in moved.values():
+                    weight.mul_(1.1)
     else:
         batch = take_rows(batch, np.arange(5))
-    found, wanted = (b.step(batch, GRPO.loss, SAMPLING, GRPO.needs, 1e-2, 1e9) for b in (stale, fresh))
+    found, wanted = (b.step(batch, Update(GRPO.loss, SAMPLING, GRPO.needs, 1e-2, 1e9)) for b in (stale, fresh))
     assert found == wanted

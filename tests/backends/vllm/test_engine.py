@@ -12,6 +12,7 @@ from steadyrl.algorithms import ppo
 from steadyrl.core import config
 from steadyrl.core.errors import AccessError, ConfigError, EngineError, SteadyError
 from steadyrl.core.metrics import batch_metrics
+from steadyrl.core.protocols import Update
 from steadyrl.core.rundir import RunDir
 from steadyrl.core.types import Problem, Sampling
 from steadyrl.loop.checkpoint import State
@@ -72,7 +73,7 @@ def gap(backend, batch, sampling=SAMPLING):
 
 def train_once(backend, batch, rate=1e-2):
     batch = ALGORITHM.prepare(replace(batch, old=backend.score(batch, SAMPLING, ALGORITHM.needs)), ALGORITHM.state)
-    backend.step(batch, ALGORITHM.loss, SAMPLING, ALGORITHM.needs, rate, 1e9)
+    backend.step(batch, Update(ALGORITHM.loss, SAMPLING, ALGORITHM.needs, rate, 1e9))
 
 
 def failure(backend):

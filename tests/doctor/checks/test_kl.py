@@ -72,6 +72,15 @@ def test_a_coefficient_of_zero_is_no_penalty(make, finding):
     assert (found.cause, found.overrides) == ("weak_penalty", ("algorithm.args.kl_coef=0.05",))
 
 
+def test_the_remedy_starts_from_the_coefficient_that_the_run_has(make, finding):
+    made = make(0)
+    run_away(made)
+    made.put("kl_coef", 0.02)
+    found = finding(kl_runaway, made)
+    assert found.remedy.startswith("Raise the coefficient from 0.02 to 0.04, or let it adapt to a target")
+    assert "from 0 " not in found.remedy
+
+
 def test_a_constant_coefficient_is_no_controller(make, finding):
     made = make(1)
     run_away(made)

@@ -190,7 +190,25 @@ def test_rules_without_a_model_by_hand(beir):
         "rarest word": "purr",
         "OR of the two rarest words": "purr OR sing",
         "AND of the two rarest words": "purr AND sing",
+        "ranked search (BM25)": "( purr AND cats AND red )",  # one document, as the one training request asks for
     }
+
+
+def test_a_ranked_search_takes_as_many_documents_as_suit_the_training_requests(beir):
+    # BM25 ranks d1 (both words) before d2 (red, three words) before d3 (cats, four words). Of d1 and d3, the first one,
+    # two and three documents have an F1 of 2/3, 1/2 and 4/5.
+    task = beir(train="red cats here", relevant=("d1", "d3"))
+    (problem,) = task.problems("train")
+    query = task.baselines()["ranked search (BM25)"](problem)
+    assert query == "( purr AND cats AND red ) OR ( bark AND dogs AND red ) OR ( play AND cats AND dogs )"
+    (rollout,) = score_texts([(problem, query)], make_terms({"retrieval": 1.0}, task))
+    assert rollout.reward == pytest.approx(4 / 5)
+
+
+def test_a_ranked_search_of_held_out_requests_knows_only_the_training_requests(beir):
+    task = beir(train="red cats here", relevant=("d1", "d3"))
+    (problem,) = task.problems("heldout")  # "What sings?": one document has the word, and three could be taken
+    assert task.baselines()["ranked search (BM25)"](problem) == "( birds AND green AND sing AND songs )"
 
 
 def test_rules_are_worth_what_their_queries_find(beir):
@@ -198,7 +216,7 @@ def test_rules_are_worth_what_their_queries_find(beir):
     (problem,) = task.problems("train")
     queries = [(problem, rule(problem)) for rule in task.baselines().values()]
     found = [rollout.reward for rollout in score_texts(queries, make_terms({"retrieval": 1.0}, task))]
-    assert found == pytest.approx([1.0, 0.0, 2 / 5, 1.0, 1.0, 2 / 3, 0.0])
+    assert found == pytest.approx([1.0, 0.0, 2 / 5, 1.0, 1.0, 2 / 3, 0.0, 1.0])
 
 
 @pytest.mark.parametrize("request_text", ["what is it", "???", "unicorn"])

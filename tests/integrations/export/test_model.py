@@ -1,13 +1,14 @@
 """Exported policies: the right checkpoint, equal log-probs without steadyrl, and a card with its figures."""
 
 import json
+import re
 import shutil
 
 import pytest
 
 from steadyrl.core import config
 from steadyrl.core.errors import CheckpointError, ConfigError, ModelError, RunError
-from steadyrl.core.rundir import RunDir
+from steadyrl.core.rundir import RunDir, write_json
 from steadyrl.integrations.export.model import choose, export
 from steadyrl.loop import checkpoint, launch
 from steadyrl.loop.checkpoint import Best, State
@@ -232,3 +233,47 @@ def test_a_policy_that_is_no_model_folder_is_refused(toy, tmp_path):
     with pytest.raises(ConfigError, match=r"trained with backend.name = 'toy', whose policy is no model folder"):
         export(run, tmp_path / "model")
     assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.filterwarnings(
+    "ignore:.is_gradient_checkpointing. is deprecated:FutureWarning"
+)  # peft asks transformers for it
+@pytest.mark.parametrize(
+    ("overrides", "name"), [((), "llama"), (("model.lora_rank=4",), "llama"), (("model.chat_template=never",), "llama")]
+)
+def test_the_snippet_of_the_card_runs(trained, tmp_path, monkeypatch, capsys, overrides, name):
+    run = trained(name, *overrides)
+    export(run, tmp_path / "out")
+    card = (tmp_path / "out" / "README.md").read_text()
+    (code,) = re.findall(r"^```python\n(.*?)^```$", card, re.MULTILINE | re.DOTALL)
+    monkeypatch.chdir(tmp_path / "out")
+    names = {}
+    exec(compile(code, "README.md", "exec"), names)
+    assert next(names["model"].parameters()).dtype == needs.package("torch").float32
+    assert names["answer"].ndim == 1 and len(names["answer"]) <= 6
+    printed = names["tokenizer"].decode(names["answer"], skip_special_tokens=True)
+    assert capsys.readouterr().out.endswith(printed + "\n")
+    assert ("`dtype=torch.float32` loads the base model so" in card) == bool("model.lora_rank=4" in overrides)
+
+
+def test_a_model_of_the_hubs_cache_and_its_data_are_named_in_the_card(trained, tiny_models, tmp_path):
+    cached = tmp_path / "hub" / "models--someone--tiny-llama" / "snapshots" / "0123"
+    shutil.copytree(tiny_models["llama"], cached)
+    shutil.copytree(trained("llama").path, tmp_path / "run")
+    run = RunDir(tmp_path / "run")
+    settings = run.resolved()
+    settings["model"]["path"] = str(cached)
+    write_json(run.resolved_file, settings)
+    data = {"train": {"problems": 4, "source": "hf://datasets/openai/gsm8k@main/train.parquet"}, "heldout": {}}
+    write_json(run.info_file, {**run.info(), "data": data})
+    export(run, tmp_path / "out")
+    front = (tmp_path / "out" / "README.md").read_text().split("---")[1].splitlines()
+    assert "base_model: tiny-llama" not in front
+    assert front[front.index("datasets:") + 1] == "- openai/gsm8k"
+
+
+def test_a_file_that_only_its_owner_could_read_is_readable_as_the_others(trained, tmp_path):
+    export(trained("llama"), tmp_path / "out")
+    modes = {file.stat().st_mode & 0o777 for file in (tmp_path / "out").iterdir()}
+    (tmp_path / "usual").touch()
+    assert modes == {(tmp_path / "usual").stat().st_mode & 0o777}

@@ -27,6 +27,9 @@ class Keeping:
     def finding(self, line):
         self._write(finding=line["check"])
 
+    def report(self, folder):
+        self._write(report=sorted(path.name for path in folder.iterdir()))
+
     def close(self, status):
         self._write(status=status)
 

@@ -7,7 +7,7 @@ import pytest
 
 from steadyrl.core import config
 from steadyrl.core.errors import ConfigError, MissingExtraError
-from steadyrl.core.rundir import RunDir, append_line, read_lines
+from steadyrl.core.rundir import RunDir, append_line, read_lines, write_json, write_lines, write_text
 from steadyrl.doctor.examine import diagnose
 from steadyrl.integrations.trackers import tracked as subject
 from steadyrl.integrations.trackers.follow import Follower, sent_until
@@ -68,7 +68,7 @@ def test_a_training_sends_its_steps_and_says_nothing(toy, tmp_path, odd):
     settings = config.dump(toy().config)
     settings["run"] |= {"trackers": ["odd_trackers:Keeping"], "preflight": "off"}
     run = launch.run(settings, watch=Watch(note=notes.append))
-    assert [line["step"] for line in kept(run) if "step" in line] == list(range(6))
+    assert [line["step"] for line in kept(run) if "reward/mean" in line.get("metrics", ())] == list(range(6))
     assert kept(run)[-1] == {"status": "finished"}
     assert not [note for note in notes if "tracker" in note.lower() or "sent" in note]
 
@@ -187,3 +187,138 @@ def test_rows_of_a_table_hold_the_texts(tmp_path, odd):
     (samples,) = [line["samples"] for line in kept(run) if "samples" in line]
     assert len(samples) == 16
     assert (len(samples[0]["completion"]), samples[0]["reward"]) == (4000, None)
+
+
+def evaluation(level):
+    """Return two problems: the one with a known reward of `level`, and one without."""
+    answer = {"text": "x", "reward": level, "metric": level, "parts": {"retrieval": level / 2}, "unscored": None}
+    unknown = {**answer, "reward": None, "metric": None, "parts": {}}
+    both = [{"sampled": answer, "greedy": unknown}, {"sampled": unknown, "greedy": unknown}]
+    return [{"problem": f"p{i}", "prompt": "", "answers": answers} for i, answers in enumerate(both)]
+
+
+def with_scores(run):
+    write_lines(run.evaluation_file("before"), evaluation(0.25))
+    write_lines(run.evaluation_file("after"), evaluation(0.75))
+    write_text(run.report_folder / "report.md", "better")
+    write_text(run.report_folder / "report.html", "<p>better</p>")
+    return run
+
+
+def heldout(run):
+    return [
+        (line["step"], line["metrics"])
+        for line in kept(run)
+        if any(name.startswith("heldout/") for name in line.get("metrics", ()))
+    ]
+
+
+def test_a_tracker_gets_the_held_out_scores_before_and_after_and_the_report(tmp_path, odd):
+    run = with_scores(make_run(tmp_path / "a", steps=4))
+    Follower(run, "odd_trackers:Keeping").close("finished")
+    assert heldout(run) == [
+        (0, {"heldout/reward": 0.25, "heldout/retrieval": 0.125}),
+        (3, {"heldout/reward": 0.75, "heldout/retrieval": 0.375}),
+    ]
+    assert [line["report"] for line in kept(run) if "report" in line] == [["report.html", "report.md"]]
+
+
+def test_a_score_that_the_last_step_has_is_not_sent_again(tmp_path, odd):
+    run = with_scores(make_run(tmp_path / "a", steps=3))
+    append_line(run.metrics_file, metrics(3, **{"heldout/reward": 0.75, "heldout/retrieval": 0.375}))
+    Follower(run, "odd_trackers:Keeping").close("finished")
+    assert [step for step, _ in heldout(run)] == [0, 3]
+
+
+def test_a_run_that_trains_longer_sends_its_scores_of_the_new_last_step(tmp_path, odd):
+    run = with_scores(make_run(tmp_path / "a", steps=4))
+    Follower(run, "odd_trackers:Keeping").close("finished")
+    append_line(run.metrics_file, metrics(4, 1))
+    Follower(run, "odd_trackers:Keeping").close("finished")
+    assert [(step, values["heldout/reward"]) for step, values in heldout(run)] == [(0, 0.25), (3, 0.75), (4, 0.75)]
+
+
+def test_what_a_tracker_has_is_not_sent_again(tmp_path, odd, capsys):
+    from steadyrl.cli.metrics import metrics_command
+
+    run = with_scores(make_run(tmp_path / "a", steps=4))
+    metrics_command(run.path, "odd_trackers:Keeping")
+    assert "steps 0 to 3" in capsys.readouterr().out
+    lines = kept(run)
+    metrics_command(run.path, "odd_trackers:Keeping")
+    assert f"nothing to send: odd_trackers:Keeping has all 4 steps of {run.path}" in capsys.readouterr().out
+    assert kept(run) == lines
+    write_text(run.report_folder / "report.html", "<p>better, and longer</p>")
+    metrics_command(run.path, "odd_trackers:Keeping")
+    assert "no new steps, but what came after them" in capsys.readouterr().out
+    added = [line for line in kept(run)[len(lines) :] if "open" not in line and "status" not in line]
+    assert added == [{"report": ["report.html", "report.md"]}]
+
+
+def test_a_training_sends_the_report_that_is_written_at_its_end(toy, odd):
+    settings = config.dump(toy().config)
+    settings["run"] |= {"trackers": ["odd_trackers:Keeping"], "preflight": "off"}
+    run = launch.run(settings, watch=Watch(ended=lambda run: write_text(run.report_folder / "report.html", "<p>x</p>")))
+    assert kept(run)[-2:] == [{"report": ["report.html"]}, {"status": "finished"}]
+    assert [step for step, _ in heldout(run)] == [0, 5]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_tensorboard_has_the_settings_and_scores_of_its_page_hparams(tmp_path):
+    needs.skip_without_packages("tensorboard", extra="tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.plugins.hparams import plugin_data_pb2
+
+    run = with_scores(make_run(tmp_path / "run", steps=3, rate=0.002))
+    Follower(run, "tensorboard").close("finished")
+    events = EventAccumulator(str(run.trackers_folder / "tensorboard")).Reload()
+    content = {
+        tag: plugin_data_pb2.HParamsPluginData.FromString(data)
+        for tag, data in events.PluginTagToContent("hparams").items()
+    }
+    start = content["_hparams_/session_start_info"].session_start_info
+    assert start.hparams["update.learning_rate"].number_value == 0.002
+    assert start.hparams["algorithm.name"].string_value == "ppo"
+    tags = [info.name.tag for info in content["_hparams_/experiment"].experiment.metric_infos]
+    assert tags == ["heldout/retrieval", "heldout/reward", "reward/mean"]
+    assert [(event.step, event.value) for event in events.Scalars("heldout/reward")] == [(0, 0.25), (2, 0.75)]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_mlflow_has_the_settings_of_a_resumed_run_as_tags_and_the_report_as_artifacts(tmp_path, monkeypatch):
+    needs.skip_without_packages("mlflow", "sqlalchemy", "alembic", extra="mlflow")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    run = with_scores(make_run(tmp_path / "run", steps=3, planned=6))
+    Follower(run, "mlflow").close("finished")
+    settings = run.resolved()
+    settings["run"]["steps"] = 9
+    write_json(run.resolved_file, settings)
+    append_line(run.metrics_file, metrics(3, 1))
+    Follower(run, "mlflow").close("finished")
+    from mlflow import MlflowClient
+
+    client = MlflowClient()
+    (stored,) = client.search_runs([client.get_experiment_by_name("steadyrl").experiment_id])
+    assert stored.data.params["run.steps"] == "6"
+    assert {name: value for name, value in stored.data.tags.items() if name.startswith("resumed.")} == {
+        "resumed.run.steps": "9"
+    }
+    files = [file.path for file in client.list_artifacts(stored.info.run_id, "report")]
+    assert files == ["report/report.html", "report/report.md"]
+    assert stored.data.metrics["heldout/reward"] == 0.75
+
+
+def test_wandb_measures_the_process_that_trains_and_nothing_of_a_run_that_has_ended():
+    import platform
+
+    from steadyrl.integrations.trackers.wandb import _measured_process
+
+    process = {"id": 4711, "node": platform.node()}
+    assert _measured_process({"status": "running", "process": process}) == {"x_stats_pid": 4711}
+    assert _measured_process({"status": "finished", "process": process}) == {"x_disable_stats": True}
+    assert _measured_process({"status": "running", "process": {"id": 4711, "node": "elsewhere"}}) == {
+        "x_disable_stats": True
+    }

@@ -329,3 +329,15 @@ def test_the_steps_of_epochs_are_learned_from_the_first_run_that_begins(file):
         assert [shown._total[job.key] for job in others] == [-(-2 * problems // 5), 60, 60]
         shown.event((others[1].key, "begin", (0, 61)))
         assert shown._total[others[1].key] == 61
+
+
+def test_the_report_begins_with_the_answer_and_its_picture(file, tmp_path):
+    study = read_study(file())
+    run_study(study, tmp_path)
+    page, _ = write_study(study, tmp_path)
+    assert (page.parent / "answer.svg").is_file()
+    for text, picture in ((page.read_text(), 'id="answer-'), (page.with_suffix(".md").read_text(), "](answer.svg)")):
+        answer, asked = text.index("The answer"), text.index("What was asked, and how")
+        assert answer < text.index(picture, answer) < asked < text.index("Every number")
+        assert answer < text.index("supported") < asked
+    assert page.read_text().count("The answer") == 1

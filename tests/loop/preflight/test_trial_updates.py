@@ -48,7 +48,7 @@ def test_the_gain_is_the_mean_of_advantage_times_change(toy):
     np.testing.assert_array_equal(session.backend.parameters["logits"], before)
     batch = trial.training
     twin = ToyBackend(0)
-    twin.step(batch, session.algorithm.loss, session.sampling, session.algorithm.needs, 1e-6, 1.0)
+    twin.step(batch, session.update_at(1e-6))
     after = twin.score(batch, session.sampling, frozenset()).logprobs
     total, tokens = 0.0, 0
     for row, column in zip(*np.nonzero(batch.completion_mask), strict=True):
@@ -70,9 +70,10 @@ def test_a_loss_of_the_wrong_sign_is_told(toy):
 class Overshoots(ToyBackend):
     """Beyond a rate of 0.05 its updates go the wrong way."""
 
-    def step(self, batch, loss, sampling, needs, learning_rate, max_grad_norm):
-        signed = learning_rate if learning_rate <= 0.05 else -learning_rate
-        return super().step(batch, loss, sampling, needs, signed, max_grad_norm)
+    def step(self, batch, update):
+        rate = update.learning_rate
+        signed = rate if rate <= 0.05 else -rate
+        return super().step(batch, replace(update, learning_rate=signed))
 
 
 def test_a_learning_rate_that_is_too_high_is_told_with_one_that_is_not(toy):
@@ -93,8 +94,8 @@ def test_a_leap_is_no_update_even_if_it_is_one_for_the_better(toy):
 class LeapsAtAnyRate(ToyBackend):
     """However small the rate is, its updates go far, and the wrong way."""
 
-    def step(self, batch, loss, sampling, needs, learning_rate, max_grad_norm):
-        return super().step(batch, loss, sampling, needs, -10.0, max_grad_norm)
+    def step(self, batch, update):
+        return super().step(batch, replace(update, learning_rate=-10.0))
 
 
 def test_a_step_that_leaves_the_policy_is_the_learning_rate_even_if_no_smaller_one_helps(toy):
@@ -106,9 +107,10 @@ def test_a_step_that_leaves_the_policy_is_the_learning_rate_even_if_no_smaller_o
 class NeedsATinyRate(ToyBackend):
     """Beyond a rate of a ten-thousandth its updates go the wrong way, by little."""
 
-    def step(self, batch, loss, sampling, needs, learning_rate, max_grad_norm):
-        signed = learning_rate if learning_rate <= 1.01e-4 else -min(learning_rate, 0.01)
-        return super().step(batch, loss, sampling, needs, signed, max_grad_norm)
+    def step(self, batch, update):
+        rate = update.learning_rate
+        signed = rate if rate <= 1.01e-4 else -min(rate, 0.01)
+        return super().step(batch, replace(update, learning_rate=signed))
 
 
 def test_much_smaller_rates_are_tried_before_the_sign_is_blamed(toy):
@@ -117,8 +119,8 @@ def test_much_smaller_rates_are_tried_before_the_sign_is_blamed(toy):
 
 
 class DoesNothing(ToyBackend):
-    def step(self, batch, loss, sampling, needs, learning_rate, max_grad_norm):
-        return super().step(batch, loss, sampling, needs, 0.0, max_grad_norm)
+    def step(self, batch, update):
+        return super().step(batch, replace(update, learning_rate=0.0))
 
 
 def test_a_step_that_changes_nothing_is_told(toy):
@@ -211,10 +213,10 @@ class Noisy(ToyBackend):
         super().__init__()
         self._noise = np.random.default_rng(0)
 
-    def step(self, batch, loss, sampling, needs, learning_rate, max_grad_norm):
+    def step(self, batch, update):
         noise = self._noise.normal(0, self.size, batch.tokens.shape)
         noisy = replace(batch, old=replace(batch.old, logprobs=batch.old.logprobs + noise))
-        return super().step(noisy, loss, sampling, needs, learning_rate, max_grad_norm)
+        return super().step(noisy, update)
 
 
 @pytest.mark.parametrize(

@@ -205,7 +205,7 @@ def test_where_both_agree_the_toy_learns_the_same_with_every_correction(toy, nam
     old = session.backend.score(batch, session.sampling, frozenset({"ref_logprobs"}))
     batch = session.algorithm.prepare(replace(batch, old=old, sampling_logprobs=old.logprobs), {})
     found = [
-        session.backend.gradient(batch, loss, session.sampling, session.algorithm.needs)[0]
+        session.backend.gradients(batch, replace(session.update_at(0.0), loss=loss))[0]["logits"]
         for loss in (session.algorithm.loss, corrected(session.algorithm.loss, [name]))
     ]
     assert found[0].any()

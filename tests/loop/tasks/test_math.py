@@ -33,6 +33,8 @@ from steadyrl.loop.tasks.check import check_task
         ("no number", None),
         ("", None),
         ("1/0", None),
+        ("72 / 6 =", None),  # the question, not its answer
+        ("72 / 6 = 12", Fraction(12)),
         ("#### 1/00", None),
         ("#### 1/\u0660", None),  # a zero, as are the digits below, of another script
         ("\u0661/\u0662", Fraction(1, 2)),
@@ -42,7 +44,7 @@ from steadyrl.loop.tasks.check import check_task
         ("2E+3", 2000),
         ("1e\u22123", Fraction(1, 1000)),
         ("1e309", 10**309),
-        ("1e3/4", 250),
+        ("1e3/3", Fraction(1000, 3)),
         ("1e9999999999", None),
         ("#### 1/2e3 or", Fraction(1, 2000)),
         ("2e or 5eggs", 5),

@@ -5,6 +5,7 @@ import json
 import numpy as np
 
 from steadyrl.show.report.curves import curves
+from steadyrl.show.report.plots import palette
 from steadyrl.show.report.study_pictures import extremes, middle_and_range
 
 
@@ -49,3 +50,10 @@ def test_a_picture_with_few_points_keeps_the_spikes_of_every_seed():
 
 def test_extremes_of_short_curves_are_all_their_places():
     assert list(extremes([np.arange(5.0)], 10)) == [0, 1, 2, 3, 4]
+
+
+def test_no_two_groups_share_a_colour():
+    colours = palette(40)
+    assert len(set(colours)) == 40 and colours[:3] == palette(3)
+    data = json.loads(curves({f"arm{i}": [[{"step": 0, "reward/mean": 1.0}]] for i in range(14)}))
+    assert len(set(data["colours"])) == 14

@@ -256,7 +256,7 @@ def test_columns_without_a_number_are_left_out_and_cells_are_text():
 
 
 def test_the_table_of_a_real_run_is_in_terminal_report_and_summary(toy, tmp_path, capsys):
-    from steadyrl.cli.report import show_report
+    from steadyrl.cli.report import show, write
     from steadyrl.loop import record
 
     session = toy(
@@ -277,7 +277,8 @@ def test_the_table_of_a_real_run_is_in_terminal_report_and_summary(toy, tmp_path
     assert rows[0]["gap"] > 0
     for page in ("report.md", "report.html"):
         assert "Epoch by epoch" in (folder / page).read_text()
-    show_report(run)
+    write(run)
+    show(run)
     printed = capsys.readouterr().out
     assert "best of N" in printed
     assert "pass: an epoch takes less than 50 minutes" in printed

@@ -1,5 +1,7 @@
 """How the lines of the pictures are smoothed, and which panels there are."""
 
+from functools import partial
+
 import matplotlib
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ from matplotlib.figure import Figure
 
 from steadyrl.core.stats import rolling_median, window
 from steadyrl.show.report import plots, reward_histogram
+from steadyrl.show.report.captions import SENTENCES, captions
 
 
 def test_rolling_median_of_hand_computed_values():
@@ -22,15 +25,16 @@ def test_a_change_in_the_first_steps_is_not_smoothed_away():
 
 def test_the_window_is_odd_and_short_runs_are_not_smoothed():
     assert [window(steps) for steps in (1, 9, 10, 60, 150, 1000)] == [1, 1, 5, 5, 11, 67]
-    assert "rolling median" not in plots.captions(9)["train"]
-    assert "rolling median over 11 steps" in plots.captions(150)["policy"]
+    short, long = ([{"step": i, "entropy": 1.0} for i in range(steps)] for steps in (9, 150))
+    assert "rolling median" not in captions(short, {}, None)["train"]
+    assert "rolling median over 11 steps" in captions(long, {}, None)["policy"]
 
 
 def test_a_panel_whose_numbers_are_all_0_is_drawn_and_says_so():
     records = [{"step": step, "clip_fraction": 0.0, "clip_fraction_value": 0.0, "entropy": 1.0} for step in range(20)]
     shown = [panel.title for panel in plots.measured(plots.POLICY_PANELS, records)]
     assert shown == ["Entropy", "Clip fraction", "Value clip fraction"]
-    picture, _ = plots.draw(records, (), None)["policy"]
+    picture, _ = plots.draw(records, {}, None)["policy"]
     assert picture.count("<!-- 0 throughout -->") == 2
     assert picture.count("<!-- Clip fraction -->") == 1
 
@@ -45,7 +49,7 @@ FOUNDING = {  # the panels of the founding documents
 @pytest.mark.parametrize("name", FOUNDING)
 def test_every_panel_of_the_founding_documents_is_drawn_where_it_has_data(name):
     records = [{"step": step, name: 0.5 + step, "groups/best": 1.0} for step in range(3)]
-    pictures = "".join(svg for svg, _ in plots.draw(records, (), None).values())
+    pictures = "".join(svg for svg, _ in plots.draw(records, {}, None).values())
     assert f"<!-- {FOUNDING[name]} -->" in pictures
     absent = " ".join(plots.absences(records))
     assert f"{FOUNDING[name]} ({name})" not in absent
@@ -83,7 +87,7 @@ OF_TRAINING = plots.TRAIN_PANELS
 def test_no_legend_hides_the_title_of_its_panel(panels):
     records = [{"step": i, **{name: 0.1 + i for panel in panels for name in panel.lines}} for i in range(20)]
     with matplotlib.rc_context(plots.STYLE):
-        figure = plots._panels(panels, records)
+        figure = plots._grid(plots._drawings(panels, records))
         canvas = FigureCanvasAgg(figure)
         canvas.draw()
         legends = [axes for axes in figure.axes if axes.get_legend()]
@@ -98,10 +102,12 @@ def test_no_legend_hides_the_title_of_its_panel(panels):
 def test_parts_of_the_reward_have_a_scale_of_their_own():
     """A part of 1 throughout flattened a total from 0.1 to 0.2."""
     records = [{"step": i, "reward/mean": 0.1 + 0.01 * i, "reward/parseable": 1.0} for i in range(10)]
-    picture, _ = plots.draw(records, ("parseable",), None)["train"]
-    assert picture.index("<!-- Reward in training -->") < picture.index("<!-- Parts of the reward -->")
+    picture, _ = plots.draw(records, {"parseable": 1.0}, None)["train"]
+    assert picture.index("<!-- Reward in training -->") < picture.index(
+        "<!-- Parts of the reward, times their weights -->"
+    )
     same = [{**record, "reward/parseable": record["reward/mean"]} for record in records]
-    picture, _ = plots.draw(same, ("parseable",), None)["train"]
+    picture, _ = plots.draw(same, {"parseable": 1.0}, None)["train"]
     assert "<!-- total = parseable -->" in picture and "Parts of the reward" not in picture
 
 
@@ -115,3 +121,39 @@ def test_no_legend_hides_the_title_of_the_reward_range():
         canvas.draw()
         extents = [box.get_window_extent(canvas.get_renderer()) for box in (axes._left_title, axes.get_legend())]
         assert not extents[0].overlaps(extents[1])
+
+
+def test_parts_are_drawn_times_their_weights_and_add_up_to_the_total():
+    records = [{"step": i, "reward/worth": 0.2 * i, "reward/parseable": 1.0} for i in range(6)]
+    records = [{**record, "reward/mean": 2.0 * record["reward/worth"] + 0.1} for record in records]
+    with matplotlib.rc_context(plots.STYLE):
+        panels = plots._reward_panels(records, {"worth": 2.0, "parseable": 0.1}, "retrieval")
+        figure = plots._grid([partial(plots.draw_panel, panel=panel, metrics=records) for panel in panels], 2)
+    total, parts = ({line.get_label(): line.get_ydata() for line in axes.lines} for axes in figure.axes)
+    assert list(parts) == ["2 x worth", "0.1 x parseable"]
+    np.testing.assert_allclose(parts["2 x worth"] + parts["0.1 x parseable"], total["total"])
+
+
+def test_a_caption_speaks_of_what_is_drawn_and_of_nothing_else():
+    records = [{"step": i, "reward/mean": 0.1, "entropy": 2.0, "loss/policy": 0.1} for i in range(3)]
+    texts = captions(records, {}, "retrieval")
+    for absent in ("diamonds", "KL", "value", "explained variance", "agree", "weights"):
+        assert absent not in texts["train"] + texts["policy"]
+    assert "policy loss stays near 0" in texts["train"] and "entropy should fall slowly" in texts["policy"]
+    assert "diamonds" in captions(records, {}, "retrieval", {0: 0.1})["overview"]
+    every = {panel.title for panels in plots.PANELS.values() for panel in panels}
+    assert every == set(SENTENCES)
+
+
+@pytest.mark.parametrize("panels", [plots.POLICY_PANELS, plots.GROUP_PANELS])
+def test_no_legend_hides_the_title_of_a_single_panel(panels):
+    records = [{"step": i, **{name: 0.1 + i for panel in panels for name in panel.lines}} for i in range(20)]
+    with matplotlib.rc_context(plots.STYLE):
+        for drawing in plots._drawings(panels, records):
+            figure = plots.single(drawing)
+            canvas = FigureCanvasAgg(figure)
+            canvas.draw()
+            (axes,) = figure.axes
+            if legend := axes.get_legend():
+                box = legend.get_window_extent(canvas.get_renderer())
+                assert not axes._left_title.get_window_extent(canvas.get_renderer()).overlaps(box)

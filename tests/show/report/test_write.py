@@ -11,11 +11,22 @@ from markdown_it import MarkdownIt
 from steadyrl.core.config import Config, dump
 from steadyrl.core.errors import AccessError, RunError
 from steadyrl.core.rundir import RunDir, append_line, write_json, write_lines
+from steadyrl.show.report import markup
 from steadyrl.show.report.evidence import read_evidence
 from steadyrl.show.report.write import write_report
 
 STEPS, PROBLEMS = 60, 40
-FILES = ["policy.png", "policy.svg", "report.html", "report.md", "summary.json", "train.png", "train.svg"]
+FILES = [
+    "overview.png",
+    "overview.svg",
+    "policy.png",
+    "policy.svg",
+    "report.html",
+    "report.md",
+    "summary.json",
+    "train.png",
+    "train.svg",
+]
 HOSTILE = "<script>alert(1)</script> | a | b |\n```\n# loud\n````\n[x](https://example.org) &lt; \x00\x1b[31m"
 SHOWN = HOSTILE.replace("\x00", "\ufffd").replace("\x1b", "\ufffd")
 VOID = {"meta", "br", "img", "link", "input", "hr"}
@@ -145,11 +156,12 @@ def test_both_pages_open_with_the_verdict_and_its_numbers(hostile):
     low, high = summary["interval"]
     sentence = (
         f"held-out retrieval {summary['before']:.3f} → {summary['after']:.3f}, "
-        f"+{summary['difference']:.3f} [{low:.3f}, {high:.3f}], n = 40: {summary['conclusion']}"
+        f"+{summary['difference']:.3f} [{low:.3f}, {high:.3f}], n = 40: better, but the doctor calls the run sick"
     )
     assert summary["conclusion"].startswith("better by sampled answers, because the 95 % interval [+")
     assert text_of(hostile, "report.md").splitlines()[:3] == ["# a-run", "", f"**{sentence}**"]
-    assert sentence in Page(text_of(hostile, "report.html")).text
+    html = Page(text_of(hostile, "report.html")).text
+    assert sentence in html and summary["conclusion"] in html
 
 
 def test_the_ranking_is_sorted_by_the_metric_with_the_model_in_it(hostile):
@@ -159,7 +171,7 @@ def test_the_ranking_is_sorted_by_the_metric_with_the_model_in_it(hostile):
         for name in ("**this model, after training**", r"OR \| all", "**this model, before training**")
     )
     assert first < second < third
-    assert "| answers | n | retrieval | recall | results | parseable |" in page
+    assert "| answers | n | retrieval | recall | results |" in page
 
 
 def test_every_row_of_the_ranking_is_a_mean_over_its_own_answers(tmp_path):
@@ -169,12 +181,12 @@ def test_every_row_of_the_ranking_is_a_mean_over_its_own_answers(tmp_path):
     for name, values in (("before", [10.0, 20.0, 60.0]), ("after", [40.0, None, None])):
         found = [answers(rng, 0.5, "a") for _ in values]
         for answer, size in zip(found, values, strict=True):
-            answer["parts"] = {} if size is None else {"size": size}
+            answer["parts"] = {} if size is None else {"recall": size}
         lines = [{"problem": f"p{i}", "prompt": "", "answers": {"sampled": a}} for i, a in enumerate(found)]
         write_lines(run.evaluation_file(name), lines)
     write_report(run.path)
     page = text_of(run, "report.md")
-    sizes = dict(re.findall(r"^\| \*\*this model, (\w+) .*\| ([^|]+) \|$", page, re.MULTILINE))
+    sizes = dict(re.findall(r"^\| \*\*this model, (\w+) .*\| ([^|]+) \| [^|]+ \|$", page, re.MULTILINE))
     assert {name: float(value) for name, value in sizes.items()} == {"before": 30.0, "after": 40.0}
 
 
@@ -219,7 +231,7 @@ def test_settings_that_a_part_has_of_its_own_are_not_listed_as_different(tmp_pat
 
 
 def test_a_nan_in_training_is_pointed_out(hostile):
-    assert "non_finite: grad_norm is not finite at step 30" in text_of(hostile, "report.md")
+    assert "grad_norm is not finite at step 30" in text_of(hostile, "report.md")
 
 
 def test_ten_problems_drawn_at_random_are_shown(hostile):
@@ -249,7 +261,7 @@ def test_a_report_of_one_empty_step_says_what_is_not_there(bare):
     assert "The run recorded no settings." in page
     assert "No answers were recorded." in page
     assert "The doctor's verdict: **too little to judge**" in page
-    assert "- **fine**: non_finite" in page  # what is not logged cannot be fine
+    assert "- **fine**: No metric is NaN or infinite. (non_finite)" in page  # what is not logged cannot be fine
 
 
 def test_panels_without_numbers_are_left_out(bare, hostile):
@@ -287,7 +299,7 @@ def test_a_run_whose_curriculum_weighs_problems_has_a_picture_of_it(tmp_path):
     assert "Entropy of the choice" in picture
     assert "](curriculum.png)" in text_of(run, "report.md")
     page = text_of(run, "report.html")
-    assert page.count("<svg") == 3
+    assert page.count("<svg") == 9  # the overview, four panels of the training, two of the policy, two of the choice
     assert "Groups with signal" in page
 
 
@@ -373,7 +385,7 @@ def test_html_is_one_well_formed_page_that_loads_nothing(hostile):
     html = text_of(hostile, "report.html")
     page = Page(html)
     assert page.open == []
-    assert page.tags.count("svg") == 2
+    assert page.tags.count("svg") == 7
     assert "script" not in page.tags
     assert all(target.startswith("#") for target in page.loads)
     ids = re.findall(r'\bid="([^"]*)"', html)
@@ -437,3 +449,82 @@ def test_a_run_that_chose_no_checkpoint_says_nothing_of_one(hostile):
 def test_a_best_checkpoint_that_is_no_step_with_a_score_is_left_out(tmp_path, best):
     run = chosen(tmp_path / "run", **best)
     assert json.loads(text_of(run, "summary.json"))["best"] is None
+
+
+def overview_of(run):
+    rows = re.findall(r"^\| ([a-z]+) \| (.*) \|$", text_of(run, "report.md"), re.MULTILINE)
+    return dict(rows[: 1 + [name for name, _ in rows].index("cost")])
+
+
+def test_the_first_block_says_what_was_trained_on_what_for_how_long_and_at_what_cost(tmp_path):
+    """7,200 s on 3 threads are 6 processor hours; the judge's tokens cost 0.25 in each of 60 steps."""
+    run = make_run(tmp_path / "run")
+    began = 1_795_701_110.0  # 2026-11-26 13:51:50 UTC
+    policy = {"parameters": 134_515_008, "trained": 921_600, "device": "cpu", "threads": 3}
+    data = {"train": {"problems": 300}, "heldout": {"problems": 40, "of": 40}}
+    more = {"model": "/home/me/models/smollm2", "policy": policy, "data": data, "started": began, "ended": began + 7200}
+    write_json(run.info_file, {**run.info(), **more})
+    settings = run.resolved()
+    settings["model"]["lora_rank"] = 16
+    write_json(run.resolved_file, settings)
+    lines = [{**record, "judge/cost": 0.25, "tokens/sampled": 100.0} for record in run.metrics()]
+    write_lines(run.metrics_file, lines)
+    write_report(run.path)
+    block = overview_of(run)
+    assert list(block) == ["verdict", "model", "task", "data", "algorithm", "steps", "time", "cost"]
+    assert block["model"] == "smollm2, 135 million parameters, a LoRA adapter of rank 16 trained (921,600)"
+    assert block["data"] == "trains on 300 problems, judged by 40 held-out problems"
+    assert block["steps"] == "60 of 100; 6,000 tokens sampled"
+    assert block["time"] == "2:00:00 (hours:minutes:seconds), began 2026-11-26 13:51 UTC"
+    assert block["cost"].startswith("6.000 processor hours (cpu); 15.0 for the judge's tokens")
+    page = text_of(run, "report.md")
+    assert "- started: 2026-11-26 13:51 UTC\n" in page and str(began) not in page
+    assert page.index("| cost |") < page.index("](overview.png)") < page.index("## Before and after")
+
+
+def test_without_a_price_a_gpu_run_costs_hours_and_no_money(tmp_path):
+    run = make_run(tmp_path / "run")
+    policy = {"device": "cuda:0", "ranks": 4, "threads": 8}
+    write_json(run.info_file, {**run.info(), "policy": policy, "started": 1000.0, "ended": 2800.0})
+    write_report(run.path)
+    assert overview_of(run)["cost"] == "2.000 GPU hours (cuda:0)"  # half an hour of four
+
+
+def test_measurements_have_a_direction_and_the_rewards_of_the_config_come_first(tmp_path):
+    run = make_run(tmp_path / "run")
+    rng = np.random.default_rng(0)
+    for name, level in (("before", 0.2), ("after", 0.5)):
+        lines = []
+        for i in range(PROBLEMS):
+            answer = answers(rng, level, "a")
+            answer["parts"] |= {"format": 1 - answer["metric"], "length": answer["metric"], "waste": answer["metric"]}
+            lines.append({"problem": f"p{i}", "prompt": "", "answers": {"sampled": answer}})
+        write_lines(run.evaluation_file(name), lines)
+    settings = run.resolved()
+    settings["rewards"] = {"retrieval": 1.0, "format": 0.5, "waste": -0.5}
+    write_json(run.resolved_file, settings)
+    write_report(run.path)
+    main, other = text_of(run, "report.md").split("other measurements, which no reward counts")
+    table = re.compile(r"^\| (\w+) \| sampled \|.* \| ([\w ]+) \|$", re.MULTILINE)
+    assert table.findall(main) == [("retrieval", "better"), ("format", "worse"), ("waste", "worse")]
+    assert dict(table.findall(other))["length"] == "higher"
+    assert "<details><summary>" in text_of(run, "report.html")
+
+
+def test_what_the_log_contradicts_is_not_called_fine(tmp_path):
+    """The entropy is 6.0 at steps 20 to 24 and 2.0 at the start; the end is as the start, so no check finds harm."""
+    run = make_run(tmp_path / "run")
+    lines = run.metrics()
+    for record in lines[20:25]:
+        record["entropy"] = record["entropy_sampled"] = 6.0
+    write_lines(run.metrics_file, lines)
+    write_report(run.path)
+    page, summary = text_of(run, "report.md"), json.loads(text_of(run, "summary.json"))
+    assert "- **not throughout**: entropy is 6 nats/token at step 20, above 2.5 times its start (" in page
+    assert "entropy_explosion" not in summary["doctor"]["fine"]
+    assert "The entropy stays below" not in page
+
+
+def test_a_span_of_code_in_a_sentence_needs_no_backslashes(tmp_path):
+    assert markup.markdown("run `steadyrl compare` of a_b and *c*") == r"run `steadyrl compare` of a_b and \*c\*"
+    assert markup.markdown("``` and `<b>`") == r"\`\`\` and \`&lt;b&gt;\`"

@@ -420,10 +420,11 @@ def test_the_page_of_the_report_is_the_body_of_the_report(folder):
     from steadyrl.show.report.write import write_report
 
     written = write_report(folder / "ppo-one") / "report.html"
-    body = written.read_text().partition('<p class="headline">')[2].partition("<h2>Training</h2>")[0]
-    assert "Health" in body
-    page = ask(create(folder), "/run/ppo-one/report").text
-    assert " ".join(body.split()) in " ".join(page.split())
+    top, _, rest = written.read_text().partition('<p class="headline">')[2].partition("<figure>")  # the page has none
+    body = rest.partition("</figure>")[2].partition("<h2>Training</h2>")[0]
+    assert "verdict" in top and "Health" in body
+    page = " ".join(ask(create(folder), "/run/ppo-one/report").text.split())
+    assert all(" ".join(part.split()) in page for part in (top, body))
     assert "How to repeat it" in page
     assert "<svg" not in page
 

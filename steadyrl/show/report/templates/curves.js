@@ -2,9 +2,7 @@
 (function () {
   const data = JSON.parse(document.getElementById("curves-data").textContent);
   const root = document.getElementById("curves");
-  const palette = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C564B", "#6E6E6E", "#7F3C8D", "#2CA02C", "#B8860B", "#17BECF"];
-  const colour = Object.fromEntries(data.groups.map((g, i) => [g, palette[i % palette.length]]));
-  const dash = Object.fromEntries(data.groups.map((g, i) => [g, i < palette.length ? [] : [6, 4]]));
+  const colour = Object.fromEntries(data.groups.map((g, i) => [g, data.colours[i]]));
   const shown = new Set(data.shown);
   let plot = null;
 
@@ -81,7 +79,7 @@
         columns.push(spread(l.steps, l.high), spread(l.steps, l.low));
         bands.push({ series: [base, base + 1], fill: colour[l.group] + "2e" });
       }
-      series.push({ label: l.label, stroke: colour[l.group], width: 2, dash: dash[l.group], value: digits, spanGaps: true,
+      series.push({ label: l.label, stroke: colour[l.group], width: 2, value: digits, spanGaps: true,
                     points: { show: x.length < 20 } });
       columns.push(spread(l.steps, l.y));
     });

@@ -1,0 +1,78 @@
+import importlib.util
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from steadyrl.core import config
+
+ROOT = Path(__file__).parent.parent
+TOY = """
+[backend]
+name = "toy"
+[run]
+steps = 3
+preflight = "off"
+[task]
+name = "prompts"
+args = { path = "prompts.jsonl" }
+[rewards]
+length = 1.0
+[sampling]
+max_new_tokens = 6
+"""
+
+
+@pytest.fixture
+def demo(monkeypatch, tmp_path):
+    """Return the script as a module, in a folder with a config of the toy backend."""
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    specification = importlib.util.spec_from_file_location("demo", ROOT / "scripts" / "demo.py")
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(module, "LINE_EVERY_S", 0.1)
+    (tmp_path / "toy.toml").write_text(TOY)
+    (tmp_path / "prompts.jsonl").write_text("".join(f'{{"prompt": "say {i}"}}\n' for i in range(8)))
+    return module
+
+
+def test_runs_side_by_side_are_all_returned(demo, capsys):
+    runs = demo.train({"short": ["toy.toml"], "shorter": ["toy.toml", "run.steps=2", "run.seed=1"]})
+    assert {name: len(run.metrics()) for name, run in runs.items()} == {"short": 3, "shorter": 2}
+    assert {run.path.parent.name for run in runs.values()} == {demo.FOLDER.name}
+    assert "short: steadyrl train toy.toml" in capsys.readouterr().out
+
+
+def test_a_row_shows_the_last_step(demo):
+    training = demo.Training("toy", ["toy.toml"])
+    run = training.end()
+    last = run.metrics()[-1]
+    assert training.row()[:3] == ["toy", "3", f"{last['reward/mean']:.3g}"]
+
+
+def test_a_training_that_fails_ends_the_demo_with_the_reason(demo):
+    with pytest.raises(SystemExit) as ended:
+        demo.train({"broken": ["toy.toml", "run.steps=none"]})
+    assert "broken: the training failed" in str(ended.value) and "run.steps" in str(ended.value)
+
+
+@pytest.mark.parametrize("arguments", ["SETTINGS", "SUMS"])
+def test_the_settings_of_the_demo_are_valid(demo, arguments):
+    value = getattr(demo, arguments)
+    for path, *overrides in [value] if isinstance(value, list) else value.values():
+        config.load(ROOT / path, overrides)
+
+
+def test_both_settings_train_by_the_same_reward(demo):
+    founding, steady = (config.load(ROOT / path, overrides) for path, *overrides in demo.SETTINGS.values())
+    assert founding.rewards == steady.rewards and founding.task == steady.task and founding.model == steady.model
+    assert founding.run.steps == steady.run.steps
+
+
+def test_dots_pass_on_how_a_command_ends():
+    done = subprocess.run(
+        ["sh", ROOT / "scripts/dots.sh", "sh", "-c", "echo out; sleep 1.2; exit 3"], capture_output=True
+    )
+    assert done.returncode == 3 and done.stdout == b"out\n" and re.fullmatch(rb"\.+\n", done.stderr)
