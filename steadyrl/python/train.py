@@ -26,7 +26,7 @@ from steadyrl.python.inputs import FOLDER, model_path, prompts_args, reward_entr
 from steadyrl.python.keywords import nested
 from steadyrl.python.live import NotebookView, in_notebook, joined
 from steadyrl.python.result import Run
-from steadyrl.show.report.write import write_report
+from steadyrl.show.report.write import write_summary
 
 # Backends that load a model folder; of others no size is known.
 _OF_FOLDERS = ("torch", "fsdp", "mlx")
@@ -84,11 +84,7 @@ def train(
             if not opened or interrupt.args:  # the name of a signal that asked the process to end
                 raise
             view.note("stopped")
-        trained = Run(opened[0].path)
-        if trained.status == "finished":
-            view.phase("writing the report")
-            write_report(trained.path)
-    return trained
+    return _with_summary(opened[0].path)
 
 
 def run(
@@ -117,7 +113,15 @@ def run(
         KeyboardInterrupt: Ctrl-C or a signal; the last whole step is saved, and a resume goes on behind it.
     """
     with _view(watch is None and in_notebook()) as view:
-        return Run(launch.run(config, overrides, resume, watch or view, accept_changed_data).path)
+        return _with_summary(launch.run(config, overrides, resume, watch or view, accept_changed_data).path)
+
+
+def _with_summary(path: Path) -> Run:
+    """Return a run, with the scores and the verdict that tables of runs read if it is finished."""
+    trained = Run(path)
+    if trained.status == "finished":
+        write_summary(path)
+    return trained
 
 
 def _settings(
