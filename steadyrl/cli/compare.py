@@ -35,7 +35,7 @@ def compare_command(
     overrides: Annotated[list[str] | None, typer.Argument(help="section.key=value, as many as you like")] = None,
     task: Annotated[
         Path | None,
-        typer.Option(help="a TOML file or a run: its task, rewards, sampling and seed are used; B or A, if it is a run"),
+        typer.Option(help="a TOML file or a run: its task, rewards, sampling and seed are used; else those of B or A"),
     ] = None,
     samples: Annotated[
         int | None, typer.Option(min=1, help="number of answers to each problem; 4, or 1 if greedy")
@@ -87,7 +87,7 @@ def _run_of(subject: str) -> Path | None:
 def _config(path: Path | None, overrides: list[str]) -> Config:
     """Return the settings of a config file, or of a run."""
     if path is None:
-        raise ConfigError("neither A nor B is a run, so the problems are unknown; give --task CONFIG.toml or --task RUN")
+        raise ConfigError("neither A nor B is a run, so the problems are unknown; give --task with a config or a run")
     if path.is_dir():
         return configs.resolve(RunDir.open(path).resolved(), overrides)
     return configs.load(path, overrides)

@@ -211,7 +211,7 @@ def test_the_task_of_a_run_is_the_task(steadyrl, run, subjects):
 
 def test_a_comparison_without_a_run_and_a_task_is_refused(refused):
     assert refused("base", "base") == (
-        "neither A nor B is a run, so the problems are unknown; give --task CONFIG.toml or --task RUN"
+        "neither A nor B is a run, so the problems are unknown; give --task with a config or a run"
     )
 
 
