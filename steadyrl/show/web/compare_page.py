@@ -241,7 +241,7 @@ def _answers(place: Place, decoding: Decoding) -> dict[str, dict[str, Any]]:
     return by_problem
 
 
-def _of_same_problems(first: Answers, second: Answers) -> list[dict[str, dict[str, Any]]]:
+def _of_same_problems(first: Answers, second: Answers) -> list[Answers]:
     """Return the answers to problems that both have; two tasks may give one name to different problems."""
     same = [problem for problem in first if problem in second and first[problem]["prompt"] == second[problem]["prompt"]]
     return [{problem: answers[problem] for problem in same} for answers in (first, second)]
