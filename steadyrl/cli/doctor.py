@@ -15,6 +15,7 @@ import typer
 from steadyrl.cli.doctor_text import show, show_difference
 from steadyrl.cli.terminal import note
 from steadyrl.core.errors import SteadyError
+from steadyrl.doctor import seeds
 from steadyrl.doctor.causes import as_record as as_finding
 from steadyrl.doctor.causes import tree
 from steadyrl.doctor.differ import differ, sentences
@@ -38,16 +39,17 @@ def doctor_command(
 ) -> None:
     """Say what is wrong with a run, and why. Exit code 0: healthy, 1: sick, 2: unreadable, 3: too little to judge."""
     settings = {} if config is None else _settings(config)
-    diagnoses: list[Diagnosis] = []
+    sets: list[list[Diagnosis]] = []  # the runs of each path
     unreadable: dict[str, str] = {}
     for path in paths:
         try:
             examined, refused = diagnose_all(path, settings)
         except SteadyError as error:  # the other paths are examined all the same
             examined, refused = [], {str(path): str(error)}
-        diagnoses += examined
+        sets.append(examined)
         unreadable |= {name: " ".join(why.split()) for name, why in refused.items()}
-    _print(diagnoses, unreadable, as_json, full)
+    diagnoses = [diagnosis for examined in sets for diagnosis in examined]
+    _print(diagnoses, _difference(sets), unreadable, as_json, full)
     for problem in unreadable.values():
         note(f"error: {problem}")
     if report is not None and diagnoses:
@@ -64,12 +66,16 @@ def _settings(config: Path) -> dict[str, Any]:
     return read_settings(config)
 
 
-def _difference(diagnoses: list[Diagnosis]) -> list[str]:
-    """Return why two runs differ, a sentence each; nothing where there are not two."""
-    return sentences(differ(diagnoses[0].run, diagnoses[1].run)) if len(diagnoses) == 2 else []
+def _difference(sets: list[list[Diagnosis]]) -> list[str]:
+    """Return why two runs, or the runs of two paths, differ, a sentence each; nothing where there are not two."""
+    runs = [[diagnosis.run for diagnosis in examined] for examined in sets if examined]
+    if len(runs) == 2 and min(map(len, runs)) > 1:
+        return seeds.sentences(*runs)
+    every = [run for examined in runs for run in examined]
+    return sentences(differ(*every)) if len(every) == 2 else []
 
 
-def as_record(diagnoses: list[Diagnosis], unreadable: Mapping[str, str]) -> dict[str, Any]:
+def as_record(diagnoses: list[Diagnosis], difference: list[str], unreadable: Mapping[str, str]) -> dict[str, Any]:
     """Return what ``--json`` prints; docs/doctor/README.md describes it."""
     return {
         "runs": [
@@ -97,25 +103,27 @@ def as_record(diagnoses: list[Diagnosis], unreadable: Mapping[str, str]) -> dict
             }
             for diagnosis in diagnoses
         ],
-        "difference": _difference(diagnoses),
+        "difference": difference,
         "unreadable": [{"path": path, "error": error} for path, error in unreadable.items()],
     }
 
 
-def _print(diagnoses: list[Diagnosis], unreadable: Mapping[str, str], as_json: bool, full: bool) -> None:
+def _print(
+    diagnoses: list[Diagnosis], difference: list[str], unreadable: Mapping[str, str], as_json: bool, full: bool
+) -> None:
     """Print the diagnoses; a reader that has seen enough, such as head, changes nothing of what was found."""
     try:
         if as_json:
-            print(json.dumps(as_record(diagnoses, unreadable), indent=2, allow_nan=False))
+            print(json.dumps(as_record(diagnoses, difference, unreadable), indent=2, allow_nan=False))
         else:
-            _show(diagnoses, full)
+            _show(diagnoses, difference, full)
         sys.stdout.flush()
     except BrokenPipeError:
         # Python flushes once more when it ends, and would fail then.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _show(diagnoses: list[Diagnosis], full: bool) -> None:
+def _show(diagnoses: list[Diagnosis], difference: list[str], full: bool) -> None:
     from rich.console import Console
 
     class Terminal(Console):
@@ -130,8 +138,8 @@ def _show(diagnoses: list[Diagnosis], full: bool) -> None:
     console = Terminal(highlight=False, markup=False, emoji=False, width=width)
     for diagnosis in diagnoses:
         show(console, diagnosis, full)
-    if reasons := _difference(diagnoses):
-        show_difference(console, reasons)
+    if difference:
+        show_difference(console, difference)
 
 
 def _write(diagnoses: list[Diagnosis], folder: Path) -> None:

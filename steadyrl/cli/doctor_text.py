@@ -73,8 +73,8 @@ def _short(console: Console, diagnosis: Diagnosis) -> None:
 
 
 def show_difference(console: Console, reasons: Sequence[str]) -> None:
-    """Print why two runs differ."""
-    _line(console, "why these two runs differ:", style="bold")
+    """Print what differs between two runs, or two sets of them."""
+    _line(console, "what differs, and why:", style="bold")
     for text in reasons:
         _line(console, text, 2)
     console.print()

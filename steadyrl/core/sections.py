@@ -73,7 +73,10 @@ class RunSection(Section):
     checkpoint_every: int = Field(50, ge=1, description="Number of steps between checkpoints.")
     keep_checkpoints: int = Field(2, ge=1, description="Number of checkpoints to keep. Older ones are deleted.")
     rollouts_every: int = Field(
-        10, ge=1, description="Number of steps between recordings of the rollouts (prompts and completions)."
+        10,
+        ge=1,
+        description="Number of steps between recordings of the rollouts (prompts and completions). "
+        "Those of the last step are always recorded.",
     )
     token_details_every: int = Field(
         50,

@@ -1,15 +1,15 @@
 """Why two runs differ: settings by meaning, the quantity that parted first and when, and what is likely behind it.
 
 Two runs of one config are never equal, so a quantity counts as parted only where the two lie further apart, or move
-apart, than the noise within each explains. The limit aims at one mistaken pair in a hundred over all quantities; of
-180 made pairs that differ in their seed only, 4 were mistaken.
+apart, than the noise within each explains. The limit aims at one mistaken pair in a hundred over all quantities. What
+is further apart than the noise of its steps, and not than noise that lasts, is told as what another seed may do, too.
 """
 
 from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,8 +30,13 @@ KNOWN = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="ut
 ORDER: Sequence[str] = KNOWN["order"].split()
 OUTSIDE = ("time_", "tokens", "data_epoch")  # of the machine and of the clock, not of the training
 SET = ("learning_rate", "kl_coef", "entropy_coef", "epochs", "updates")  # what is logged of them is what was set
-# Settings that name a run or its machine, and change nothing that is learned.
-OF_THE_PLACE = re.compile(r"(name|dir|path|file|id|host|port|time|date|tag|project|entity|version|device|url)s?$", re.I)
+# Settings that name a run or its machine, or say how often something is written, and change nothing that is learned.
+OF_THE_PLACE = re.compile(
+    r"((?<!model_)name|dir|path|file|id|host|port|time|date|tag|project|entity|version|device|gpu|url)s?$"
+    r"|(^|[._])(log|logging|save|eval)_(every|steps|strategy)$|^(global_step|epoch|num_input_tokens_seen|total_flos)$",
+    re.I,
+)
+IS_A_PLACE = re.compile(r"[/~.]|.*(/.*/|://|\\)")  # a file, a folder or an address, and not "Qwen/Qwen3-8B"
 MOST_SHOWN, MOST_NAMED = 8, 3
 
 
@@ -55,6 +60,7 @@ class Parted:
     step: int
     levels: tuple[float, float]
     between: tuple[int, int]
+    lasting: bool = True  # more than noise that lasts explains; else another seed may differ as much
 
 
 @dataclass(frozen=True)
@@ -87,36 +93,82 @@ def differ(first: Run, second: Run) -> Difference:
         )
         for name in names
     ]
-    unequal = tuple(setting for setting in settings if None not in setting.values and not _equal(*setting.values))
+    kinds = {"algorithm": (first.algorithm, second.algorithm), "trainer": (first.trainer, second.trainer)}
+    unequal = [Setting(n, (n, n), v) for n, v in kinds.items() if v[0] != v[1] and not {"", "unknown"} & {*v}]
+    unequal += [setting for setting in settings if None not in setting.values and not _equal(*setting.values)]
     unequal += _unmapped_settings(first, second)
     shared = [name for name in first.series if name in second.series and not name.startswith(OUTSIDE)]
     pairs = {name: pair for name in shared if (pair := _pair(first, second, name)) is not None}
     with np.errstate(over="ignore"):  # numbers of a diverged run, whose difference may be infinite
-        results = {name: _parts(*pair, RISK / len(pairs)) for name, pair in pairs.items()}
+        risk = RISK / _tests(pairs.values())
+        results = {name: _parts(*pair, risk) for name, pair in pairs.items()}
     parted = [part for part in results.values() if part is not None]
     same = [name for name, part in results.items() if part is None]
     parted.sort(key=_rank)
-    missing = tuple(setting for setting in settings if None in setting.values)
-    return Difference(unequal, missing, tuple(parted), tuple(same), _cause(unequal, missing, parted))
+    missing = [setting for setting in settings if None in setting.values]
+    ordered = _by_weight(unequal + _logged_settings(parted, unequal), parted)
+    cause = _cause(ordered, missing, parted)
+    return Difference(tuple(ordered), tuple(missing), tuple(parted), tuple(same), cause)
 
 
-def _unmapped_settings(first: Run, second: Run) -> tuple[Setting, ...]:
+def _unmapped_settings(first: Run, second: Run) -> list[Setting]:
     """Return the settings without a meaning here that both hold and that are not equal, but for names and paths."""
     meant = {*first.keys.values(), *second.keys.values(), *first.settings, *second.settings}
     shared = (key for key in first.config if key in second.config and key not in meant)
-    pairs = ((key, (first.config[key], second.config[key])) for key in shared if not OF_THE_PLACE.search(key))
-    return tuple(
-        Setting(key, (key, key), values)
-        for key, values in pairs
-        if all(isinstance(value, str | int | float) and "/" not in str(value) for value in values)
+    pairs = {key: (first.config[key], second.config[key]) for key in shared if not OF_THE_PLACE.search(key)}
+    unequal = {
+        key: values
+        for key, values in pairs.items()
+        if all(isinstance(value, str | int | float) and not IS_A_PLACE.match(str(value)) for value in values)
         and not _equal(*values)
-    )
+    }
+    known = {**first.config, **first.settings}, {**second.config, **second.settings}
+    # A config that holds a setting twice, as "train.seed" and "seed", differs in it once.
+    return [
+        Setting(key, (key, key), values)
+        for key, values in unequal.items()
+        if not any((known[0].get(name), known[1].get(name)) == values for name in _shorter(key))
+    ]
 
 
-def _rank(part: Parted) -> tuple[bool, int, int]:
+def _shorter(key: str) -> list[str]:
+    """Return the names that a setting may have beside its own: what follows each of the marks in it."""
+    return [key[mark.end() :] for mark in re.finditer(r"[._/]", key)]
+
+
+def _logged_settings(parted: Sequence[Parted], settings: Sequence[Setting]) -> list[Setting]:
+    """Return what is logged of a setting that no config tells, where its greatest values are unequal."""
+    told = {setting.name for setting in settings}
+    texts = {p.quantity: (number(p.levels[0]), number(p.levels[1])) for p in parted if p.quantity in SET}
+    return [
+        Setting(quantity, (quantity, quantity), values)
+        for quantity, values in texts.items()
+        if quantity not in told and values[0] != values[1]
+    ]
+
+
+def _by_weight(settings: Sequence[Setting], parted: Sequence[Parted]) -> list[Setting]:
+    """Return settings in order: those that move directly what parted first, then by what they commonly change."""
+    first = next((part.quantity for part in parted if part.quantity not in SET), "")
+    direct, weight = KNOWN["moved_by"].get(first, "").split(), KNOWN["weight"].split()
+
+    def place(setting: Setting) -> tuple[int, int]:
+        name = setting.name if setting.name in weight else "*"
+        return direct.index(setting.name) if setting.name in direct else len(direct), weight.index(name)
+
+    return sorted(settings, key=place)
+
+
+def _tests(pairs: Iterable[tuple[Series, Series]]) -> int:
+    """Return how many tests pairs of series are: equal series are none, and one that is logged twice is one."""
+    unequal = {(a.values.tobytes(), b.values.tobytes()) for a, b in pairs if not np.array_equal(a.values, b.values)}
+    return max(len(unequal), 1)
+
+
+def _rank(part: Parted) -> tuple[bool, bool, int, int]:
     """Return the place of a quantity that parted: what is held out shows what training did, whenever it is measured."""
     place = ORDER.index(part.quantity) if part.quantity in ORDER else len(ORDER)
-    return part.quantity.startswith("heldout/"), part.step, place
+    return not part.lasting, part.quantity.startswith("heldout/"), part.step, place
 
 
 def sentences(difference: Difference) -> list[str]:
@@ -130,13 +182,24 @@ def sentences(difference: Difference) -> list[str]:
         lines.append(f"set differently, too: {', '.join(more[:MOST_SHOWN])}{_more(more)}")
     if difference.one_sided:
         lines.append(f"known of one run only: {', '.join(setting.name for setting in difference.one_sided)}")
-    for part in difference.parted[:MOST_SHOWN]:
-        lines.append(f"differs: {_where(part)}: {number(part.levels[0])} and {number(part.levels[1])}")
-    if later := [part.quantity for part in difference.parted[MOST_SHOWN:]]:
+    lasting = [part for part in difference.parted if part.lasting]
+    lines += [f"differs: {_where(part)}: {_levels(part)}" for part in lasting[:MOST_SHOWN]]
+    if later := [part.quantity for part in lasting[MOST_SHOWN:]]:
         lines.append(f"differ later, or with these: {', '.join(later[:MOST_SHOWN])}{_more(later)}")
+    if brief := [
+        f"{part.quantity} from step {part.step} ({_levels(part)})" for part in difference.parted[len(lasting) :]
+    ]:
+        lines.append(f"differ by no more than another seed may: {', '.join(brief[:MOST_SHOWN])}{_more(brief)}")
     if same := difference.together:
-        lines.append(f"no difference beyond noise: {', '.join(same[:MOST_SHOWN])}{_more(same)}")
+        lines.append(f"no difference that noise could not make: {', '.join(same[:MOST_SHOWN])}{_more(same)}")
     return lines
+
+
+def _levels(part: Parted) -> str:
+    first, second = map(number, part.levels)
+    if part.quantity in SET and first == second:
+        return f"by its schedule, {first} at most in both"
+    return f"{first} and {second}"
 
 
 def _more(names: Sequence[str]) -> str:
@@ -170,19 +233,21 @@ def _parts(a: Series, b: Series, risk: float) -> Parted | None:
     floor = ROUNDING * float(np.median(np.maximum(np.abs(x), np.abs(y))))
     if a.quantity in SET and (a.quantity == "learning_rate" or not (np.ptp(x) or np.ptp(y))):
         return _set_apart(a, b, np.abs(x - y) > floor)
-    apart = x - y
+    scaled = x, y
     if (x > 0).all() and (y > 0).all():
         ratio = np.log(x / y)
-        if np.median(np.abs(ratio)) > TWICE or unevenness(ratio) < unevenness(apart):
-            apart, floor = ratio, ROUNDING
-    parting = gap(apart, risk, floor)
+        if np.median(np.abs(ratio)) > TWICE or unevenness(ratio) < unevenness(x - y):
+            scaled, floor = (np.log(x), np.log(y)), ROUNDING
+    parting, lasting = gap(*scaled, risk, floor), True
+    if parting is None:
+        parting, lasting = gap(*scaled, risk, floor, brief=True), False
     if parting is None:
         return None
     levels = (float(x[parting.start : parting.stop].mean()), float(y[parting.start : parting.stop].mean()))
     if abs(levels[0] - levels[1]) <= EQUAL * max(map(abs, levels)):
         return None
     step, low, high = (int(a.steps[at]) for at in (parting.start, parting.earliest, parting.latest))
-    return Parted(a.quantity, step, levels, (low, high))
+    return Parted(a.quantity, step, levels, (low, high), lasting)
 
 
 def _set_apart(a: Series, b: Series, far: np.ndarray) -> Parted | None:
@@ -193,30 +258,20 @@ def _set_apart(a: Series, b: Series, far: np.ndarray) -> Parted | None:
     return Parted(a.quantity, step, (float(a.values.max()), float(b.values.max())), (step, step))
 
 
-def _cause(settings: tuple[Setting, ...], missing: tuple[Setting, ...], parted: list[Parted]) -> str:
-    logged = [part for part in parted if part.quantity in SET]
+def _cause(settings: Sequence[Setting], missing: Sequence[Setting], parted: Sequence[Parted]) -> str:
     measured = [part for part in parted if part.quantity not in SET]
-    shown = (
-        f"{_where(measured[0])} is the first to differ"
-        if measured
-        else "nothing that both log differs beyond its noise"
-    )
+    shown = "nothing that both log differs beyond its noise"
+    if measured:
+        doubt = "" if measured[0].lasting else ", as another seed may"
+        shown = f"{_where(measured[0])} is the first to differ{doubt}"
     if settings:
-        moved = KNOWN["moved_by"].get(measured[0].quantity, "").split() if measured else []
-        ranked = sorted(
-            settings, key=lambda setting: moved.index(setting.name) if setting.name in moved else len(moved)
-        )
-        lead = ranked[0]
-        runners_up = ranked[1 : MOST_NAMED + 1]
-        more = f", and so {'is' if len(runners_up) == 1 else 'are'} {_names(runners_up)}" if runners_up else ""
-        direct = f", which {lead.name} moves directly" if lead.name in moved else ""
-        return f"{lead.name} is set differently, {lead.values[0]} and {lead.values[1]}{more}; {shown}{direct}"
-    if logged:
-        lead_set = logged[0]
-        how = f"{number(lead_set.levels[0])} and {number(lead_set.levels[1])}"
-        if number(lead_set.levels[0]) == number(lead_set.levels[1]):
-            how = f"by its schedule: {number(lead_set.levels[0])} at most in both"
-        return f"{lead_set.quantity} is set differently, {how}; {shown}"
+        lead, *others = settings[: MOST_NAMED + 1]
+        more = f", and so {'is' if len(others) == 1 else 'are'} {_names(others)}" if others else ""
+        directly = measured and lead.name in KNOWN["moved_by"].get(measured[0].quantity, "").split()
+        moves = f", which {lead.name} moves directly" if directly else ""
+        return f"{lead.name} is set differently, {lead.values[0]} and {lead.values[1]}{more}; {shown}{moves}"
+    if schedules := [part for part in parted if part.quantity in SET]:
+        return f"{schedules[0].quantity} is set differently, {_levels(schedules[0])}; {shown}"
     unknown = f"; known of one run only are {_names(missing)}" if missing else ""
     if not parted:
         return (

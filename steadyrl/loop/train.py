@@ -229,7 +229,7 @@ def _remaining_steps(session: Session, run: RunDir, state: State, attempt: int, 
         guard.after_updates(state, record)
         line.add("the evaluation", _evaluate_now(session, run, state, watch))
         with deferred():
-            if look or record["step"] % config.run.rollouts_every == 0:
+            if look or record["step"] % config.run.rollouts_every == 0 or state.step == config.run.steps:
                 write_lines(run.rollouts_file(record["step"]), rollout_records(groups))
             if look:
                 write_lines(run.tokens_file(record["step"]), look.records)

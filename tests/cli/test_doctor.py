@@ -364,3 +364,20 @@ def test_what_is_worth_knowing_is_not_among_what_has_nothing_to_report(tmp_path,
     told = {finding["check"] for finding in run["findings"]}
     assert told and not told & set(names.split(", "))
     assert int(count) == len(set(names.split(", ")))
+
+
+def test_two_folders_of_seeds_are_compared_as_sets(doctor, tmp_path):
+    rng = np.random.default_rng(3)
+    for name, level in (("low", 0.3), ("high", 0.7)):
+        (tmp_path / name).mkdir()
+        for seed in range(3):
+            rewards = level + 0.01 * seed + rng.normal(size=20) * 0.02
+            rows = [json.dumps({"step": i, "reward": reward, "kl": 0.1}) for i, reward in enumerate(rewards)]
+            (tmp_path / name / f"seed{seed}.jsonl").write_text("\n".join(rows), encoding="utf-8")
+    _, out, _ = doctor(tmp_path / "low", tmp_path / "high")
+    told = out.partition("what differs, and why:")[2]
+    assert "3 runs against 3: reward differs by more than the runs of one set do" in told
+    _, out, _ = doctor(tmp_path / "low", tmp_path / "high", "--json")
+    assert any(line.startswith("differs at the end: reward: 0.3") for line in json.loads(out)["difference"])
+    _, out, _ = doctor(tmp_path / "low")
+    assert "what differs" not in out

@@ -308,7 +308,7 @@ def test_evaluations_while_training_come_at_their_steps(toy, tmp_path):
 def test_rollouts_are_recorded_at_their_steps(toy, tmp_path):
     run = RunDir(tmp_path)
     train(toy("run.rollouts_every=4"), run)
-    assert [step for step in range(6) if run.rollouts_file(step).is_file()] == [0, 4]
+    assert [step for step in range(6) if run.rollouts_file(step).is_file()] == [0, 4, 5]  # and the last
     records = [json.loads(line) for line in run.rollouts_file(4).read_text().splitlines()]
     assert len(records) == 16
     assert {record["policy_version"] for record in records} == {4 * 4}  # 2 epochs of 2 minibatches a step

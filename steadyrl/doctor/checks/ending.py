@@ -16,6 +16,7 @@ from steadyrl.doctor.statistics.units import together
 
 SOME, NOTABLE, MANY, MOSTLY, NEARLY_ALL = 0.05, 0.15, 0.3, 0.5, 0.9  # shares cut off
 PINNED_SHARE, PINNED_SOME = 0.5, 0.25  # of the rows, and of those that tell of themselves only
+PINNED_ROWS = 8  # with one length: fewer may be answers of one form, such as a table of a given size
 PINNED_LEAST = 32.0  # tokens, below which answers can all have one length
 ALL, HALF_TOKEN = 0.999, 0.5  # share cut off that is all; by which lengths differ, in tokens
 PINNED = 1e-6  # relative: a mean of different lengths is no such number
@@ -45,7 +46,7 @@ def cut_off(run: Run) -> tuple[Series, str] | None:
         return None
     at_most = np.abs(length.values - most) <= PINNED * most
     at_limit = limit is not None and abs(most - limit) <= PINNED * limit
-    again = at_most.sum() >= AT_FIRST and at_most.mean() >= PINNED_SOME and most == round(most) and limit is None
+    again = at_most.sum() >= PINNED_ROWS and at_most.mean() >= PINNED_SOME and most == round(most) and limit is None
     if not at_limit and not (again and most >= PINNED_LEAST):
         return None
     how = f"the mean length is {most:g} tokens in {at_most.mean():.0%} of the rows and never more: that is the limit"

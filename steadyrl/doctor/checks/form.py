@@ -20,12 +20,13 @@ MOST_OF_ALL = 0.8
 SAME_ANSWERS = 0.5  # of the answers, whatever their prompts, are one and the same
 REPEATED_WORDS = 0.3  # of the answers consist of words that they repeat
 SHORT = 12  # words: longer answers have templates of their own
-LEAST_WORDS = 2
+LEAST_WORDS = 2  # a number or a word alone has no form that answers could share
+EARLY = 1 / 3  # of a log's steps: completions from there alone say nothing about its end
 DENSE = 0.2  # bytes after compression over bytes before: text that says one thing over and over
 DENSE_BYTES = 200  # shorter texts do not compress by their own repetition
 LOOPED = 0.5  # of the triples of words in a text of more than 12 words stood in it before
 GREW = 0.2  # share at the end above that at the start: what was there before training is the task's own form
-WORD = re.compile(r"\w+|[^\w\s]")
+WORD = re.compile(r"\d[\d.,]*\d|\w+|[^\w\s]")
 
 
 @dataclass(frozen=True)
@@ -66,11 +67,11 @@ def form_of(written: Sequence[Written]) -> Form | None:
     word_counts = Counter(word for several in words for word in set(several))
     # Of the words of a form most answers hold each; what fills its places differs from answer to answer.
     fixed = {word for word, count in word_counts.items() if count > MOST_OF_ALL / 2 * len(texts)}
-    short = [several for several in words if LEAST_WORDS <= len(several) <= SHORT]
+    short = [several for several in words if len(several) <= SHORT and sum(map(_is_word, several)) >= LEAST_WORDS]
     templates = Counter(" ".join(w if w in fixed else "w" for w in several) for several in short)
     common = templates.most_common(2)
     common = [pair for pair in common if len(pair[0].split()) == len(common[0][0].split())]
-    filled = [[w.lower() for w in several if w not in fixed and w.isalnum()] for several in short]
+    filled = [[w.lower() for w in several if w not in fixed and _is_word(w)] for several in short]
     twice = sum(len(set(several)) < len(several) for several in filled)
     loops = sum(_loops(text.encode(), several) for text, several in zip(texts, words, strict=True))
     return Form(
@@ -83,6 +84,10 @@ def form_of(written: Sequence[Written]) -> Form | None:
         repeated=twice / len(texts),
         loops=loops / len(texts),
     )
+
+
+def _is_word(token: str) -> bool:
+    return token[0].isalnum() or token[0] == "_"
 
 
 def _loops(text: bytes, words: Sequence[str]) -> bool:
@@ -116,6 +121,10 @@ def answers_alike(run: Run) -> Result | list[Result]:
     if now is None:
         why = f"the log holds {len(last)} completions; it takes {FEWEST_TEXTS}"
         return Unknown(why if last else "the log holds no completions", ("completions",))
+    begin, end = run.span
+    if end > begin and last[-1].step < begin + EARLY * (end - begin):
+        why = f"the newest completions in the log are of step {last[-1].step}, and it goes on to step {end}"
+        return Unknown(why, ("completions",))
     before = form_of(first) if last and first and first[-1].step < last[0].step else None
     since = last[0].step
     many_prompts = now.prompts >= FEWEST_PROMPTS

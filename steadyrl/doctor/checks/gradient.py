@@ -62,7 +62,7 @@ def _zero(run: Run, norm: Series) -> Result:
     if nothing.mean() <= ZERO_SHARE:
         return None
     share, cut = signal_lost(run), run.get("truncated")
-    shown = f"the gradient is exactly 0 in {nothing.mean():.0%} of the rows"
+    shown = f"the gradient is exactly 0 in {'the only row' if len(norm) == 1 else f'{nothing.mean():.0%} of the rows'}"
     if share is None:
         return Unknown(f"{shown}, and neither the spread of rewards nor of advantages tells why", ("reward_std",))
     equal = float(share[0].values.mean())

@@ -38,7 +38,10 @@ def non_finite(run: Run) -> Result:
     lost = [name for name, several in ends.items() if not all(np.isfinite(values[-1]) for values in several)]
     gone = any(not np.isfinite(values[-LASTING:]).any() for name in lost for values in ends[name])
     cause, reason = CAUSES.get(first, LOG_PROBS)
-    if sum(int(bad[0]) == since for bad in broken.values()) > 1 and cause == "values":
+    together = sum(int(bad[0]) == since for bad in broken.values()) > 1
+    if together and since == run.span[0]:
+        reason = "they were broken in the first row of the log, so that nothing tells which was first"
+    elif together and cause == "values":
         reason = "other numbers broke at the same step, so that nothing tells which was first"
     if _hidden(run, broken):
         cause, reason = "hidden", "the loss in the log stands still meanwhile: its NaN was replaced by an earlier mean"
@@ -47,19 +50,26 @@ def non_finite(run: Run) -> Result:
         "skipped_steps" if scaler else cause,
         "critical" if gone else "info" if scaler else "warning",
         since,
-        f"{first} is not finite {'from' if first in lost else 'at'} step {since}"
-        + (f"{_to_the_end(first, lost)}: {reason}" if lost else f": finite numbers follow; {reason}"),
+        f"{first} is not finite {_from(run, since, first in lost)}"
+        + (f"{_to_the_end(run, first, lost)}: {reason}" if lost else f": finite numbers follow; {reason}"),
         tuple(
             f"{name}: first at step {bad[0]}, {len(bad)} {'time' if len(bad) == 1 else 'times'} in all"
             for name, bad in broken.items()
-        ),
+        )
+        if run.steps > 1
+        else (),
     )
 
 
-def _to_the_end(first: str, lost: list[str]) -> str:
+def _from(run: Run, since: int, lost: bool) -> str:
+    return "in the only row" if run.steps == 1 else f"{'from' if lost else 'at'} step {since}"
+
+
+def _to_the_end(run: Run, first: str, lost: list[str]) -> str:
     names = ", ".join(name for name in lost if name != first)
     if first in lost:
-        return f" to the end{f', and neither are {names}' if names else ''}"
+        end = "" if run.steps == 1 else " to the end"
+        return f"{end}{f', and neither are {names}' if names else ''}"
     return f", and {names} to the end"
 
 

@@ -23,6 +23,7 @@ OPENING = re.compile(r"\s*(\[)?\{?\s*[\"'][\w./-]+[\"']: ")
 ARGUMENTS = re.compile(r"\w*(?:Arguments|Config|Args|Namespace)\(")
 ARGUMENT = re.compile(r"\s*([A-Za-z_]\w*)=([^=,]{1,200}),\s*$")
 PAIR = re.compile(r"(?<![\w.|])([A-Za-z_]\w*)=([^\s,()\[\]]{1,200})(?=[,)\s]|$)")
+WORD = re.compile(r"(?<![\w.|])[A-Za-z_]\w*=[A-Za-z][\w./-]*\s")  # metrics between spaces have numbers only
 # What a line must hold, how it spells a setting, and how many of them it takes to be no ordinary text.
 FORMS = (
     (" steps = ", re.compile(r"(Total (?:optimization )?steps) = ([\d,]+)"), 1),
@@ -60,8 +61,8 @@ class PrintedConfig:
         for needed, form, least in FORMS:
             if needed in line:
                 self._several(form.findall(line), least)
-        if "=" in line and (begin or ", " in line):
-            self._several(PAIR.findall(line, begin.end() if begin else 0), 1 if begin else 2)
+        if "=" in line and (begin or ", " in line or WORD.search(line)):
+            self._several(PAIR.findall(line, begin.end() if begin else 0), 1 if begin else 2 if ", " in line else 3)
 
     def _several(self, pairs: list[tuple[str, str]], least: int) -> None:
         for key, value in pairs if len(pairs) >= least else ():

@@ -58,10 +58,26 @@ class Bars:
         if len(known_rows) == self.rows > 0 and (np.diff(steps) > 0).all():
             return steps
         planned = self.planned or planned
-        apart = np.unique(np.rint(steps / (known_rows + 1)).astype(int))
-        every = int(apart[0]) if len(apart) == 1 else 0
-        if not every or (steps != every * (known_rows + 1)).any() or every * self.rows > planned:
+        every = _evenly(known_rows, steps)
+        if not every or every * self.rows > planned:
             every = planned // self.rows if self.rows and complete else 0
             if not every or planned // every != self.rows:
                 return None
         return np.arange(1, self.rows + 1) * every
+
+
+def _evenly(rows: np.ndarray, steps: np.ndarray) -> int:
+    """Return how far apart rows [n] are that were at some steps; 0 where equal distances do not explain these.
+
+    A bar stands where its row was written, or, of two streams that are written in bursts, before a burst of rows: then
+    the last of them, which is before the next bar, is as far as the bar, or one row less far.
+    """
+    if not len(rows):
+        return 0
+    at, ends = (steps, rows + 1), (steps[:-1], rows[1:])
+    for bars, counts in (at, ends) if rows[0] == 0 and len(rows) > 2 else (at,):
+        every = int(np.rint(np.median(bars / counts)))
+        lag = bars - every * counts
+        if every and (not lag.any() if counts is at[1] else ((lag >= 0) & (lag < 2 * every)).all()):
+            return every
+    return 0

@@ -21,6 +21,7 @@ LN_LARGEST_VOCABULARY = 12.6  # ln of 300,000: above every vocabulary in use
 AT_ONCE = 0.5  # change of ln entropy within ten steps; noise and learning make a tenth of it
 NO_SIGNAL = 0.9  # share of groups without any difference in reward, above which nothing is learned from
 WORTH_SPREAD, WORTH_LEVEL = 0.25, 0.1
+FEW = 5  # rows that a level is taken over at least, where there are twice as many
 FEWEST_PROBLEMS = 20  # held out, that an interval is taken over
 MOSTLY = 0.5  # share of the spikes that a cause must accompany
 
@@ -34,8 +35,10 @@ def levels(name: str, series: Series, unit: str = "") -> str:
     """Return a sentence with the level of a series at its start and at its end, or with its only value."""
     if len(series) == 1:
         return f"{name} was {number(tail(series))}{' ' + unit if unit else ''} at step {series.steps[0]}, the only row"
+    least = min(FEW, len(series) // 2)  # of a few rows the first ones are not the last ones, too
+    start, end = number(head(series, least=least)), number(tail(series, least=least))
     return (
-        f"{name} went from {number(head(series))} (first steps, from {series.steps[0]}) to {number(tail(series))}"
+        f"{name} went from {start} (first steps, from {series.steps[0]}) to {end}"
         f"{' ' + unit if unit else ''} (last steps, to {series.steps[-1]})"
     )
 

@@ -24,8 +24,10 @@ def said(tmp_path):
 
 
 def test_a_gradient_of_billions_is_told_from_two_rows(said):
-    found, _ = said([{"reward": 0.3, "grad_norm": 4.5e8}, {"reward": 0.31, "grad_norm": 7e8}])
+    found, diagnosis = said([{"reward": 0.3, "grad_norm": 4.5e8}, {"reward": 0.31, "grad_norm": 7e8}])
     assert found["grad_norm"] == ("exploding", "critical")
+    shown = next(f.evidence[0] for f in diagnosis.findings if f.check == "grad_norm")
+    assert "from 4.5e+08 (first steps, from 1) to 7e+08" in shown  # and not the mean of both rows twice
     assert "grad_norm" not in said([{"reward": 0.3, "grad_norm": 45.0}, {"reward": 0.3, "grad_norm": 7.0}])[0]
 
 
@@ -172,3 +174,20 @@ def test_one_row_has_no_start_and_no_end(said):
     assert len(diagnosis.findings) >= 3
     texts = [text for finding in diagnosis.findings for text in (finding.message, *finding.evidence)]
     assert not any("at the start" in text or "went from" in text for text in texts)
+
+
+@pytest.mark.parametrize(("rows", "told"), [(6, False), (9, True)])
+def test_one_length_in_a_handful_of_rows_is_no_limit_yet(said, rows, told):
+    found, _ = said([{"reward": 7.0 + i % 3, "completion_length": 437.0, "kl": 0.3} for i in range(rows)])
+    assert ("truncated" in found) == told
+
+
+def test_what_is_broken_in_the_first_row_has_no_first_cause(said):
+    row = {"reward": 0.3, "kl": float("nan"), "entropy": float("nan"), "grad_norm": float("nan")}
+    _, diagnosis = said([row, row, row])
+    (message,) = [f.message for f in diagnosis.findings if f.check == "non_finite"]
+    assert "from step 1 to the end" in message and "nothing tells which was first" in message
+    sound = {"reward": 0.3, "kl": 0.1, "entropy": 1.0, "grad_norm": 0.5}
+    _, diagnosis = said([sound, sound, {**sound, "kl": float("nan")}, row])
+    (message,) = [f.message for f in diagnosis.findings if f.check == "non_finite"]
+    assert "overflowed first" in message

@@ -7,7 +7,7 @@ import numpy as np
 from steadyrl.doctor.checks.form import answers_alike, form_of
 from steadyrl.doctor.live import Ends, LiveDoctor, Seen
 from steadyrl.doctor.series import Run, Written
-from tests.doctor.checks.series_for_values import said
+from tests.doctor.checks.series_for_values import said, series
 
 WORDS = (
     "queue",
@@ -73,6 +73,23 @@ def test_a_form_that_was_there_before_training_is_the_tasks_own():
     rng = np.random.default_rng(2)
     first, last = ([" OR ".join(some(rng, 2)) for _ in range(400)] for _ in range(2))
     assert found(first, last) == []
+
+
+def test_a_number_alone_has_no_form_that_answers_could_share():
+    rng = np.random.default_rng(12)
+    first = [f"{answer} and so on" for answer in fresh(12)]
+    for shape in ("{}.", "${},250.75", "-{}!"):
+        assert found(first, [shape.format(rng.integers(10, 999)) for _ in range(400)]) == []
+    assert found(first, [f"sum {rng.integers(10, 999)} units" for _ in range(400)]) == [("one_template", "warning")]
+
+
+def test_answers_from_the_start_of_a_log_alone_do_not_judge_its_end():
+    empty = [answer if i % 4 == 0 else "" for i, answer in enumerate(fresh(13))]
+    logged = {"reward_mean": (series("reward_mean", np.linspace(0.1, 0.9, 60)),)}
+    for start, state in ((0, "unknown"), (40, "found")):
+        run = Run("p", "steadyrl", "ppo", logged, completions=written(empty, start=start))
+        (one,) = said(answers_alike(run))
+        assert one.state == state
 
 
 def test_the_same_word_twice_is_named_before_the_form():

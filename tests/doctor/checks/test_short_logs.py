@@ -64,7 +64,7 @@ def test_one_row_in_order_is_too_little_to_judge(trl, verl):
 def test_nan_in_the_only_row_is_lost_and_not_recovered(verl):
     diagnosis = verl([{"actor/pg_loss": "nan", "actor/grad_norm": "nan", "actor/ppo_kl": "nan"}])
     assert lead(diagnosis) == ("non_finite", "log_probs")
-    assert diagnosis.findings[0].severity == "critical" and "to the end" in diagnosis.findings[0].message
+    assert diagnosis.findings[0].severity == "critical" and "in the only row" in diagnosis.findings[0].message
 
 
 def test_nan_in_the_last_of_many_rows_is_said_to_last_to_the_end(verl):

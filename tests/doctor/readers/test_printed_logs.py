@@ -426,3 +426,23 @@ def test_the_completions_that_verl_dumps_are_read(tmp_path):
     log = log_of(tmp_path, "step:1 - actor/pg_loss:0.5\n")
     assert list(log.completions) == [Written(2, "p", "c2", 1.0), Written(10, "p", "c10", 1.0)]
     np.testing.assert_array_equal([w.step for w in log.completions], [2, 10])
+
+
+def test_rows_that_another_stream_writes_in_bursts_lie_evenly_between_the_bars(tmp_path):
+    """A run of 90 planned steps that stopped at 63: every 3rd step is a row, and 4 rows are written at once."""
+    lines, written = [], 0
+    for at in range(1, 64):
+        lines.append(bar(at, 90))
+        if at % 12 == 1 and at > 1:  # the burst that ended with the row of the step before
+            lines += rows(20)[written : written + 4]
+            written += 4
+    log = log_of(tmp_path, "\n".join(lines))
+    assert list(points(log, "loss")) == [3 * i for i in range(1, 21)]
+
+
+def test_settings_between_spaces_are_read_where_one_is_a_word_and_metrics_are_none(tmp_path):
+    lines = ["[run7] 812 problems | model=acme/Tiny-1B seed=5 rank=16 lr=4e-05", "[run7] connecting"]
+    lines += [f"[run7] {i}/3 | loss={i / 4} reward={i / 8} acc={i / 8}" for i in (1, 2, 3)]
+    log = log_of(tmp_path, "\n".join(lines))
+    assert log.settings == {"model": "acme/Tiny-1B", "seed": 5, "rank": 16, "lr": 4e-05}
+    assert list(points(log, "reward").values()) == [0.125, 0.25, 0.375]

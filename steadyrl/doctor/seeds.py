@@ -1,0 +1,113 @@
+"""Several runs against several, such as three seeds of each of two configs: what differs by more than seeds do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from steadyrl.core.stats import difference_of_means
+from steadyrl.doctor.differ import OUTSIDE, SET, Setting, differ
+from steadyrl.doctor.series import Run
+from steadyrl.doctor.statistics.readings import number
+
+RISK = 0.05  # that any quantity of two sets of runs which are equal but for their seeds is said to differ
+LATE, LEAST = 0.2, 5  # of the steps: how a run ends, by the mean of so many at least
+MOST_SHOWN = 8
+
+
+@dataclass(frozen=True)
+class Across:
+    """A quantity in two sets of runs, by how they end.
+
+    Attributes:
+        quantity: A name of docs/doctor/quantities.md.
+        levels: [n] and [m], of each run.
+        differs: Whether the sets differ by more than the runs within each do, of all quantities that were looked at.
+        alone: Whether they would if it were the only quantity.
+    """
+
+    quantity: str
+    levels: tuple[np.ndarray, np.ndarray]
+    differs: bool
+    alone: bool
+
+
+def across(first: Sequence[Run], second: Sequence[Run]) -> list[Across]:
+    """Compare how two sets of runs end, quantity by quantity (Welch, Bonferroni): those that differ most first.
+
+    Args:
+        first: Two runs or more, alike but for their seeds.
+        second: Likewise.
+    """
+    runs = [*first, *second]
+    shared = [n for n in runs[0].series if all(n in run.series for run in runs) and not n.startswith((*OUTSIDE, *SET))]
+    levels = {name: values for name in shared if (values := _late(runs, name)) is not None and np.ptp(values)}
+    looks = len({values.tobytes() for values in levels.values()})  # what is logged twice is looked at once
+    found = []
+    for name, values in levels.items():
+        groups = values[: len(first)], values[len(first) :]
+        found.append(Across(name, groups, _apart(*groups, RISK / looks), _apart(*groups, RISK)))
+    return sorted(found, key=lambda entry: (not entry.differs, not entry.alone))
+
+
+def _apart(first: np.ndarray, second: np.ndarray, risk: float) -> bool:
+    interval = difference_of_means(first, second, confidence=1.0 - risk)
+    return interval is not None and not interval[1] <= 0.0 <= interval[2]
+
+
+def _late(runs: Sequence[Run], name: str) -> np.ndarray | None:
+    """Return the late level of a quantity in each run, in one unit and by one estimator; None without."""
+    kind = runs[0].series[name][0]
+    every = [run.get(name, kind.unit, kind.estimator) for run in runs]
+    if any(series is None or len(series) < LEAST for series in every):
+        return None
+    return np.array([series.values[-max(LEAST, int(LATE * len(series))) :].mean() for series in every if series])
+
+
+def settings_across(first: Sequence[Run], second: Sequence[Run]) -> list[Setting]:
+    """Return the settings that are one value in each set and another in the other one."""
+    candidates = differ(first[0], second[0]).settings
+    sides = [(first, 0), (second, 1)]
+    return [s for s in candidates if all(_holds(run, s, side) for runs, side in sides for run in runs[1:])]
+
+
+def _holds(run: Run, setting: Setting, side: int) -> bool:
+    known: Any = run.settings.get(setting.name, run.config.get(setting.name))
+    return known is None or known == setting.values[side]
+
+
+def sentences(first: Sequence[Run], second: Sequence[Run]) -> list[str]:
+    """Return the comparison of two sets of runs as lines."""
+    found = across(first, second)
+    settings = settings_across(first, second)
+    what = [f"{s.name} is set differently, {s.values[0]} and {s.values[1]}" for s in settings[:1]]
+    differing, perhaps, same = (
+        [entry for entry in found if (entry.differs, entry.alone or entry.differs) == kind]
+        for kind in ((True, True), (False, True), (False, False))
+    )
+    shown = f"{differing[0].quantity} differs" if differing else "nothing differs"
+    lines = [
+        f"{len(first)} runs against {len(second)}: {'; '.join([*what, shown])} by more than the runs of one set do"
+    ]
+    lines += [f"set differently: {s.name}: {s.values[0]} and {s.values[1]}" for s in settings[:MOST_SHOWN]]
+    lines += [f"differs at the end: {_levels(entry)}" for entry in differing[:MOST_SHOWN]]
+    alone = f"at 95 % taken alone, not as one of {len(found)}"
+    lines += [f"may differ at the end ({alone}): {_levels(entry)}" for entry in perhaps[:MOST_SHOWN]]
+    if same:
+        more = f" and {len(same) - MOST_SHOWN} more" if len(same) > MOST_SHOWN else ""
+        names = ", ".join(entry.quantity for entry in same[:MOST_SHOWN])
+        lines.append(f"no difference beyond that within a set: {names}{more}")
+    return lines
+
+
+def _levels(entry: Across) -> str:
+    """Return a quantity with the mean of each set and what its runs reach."""
+    ends = (f"{number(float(group.mean()))} ({_range(group)})" for group in entry.levels)
+    return f"{entry.quantity}: {' and '.join(ends)}"
+
+
+def _range(group: np.ndarray) -> str:
+    return f"{number(float(group.min()))} to {number(float(group.max()))}"
