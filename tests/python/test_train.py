@@ -20,6 +20,7 @@ from steadyrl.python.train import run as run_config
 from steadyrl.python.train import train
 from steadyrl.show.web.folder import Folder
 from steadyrl.show.web.overview import row
+from steadyrl.show.web.run_page import score_ends
 from tests import needs
 
 LETTERS = [letter * 3 for letter in "abcdefghijklmnopqrst"]
@@ -59,6 +60,12 @@ def test_a_model_prompts_and_a_function_train(here, capsys):
     )
     assert (entry.heldout.metric, entry.heldout.score) == ("share_of_a", pytest.approx(after))
     assert entry.heldout.change == pytest.approx(after - before)
+
+
+def test_a_record_names_the_metric_and_the_model(here):
+    run = toy([share_of_a, "length"])
+    assert (run.info()["metric"], run.info()["model"]) == ("reward", "toy")  # the weighted total, and no model folder
+    assert score_ends(run)[0] == "heldout/reward"
 
 
 def test_the_config_of_a_run_holds_what_was_set_and_repeats_it(here):
