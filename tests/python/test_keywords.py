@@ -74,7 +74,8 @@ def test_a_step_takes_no_more_prompts_than_there_are_and_many_do_not_judge():
 
 
 def test_the_warm_up_is_no_longer_than_the_run_and_a_wrong_number_of_steps_is_no_error_of_its_own():
-    warmups = [defaults({"run": {"steps": steps}}, None, 5, 2)["update"]["warmup_steps"] for steps in (1, 2, 9, -1, "x")]
+    runs = [{"steps": steps} for steps in (1, 2, 9, -1, "x")]
+    warmups = [defaults({"run": run}, None, 5, 2)["update"]["warmup_steps"] for run in runs]
     assert warmups == [1, 2, 3, 3, 3]
 
 
