@@ -202,7 +202,7 @@ def take(camera: Camera, shown: Shown) -> None:
     camera.take("narrow", f"/run/{first}", 820, narrow=True)
     camera.take("rollouts", f"/run/{run}/rollouts?step={step}&order=best", 640)
     camera.take("rollout", f"/run/{run}/rollouts/{step}/{number}?colour=ratio", 620)
-    camera.take("episode", f"/run/{episode}/rollouts/{at}/{turn}", 760, do=down_to(".turns"))
+    camera.take("episode", f"/run/{episode}/rollouts/{at}/{turn}", 760, do=down_to(".talk"))
     often, problem = shown.problem
     camera.take("problem", f"/run/{often}/problem?{urlencode({'problem': problem})}", 520)
     camera.take("compare", comparison, 860)

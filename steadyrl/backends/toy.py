@@ -104,7 +104,7 @@ class ToyBackend:
 
     def describe(self) -> dict[str, object]:
         """Return what run.json records of the model."""
-        return {"parameters": sum(p.size for p in self.parameters.values()), "device": "cpu"}
+        return {"model": "toy", "parameters": sum(p.size for p in self.parameters.values()), "device": "cpu"}
 
     def generate(self, prompts: Sequence[np.ndarray], sampling: Sampling, seeds: Sequence[int]) -> list[Completion]:
         """See Backend."""

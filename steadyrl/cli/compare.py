@@ -32,8 +32,11 @@ def compare_command(
         str, typer.Argument(help="A: 'base', a run, RUN@STEP, a checkpoint or a model folder", metavar="A")
     ],
     second: Annotated[str, typer.Argument(help="B: like A; the verdict is about B", metavar="B")],
-    task: Annotated[Path, typer.Option(help="a TOML file or a run: its task, rewards, sampling and seed are used")],
     overrides: Annotated[list[str] | None, typer.Argument(help="section.key=value, as many as you like")] = None,
+    task: Annotated[
+        Path | None,
+        typer.Option(help="a TOML file or a run: its task, rewards, sampling and seed are used; else those of B or A"),
+    ] = None,
     samples: Annotated[
         int | None, typer.Option(min=1, help="number of answers to each problem; 4, or 1 if greedy")
     ] = None,
@@ -51,7 +54,7 @@ def compare_command(
     """Compare two models on the same held-out problems with the same seeds. Exit code 0: compared, 2: could not."""
     if margin is not None and not 0 < margin < math.inf:
         raise ConfigError(f"--margin is {margin:g}; expected a finite number above 0, in units of the metric")
-    config = _config(task, overrides or [])
+    config = _config(task or _run_of(second) or _run_of(first), overrides or [])
     deploy = config.evaluate.deploy if decoding is None else decoding.value
     if deploy == "greedy" and samples is not None and samples > 1:
         raise ConfigError(f"--samples is {samples}, but greedy answers are all the same; leave it out, or sample")
@@ -74,8 +77,17 @@ def compare_command(
         _write(report)
 
 
-def _config(path: Path, overrides: list[str]) -> Config:
+def _run_of(subject: str) -> Path | None:
+    """Return the run directory that a subject names, or None if it names none."""
+    before, _, step = subject.rpartition("@")
+    paths = [Path(name) for name in (subject, before if step.isdecimal() else "") if name]
+    return next((path for path in paths if RunDir(path).info_file.is_file()), None)
+
+
+def _config(path: Path | None, overrides: list[str]) -> Config:
     """Return the settings of a config file, or of a run."""
+    if path is None:
+        raise ConfigError("neither A nor B is a run, so the problems are unknown; give --task with a config or a run")
     if path.is_dir():
         return configs.resolve(RunDir.open(path).resolved(), overrides)
     return configs.load(path, overrides)

@@ -69,7 +69,8 @@ def _show(records: list[dict[str, Any]]) -> None:
     from rich.text import Text
 
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    table.add_column("run\n  task, model", overflow="fold", min_width=min(_LONGEST_NAME, _longest(records)))
+    # A least width would widen the column after the others have shared what is left, and cut the last one.
+    table.add_column("run\n  task, model", overflow="fold", width=min(_LONGEST_NAME, max(24, _longest(records))))
     table.add_column("steps", justify="right", no_wrap=True)
     table.add_column("before", justify="right", no_wrap=True)
     table.add_column("after", justify="right", no_wrap=True)

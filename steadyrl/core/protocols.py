@@ -199,7 +199,7 @@ class Backend(Protocol):
         """Make exactly one optimizer step; return (sum, count) pairs, ``grad_norm`` (before clipping) among them."""
 
     def describe(self) -> dict[str, object]:
-        """Return what run.json records of the model: parameters, device, ..."""
+        """Return what run.json records of the policy: parameters, device, ...; "model" where it is not model.path."""
 
     def save(self, folder: Path) -> None:
         """Write weights and optimizer state into an existing folder; where it cannot be written, raise OSError."""

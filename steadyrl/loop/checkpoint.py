@@ -20,8 +20,10 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, ConfigDict, PlainValidator, TypeAdapter, ValidationError
 
+from steadyrl.core.config import Config
 from steadyrl.core.counting.interrupts import deferred
 from steadyrl.core.errors import AccessError, CheckpointError, RankError
+from steadyrl.core.plugins import of_session
 from steadyrl.core.protocols import Backend, Reversible
 from steadyrl.core.rundir import DONE, RunDir, append_line, readable_as_usual
 from steadyrl.core.types import Drawn
@@ -214,16 +216,16 @@ class Safeguard:
     and otherwise the newest checkpoint stays the last one.
     """
 
-    def __init__(self, run: RunDir, backend: Backend, keep: int, note: Callable[[str], None]):
+    def __init__(self, run: RunDir, backend: Backend, config: Config, note: Callable[[str], None]):
         """Take what is needed to save.
 
         Args:
             run: The run directory.
             backend: The run's backend.
-            keep: See ``save``.
+            config: The run's settings.
             note: Called with a line that says what was saved.
         """
-        self._run, self._backend, self._keep, self._note = run, backend, keep, note
+        self._run, self._backend, self._config, self._note = run, backend, config, note
         self._waiting = ExitStack()  # interrupts wait as long as it is open
         self.begin(State())
 
@@ -300,12 +302,15 @@ class Safeguard:
             if self._record is not None:
                 append_line(self._run.metrics_file, self._record)
             if step and step not in self._run.checkpoints():
-                save(self._run, self._backend, self._state, self._keep)
+                save(self._run, self._backend, self._state, self._config.run.keep_checkpoints)
         except Exception as failed:  # what ended the run is what its user must see, whatever else fails then
             self._note(f"the policy after {step} steps could not be saved: {failed}")
             return
         if step:
-            self._note(f"the policy after {step} steps is saved; go on with: steadyrl train --resume {self._run.path}")
+            resume = f"with: steadyrl train --resume {self._run.path}"
+            if any(map(of_session, self._config.rewards)):  # no other process has these functions
+                resume = f"in this session with: steadyrl.run(resume='{self._run.path}')"
+            self._note(f"the policy after {step} steps is saved; go on {resume}")
 
 
 def forget_after(run: RunDir, step: int) -> None:

@@ -98,7 +98,10 @@ def begin_again(run: RunDir, config: Config) -> int:
 
 def add_model(run: RunDir, session: Session) -> None:
     """Record what is trained, and what evaluations compare."""
-    _change(run, metric=session.task.metric, policy=session.backend.describe(), heldout=len(session.heldout))
+    policy = session.backend.describe()
+    model = policy.get("model", run.info()["model"])
+    metric = session.task.metric or "reward"  # "" is the weighted total
+    _change(run, metric=metric, model=model, policy=policy, heldout=len(session.heldout))
 
 
 def add_origin(run: RunDir, data: Mapping[str, Any], tokenizer: str | None, code: Mapping[str, str]) -> None:

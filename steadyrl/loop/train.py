@@ -202,7 +202,7 @@ def train(session: Session, run: RunDir, attempt: int = 0, watch: Watch | None =
 
 def run_steps(session: Session, run: RunDir, state: State, attempt: int, watch: Watch) -> bool:
     """Make all remaining steps; return False if the watch stopped the run first."""
-    guard = Safeguard(run, session.backend, session.config.run.keep_checkpoints, watch.note)
+    guard = Safeguard(run, session.backend, session.config, watch.note)
     with guard.saving():
         return _remaining_steps(session, run, state, attempt, watch, guard)
 

@@ -34,8 +34,10 @@ def defaults(chosen: Mapping[str, Any], facts: ModelFacts | None, problems: int,
     settings: dict[str, dict[str, Any]] = {
         "algorithm": {"name": ALGORITHM},
         "rollout": {"prompts_per_step": max(1, min(PROMPTS, problems)), "samples_per_prompt": SAMPLES},
-        "update": {"warmup_steps": min(WARMUP, run.get("steps", WARMUP)), "schedule": "linear"},
+        "update": {"warmup_steps": WARMUP, "schedule": "linear"},
     }
+    if run.get("steps") in range(1, WARMUP):
+        settings["update"]["warmup_steps"] = run["steps"]
     if chosen.get("algorithm", {}).get("name", ALGORITHM) == ALGORITHM:
         settings["algorithm"]["args"] = {"kl_coef": 0.0, "scale": "batch"}
         settings["update"] |= {"epochs": 1, "minibatches": 1}

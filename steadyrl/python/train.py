@@ -26,6 +26,7 @@ from steadyrl.python.inputs import FOLDER, model_path, prompts_args, reward_entr
 from steadyrl.python.keywords import nested
 from steadyrl.python.live import NotebookView, in_notebook, joined
 from steadyrl.python.result import Run
+from steadyrl.show.report.write import write_summary
 
 # Backends that load a model folder; of others no size is known.
 _OF_FOLDERS = ("torch", "fsdp", "mlx")
@@ -82,8 +83,8 @@ def train(
         except KeyboardInterrupt as interrupt:
             if not opened or interrupt.args:  # the name of a signal that asked the process to end
                 raise
-            view.note("stopped; in this session steadyrl.run(resume=run) goes on")
-    return Run(opened[0].path)
+            view.note("stopped")
+    return _with_summary(opened[0].path)
 
 
 def run(
@@ -112,7 +113,15 @@ def run(
         KeyboardInterrupt: Ctrl-C or a signal; the last whole step is saved, and a resume continues after this step.
     """
     with _view(watch is None and in_notebook()) as view:
-        return Run(launch.run(config, overrides, resume, watch or view, accept_changed_data).path)
+        return _with_summary(launch.run(config, overrides, resume, watch or view, accept_changed_data).path)
+
+
+def _with_summary(path: Path) -> Run:
+    """Return a run, with the scores and the verdict that tables of runs read if it is finished."""
+    trained = Run(path)
+    if trained.status == "finished":
+        write_summary(path)
+    return trained
 
 
 def _settings(

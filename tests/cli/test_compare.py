@@ -201,6 +201,20 @@ def test_wrong_input_ends_in_one_line_and_exit_code_2(refused, run, arguments, m
     assert message in refused(*(argument.replace("RUN", run) for argument in arguments))
 
 
+@pytest.mark.parametrize("subjects", [("base", "RUN"), ("RUN", "base"), ("base", "RUN@2")])
+def test_the_task_of_a_run_is_the_task(steadyrl, run, subjects):
+    subjects = [subject.replace("RUN", run) for subject in subjects]
+    options = ("--samples", "1", "--json")
+    alone, named = (steadyrl("compare", *subjects, *task, *options) for task in ((), ("--task", run)))
+    assert alone[0] == 0 and json.loads(alone[1]) == json.loads(named[1])
+
+
+def test_a_comparison_without_a_run_and_a_task_is_refused(refused):
+    assert refused("base", "base") == (
+        "neither A nor B is a run, so the problems are unknown; give --task with a config or a run"
+    )
+
+
 def test_an_unfinished_checkpoint_is_named(refused, run, tmp_path):
     (tmp_path / run / "checkpoints" / "000004" / "DONE").unlink()
     message = refused("base", f"{run}/checkpoints/000004", "--task", "config.toml")

@@ -72,6 +72,16 @@ def test_the_table_fits_80_columns_and_keeps_names_and_numbers_whole(folder, cap
     assert row.split()[1:6] == ["5/5", "0.500", "0.750", "better,", "sick:"]
 
 
+def test_the_table_cuts_no_letter_of_a_verdict(folder, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    summary = json.loads((folder / "20261126-061022-grpo-search-s0" / "report" / "summary.json").read_text())
+    for length in range(1, 30):
+        summary["doctor"]["findings"][0]["check"] = "x" * length
+        (folder / "20261126-061022-grpo-search-s0" / "report" / "summary.json").write_text(json.dumps(summary))
+        runs_command(folder)
+        assert capsys.readouterr().out.count("x") == length
+
+
 def test_an_empty_folder_says_how_a_run_is_made(tmp_path, capsys):
     runs_command(tmp_path)
     assert "there are no runs" in capsys.readouterr().out

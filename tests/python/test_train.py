@@ -7,6 +7,7 @@ import textwrap
 import time
 import tomllib
 
+import numpy as np
 import pytest
 
 import steadyrl
@@ -17,6 +18,9 @@ from steadyrl.loop.train import Watch
 from steadyrl.python.result import Run
 from steadyrl.python.train import run as run_config
 from steadyrl.python.train import train
+from steadyrl.show.web.folder import Folder
+from steadyrl.show.web.overview import row
+from steadyrl.show.web.run_page import score_ends
 from tests import needs
 
 LETTERS = [letter * 3 for letter in "abcdefghijklmnopqrst"]
@@ -49,6 +53,19 @@ def test_a_model_prompts_and_a_function_train(here, capsys):
     shown = capsys.readouterr()
     assert "learning_rate=0.1 schedule=linear warmup_steps=3 steps=4 prompts_per_step=16" in shown.err
     assert "trains on 16 problems" in shown.err and "judged by 4 held-out problems" in shown.err
+    entry = row(next(place for place in Folder(here / "runs").places() if place.path == run.path))
+    before, after = (
+        np.mean([line["answers"]["sampled"]["metric"] for line in read_lines(run.evaluation_file(when))])
+        for when in ("before", "after")
+    )
+    assert (entry.heldout.metric, entry.heldout.score) == ("share_of_a", pytest.approx(after))
+    assert entry.heldout.change == pytest.approx(after - before)
+
+
+def test_a_record_names_the_metric_and_the_model(here):
+    run = toy([share_of_a, "length"])
+    assert (run.info()["metric"], run.info()["model"]) == ("reward", "toy")  # the weighted total, and no model folder
+    assert score_ends(run)[0] == "heldout/reward"
 
 
 def test_the_config_of_a_run_holds_what_was_set_and_repeats_it(here):
@@ -121,7 +138,7 @@ def test_a_watch_follows_and_stops_a_run_beside_the_display(here):
     assert run_config(resume=run).checkpoints()[-1] == 4
 
 
-def test_an_interrupt_keeps_the_whole_steps_and_returns_the_run(here):
+def test_an_interrupt_keeps_the_whole_steps_and_returns_the_run(here, capsys):
     scored = []
 
     def interrupting(completion):
@@ -130,7 +147,9 @@ def test_an_interrupt_keeps_the_whole_steps_and_returns_the_run(here):
             raise KeyboardInterrupt
         return share_of_a(completion)
 
-    run = toy(interrupting)
+    run = toy(interrupting, progress=True)
+    resume = f"steadyrl.run(resume='{run.path}')"  # `steadyrl train` has no function of this session
+    assert f"the policy after 3 steps is saved; go on in this session with: {resume}\n" in capsys.readouterr().err
     assert run.status == "interrupted" and run.checkpoints() == [3] and len(run.metrics()) == 3
     assert repr(run).splitlines()[1] == "    interrupted, 3 of 4 steps"
     whole, resumed = toy(), run_config(resume=run)
@@ -215,7 +234,7 @@ def test_metrics_as_a_table_need_pandas(here, monkeypatch):
 
 
 def test_metrics_as_a_table(here):
-    needs.skip_without_packages("pandas", extra="torch' pandas 'steadyrl")
+    pytest.importorskip("pandas")
     run = toy(steps=2)
     assert run.metrics_frame()["reward/mean"].tolist() == [line["reward/mean"] for line in run.metrics()]
 

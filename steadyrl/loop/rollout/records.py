@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from steadyrl.core.types import Group, Rollout
+from steadyrl.maths.advantages import turn_numbers
 
 LONGEST_SEEN = 4000  # characters of what an environment showed at a turn
 
@@ -34,11 +35,13 @@ def rollout_records(groups: Sequence[Group]) -> list[dict[str, Any]]:
 
 
 def _episode(rollout: Rollout) -> dict[str, Any]:
-    """Return what is kept of an episode of several turns."""
+    """Return what is kept of an episode of several turns; its turn_rewards are a number or None for each turn."""
     observed = [text[:LONGEST_SEEN] for text in rollout.seen]
     more: dict[str, Any] = {}
     if rollout.turn_rewards:
-        more["turn_rewards"] = rollout.turn_rewards
+        turns = turn_numbers(rollout.completion_mask[None])[0]  # [T]
+        by_turn = {int(turns[end - 1]): reward for end, reward in rollout.turn_rewards}
+        more["turn_rewards"] = [by_turn.get(turn) for turn in range(len(rollout.turns))]
     if any(rollout.calls):
         more["calls"] = [
             [{**asdict(call), "result": call.result[:LONGEST_SEEN]} for call in turn] for turn in rollout.calls

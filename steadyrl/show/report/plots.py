@@ -348,7 +348,7 @@ def _reward_panels(metrics: Metrics, weights: Mapping[str, float], metric: str |
         scale = {f"reward/{part}": weights[part] for part in drawn}
         panels.append(Panel("Parts of the reward, times their weights", lines, scale=scale))
     if metric and metric not in weights and np.isfinite(series(metrics, f"reward/{metric}")).any():
-        panels.append(Panel(f"{metric} in training, which the reward does not count", {f"reward/{metric}": (BLUE, "")}))
+        panels.append(Panel(f"{metric} in training (not rewarded)", {f"reward/{metric}": (BLUE, "")}))
     return panels
 
 

@@ -126,7 +126,7 @@ def _draw_histogram(axes: Axes, recorded: Recorded) -> None:
     shades = LinearSegmentedColormap.from_list("shades", [LIGHTEST, BLUE, DARKEST], N=SHADES)
     filled = np.ma.masked_equal(shares, 0.0)
     mesh = axes.pcolormesh(borders(list(recorded)), levels, filled, cmap=shades, vmin=0.0, vmax=float(shares.max()))
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 2.5, 5, 10]))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 2.5, 5, 10], min_n_ticks=1))
     axes.set_title("Rewards by step")
     axes.set_xlabel("step")
     axes.set_ylabel("reward")

@@ -71,6 +71,16 @@ def write_report(path: Path | str) -> Path:
     return folder
 
 
+def write_summary(path: Path | str) -> None:
+    """Write the numbers of a run's report alone, ``report/summary.json``, which tables and pages of runs read.
+
+    Raises:
+        RunError: There is no run directory, it has no steps yet, or a file in it is damaged.
+        AccessError: The folder cannot be written.
+    """
+    write_json(RunDir(path).report_folder / "summary.json", report_view(path)["summary"])
+
+
 def report_view(path: Path | str) -> dict[str, Any]:
     """Return what the template ``report_body.html.j2`` shows of a run, without pictures; nothing is written.
 

@@ -177,10 +177,12 @@ def _verdict(first: Place, second: Place, called: Mapping[str, str]) -> dict[str
     """
     names = {"first": called[first.id], "second": called[second.id]}
     deploy = DECODINGS[0] if second.kind == "log" else RunDir(second.path).deploy
-    by_decoding = {decoding: [_answers(place, decoding) for place in (first, second)] for decoding in DECODINGS}
+    every = {decoding: [_answers(place, decoding) for place in (first, second)] for decoding in DECODINGS}
+    by_decoding = {decoding: _of_same_problems(*sides) for decoding, sides in every.items()}
     answers = by_decoding[deploy]
     if not all(answers):
-        lacks = [called[place.id] for place, by_problem in zip((first, second), answers, strict=True) if not by_problem]
+        sides = zip((first, second), every[deploy], strict=True)
+        lacks = [called[place.id] for place, by_problem in sides if not by_problem]
         return {**names, "change": None, "lacks": lacks, "gained": [], "lost": []}
     metrics = {decoding: [_metrics(side) for side in sides] for decoding, sides in by_decoding.items()}
     before, after = metrics[deploy]
@@ -237,6 +239,12 @@ def _answers(place: Place, decoding: Decoding) -> dict[str, dict[str, Any]]:
                 "prompt": _cut(line.get("prompt")),
             }
     return by_problem
+
+
+def _of_same_problems(first: Answers, second: Answers) -> list[Answers]:
+    """Return the answers to problems that both have; two tasks may give one name to different problems."""
+    same = [problem for problem in first if problem in second and first[problem]["prompt"] == second[problem]["prompt"]]
+    return [{problem: answers[problem] for problem in same} for answers in (first, second)]
 
 
 def _pair(problem: str, difference: float, answers: Sequence[Answers]) -> dict[str, Any]:

@@ -18,7 +18,8 @@ from steadyrl.show.report import markup
 def _environment() -> Environment:
     loader = ChoiceLoader([PackageLoader("steadyrl.show.web"), PackageLoader("steadyrl.show.report")])
     environment = markup.environment(loader, markup.clean, autoescape=True)
-    environment.filters |= {"compact": compact, "duration": duration, "ago": ago, "moment": moment}
+    environment.filters |= {"compact": compact, "ago": ago, "moment": moment}
+    environment.filters |= {"duration": duration, "seconds": short_time}
     return environment
 
 
@@ -47,6 +48,13 @@ def duration(seconds: float | None) -> str:
             remainder = left % size // next_size
             return f"{left // size} {name} {remainder} {next_name}" if remainder else f"{left // size} {name}"
     return f"{left} s"
+
+
+def short_time(seconds: float) -> str:
+    """Return a time of seconds or less with two digits."""
+    if seconds >= 10:
+        return duration(seconds)
+    return f"{seconds:.2g} s" if seconds >= 0.1 else f"{1000 * seconds:.2g} ms"
 
 
 def ago(moment_s: float | None) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from itertools import zip_longest
 from typing import Any
 from urllib.parse import urlencode
 
@@ -14,15 +13,18 @@ import numpy as np
 from steadyrl.core.errors import RunError
 from steadyrl.core.rundir import RunDir
 from steadyrl.show.review.epochs import finite_number
+from steadyrl.show.web.conversation import FAILURES, LONGEST, cut, failures, opening, recorded_calls, turn_messages
 from steadyrl.show.web.differing import marked
 from steadyrl.show.web.folder import Place
-from steadyrl.show.web.rollouts import ORDERS, Entry, Rollouts
+from steadyrl.show.web.rollouts import FAILED, NO_CALLS, ORDERS, WELL, Entry, Rollouts
 from steadyrl.show.web.run_page import head_view, recorded_steps
 
 PER_PAGE, MOST_ANSWERS = 20, 32  # problems, and rollouts of each
 SHORT = 600  # characters of a text in a list
-LONGEST = 200_000  # characters of a text on its own page
-_NAMED = frozenset("problem prompt completion reward parts unscored note stop_reason tokens turns seen outcome".split())
+_NAMED = frozenset(
+    "problem prompt messages completion reward parts unscored note stop_reason tokens turns seen outcome calls "
+    "turn_rewards".split()
+)
 LEVELS = 5  # of a colour, on each side of the middle
 # What colours tokens: name, words, and whether the colours part at 0 (or at 1 for a ratio).
 COLOURED = (
@@ -48,7 +50,7 @@ def list_view(place: Place, rollouts: Rollouts, query: Mapping[str, str]) -> dic
         "next": None,
         "orders": ORDERS,
     }
-    filters = {name: query.get(name, "") for name in ("problem", "stop", "least", "most", "q")}
+    filters = {name: query.get(name, "") for name in ("problem", "stop", "tool", "error", "least", "most", "q")}
     order = query.get("order", "worst")
     view["asked"] = {**filters, "order": order if order in ORDERS else "worst"}
     if not steps:
@@ -75,6 +77,7 @@ def list_view(place: Place, rollouts: Rollouts, query: Mapping[str, str]) -> dic
         "total": len(entries),
         "problems": len({entry.problem for entry in rollouts.entries(path)}),
         "stops": sorted({entry.stop for entry in rollouts.entries(path)} - {""}),
+        **_call_filters(rollouts.entries(path)),
         "some_unscored": any(entry.unscored for entry in rollouts.entries(path)),
         "groups": [
             {
@@ -87,6 +90,20 @@ def list_view(place: Place, rollouts: Rollouts, query: Mapping[str, str]) -> dic
         "next": urlencode({**address, "page": page + 1}) if page * PER_PAGE < len(by_problem) else None,
         "previous": urlencode({**address, "page": page - 1}) if page > 1 else None,
         "filter": urlencode({name: value for name, value in address.items() if name != "step"}),
+    }
+
+
+def _call_filters(entries: Sequence[Entry]) -> dict[str, list[tuple[str, str]]]:
+    """Return the choices of tools and of errors, each with its words; none where no tool was called."""
+    calls = frozenset[tuple[str, str]]().union(*(entry.calls for entry in entries))
+    if not calls:
+        return {"tools": [], "errors": []}
+    # A policy may make up any name, and those stand under the errors.
+    tools = sorted({name for name, end in calls if end not in ("unknown", "malformed")})
+    ends = [end for end in FAILURES if any(end == other for _, other in calls)]
+    return {
+        "tools": [(name, name) for name in tools] + [(NO_CALLS, "no call")],
+        "errors": [(end, FAILURES[end]) for end in ends] + [(FAILED, FAILED), (WELL, WELL)],
     }
 
 
@@ -107,7 +124,11 @@ def _group(entries: Sequence[Entry], records: Sequence[Mapping[str, Any]]) -> di
     several = [_short(entry, record) for entry, record in zip(entries, records, strict=False)]
     alike: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for one in several:
-        key = (one["completion"], one["reward"], one["stop"], one["unscored"], one["note"], tuple(one["parts"]))
+        key = (
+            *(one[name] for name in ("completion", "reward", "stop", "unscored", "note", "turns", "calls")),
+            *one["parts"],
+            *one["failures"],
+        )
         alike.setdefault(key, []).append(one)
     pieces = marked([same[0]["completion"] for same in alike.values()])
     return {
@@ -183,15 +204,18 @@ def _mean(entries: Sequence[Entry]) -> float | None:
     return float(np.mean(scored)) if scored else None
 
 
-def _cut(value: Any, most: int) -> str:
-    text = str(value or "")
-    return text if len(text) <= most else f"{text[:most]} … ({len(text) - most} more characters)"
-
-
 def _short(entry: Entry, record: Mapping[str, Any]) -> dict[str, Any]:
-    texts = {name: _cut(record.get(name), SHORT) for name in ("prompt", "completion", "note", "unscored")}
+    texts = {name: cut(record.get(name), SHORT) for name in ("completion", "note", "unscored")}
+    texts["prompt"] = cut("\n".join(message["text"] for message in opening(record)), SHORT)
     return {"number": entry.number, "problem": entry.problem, "reward": entry.reward, "stop": entry.stop,
-            "tokens": entry.tokens, "parts": _parts(record), **texts}  # fmt: skip
+            "tokens": entry.tokens, "parts": _parts(record), **_episode(record), **texts}  # fmt: skip
+
+
+def _episode(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the number of turns and of calls, and what went wrong in the calls."""
+    turns = record.get("turns")
+    calls = sum(map(len, recorded_calls(record)))
+    return {"turns": len(turns) if isinstance(turns, list) else 0, "calls": calls, "failures": failures(record)}
 
 
 def _full(entry: Entry, record: Mapping[str, Any]) -> dict[str, Any]:
@@ -199,25 +223,17 @@ def _full(entry: Entry, record: Mapping[str, Any]) -> dict[str, Any]:
     extra_fields = {name: value for name, value in record.items() if name not in _NAMED}
     return {
         **_short(entry, record),
-        **{name: _cut(record.get(name), LONGEST) for name in ("prompt", "completion", "note", "unscored")},
-        "turns": _turns(record),
+        **{name: cut(record.get(name), LONGEST) for name in ("completion", "note", "unscored")},
+        "opening": opening(record),
+        "talk": turn_messages(record),
+        "cut_short": isinstance(seen := record.get("seen"), list) and len(seen) > _episode(record)["turns"] > 0,
         "outcome": [(str(name), _text(value)) for name, value in outcome.items()] if isinstance(outcome, dict) else [],
         "others": [(str(name), _text(value)) for name, value in extra_fields.items()],
     }
 
 
-def _turns(record: Mapping[str, Any]) -> list[dict[str, str | None]]:
-    """Return the turns of an episode: what the policy read before each and what it said, None where it said no more."""
-    turns, pages = (texts if isinstance(texts := record.get(name), list) else [] for name in ("turns", "seen"))
-    turn_views: list[dict[str, str | None]] = [
-        {"seen": _cut(page, LONGEST), "said": None if turn is None else _cut(turn, LONGEST)}
-        for page, turn in zip_longest(pages[: len(turns) + 1], turns)
-    ]
-    return turn_views
-
-
 def _text(value: Any) -> str:
-    return _cut(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1), LONGEST)
+    return cut(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1), LONGEST)
 
 
 def _parts(record: Mapping[str, Any]) -> list[tuple[str, float]]:

@@ -11,11 +11,13 @@ from typing import Any
 
 from steadyrl.core.rundir import MOST_CHARACTERS, RunDir, parse_json
 from steadyrl.show.review.epochs import finite_number
+from steadyrl.show.web.conversation import call_ends
 from steadyrl.show.web.folder import Folder
 
 KEPT_FILES = 24  # indices that are kept
 MOST_ROLLOUTS, MOST_BYTES = 200_000, 1 << 30  # of a file
 MOST_STEPS = 60  # that one problem is shown over
+NO_CALLS, FAILED, WELL = "(none)", "any error", "no error"  # choices of a filter beside names and ends
 ORDERS = ("file", "worst", "best", "longest", "shortest")
 
 
@@ -30,6 +32,7 @@ class Entry:
     stop: str
     tokens: int
     unscored: bool
+    calls: frozenset[tuple[str, str]]  # of tools: their names, and what became of them
 
 
 class Rollouts:
@@ -75,8 +78,9 @@ class Rollouts:
 
         Args:
             path: A file of rollouts.
-            query: "problem", "stop", "least" and "most" (of the reward), "q" (words in its texts)
-                and "order", one of ``ORDERS``.
+            query: "problem", "stop", "least" and "most" (of the reward), "tool" (a name, or ``NO_CALLS``), "error" (an
+                end of a call of that tool, ``FAILED`` or ``WELL``), "q" (words in its texts) and "order", one of
+                ``ORDERS``.
         """
         entries = self.entries(path)
         least, most = _bound(query.get("least")), _bound(query.get("most"))
@@ -88,6 +92,7 @@ class Rollouts:
             and (stop in ("", entry.stop) or (stop == "unscored" and entry.unscored))
             and (least is None or (entry.reward is not None and entry.reward >= least))
             and (most is None or (entry.reward is not None and entry.reward <= most))
+            and _calls_fit(entry.calls, query.get("tool", ""), query.get("error", ""))
         ]
         words = query.get("q", "").lower().split()
         if words:
@@ -146,7 +151,19 @@ def _entry(number: int, offset: int, record: Mapping[str, Any]) -> Entry:
         stop=str(record.get("stop_reason") or ""),
         tokens=tokens if isinstance(tokens, int) else 0,
         unscored=record.get("unscored") is not None,
+        calls=call_ends(record),
     )
+
+
+def _calls_fit(calls: frozenset[tuple[str, str]], tool: str, error: str) -> bool:
+    if tool == NO_CALLS:
+        return not calls
+    ends = {end for name, end in calls if tool in ("", name)}
+    if tool and not ends:
+        return False
+    if error in ("", WELL):
+        return not error or ends <= {"ok"}
+    return bool(ends - {"ok"}) if error == FAILED else error in ends
 
 
 def _bound(text: str | None) -> float | None:
@@ -157,7 +174,8 @@ def _bound(text: str | None) -> float | None:
 
 
 def _says(record: Mapping[str, Any], words: Sequence[str]) -> bool:
-    text = " ".join(str(record.get(name, "")) for name in ("problem", "prompt", "completion", "note", "seen")).lower()
+    names = ("problem", "prompt", "completion", "note", "seen", "calls")
+    text = " ".join(str(record.get(name, "")) for name in names).lower()
     return all(word in text for word in words)
 
 

@@ -8,7 +8,7 @@ import pytest
 from steadyrl.backends.toy import CharTokenizer, ToyBackend
 from steadyrl.core import config, plugins
 from steadyrl.core.errors import ConfigError
-from steadyrl.core.types import Problem, Sampling
+from steadyrl.core.types import Group, Problem, Rollout, Sampling
 from steadyrl.loop import record
 from steadyrl.loop.rewards.combine import make_terms, score_groups
 from steadyrl.loop.rollout.collect import collect, demonstrate
@@ -64,15 +64,32 @@ def test_the_return_is_the_sum_of_the_turns_rewards_and_each_stands_at_the_turn_
         ends = np.flatnonzero(np.diff([*rollout.completion_mask.astype(int), 0]) == -1) + 1
         assert rollout.turn_rewards == tuple((end, -0.1) for end in ends)
     kept = rollout_records([scored])[0]
-    assert kept["turn_rewards"] == scored.rollouts[0].turn_rewards
+    assert kept["turn_rewards"] == [-0.1, -0.1, -0.1]
     assert "calls" not in kept
 
 
+<<<<<<< HEAD
 def test_what_the_episode_earned_counts_where_turns_ran_out():
     task = task_of("Endless", max_turns=3)
     (group,) = collect(ToyBackend(), [Problem("p", "", {"seed": 0})], 2, SAMPLING, (0,), 0, Environment(task, 12))
     (scored,) = score_groups([group], make_terms({"episode_return": 1.0}, task, 1))
     assert [rollout.reward for rollout in scored.rollouts] == [1.75, 1.75]
+=======
+def test_a_record_says_which_turns_were_rewarded():
+    rollout = Rollout(
+        problem_id="p",
+        prompt_ids=np.array([1]),
+        completion_ids=np.array([2, 3, 4, 5, 6, 7]),
+        completion_mask=np.array([True, True, False, True, False, True]),
+        sampling_logprobs=np.zeros(6, np.float32),
+        text="a",
+        stop_reason="stop",
+        turns=("a", "b", "c"),
+        turn_rewards=((2, 0.5), (6, -1.0)),  # behind the last tokens of the first and of the third turn
+    )
+    (kept,) = rollout_records([Group(Problem("p", ""), (rollout,))])
+    assert kept["turn_rewards"] == [0.5, None, -1.0]
+>>>>>>> talk
 
 
 def test_a_method_is_a_tool_of_its_own_episode_and_reset_may_take_a_seed():

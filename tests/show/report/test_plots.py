@@ -157,3 +157,23 @@ def test_no_legend_hides_the_title_of_a_single_panel(panels):
             if legend := axes.get_legend():
                 box = legend.get_window_extent(canvas.get_renderer())
                 assert not axes._left_title.get_window_extent(canvas.get_renderer()).overlaps(box)
+
+
+def test_the_title_of_a_single_panel_is_whole():
+    records = [{"step": i, "reward/mean": 0.1 * i, "reward/parseable": 1.0, "reward/retrieval": 0.2} for i in range(9)]
+    panels = plots._reward_panels(records, {"parseable": 0.1}, "retrieval")
+    assert len(panels) == 3  # the total, its parts, and the metric
+    with matplotlib.rc_context(plots.STYLE):
+        for drawing in plots._drawings(panels, records):
+            figure = plots.single(drawing)
+            canvas = FigureCanvasAgg(figure)
+            canvas.draw()
+            (axes,) = figure.axes
+            assert axes._left_title.get_window_extent(canvas.get_renderer()).x1 <= figure.bbox.x1
+
+
+def test_the_steps_of_the_histogram_are_whole_numbers():
+    figure = Figure(figsize=(plots.WIDTH_INCHES, plots.ROW_INCHES))
+    axes = figure.subplots()
+    reward_histogram._draw_histogram(axes, {0: np.array([0.0, 1.0, 1.0])})
+    assert [tick for tick in axes.get_xticks() if -0.5 <= tick <= 0.5] == [0]

@@ -209,9 +209,9 @@ def test_an_episode_is_read_turn_by_turn_and_a_study_by_its_curves(page, served)
     address, _ = served
     page.goto(f"{address}/run/bad/rollouts")
     follow(page, ".rollout >> text=#0")
-    turns = page.locator(".turns li")
-    assert turns.nth(0).locator(".page").inner_text() == f"page {EVIL}"
-    assert "click 2" in turns.nth(1).inner_text()
+    turns = page.locator(".talk li")
+    assert turns.nth(1).locator(".page").inner_text() == f"page {EVIL}"
+    assert "click 2" in turns.nth(4).inner_text()
 
     follow(page, "nav >> text=Studies")
     follow(page, "a >> text=Rates")
@@ -347,6 +347,20 @@ def test_a_run_is_renamed_on_its_page_and_hidden_in_the_table(page, served):
         page.click("button[value=hide]")
     assert page.locator("input[value=bad]").count() == 0
     assert json.loads((folder / "labels.json").read_text())["runs"]["bad"]["hidden"] is True
+
+
+def test_an_axis_is_as_wide_as_its_numbers(page, served):
+    address, folder = served
+    flat = [metrics(step, entropy=3.8018 + 1e-5 * (step % 3)) for step in range(20)]
+    write_lines(folder / "good" / "metrics.jsonl", flat)
+    page.goto(f"{address}/run/good")
+    page.wait_for_selector(".overview .chart canvas")
+    left = {
+        title: page.locator(f"figure[data-title='{title}'] .u-over").evaluate("(over) => over.offsetLeft")
+        for title in ("Entropy", "KL")
+    }
+    assert left["KL"] == 54
+    assert left["Entropy"] > 65  # "3.8018050" takes about 55 pixels
 
 
 def test_a_log_is_dropped_and_diagnosed(page, served):

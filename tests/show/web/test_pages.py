@@ -221,10 +221,102 @@ def test_an_episode_shows_the_page_before_each_turn_and_is_found_by_it(folder):
     app = create(folder)
     text = ask(app, "/run/ppo-one/rollouts/12/0").text
     order = ["[1] &lt;b&gt;Buy&lt;/b&gt;", '<div class="text">click 1</div>', "the cart", "click 2", "the order"]
-    places = [text.index(part, text.index("Turn by turn")) for part in order]
+    places = [text.index(part, text.index("Conversation")) for part in order]
     assert places == sorted(places)
     assert "#0" in ask(app, "/run/ppo-one/rollouts?q=cart").text
     assert "#0" not in ask(app, "/run/ppo-one/rollouts?q=nowhere").text
+
+
+def call(name, end="ok", result="", seconds=0.0, **arguments):
+    return {"name": name, "arguments": arguments, "result": result, "end": end, "seconds": seconds}
+
+
+EPISODE = {
+    "prompt": "",
+    "turns": ["two calls", "one more", "7.00"],
+    "seen": ["What does tea cost?", "3.5\nerror: late\nthe shop closes", "error: a call could not be read"],
+    "turn_rewards": [0.25, None, -1.5],
+    "calls": [
+        [call("price", result="3.5", seconds=0.012, item="tea"), call("slow", "timeout", "error: late", 0.4)],
+        [call("", "malformed", "error: a call could not be read", text="price(")],
+        [],
+    ],
+}
+
+
+@pytest.fixture
+def episodes(folder):
+    """Return the folder, in whose step 12 are an episode with failing calls, one that calls well, and one without."""
+    from steadyrl.core.rundir import RunDir
+
+    well = {**EPISODE, "calls": [[call("price", result="3.5", item="tea")], [], []]}
+    lines = [rollout(f"q{i}", 0.1 * i, f"a{i}", **more) for i, more in enumerate((EPISODE, well, {}))]
+    write_lines(RunDir(folder / "ppo-one").rollouts_file(12), lines)
+    return create(folder)
+
+
+def test_an_episode_is_a_conversation_with_calls_results_rewards_and_times(episodes):
+    text = ask(episodes, "/run/ppo-one/rollouts/12/0").text
+    talk = text[text.index('<ol class="talk">') : text.index("</ol>")]
+    lines = re.sub(r"\s*\n\s*", "\n", re.sub("<[^>]+>", "\n", talk)).strip().splitlines()
+    assert [html.unescape(line).strip() for line in lines] == [
+        "environment", "What does tea cost?",
+        "policy", "turn 1", "reward", "0.250", "2 calls, 0.41 s", "two calls",
+        "price(item='tea')", "12 ms", "3.5",
+        "slow()", "took too long", "0.4 s", "error: late",
+        "environment", "the shop closes",  # the results stand at their calls alone
+        "policy", "turn 2", "1 call", "one more", "price(", "could not be read", "error: a call could not be read",
+        "policy", "turn 3", "reward", "-1.500", "7.00",
+    ]  # fmt: skip
+    assert "<h2>Completion" not in text  # the turns are not shown twice
+
+
+@pytest.mark.parametrize(
+    ("query", "numbers"),
+    [
+        ("tool=price", [0, 1]),
+        ("tool=slow", [0]),
+        ("tool=(none)", [2]),
+        ("error=timeout", [0]),
+        ("tool=price&error=timeout", []),  # it was the other tool that took too long
+        ("tool=price&error=no error", [0, 1]),
+        ("error=any error", [0]),
+        ("error=no error", [1, 2]),
+        ("q=closes", [0, 1]),
+        ("q=late timeout", [0]),
+    ],
+)
+def test_rollouts_are_filtered_by_tool_and_by_error(episodes, query, numbers):
+    text = ask(episodes, f"/run/ppo-one/rollouts?{query.replace(' ', '+')}").text
+    assert sorted(map(int, re.findall(r">#(\d+)</a>", text))) == numbers
+
+
+def test_the_list_offers_the_tools_and_errors_that_there_are(episodes):
+    text = ask(episodes, "/run/ppo-one/rollouts").text
+    choices = {name: re.search(f'<select name="{name}">(.*?)</select>', text)[1] for name in ("tool", "error")}
+    assert re.findall('value="([^"]*)"', choices["tool"]) == ["", "price", "slow", "(none)"]
+    assert re.findall('value="([^"]*)"', choices["error"]) == ["", "malformed", "timeout", "any error", "no error"]
+    assert "3 turns, 3 calls" in text
+    assert "took too long, could not be read" in text
+    assert '<select name="tool">' not in ask(episodes, "/run/ppo-one/rollouts?step=10").text
+
+
+def test_a_prompt_of_messages_is_shown_by_role(folder):
+    from steadyrl.core.rundir import RunDir
+
+    request = {"type": "function", "function": {"name": "look", "arguments": {"word": "tea"}}}
+    messages = [
+        {"role": "system", "content": "be short"},
+        {"role": "assistant", "content": "", "tool_calls": [request]},
+        {"role": "tool", "content": "a plant"},
+    ]
+    write_lines(RunDir(folder / "ppo-one").rollouts_file(13), [rollout("q", 0.0, "yes", messages=messages)])
+    text = ask(create(folder), "/run/ppo-one/rollouts/13/0").text
+    order = ["<strong>system</strong>", "be short", "<strong>assistant</strong>", "look(word=&#39;tea&#39;)", "a plant"]
+    places = [text.index(part) for part in order]
+    assert places == sorted(places)
+    assert "More that was recorded" in text
+    assert "tool_calls" not in text
 
 
 def test_an_empty_completion_is_called_so(folder):
@@ -389,6 +481,20 @@ def test_runs_are_compared_on_every_set_that_both_have(folder):
     text = ask(create(folder), "/compare?run=ppo-one&run=grpo-two").text
     assert re.search(r"hard: sampled answers: <strong>grpo-two</strong> 0.750, ppo-one 0.250: \+0.500", text)
     assert "ppo-one: sampled answers" not in text
+
+
+def test_problems_of_two_tasks_that_share_a_name_are_not_compared(folder):
+    for run, prompts in (("ppo-one", "ab"), ("grpo-two", "xb")):
+        lines = [
+            {"problem": f"p{i}", "prompt": prompt, "answers": {"sampled": {"text": "t", "metric": 0.25 * i}}}
+            for i, prompt in enumerate(prompts)
+        ]
+        write_lines(RunDir(folder / run).evaluation_file("after"), lines)
+    assert "0 gained, 0 lost, 1 equal" in ask(create(folder), "/compare?run=ppo-one&run=grpo-two").text
+    write_lines(RunDir(folder / "grpo-two").evaluation_file("after"), lines[:1])
+    text = ask(create(folder), "/compare?run=ppo-one&run=grpo-two").text
+    assert "cannot be compared problem by problem: they have no held-out problem in common." in text
+    assert "Gained" not in text
 
 
 def test_a_comparison_of_too_few_or_too_many_runs_says_so(folder):

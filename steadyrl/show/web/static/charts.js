@@ -196,7 +196,10 @@
       },
       axes: [
         { ...axis, size: 26, values: (u, ticks) => ticks.map(xText) },
-        { ...axis, values: (u, ticks) => ticks.map((t) => (t === null ? "" : onAxis(t, ticks))) },
+        {
+          ...axis, values: (u, ticks) => ticks.map((t) => (t === null ? "" : onAxis(t, ticks))),
+          size: (u, texts) => Math.max(axis.size, 12 + 6.5 * Math.max(...(texts || []).map((text) => text.length))),
+        },
       ],
       hooks: {
         setSelect: [(u) => {
