@@ -68,13 +68,13 @@ def test_the_return_is_the_sum_of_the_turns_rewards_and_each_stands_at_the_turn_
     assert "calls" not in kept
 
 
-<<<<<<< HEAD
 def test_what_the_episode_earned_counts_where_turns_ran_out():
     task = task_of("Endless", max_turns=3)
     (group,) = collect(ToyBackend(), [Problem("p", "", {"seed": 0})], 2, SAMPLING, (0,), 0, Environment(task, 12))
     (scored,) = score_groups([group], make_terms({"episode_return": 1.0}, task, 1))
     assert [rollout.reward for rollout in scored.rollouts] == [1.75, 1.75]
-=======
+
+
 def test_a_record_says_which_turns_were_rewarded():
     rollout = Rollout(
         problem_id="p",
@@ -89,7 +89,6 @@ def test_a_record_says_which_turns_were_rewarded():
     )
     (kept,) = rollout_records([Group(Problem("p", ""), (rollout,))])
     assert kept["turn_rewards"] == [0.5, None, -1.0]
->>>>>>> talk
 
 
 def test_a_method_is_a_tool_of_its_own_episode_and_reset_may_take_a_seed():
