@@ -106,8 +106,8 @@ class EnvironmentTask:
             SteadyError: The class or a tool lacks what is needed, or a file has a defect.
         """
         self._settings = settings
-        self._environment = _environment_class(settings)
-        self._tools = _tools_of(self._environment, settings.tools)
+        self._environment, example = _environment_class(settings)
+        self._tools = _tools_of(example, settings.tools)
         if not self._tools and not settings.environment:
             raise ConfigError(
                 "the task 'environment' has neither an environment nor tools; set task.args.environment = "
@@ -172,9 +172,10 @@ class ToolsAlone:
         return None, None, not message.get("tool_calls") and not message.get("invalid_tool_calls")
 
 
-def _environment_class(settings: EnvironmentTask.Settings) -> Any:
+def _environment_class(settings: EnvironmentTask.Settings) -> tuple[Any, Any]:
+    """Return the class and an object of it, whose tools may depend on the arguments."""
     if not settings.environment:
-        return ToolsAlone
+        return ToolsAlone, ToolsAlone()
     factory = plugins.load("environment", settings.environment)
     what = f"the environment '{settings.environment:.120}'"
     if not callable(factory):
@@ -192,7 +193,7 @@ def _environment_class(settings: EnvironmentTask.Settings) -> Any:
             raise ConfigError(f"{what} has no method {method}({argument}); expected reset, step and close")
         if not plugins.takes(function, 2 if _takes_seed(function) else 1):
             raise ConfigError(f"{what}: its method {method} cannot be called with {argument} alone; give it that one")
-    return factory
+    return factory, environment
 
 
 def _takes_seed(reset: Any) -> bool:
@@ -200,10 +201,12 @@ def _takes_seed(reset: Any) -> bool:
 
 
 def _tools_of(environment: Any, paths: Sequence[str]) -> list[Tool]:
-    """Return the tools of a class and those that the config names."""
+    """Return the tools of an environment and those that the config names."""
     listed = getattr(environment, "tools", ())
     if not isinstance(listed, list | tuple):
         raise ConfigError(f"the environment's attribute 'tools' is {listed!r:.60}; expected a list of functions")
+    # A method of this object would act on it in every episode.
+    listed = [source.__func__ if getattr(source, "__self__", None) is environment else source for source in listed]
     tools = [make_tool(source, _is_method(environment, source)) for source in listed]
     tools += [make_tool(plugins.load("tool", path)) for path in paths]
     names = [tool.name for tool in tools]

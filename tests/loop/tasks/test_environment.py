@@ -79,6 +79,15 @@ def test_a_method_is_a_tool_of_its_own_episode_and_reset_may_take_a_seed():
     assert task.episode(Problem("p", ""), 7)._environment.pressed == 0
 
 
+def test_tools_may_depend_on_the_arguments_of_the_class():
+    task = task_of("Shelf")
+    assert [tool["function"]["name"] for tool in task.tools] == ["take", "look"]
+    for _ in range(2):  # a method acts on its own episode, not on one object for all
+        episode = task.episode(Problem("p", ""), 0)
+        assert episode.step(calls(("take", {}))).calls[0].result == "1"
+    assert task_of("Shelf", environment_args={"open": False}).tools == []
+
+
 def test_an_episode_s_calls_and_results_are_on_its_rollout():
     task = task_of("Safe")
     episode = task.episode(Problem("p", ""), 7)
@@ -188,7 +197,7 @@ def checked(environment="", rewards=None, **args):
 def test_check_plays_a_sound_environment_and_shows_three_episodes():
     checks = checked("Guess")
     assert [name for name, check in checks.items() if check.state == "found"] == []
-    assert checks["gold answer"].message == "mean reward 1.000, expected at least 0.8"
+    assert checks["gold answer"].message == "mean reward 1.000, expected at least 0.05"
     assert checks["scripted policy"].message == "12 episodes of 1.0 turns on average, mean reward 1.000"
     assert checks["scripted policy"].evidence[:3] == (
         "episode 1, train-0: reward 1.0",
@@ -205,6 +214,15 @@ def test_check_counts_the_calls_that_fail():
     )
     assert checks["scripted policy"].state == "ok"  # it may raise, but not always
     checks = checked(tools=["tests.agents:broken"], rewards={"length": 1.0})
+    assert checks["scripted policy"].state == "found"
+
+
+def test_check_finds_an_expert_whose_calls_all_fail_but_does_not_ask_for_a_reward_near_1():
+    checks = checked("Shelf")
+    assert checks["gold answer"].message == "mean reward 0.300, expected at least 0.05"
+    assert {checks[name].state for name in ("gold answer", "scripted policy")} == {"ok"}
+    checks = checked("Shelf", environment_args={"open": False})
+    assert "the first: take: error: there is no tool 'take'; there are none" in checks["scripted policy"].message
     assert checks["scripted policy"].state == "found"
 
 
