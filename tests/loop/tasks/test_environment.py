@@ -10,6 +10,7 @@ from steadyrl.core import config, plugins
 from steadyrl.core.errors import ConfigError
 from steadyrl.core.types import Problem, Sampling
 from steadyrl.loop import record
+from steadyrl.loop.evaluate import evaluate
 from steadyrl.loop.rewards.combine import make_terms, score_groups
 from steadyrl.loop.rollout.collect import collect, demonstrate
 from steadyrl.loop.rollout.episode import Environment
@@ -77,6 +78,24 @@ def test_a_method_is_a_tool_of_its_own_episode_and_reset_may_take_a_seed():
     assert [call.result for turn in rollout.calls for call in turn] == ["pressed 1", "pressed 2", "pressed 3"]
     assert rollout.seen == ("you open safes.\nopen it", "pressed 1", "pressed 2")
     assert task.episode(Problem("p", ""), 7)._environment.pressed == 0
+
+
+def test_an_evaluation_records_whole_episodes_and_not_their_last_turns_alone():
+    task = task_of("Guess", max_turns=2)
+    settings = config.resolve(
+        {
+            "task": {"name": "environment", "args": {"environment": "tests.agents:Guess"}},
+            "rewards": {"episode_return": 1.0},
+            "sampling": {"max_new_tokens": 2},
+        }
+    )
+    terms = make_terms(settings.rewards, task, 1)
+    (line,) = evaluate(ToyBackend(), [Problem("p", "", {"seed": 0})], terms, settings, "", Environment(task, 12))
+    for answer in line["answers"].values():
+        assert answer["seen"][:2] == ["guess", "no"] and len(answer["turns"]) == 2
+        assert "\n".join(answer["turns"]) == answer["text"]
+        assert answer["reward"] == pytest.approx(sum(reward for _, reward in answer["turn_rewards"]))
+        assert answer["outcome"] == {"number": 1}
 
 
 def test_tools_may_depend_on_the_arguments_of_the_class():
