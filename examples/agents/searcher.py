@@ -31,8 +31,7 @@ class Searcher:
 
     def search(self, query: str) -> str:
         """Find functions by words"""
-        found = ranked(query, RESULTS + len(self.results))
-        new = [name for name in found if name not in self.results][:RESULTS]
+        new = new_results(query, self.results)
         self.results += new
         self.first = self.first or new
         return "\n".join(f"{self.results.index(name) + 1} {name}" for name in new) or "nothing new"
@@ -80,6 +79,11 @@ def ranked(query: str, count: int) -> list[str]:
     return [index.ids[number] for number, _ in index.ranked(content_words(query), count)]
 
 
+def new_results(query: str, earlier: list[str]) -> list[str]:
+    """Return the first functions that were not in earlier results."""
+    return [name for name in ranked(query, RESULTS + len(earlier)) if name not in earlier][:RESULTS]
+
+
 @functools.cache
 def names() -> frozenset[str]:
     """Return all there is to find."""
@@ -118,8 +122,4 @@ def belonging(name: str, first: list[str], results: list[str]) -> set[str]:
 
 def expanded(name: str, first: list[str]) -> set[str]:
     """Return what belongs to a function after a search for it."""
-    return belonging(name, first, [*first, *new_results(name, first)])
-
-
-def new_results(name: str, first: list[str]) -> list[str]:
-    return [n for n in ranked(related(name), RESULTS + len(first)) if n not in first][:RESULTS]
+    return belonging(name, first, [*first, *new_results(related(name), first)])
