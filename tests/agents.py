@@ -170,3 +170,30 @@ class ResetOfNothing(Guess):
 class NeedsASetting(Guess):
     def __init__(self, level):
         self.level = level
+
+
+class Shelf:
+    """Its tools depend on its arguments: what is on the shelf, counted by a method, or nothing at all."""
+
+    def __init__(self, open=True):
+        self.count = 0
+        self.tools = [self.take, look] if open else []
+
+    def take(self) -> int:
+        """Take a book."""
+        self.count += 1
+        return self.count
+
+    def reset(self, problem):
+        return "read"
+
+    def step(self, message):
+        return None, 0.3 * bool(message.get("tool_calls")) * (self.count == 1), True
+
+    def expert(self):
+        function = {"name": "take", "arguments": {}}
+        return {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [{"id": "c", "type": "function", "function": function}],
+        }

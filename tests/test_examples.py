@@ -1,5 +1,8 @@
+import importlib
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +11,7 @@ import pytest
 
 from steadyrl.core import config
 from steadyrl.core.rundir import RunDir
+from steadyrl.core.types import Problem
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 CONFIGS = sorted(path for path in EXAMPLES.rglob("*.toml") if path.name != "pyproject.toml")
@@ -54,3 +58,77 @@ def test_rewards_of_ones_own_and_those_written_for_trl_are_learned_from(tmp_path
 def test_the_example_task_is_sound():
     printed = command_line(EXAMPLES / "own_reward", "task", "check", "config.toml")
     assert [line.split()[0] for line in printed.splitlines()] == ["ok"] * 5
+
+
+@pytest.fixture(scope="module")
+def agents(tmp_path_factory):
+    """The folder of the agents with their problems, 20 of each file."""
+    folder = tmp_path_factory.mktemp("agents") / "agents"
+    shutil.copytree(EXAMPLES / "agents", folder, ignore=shutil.ignore_patterns("*.jsonl", "__pycache__", "runs"))
+    environment = os.environ | {"PYTHONPATH": str(EXAMPLES.parent), "PYTHONDONTWRITEBYTECODE": "1"}
+    subprocess.run([sys.executable, "problems.py"], cwd=folder, env=environment, capture_output=True, check=True)
+    for path in folder.glob("*.jsonl"):
+        lines = path.read_text().splitlines(keepends=True)
+        path.write_text("".join(lines[:: len(lines) // 20]))
+    return folder
+
+
+@pytest.mark.parametrize(("agent", "earned"), [("searcher", r"0\.[5-8]\d\d"), ("calculator", r"1\.000")])
+def test_an_agent_s_expert_plays_well_and_nothing_else_does(agents, agent, earned):
+    gold, empty, scripted, looping = command_line(agents, "task", "check", f"{agent}.toml").splitlines()[1:5]
+    assert re.match(rf"ok    gold answer: mean reward {earned},", gold)
+    assert empty.startswith("ok    empty answer: mean reward 0.000")
+    assert re.match(r"ok    scripted policy: .*; (\d+) calls: \1 ok$", scripted)  # none fails
+    assert looping.startswith("ok    looping policy: mean reward 0.000")
+
+
+def test_the_agents_play_without_their_tools(agents):
+    printed = command_line(agents, "task", "check", "searcher.toml", "task.args.environment_args={search=false}")
+    assert "ok    gold answer: mean reward 1.000" in printed and "calls" not in printed.split("looping policy")[0]
+    printed = command_line(agents, "task", "check", "calculator.toml", "task.args.environment_args={tool=false}")
+    assert "ok    gold answer: mean reward 1.000" in printed
+
+
+@pytest.fixture
+def calculator(monkeypatch):
+    monkeypatch.syspath_prepend(EXAMPLES / "agents")
+    return importlib.import_module("calculator")
+
+
+@pytest.mark.parametrize(
+    ("expression", "result"),
+    [("3 * (4 + 5)", "27"), ("-2 * 3.5", "-7"), ("1 / 3", "0.333333"), ("7 - 10", "-3"), ("0.1 + 0.2", "0.3")],
+)
+def test_the_calculator_calculates_exactly(calculator, expression, result):
+    assert calculator.calculate(expression) == result
+
+
+@pytest.mark.parametrize("expression", ["2 ** 9", "__import__('os')", "'a' * 9", "x", "1 if 2 else 3", "1+" * 50 + "1"])
+def test_the_calculator_evaluates_nothing_but_arithmetic(calculator, expression):
+    with pytest.raises(ValueError, match="expected"):
+        calculator.calculate(expression)
+
+
+def test_the_calculator_s_expert_writes_what_the_question_asks_for(calculator):
+    question = "Each of 3 children has 4 pens, and Ana has 5 times as many as one child. How many pens in all?"
+    assert calculator.solution(question, 32) == "(3 + 5) * 4"
+    assert calculator.solution("Ana has 9 pens and gives 2 of them to Ben. How many are left?", 7) == "9 - 2"
+    with pytest.raises(ValueError, match="comes to 1000"):
+        calculator.solution("Ana has 9 pens.", 1000)
+
+
+def test_the_searcher_takes_what_shares_a_module_and_a_word(monkeypatch):
+    monkeypatch.syspath_prepend(EXAMPLES / "agents")
+    searcher = importlib.import_module("searcher")
+    assert searcher.related("queue.Queue.put_nowait") == "queue put nowait"
+    first = ["queue.Queue.put", "os.putenv", "queue.Empty"]
+    results = [*first, "queue.Queue.put_nowait", "queue.Full", "asyncio.Queue.put"]
+    # of the first search all of the module, of the second only what has the word "put"
+    expected = {"queue.Queue.put", "queue.Empty", "queue.Queue.put_nowait"}
+    assert searcher.belonging("queue.Queue.put", first, results) == expected
+    episode = searcher.Searcher()
+    episode.reset(Problem("p", "?", {"relevant": ["queue.Queue.put", "queue.Queue.get"]}))
+    episode.results = ["queue.Queue.put", "queue.Full"]
+    # 2 found with 1 of 2 relevant: 2 * 1 / (2 + 2); numbers of nothing and names of nothing count as nothing
+    assert episode.step({"role": "assistant", "content": "1, 2 and 77: no.such.name"}) == (None, 0.5, True)
+    assert episode.close()["answer"] == ["queue.Full", "queue.Queue.put"]

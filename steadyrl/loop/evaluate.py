@@ -20,6 +20,7 @@ from steadyrl.loop.checkpoint import Best, State
 from steadyrl.loop.rewards.combine import Term, make_terms, planned_updates, require_columns, score_groups, score_texts
 from steadyrl.loop.rollout.collect import collect
 from steadyrl.loop.rollout.episode import Environment
+from steadyrl.loop.rollout.records import episode_record
 
 # This key takes the place of a step, so the evaluation never shares a draw with training, whose steps count from 0.
 _EVALUATION_KEY = 2**31
@@ -280,4 +281,5 @@ def answer_record(rollout: Rollout, metric: str) -> dict[str, Any]:
         "unscored": rollout.unscored,
         "note": rollout.note,
         "truncated": rollout.stop_reason == "length",
+        **(episode_record(rollout) if rollout.turns else {}),
     }

@@ -27,15 +27,15 @@ def rollout_records(groups: Sequence[Group]) -> list[dict[str, Any]]:
             "policy_version": rollout.policy_version,
             "tokens": rollout.length,
             **({"messages": list(group.problem.messages)} if group.problem.messages else {}),
-            **(_episode(rollout) if rollout.turns else {}),
+            **(episode_record(rollout) if rollout.turns else {}),
         }
         for group in groups
         for rollout in group.rollouts
     ]
 
 
-def _episode(rollout: Rollout) -> dict[str, Any]:
-    """Return what is kept of an episode of several turns; its turn_rewards are a number or None for each turn."""
+def episode_record(rollout: Rollout) -> dict[str, Any]:
+    """Return the record of an episode: its turns, what it read between them, calls, outcome and rewards of turns."""
     observed = [text[:LONGEST_SEEN] for text in rollout.seen]
     more: dict[str, Any] = {}
     if rollout.turn_rewards:

@@ -181,10 +181,12 @@ def _gold(task: Task, terms: Sequence[Term], problems: Sequence[Problem]) -> Fin
     golden = _golden(task, terms, problems)
     if not golden:
         return Finding("gold answer", state="unknown", message="the task knows none; give one to have it checked")
-    finding = _mean("gold answer", _metric(task, [r for _, r in golden]), task.metric, GOLD_AT_LEAST, math.inf)
+    # Rewards of a user's environment have a scale of their own, and its expert shows a way, not always the best.
+    least = EMPTY_AT_MOST if isinstance(task, ToolUsing) else GOLD_AT_LEAST
+    finding = _mean("gold answer", _metric(task, [r for _, r in golden]), task.metric, least, math.inf)
     for kind in dict.fromkeys(problem.columns.get("kind") for problem, _ in golden):
         of_kind = [rollout for problem, rollout in golden if problem.columns.get("kind") == kind]
-        kind_finding = _mean("gold answer", _metric(task, of_kind), task.metric, GOLD_AT_LEAST, math.inf)
+        kind_finding = _mean("gold answer", _metric(task, of_kind), task.metric, least, math.inf)
         if finding.state == "ok" and kind_finding.state == "found":
             return replace(kind_finding, message=f"of '{kind}': {kind_finding.message}")
     return finding

@@ -220,7 +220,7 @@ class Toolbox:
         if self._limits.calls and self._count > self._limits.calls:
             return _failed("budget", f"no calls are left: {self._limits.calls} are allowed")
         if name not in self._tools:
-            return _failed("unknown", f"there is no tool '{name:.60}'; there are {', '.join(self._tools)}")
+            return _failed("unknown", f"there is no tool '{name:.60}'; there are {', '.join(self._tools) or 'none'}")
         tool = self._tools[name]
         if tool.function is None or tool.arguments is None:
             return None
