@@ -15,7 +15,7 @@ from typing import Any
 from steadyrl.core.metrics import answer_means
 from steadyrl.core.plugins import make
 from steadyrl.core.rundir import RunDir, parse_json, read_json, read_lines, write_json
-from steadyrl.integrations.trackers.tracker import SAMPLES, Opening, Tracker
+from steadyrl.integrations.trackers.tracker import SAMPLES, Opening, Reporting, Tracker
 
 LONGEST_TEXT = 4000  # characters of a text in a table
 AT_ONCE = 200  # steps between two notes of how far it came
@@ -106,9 +106,9 @@ class Follower:
         if records := self._run.metrics():
             self._heldout("before", records[0])
             self._heldout("after", records[-1])
-        digest = _report_digest(self._run)
-        if digest is not None and digest != self._state.get("report"):
-            self._tracker.report(self._run.report_folder)
+        digest, tracker = _report_digest(self._run), self._tracker
+        if isinstance(tracker, Reporting) and digest is not None and digest != self._state.get("report"):
+            tracker.report(self._run.report_folder)
             self._state["report"] = digest
         self._note()
         self._tracker.close(status)

@@ -18,7 +18,7 @@ from steadyrl.core.errors import ConfigError, MissingExtraError, RunError
 from steadyrl.core.plugins import load, require_members
 from steadyrl.core.rundir import RunDir, read_lines
 from steadyrl.integrations.trackers.follow import sent_until, state_file
-from steadyrl.integrations.trackers.tracker import Tracker
+from steadyrl.integrations.trackers.tracker import Reporting, Tracker
 
 MARK = "STEADYRL_TRACKER"  # in the environment of a writer and of all that it starts
 END_S = 20.0  # for all trackers together, after the run has ended
@@ -33,7 +33,7 @@ def require_trackers(names: Sequence[str]) -> None:
     """
     for name in names:
         tracker = load("tracker", name)
-        require_members(f"the tracker '{name}'", tracker, Tracker, later=("anew",))
+        require_members(f"the tracker '{name}'", tracker, Tracker, (Reporting,), later=("anew",))
         needs = tracker.needs
         if not isinstance(needs, str) or not needs.isidentifier():
             raise ConfigError(f"run.trackers: '{name}' needs {needs!r:.100}; expected the name of one package")

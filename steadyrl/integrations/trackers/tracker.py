@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from steadyrl.core.metrics import describe
 
@@ -49,14 +49,19 @@ class Tracker(Protocol):
     def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write a table of rollouts: "problem", "prompt", "completion", "reward"."""
 
-    def report(self, folder: Path) -> None:
-        """Write the files of the run's report, as an artifact where the tracker has such."""
-
     def finding(self, line: Mapping[str, Any]) -> None:
         """Write that a finding was raised, as an alert where the tracker has such."""
 
     def close(self, status: str) -> None:
         """End the run: "finished", "interrupted", "failed" or "killed"."""
+
+
+@runtime_checkable
+class Reporting(Protocol):
+    """What a tracker may offer: it takes the report of a run, too."""
+
+    def report(self, folder: Path) -> None:
+        """Write the files of the run's report, as an artifact where the tracker has such."""
 
 
 def description(name: str) -> str:
