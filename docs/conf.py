@@ -72,6 +72,7 @@ NAVIGATION = {
         ],
         "Extend": [
             "docs/environments",
+            "examples/agents/README",
             "examples/plugins/**",
             "docs/batch",
             "docs/sandbox",
