@@ -43,8 +43,7 @@ def ask(path: Path, overrides: list[str]) -> None:
     session = open_session(config.load(path, overrides))
     by_id = {problem.id: problem for problem in session.heldout}
     chosen = [by_id[id] for id in ten_of(by_id)]
-    terms, metric, seed = session.terms, session.task.metric, session.config.run.seed
-    for record in evaluate(session.backend, chosen, terms, metric, session.sampling, seed):
+    for record in evaluate(session.backend, chosen, session.terms, session.config, session.task.metric):
         print(record["prompt"])
         print(line(record["answers"]["greedy"]))
 

@@ -139,8 +139,8 @@ def test_every_set_is_in_files_metrics_report_and_measures(tmp_path):
     assert {name: figures["n"] for name, figures in summary["sets"].items()} == {"easy": 3, "hard": 5}
     assert summary["sets"]["hard"]["after"] == pytest.approx(run.metrics()[-1]["heldout/hard/reward"])
     assert summary["after"] == pytest.approx(run.metrics()[-1]["heldout/reward"])
-    rows = {(row["name"], row["decoding"]) for row in report_view(run.path)["changes"]}
-    assert {("metric", "sampled, avg@3"), ("hard: metric", "greedy"), ("easy: pass@3", "sampled")} <= rows
+    rows = {(row["name"], row["decoding"]) for row in report_view(run.path)["changes"]["main"]}
+    assert {("reward", "sampled, avg@3"), ("hard: reward", "greedy"), ("easy: pass@3", "sampled")} <= rows
     assert set(run.info()["data"]) == {"train", "heldout", "heldout/hard", "heldout/easy"}
 
 

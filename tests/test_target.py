@@ -87,7 +87,7 @@ def test_the_live_display_shows_the_target_and_the_share_of_it():
     progress.step({"step": 4, "reward/mean": 0.28})
     console = Console(width=100, record=True)
     console.print(progress.view())
-    assert re.search(r"target\s+0\.80\s+35% reached", console.export_text())
+    assert re.search(r"target, 35% reached\s+0\.80", console.export_text())
 
 
 def test_lines_of_a_log_show_the_target_beside_the_reward(capsys):

@@ -58,7 +58,7 @@ def all_examples(folder: Path) -> Iterator[tuple[str, Path]]:
     if not folder.is_dir():
         raise ConfigError(f"there are no examples in '{folder}'; install steadyrl from its wheel or its repository")
     for path in sorted(folder.rglob("*"), key=lambda path: (len(path.parts), path)):
-        if path.suffix in (".toml", ".ipynb"):
+        if path.suffix in (".toml", ".ipynb") and path.name != "pyproject.toml":  # of an example that is a package
             name = path.relative_to(folder).with_suffix("")
             yield (name.parent if name.name == "config" else name).as_posix(), path
 

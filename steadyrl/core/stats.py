@@ -12,10 +12,12 @@ from functools import lru_cache
 from typing import Literal
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import ArrayLike
 
 from steadyrl.core.errors import DataError
 
+_WINDOW_VALUES = 1 << 22  # of windows that are sorted at once
 BOOTSTRAP_CHUNK = 1_000_000  # drawn numbers held at once: about 12 MB of indices and values
 EXACT_SIGNS = 12  # differences whose signs are all tried, 4096 ways; of more, as many are drawn as a bootstrap has
 CLOSED_FORM = 30  # degrees of freedom of Student's t
@@ -414,7 +416,18 @@ def rolling_median(values: np.ndarray, width: int) -> np.ndarray:
     At the start as many values count after a value as before it, so that the first is itself: a policy can collapse
     within a few steps, and the median of half a window would hide where it came from.
     """
-    return np.array([_median_around(values, i, width // 2) for i in range(len(values))])
+    reach, count = width // 2, len(values)
+    medians = np.empty(count)
+    for i in (*range(min(reach, count)), *range(max(reach, count - reach), count)):
+        medians[i] = _median_around(values, i, reach)
+    if count > 2 * reach:
+        windows = sliding_window_view(values, 2 * reach + 1)
+        size = max(1, _WINDOW_VALUES // (2 * reach + 1))
+        for start in range(0, len(windows), size):
+            medians[reach + start : reach + start + size][: len(windows[start : start + size])] = np.median(
+                windows[start : start + size], axis=1
+            )
+    return medians
 
 
 def _median_around(values: np.ndarray, i: int, reach: int) -> float:

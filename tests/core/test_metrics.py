@@ -279,7 +279,7 @@ def test_every_single_metric_of_the_catalogue_is_written_by_a_run(toy, tmp_path)
     run = RunDir(tmp_path / "tools")
     tools = (
         "task.name=environment",
-        "task.args={environment='tests.environments:Safe'}",
+        "task.args={environment='tests.agents:Safe'}",
         "rewards={episode_return=1.0}",
     )
     train(toy("run.steps=1", "algorithm.name=sft", *tools), run)

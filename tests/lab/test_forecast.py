@@ -122,7 +122,7 @@ def test_the_command_says_what_it_was_tried_on(tmp_path):
     assert "of 9 finished runs" in result.output
     assert "going on is worth it" in result.output
     other = CliRunner().invoke(app, ["forecast", str(tmp_path / "now"), "--metric", "reward/mean"])
-    assert "no forecast of reward/mean: 0 values" in other.output
+    assert "no forecast of reward/mean: reward/mean has 0 of the 5 values" in other.output
 
 
 @pytest.mark.parametrize("status", ["running", "finished"])
