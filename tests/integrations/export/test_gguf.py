@@ -11,6 +11,8 @@ from steadyrl.integrations.export.model import export
 from steadyrl.integrations.export.ollama import chat_template, write_modelfile
 from tests import needs
 
+needs.skip_without_packages("gguf", extra="gguf")
+
 
 def read(file):
     reader = needs.package("gguf").GGUFReader(file)
