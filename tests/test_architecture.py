@@ -17,7 +17,15 @@ FLOORS = (
     {"core"},  # ground
     {"maths", "loop.curriculum"},
     {"loop.rewards", "backends", "doctor", "lab.launchers"},  # services
-    {"loop.tasks", "algorithms", "loop.rollout", "loop.checkpoint", "loop.autopilot", "integrations.trackers"},
+    {
+        "loop.tasks",
+        "algorithms",
+        "loop.rollout",
+        "loop.checkpoint",
+        "loop.defaults",
+        "loop.autopilot",
+        "integrations.trackers",
+    },
     {"loop.train", "loop.evaluate", "loop.record", "loop.preflight"},  # the loop
     {
         "environments.search",

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -28,12 +27,7 @@ from steadyrl.loop.tasks.rows import read_rows
 PROMPTS = ("prompt", "question", "problem", "instruction", "query", "request", "input", "messages", "conversations")
 ANSWERS = ("gold", "answer", "solution", "response", "completion", "output", "target", "label", "expected_answer")
 _ROWS = 1000  # that are looked at
-_SHORTEST, _LONGEST, _WITHOUT_ANSWERS = 16, 2048, 128  # tokens of an answer
-_PROMPTS_PER_STEP, _SAMPLES, _PASSES = 16, 8, 3
-_HELD_OUT = 100  # problems at most
-_LARGE = 100_000_000  # parameters, above which an adapter is trained in place of all weights
-# The rate of examples/smollm2 for its 135 million parameters; a larger network wants a smaller one.
-_ADAPTER_RATE, _ADAPTER_SIZE, _FULL_RATE = 5e-4, 135e6, 3e-4
+_PASSES, _FEWEST_STEPS = 3, 30
 
 
 @dataclass(frozen=True)
@@ -53,27 +47,6 @@ class Data:
     prompt: str
     answer: str
     kind: str
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """Settings that follow from the data and the model.
-
-    Attributes:
-        steps: Of the run.
-        prompts: For each step.
-        tokens: Of an answer, at most.
-        heldout: Problems of an evaluation.
-        adapter: Whether a LoRA adapter is trained.
-        rate: The learning rate.
-    """
-
-    steps: int
-    prompts: int
-    tokens: int
-    heldout: int
-    adapter: bool
-    rate: float
 
 
 def new_command(
@@ -103,8 +76,8 @@ def new_command(
     kind = kind_of_answers(row.get(columns[1]) for row in rows) if columns[1] else "free"
     described = Data(*files, *columns, kind)
     with following():
-        sizes = choose_sizes(described, model)
-    write_text(folder / "config.toml", config_text(described, model, sizes, folder))
+        settings = choose_settings(described, model)
+    write_text(folder / "config.toml", config_text(described, model, settings, folder))
     write_text(folder / "rewards.py", rewards_text(described))
     _describe(described, folder)
 
@@ -172,14 +145,15 @@ def kind_of_answers(values: Iterable[Any]) -> str:
     return "number" if numbers else "text"
 
 
-def choose_sizes(data: Data, model: str) -> Sizes:
-    """Choose the batch by the number of problems, and the length of answers and the rate by the model.
+def choose_settings(data: Data, model: str) -> dict[str, dict[str, Any]]:
+    """Return settings by section: what ``steadyrl.train`` takes for such a model, and three passes over the data.
 
     Raises:
         SteadyError: The data or the model cannot be read.
     """
     from steadyrl.backends.huggingface.facts import model_facts  # transformers takes seconds to load
     from steadyrl.core.sections import ModelSection
+    from steadyrl.loop.defaults import defaults
     from steadyrl.loop.tasks.prompts import PromptsTask
 
     task = make("task", "prompts", PromptsTask.Settings(**_task_args(data, data.path, data.heldout)), 0)
@@ -187,19 +161,9 @@ def choose_sizes(data: Data, model: str) -> Sizes:
     answers = [str(problem.columns.get(data.answer)) for problem in problems[:_ROWS]] if data.answer else []
     begin(f"reading the model '{model}'")
     facts = model_facts(ModelSection(path=model), answers)
-    # Twice the longest right answer: a model's own way to it is longer at first.
-    tokens = min(_LONGEST, max(_SHORTEST, 2 * facts.longest_answer)) if answers else _WITHOUT_ANSWERS
-    prompts = min(_PROMPTS_PER_STEP, len(problems))
-    adapter = facts.parameters >= _LARGE
-    rate = _ADAPTER_RATE * math.sqrt(_ADAPTER_SIZE / facts.parameters) if adapter else _FULL_RATE
-    return Sizes(
-        steps=max(30, -(-_PASSES * len(problems) // prompts)),
-        prompts=prompts,
-        tokens=min(tokens, facts.context // 2) if facts.context else tokens,
-        heldout=min(_HELD_OUT, len(task.problems("heldout"))),
-        adapter=adapter,
-        rate=float(f"{rate:.1g}"),
-    )
+    settings = defaults({}, facts, len(problems), len(task.problems("heldout")))
+    passes = -(-_PASSES * len(problems) // settings["rollout"]["prompts_per_step"])
+    return {"run": {"steps": max(_FEWEST_STEPS, passes)}, "model": {}, **settings}
 
 
 def _task_args(data: Data, path: Path, heldout: Path | None) -> dict[str, Any]:
@@ -210,7 +174,7 @@ def _task_args(data: Data, path: Path, heldout: Path | None) -> dict[str, Any]:
     return args | ({"metric": "correct"} if data.answer else {})
 
 
-def config_text(data: Data, model: str, sizes: Sizes, folder: Path) -> str:
+def config_text(data: Data, model: str, settings: Mapping[str, Mapping[str, Any]], folder: Path) -> str:
     """Return the config. Its paths are those seen from its own folder, where it is run."""
     near = [Path(os.path.relpath(path, folder)) if path else None for path in (data.path, data.heldout)]
     args = _task_args(data, near[0] or data.path, near[1])
@@ -223,46 +187,23 @@ def config_text(data: Data, model: str, sizes: Sizes, folder: Path) -> str:
         "#     steadyrl task check config.toml",
         "#     steadyrl train config.toml",
         "",
-        "[run]",
-        f"steps = {sizes.steps}",
-        "",
-        "[model]",
-        f"path = {json.dumps(model)}",
-        *(
-            ["lora_rank = 16    # an adapter in place of all weights, which would take four times the memory"]
-            * sizes.adapter
-        ),
-        *(["lora_alpha = 32"] * sizes.adapter),
-        "",
-        "[task]",
-        'name = "prompts"',
-        "",
-        "[task.args]",
-        *(f"{name} = {json.dumps(value)}" for name, value in args.items()),
-        "",
+        *_section("run", settings["run"]),
+        *_section("model", {"path": model, **settings["model"]}),
+        *_section("task", {"name": "prompts", "args": args}),
         "[rewards]    # weights of the functions in rewards.py",
         *(f'"rewards:{name}" = {weight}' for name, weight in weights.items()),
         "",
-        "[sampling]",
-        f"max_new_tokens = {sizes.tokens}",
-        "",
-        "[rollout]",
-        f"prompts_per_step = {sizes.prompts}",
-        f"samples_per_prompt = {_SAMPLES}    # GRPO compares the answers to one prompt with each other",
-        "",
-        "[algorithm]",
-        'name = "grpo"',
-        "",
-        "[update]",
-        "epochs = 1",
-        "minibatches = 1",
-        f"learning_rate = {sizes.rate:g}    # by the size of the model; `steadyrl tune config.toml` finds a better one",
-        "warmup_steps = 3",
-        "",
-        "[evaluate]",
-        f"problems = {sizes.heldout}    # held out of training, answered before and after",
+        "# By the size of the model and the lengths of the answers; `steadyrl tune config.toml` finds a better rate.",
+        *(line for name in settings if name not in ("run", "model") for line in _section(name, settings[name])),
     ]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _section(name: str, values: Mapping[str, Any]) -> list[str]:
+    """Return the lines of a section of TOML, its tables behind its values."""
+    tables = {key: value for key, value in values.items() if isinstance(value, Mapping)}
+    lines = [f"{key} = {json.dumps(value)}" for key, value in values.items() if key not in tables]
+    return [f"[{name}]", *lines, "", *(line for key in tables for line in _section(f"{name}.{key}", tables[key]))]
 
 
 def rewards_text(data: Data) -> str:

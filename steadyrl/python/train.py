@@ -20,8 +20,8 @@ from steadyrl.core.counting.count import heard_by
 from steadyrl.core.rundir import RunDir
 from steadyrl.core.sections import BackendSection, ModelSection, RunSection
 from steadyrl.loop import launch
+from steadyrl.loop.defaults import ALGORITHM, defaults
 from steadyrl.loop.train import Watch
-from steadyrl.python.defaults import ALGORITHM, defaults
 from steadyrl.python.inputs import FOLDER, model_path, prompts_args, reward_entries
 from steadyrl.python.keywords import nested
 from steadyrl.python.live import NotebookView, in_notebook, joined

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from steadyrl.cli.new import Data, choose_sizes, find_columns, find_files, kind_of_answers, new_command
+from steadyrl.cli.new import Data, choose_settings, find_columns, find_files, kind_of_answers, new_command
 from steadyrl.core.errors import ConfigError, DataError
 from tests import needs
 
@@ -61,13 +61,15 @@ def test_what_it_writes_is_sound_and_trains(tmp_path, rows, columns, rewards):
     assert len((run / "metrics.jsonl").read_text().splitlines()) == 2
 
 
-def test_sizes_follow_from_the_data_and_the_model(tmp_path, tiny_models):
+def test_settings_are_those_that_train_from_python_takes(tmp_path, tiny_models):
     path = write_rows(tmp_path / "animals.jsonl", [{**row, "gold": "red " * 30} for row in ANIMALS])
-    sizes = choose_sizes(Data(path, None, "prompt", "gold", "text"), str(tiny_models["llama"]))
+    settings = choose_settings(Data(path, None, "prompt", "gold", "text"), str(tiny_models["llama"]))
     # 16 of 20 problems train: one step holds all of them, and three passes are fewer than 30 steps
-    assert (sizes.prompts, sizes.steps, sizes.heldout) == (16, 30, 4)
-    assert (sizes.adapter, sizes.rate) == (False, 3e-4)
-    assert sizes.tokens == 32  # half of the model's 64 positions, for twice the answer is more
+    assert (settings["rollout"]["prompts_per_step"], settings["run"]["steps"]) == (16, 30)
+    assert (settings["model"], settings["update"]["learning_rate"]) == ({}, 4e-4)
+    assert (
+        settings["sampling"]["max_new_tokens"] == 32
+    )  # half of the model's 64 positions, for twice the answer is more
 
 
 def test_paths_in_the_config_are_those_seen_from_its_folder(tmp_path, monkeypatch, tiny_models):

@@ -5,7 +5,7 @@ import pytest
 from steadyrl.backends.huggingface.facts import ModelFacts, model_facts
 from steadyrl.core.errors import ConfigError
 from steadyrl.core.sections import ModelSection
-from steadyrl.python.defaults import answer_tokens, defaults
+from steadyrl.loop.defaults import answer_tokens, defaults
 from steadyrl.python.keywords import nested
 
 NAMES = {"algorithm": "grpo", "task": "prompts", "backend": "torch"}
