@@ -96,11 +96,13 @@ class Captured:
     ):
         rewind = rewind or (lambda: None)
         self.inputs = inputs
+        self._function = function  # a graph reads and writes the tensors that it holds, and keeps none of them
         capturing: Any = _sharing if lean else torch.cuda.graph
         stream = _shared()[0] if lean else torch.cuda.Stream()  # type: ignore[no-untyped-call]
         torch.cuda.synchronize()
         with torch.cuda.stream(stream):
             function(*inputs)  # libraries set themselves up, and what compiles does so
+            rewind()
             with _no_waits():
                 function(*inputs)
             rewind()

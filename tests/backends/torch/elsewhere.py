@@ -8,7 +8,8 @@ what a CPU hides:
   which kernel multiplies depends on the shapes, so that one row comes out otherwise beside others;
 - torch.autocast casts what it casts on CUDA, by the lists in the installed PyTorch's own header;
 - what adds by atomics on a GPU adds in another order on every call, unless deterministic algorithms are asked for;
-- a captured graph replays what was captured: numbers that Python knew then stay as they were;
+- a captured graph replays what was captured: numbers that Python knew then stay as they were, and memory that it did
+  not take itself must still belong to somebody;
 - whatever makes the host wait for the device is noted, with the line of ours that did it.
 
 PyTorch's own fake tensors do not do for this: on a build without CUDA indexing one of device "cuda" and its backward
@@ -18,6 +19,7 @@ pass fail, for both look for the device. These say where they are in Python alon
 import functools
 import re
 import sys
+import weakref
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -145,6 +147,7 @@ class Elsewhere(torch.Tensor):
 
     def __init__(self, real):
         self.held = real
+        _alive[id(self)] = self
 
     __torch_function__ = torch._C._disabled_torch_function_impl
 
@@ -240,6 +243,10 @@ class Graph:
     def capture_end(self):
         """End it."""
         self.operations, _here[-1].captured = _here[-1].captured, None
+        taken, self.borrowed = set(), set()
+        for again, found in self.operations:
+            self.borrowed |= _memories((again.args, again.keywords)) - taken
+            taken |= _memories(found) - self.borrowed
 
     def pool(self):
         """Return the number of its memory."""
@@ -249,6 +256,9 @@ class Graph:
         """Do them again, into the same memory."""
         standin = _here[-1]
         standin.replays.append(len(standin.waits))
+        assert self.borrowed <= _memories([tensor.held for tensor in _alive.values()]), (
+            "a graph is replayed over memory that was given back since"
+        )
         for again, before in self.operations:
             for old, new in zip(tree_leaves(before), tree_leaves(again()), strict=True):
                 if isinstance(old, torch.Tensor) and _memory(old) != _memory(new):
@@ -329,6 +339,7 @@ def as_tf32(x):
 
 
 _here = []
+_alive = weakref.WeakValueDictionary()  # all tensors of the device, by number
 # Names of methods whose operation has another.
 _NAMES = {"__matmul__": "matmul", "__rmatmul__": "matmul", "__pow__": "pow", "__rpow__": "pow"}
 _FACTORIES = {
@@ -434,6 +445,10 @@ def _look_at(standin, func, args, kwargs):
 
 def _memory(real):
     return real.untyped_storage().data_ptr()
+
+
+def _memories(tree):
+    return {_memory(leaf) for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor) and leaf.numel()}
 
 
 def _tensors(tree):
