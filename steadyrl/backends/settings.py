@@ -8,6 +8,8 @@ from pydantic import Field
 
 from steadyrl.core.sections import Section
 
+MICRO_BATCH_TOKENS = 8192  # where nothing else is set or known
+
 
 class GradientSettings(Section):
     """How weights are kept, and what the backward pass needs of the forward pass."""
@@ -25,11 +27,11 @@ class GradientSettings(Section):
         description="Store only each layer's input and recompute its activations in the backward pass. This "
         "saves memory and costs time.",
     )
-    micro_batch_tokens: int = Field(
-        8192,
+    micro_batch_tokens: int | None = Field(
+        None,
         ge=1,
-        description="Maximum tokens per forward and backward pass, padding included. It is halved when memory "
-        "runs out.",
+        description="Maximum tokens per forward and backward pass, padding included. Without a number it is 8192, and "
+        "on a CUDA device up to 32768 if its memory has room for them (see gpu.md). It is halved when memory runs out.",
     )
     generate_rows: int = Field(
         256,

@@ -32,12 +32,11 @@ def check(config: Config, settings: FsdpSettings) -> list[str]:
             "backend.args.optimizer_bits = 8, quantize = 'nf4' and reference = 'cpu' work with backend.name = 'torch' "
             "only; more ranks, or backend.args.cpu_offload = true, save memory with fsdp"
         )
-    for name in ("deterministic", "fused"):
-        if getattr(settings, name):
-            problems.append(
-                f"backend.args.{name} = true holds on one device; set it to false, or backend.name = 'torch' without "
-                "torchrun"
-            )
+    if settings.deterministic:
+        problems.append(
+            "backend.args.deterministic = true holds on one device; set it to false, or backend.name = 'torch' without "
+            "torchrun"
+        )
     rollouts = config.rollout.prompts_per_step * config.rollout.samples_per_prompt
     rows, ranks = rollouts // config.update.minibatches, place().ranks
     if rows < ranks:

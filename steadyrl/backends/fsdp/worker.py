@@ -19,6 +19,7 @@ from steadyrl.backends.fsdp.rows import neighbours, passes, shortest
 from steadyrl.backends.fsdp.settings import FsdpSettings
 from steadyrl.backends.fsdp.shard import Root, Sharding, gathered
 from steadyrl.backends.huggingface import portable
+from steadyrl.backends.settings import MICRO_BATCH_TOKENS
 from steadyrl.backends.step import Measured, Objective, Reading, accumulate
 from steadyrl.backends.torch import probe
 from steadyrl.backends.torch.backend import Scores, TorchBackend
@@ -102,7 +103,7 @@ class Worker:
             with self.backend.working():
                 own = self._accumulate(batch, update)
         except (torch.OutOfMemoryError, MemoryError) as error:  # the others are in the middle of it: no second try
-            tokens = self._config.backend.args.micro_batch_tokens
+            tokens = self._config.backend.args.micro_batch_tokens or MICRO_BATCH_TOKENS
             raise ModelError(
                 f"memory ran out in an update with backend.args.micro_batch_tokens = {tokens}; resume with half as "
                 "many, or with backend.args.gradient_checkpointing=true"
@@ -124,7 +125,7 @@ class Worker:
             logprobs, entropy, values = self._root(lambda: self._scores(part, update))
             return torch, TokenScores(logprobs, entropy, values), self.backend.arrays(part)
 
-        tokens = self._config.backend.args.micro_batch_tokens
+        tokens = self._config.backend.args.micro_batch_tokens or MICRO_BATCH_TOKENS
         parts = passes(batch, self._ranks.place.ranks, tokens)[self._ranks.place.rank]
         own = [rows for rows in parts if rows is not None]
         idle = [shortest(batch)] * (len(parts) - len(own))

@@ -25,6 +25,7 @@ from steadyrl.backends.mlx.kernels import fused_or_plain
 from steadyrl.backends.mlx.likelihood import at_chosen, chosen_logprobs, chunks, entropy_of, log_softmax, total
 from steadyrl.backends.mlx.network import Network, has_values, values
 from steadyrl.backends.mlx.sampler import sample
+from steadyrl.backends.settings import MICRO_BATCH_TOKENS
 from steadyrl.backends.step import Measured, Objective, Reading, accumulate
 from steadyrl.backends.stops import StopStrings
 from steadyrl.core.config import Config
@@ -46,7 +47,8 @@ class MlxBackend:
             mx.set_default_device(mx.Device(mx.cpu if config.backend.device == "cpu" else mx.gpu))
         memory.limit(config.backend.args.memory_gib)
         fused_or_plain()
-        self._section, self._micro_batch_tokens = config.model, config.backend.args.micro_batch_tokens
+        self._section = config.model
+        self._micro_batch_tokens: int = config.backend.args.micro_batch_tokens or MICRO_BATCH_TOKENS
         self._generate_rows = config.backend.args.generate_rows
         self._refers = "ref_logprobs" in algorithm.needs
         self._value_rate = algorithm.value_rate

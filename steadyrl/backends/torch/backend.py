@@ -21,20 +21,23 @@ from torch import nn
 from steadyrl.backends.huggingface import portable
 from steadyrl.backends.huggingface.folder import context_length
 from steadyrl.backends.limits import MOST_REMEMBERED, require_room
+from steadyrl.backends.settings import MICRO_BATCH_TOKENS
 from steadyrl.backends.step import Measured, Objective, Reading, accumulate
-from steadyrl.backends.torch import compiled, footprint, memory, probe, state
+from steadyrl.backends.torch import footprint, memory, probe, state
 from steadyrl.backends.torch.arithmetic import fast_float32, full_float32
 from steadyrl.backends.torch.deterministic import deterministic, prepare
 from steadyrl.backends.torch.device import chosen_device, lower_precision, sent
 from steadyrl.backends.torch.drawn import how_drawn
 from steadyrl.backends.torch.fits import through_ours
+from steadyrl.backends.torch.fused import fuse_layers, round_norms
 from steadyrl.backends.torch.generation import Generation
 from steadyrl.backends.torch.head import chosen_logprobs, distributions, logits_of, products_on
 from steadyrl.backends.torch.masters import Masters, cosine_of, numbers_of, products_with_momentum
 from steadyrl.backends.torch.model import load_model, split_head
-from steadyrl.backends.torch.products import quicken, siblings_of
+from steadyrl.backends.torch.products import quicken
 from steadyrl.backends.torch.quantized import adam, count
 from steadyrl.backends.torch.reader import Reader
+from steadyrl.backends.torch.reads import reads_of
 from steadyrl.backends.torch.reference import Reference
 from steadyrl.backends.torch.value_head import ValueHead
 from steadyrl.core import plugins
@@ -88,12 +91,14 @@ class TorchBackend:
         self._context = context_length(self._inner().config)
         self.parts = through_ours(self.model, split_head(self.model))
         self._head = self.parts.head
-        self._micro_batch_tokens = own.micro_batch_tokens
         self._lower = kept_in if kept_in == torch.bfloat16 else lower_precision(config.backend.precision, self.device)
         kind = self._inner().config.model_type
         quicken(self.model)
-        if own.fused and self.device.type == "cuda" and self.parts.ours:
-            self.parts = replace(self.parts, fused=siblings_of(self.parts.body))
+        if self.device.type == "cuda" and self.parts.ours:
+            fuse_layers(self.parts.body)
+            reads = reads_of(self.parts.body)
+            round_norms(reads.multiplied)
+            self.parts = replace(self.parts, siblings=reads.siblings)
         self._generation = Generation(self.parts, kind, self.tokenizer, self._lower, own.generate_rows)
         self._read = Reader(self.model, self.parts, self._lower, own.gradient_checkpointing)
         self.value_head: ValueHead | None = None
@@ -102,12 +107,10 @@ class TorchBackend:
         self.reference: Reference | None = None  # of all weights; an adapter's is the model without it
         if "ref_logprobs" in algorithm.needs and not self._lora:
             self.reference = Reference(self.model, self.parts, self._lower, own.reference)
-        if self.parts.fused is not None:
-            for model in (self.model, *([] if self.reference is None else [self.reference.model])):
-                compiled.compile_layers(model)
         self.reads_once = config.update.epochs * config.update.minibatches == 1
         self._scored: Scored | None = None
         self._value_rate = algorithm.value_rate
+        self._micro_batch_tokens = self._tokens_at_once = own.micro_batch_tokens or self._tokens_that_fit(config)
         self.begin_training(config.update.weight_decay)
 
     def begin_training(self, weight_decay: float) -> None:
@@ -129,12 +132,6 @@ class TorchBackend:
         parameters, trained = (sum(map(count, ps)) for ps in (self.model.parameters(), self.trainable().values()))
         base = [p for p in self.model.parameters() if not (self._lora and p.requires_grad)]
         packed = sum(count(p) for p in base if p.dtype == torch.uint8)
-        way = footprint.Way(
-            bf16=self._own.weights == "bf16",
-            lora=self._lora,
-            reference=self.reference is not None and (self._own.reference == "device" or self.device.type == "cpu"),
-            optimizer_bits=self._own.optimizer_bits,
-        )
         return {
             "type": self._inner().config.model_type,
             "decoder": "fast" if self.parts.ours else "transformers",
@@ -142,11 +139,36 @@ class TorchBackend:
             "precision": "fp32" if self._lower is None else "bf16",
             "parameters": parameters,
             "trained": trained,
-            "memory": footprint.stays(sum(map(count, base)), packed, trained, way),
+            "memory": footprint.stays(sum(map(count, base)), packed, trained, self._way()),
+            "micro_batch_tokens": self._tokens_at_once,
             "device": str(self.device),
             "deterministic": self.device.type == "cpu" or self._own.deterministic,
             "threads": torch.get_num_threads(),
         }
+
+    def _way(self) -> footprint.Way:
+        own = self._own
+        return footprint.Way(
+            bf16=own.weights == "bf16",
+            lora=self._lora,
+            quantized=own.quantize != "none",
+            reference=self.reference is not None and (own.reference == "device" or self.device.type == "cpu"),
+            optimizer_bits=own.optimizer_bits,
+            products=footprint.FP32 if self._lower is None else footprint.BF16,
+            checkpointing=own.gradient_checkpointing,
+            device=self.device.type,
+        )
+
+    def _tokens_that_fit(self, config: Config) -> int:
+        """Return how many tokens a micro-batch has where no setting says so."""
+        if self.device.type != "cuda":
+            return MICRO_BATCH_TOKENS
+        try:
+            shape = footprint.Shape.of(self._inner().config.get_text_config().to_dict())
+        except (KeyError, TypeError):  # no model that the formula knows
+            return MICRO_BATCH_TOKENS
+        room = torch.cuda.get_device_properties(self.device).total_memory
+        return footprint.micro_batch_tokens(shape, self._way(), room, config.model.lora_rank)
 
     def generate(self, prompts: Sequence[np.ndarray], sampling: Sampling, seeds: Sequence[int]) -> list[Completion]:
         """See Backend."""
@@ -161,8 +183,7 @@ class TorchBackend:
     def working(self) -> Iterator[None]:
         """Sample, score and train in the arithmetic of this run, whatever the process has switched on."""
         exactness = full_float32() if self._lower is None else fast_float32()
-        as_written = compiled.eager() if self._repeats and self.parts.fused is not None else nullcontext()
-        with exactness, as_written, deterministic(self._repeats, self.device, required=self._own.deterministic):
+        with exactness, deterministic(self._repeats, self.device, required=self._own.deterministic):
             yield
 
     @contextmanager

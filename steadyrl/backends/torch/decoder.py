@@ -29,7 +29,7 @@ class Decoder:
         weight = next(parts.body.parameters())
         self.device, self.dtype = weight.device, lower or weight.dtype
         self._body, self._length = parts.body, length
-        self._kernels = None if parts.fused is None else kernels(self.device)
+        self._kernels = kernels(self.device)
         self._logits = decoding_head(parts.head, parts.scale, rows, products_on(self.device, lower))
 
     def prefill(

@@ -11,6 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from steadyrl.backends.settings import MICRO_BATCH_TOKENS
+
+# Of a micro-batch on a GPU: more tokens keep it no busier, and this part of its memory may be forecast for an update.
+MOST_TOKENS, STEP_TOKENS, SHARE = 32768, 2048, 0.6
 FP32, BF16 = 4, 2
 NF4 = 0.5 + FP32 / 64  # half a byte, and a float32 scale for 64 weights
 ADAM, ADAM_8BIT = 2 * FP32, 2 + 2 * FP32 / 256  # two moments; in 8 bits a float32 scale for 256 numbers
@@ -181,6 +185,25 @@ def update(shape: Shape, way: Way, work: Work, rank: int = 0) -> float:
     fp32_gradients, rounded = FP32 * trained / way.ranks, gradients(trained, way) - FP32 * trained / way.ranks
     going = max(layers + layer / 2, layers + _head(shape, way, work), rounded + layer)
     return sum(of_shape(shape, way, rank).values()) + fp32_gradients + going + copies
+
+
+def micro_batch_tokens(shape: Shape, way: Way, room: float, rank: int = 0) -> int:
+    """Return how many tokens a micro-batch may have for an update to take its share of a GPU's memory.
+
+    The memory of the device decides and not what others leave of it, so that a resumed run adds up its gradients in the
+    same parts.
+
+    Args:
+        shape: Of the model.
+        way: How it is trained.
+        room: Bytes of the device.
+        rank: Of the adapter.
+    """
+    for tokens in range(MOST_TOKENS, MICRO_BATCH_TOKENS, -STEP_TOKENS):
+        # Where prompts are shared the most attended tokens lie beside them, in the rows that continue them.
+        if update(shape, way, Work(tokens, 2 * tokens, tokens, 0, 0), rank) <= SHARE * room:
+            return tokens
+    return MICRO_BATCH_TOKENS
 
 
 def _stream(way: Way) -> int:

@@ -29,18 +29,17 @@ class GraphDecoder:
 
     Args:
         decoder: Whose steps are captured.
-        lean: Whether graphs are captured into memory that they share, and what is computed of the logits too.
     """
 
-    def __init__(self, decoder: Decoder, lean: bool = False):
-        self._decoder, self._captures, self._lean = decoder, True, lean
+    def __init__(self, decoder: Decoder):
+        self._decoder, self._captures = decoder, True
         self._captured: _Step | None = None
 
     def step(self, tokens: torch.Tensor, cache: Cache) -> torch.Tensor:
         """See Engine."""
         if self._captures and (self._captured is None or self._captured.keys is not cache.keys):
             self._captured = None  # other rows have other keys
-            self._captured = self._if_it_can_be(lambda: _Step(self._decoder, cache, self._lean))
+            self._captured = self._if_it_can_be(lambda: _Step(self._decoder, cache))
         if self._captured is None:
             return self._decoder.step(tokens, cache)
         cache.places = cache.places + 1
@@ -50,15 +49,13 @@ class GraphDecoder:
 
     def with_logits(self, function: Function) -> Function:
         """Return a function of logits [B, V] and another tensor that is captured for the logits of captured steps."""
-        if not self._lean:
-            return function
         captured: Captured | None = None
 
         def of(logits: torch.Tensor, more: torch.Tensor) -> Any:
             nonlocal captured
             if self._captures and self._captured is not None and logits is self._captured.outputs:
                 if captured is None or captured.inputs[0] is not logits:
-                    captured = self._if_it_can_be(lambda: Captured(function, (logits, more.clone()), lean=True))
+                    captured = self._if_it_can_be(lambda: Captured(function, (logits, more.clone())))
                 if captured is not None:
                     return captured(logits, more)
             return function(logits, more)
@@ -83,7 +80,6 @@ class Captured:
     Args:
         function: It waits for nothing that the device computes, from its second call on.
         inputs: Tensors that keep their place in memory; what it is called with later is copied there.
-        lean: See ``GraphDecoder``.
         rewind: Takes back what calls of the function have changed.
 
     Attributes:
@@ -91,24 +87,20 @@ class Captured:
         outputs: What the function returns, in tensors that every replay overwrites.
     """
 
-    def __init__(
-        self, function: Function, inputs: tuple[torch.Tensor, ...], lean: bool, rewind: Callable[[], None] | None = None
-    ):
+    def __init__(self, function: Function, inputs: tuple[torch.Tensor, ...], rewind: Callable[[], None] | None = None):
         rewind = rewind or (lambda: None)
         self.inputs = inputs
         self._function = function  # a graph reads and writes the tensors that it holds, and keeps none of them
-        capturing: Any = _sharing if lean else torch.cuda.graph
-        stream = _shared()[0] if lean else torch.cuda.Stream()  # type: ignore[no-untyped-call]
         torch.cuda.synchronize()
-        with torch.cuda.stream(stream):
-            function(*inputs)  # libraries set themselves up, and what compiles does so
+        with torch.cuda.stream(_shared()[0]):
+            function(*inputs)  # libraries set themselves up, and kernels are compiled
             rewind()
             with _no_waits():
                 function(*inputs)
             rewind()
         torch.cuda.synchronize()
         self._graph = torch.cuda.CUDAGraph()
-        with capturing(self._graph):
+        with _sharing(self._graph):
             self.outputs = function(*inputs)
         rewind()
 
@@ -170,13 +162,12 @@ def _no_waits() -> Iterator[None]:
 class _Step(Captured):
     """A step for the rows of one cache."""
 
-    def __init__(self, decoder: Decoder, cache: Cache, lean: bool):
+    def __init__(self, decoder: Decoder, cache: Cache):
         self.keys = cache.keys
         moving = StepState(cache)
         super().__init__(
             lambda tokens: moving.step(decoder, tokens, cache),
             (torch.zeros_like(cache.places),),
-            lean,
             lambda: moving.rewind(cache),
         )
 

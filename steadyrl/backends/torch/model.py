@@ -39,15 +39,14 @@ class Parts:
         head: Linear, hidden states to logits; Capped where the model caps them (Gemma).
         scale: What the model multiplies the head's logits by (Granite, Cohere); 1 for most.
         ours: Whether its attention goes through ours; see ``fits``.
-        fused: Where its layers are compiled (see ``compiled``), the linear modules that read one and the same input;
-            None where they run as they are written.
+        siblings: Linear modules that read one and the same input, whose products are joined where tokens are sampled.
     """
 
     body: nn.Module
     head: Any
     scale: float = 1.0
     ours: bool = False
-    fused: Sequence[Sequence[nn.Module]] | None = None
+    siblings: Sequence[Sequence[nn.Module]] = ()
 
 
 def load_model(

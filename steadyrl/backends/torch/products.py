@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from functools import partial
 from types import MethodType
 from typing import Any
 
@@ -26,7 +26,6 @@ Function = Callable[[torch.Tensor], torch.Tensor]
 
 CONV1D = "transformers.pytorch_utils.Conv1D"  # GPT-2's linear modules: weights [in, out]
 ADAPTED = "peft.tuners.lora.layer.Linear"
-LAID = "laid"  # attribute of modules
 
 
 @contextmanager
@@ -69,75 +68,55 @@ def laid_out(
                 del module.forward
             else:
                 module.forward = before
-            module.__dict__.pop(LAID, None)
-
-
-def siblings_of(body: nn.Module) -> list[list[nn.Module]]:
-    """Return groups of linear modules of a model that read one and the same input, found by reading a token."""
-    groups: dict[int, list[nn.Module]] = {}
-    inputs, inside = [], set()  # inputs stay alive, lest another tensor takes the number of one
-
-    def note(module: nn.Module, args: tuple[Any, ...]) -> None:
-        inputs.append(args[0])
-        groups.setdefault(id(args[0]), []).append(module)
-
-    hooks = []
-    for module in body.modules():
-        if id(module) not in inside and _weights(module) is not None:
-            inside |= {id(part) for part in module.modules()}
-            hooks.append(module.register_forward_pre_hook(note))
-    try:
-        with torch.no_grad():
-            token = torch.zeros(1, 1, dtype=torch.long, device=next(body.parameters()).device)
-            body(input_ids=token, use_cache=False)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return [group for group in groups.values() if 1 < len(group) == len({id(module) for module in group})]
 
 
 def joined(group: Sequence[nn.Module], dtype: torch.dtype) -> Iterator[tuple[nn.Module, Any]]:
-    """Yield each of some modules that read the same input with a forward that makes one product for all of them.
+    """Yield each of some modules that read the same input with a forward that takes its part of one product for all.
 
-    The product is written once for each module; compiled, equal ones are one (see ``compiled.SameOnce``). Where code
-    runs as it is written, each makes its own part of the product only.
+    The first that is called multiplies, and the others take what is left of it.
     """
-    pairs = [pair for module in group if (pair := _weights(module)) is not None]
+    pairs = [pair for module in group if (pair := weights_of(module)) is not None]
     if len(pairs) < len(group):  # quantised, or no linear module
         return
     weight = _concatenated([weight.detach().to(dtype) for weight, _ in pairs])
     biases = None
     if any(bias is not None for _, bias in pairs):
         biases = _concatenated([(w.new_zeros(len(w)) if b is None else b.detach()).to(dtype) for w, b in pairs])
-    end = 0
+    product, end = Joined(weight, biases, len(group)), 0
     for module, (own, _) in zip(group, pairs, strict=True):
         start, end = end, end + len(own)
-        module.__dict__[LAID] = Laid(weight, biases, start, end)
-        yield module, MethodType(_part_of_joined, module)
+        yield module, partial(product.part, slice(start, end))
 
 
-@dataclass(frozen=True)
-class Laid:
-    """Weights [out, in] and biases [out] of modules that read the same input, and which of the outputs are of one."""
+class Joined:
+    """One product for several modules that read the same input.
 
-    weight: torch.Tensor
-    bias: torch.Tensor | None
-    start: int
-    end: int
+    Args:
+        weight: [out, in] of all of them.
+        bias: [out], or None.
+        parts: How many modules there are.
+    """
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, parts: int):
+        self._weight, self._bias, self._parts = weight, bias, parts
+        self._input: torch.Tensor | None = None
+        self._outputs, self._left = weight, 0
+
+    def part(self, own: slice, x: torch.Tensor) -> torch.Tensor:
+        """Return what a module gives for an input [..., in]: a view of the outputs of all, made once for each input."""
+        if x is not self._input or self._left == 0:
+            self._outputs = F.linear(x.to(self._weight.dtype), self._weight, self._bias)
+            self._input, self._left = x, self._parts
+        self._left -= 1
+        outputs = self._outputs
+        if self._left == 0:  # all have taken theirs: nothing is kept
+            self._input, self._outputs = None, self._weight
+        return outputs if self._parts == 1 else outputs[..., own]
 
 
 def _concatenated(parts: Sequence[torch.Tensor]) -> torch.Tensor:
     """Return tensors behind one another; one alone is not copied: it may be the very weights that train."""
     return parts[0] if len(parts) == 1 else torch.cat(list(parts))
-
-
-def _part_of_joined(self: Any, x: torch.Tensor) -> torch.Tensor:
-    laid: Laid = self.laid
-    x = x.to(laid.weight.dtype)
-    if torch.compiler.is_compiling():
-        return F.linear(x, laid.weight, laid.bias)[..., laid.start : laid.end]
-    own = slice(laid.start, laid.end)
-    return F.linear(x, laid.weight[own], None if laid.bias is None else laid.bias[own])
 
 
 def product(module: nn.Module, rows: int, dtype: torch.dtype) -> Function | None:
@@ -148,7 +127,7 @@ def product(module: nn.Module, rows: int, dtype: torch.dtype) -> Function | None
         rows: The number of input rows to be quick for.
         dtype: To multiply in.
     """
-    pair = _weights(module)
+    pair = weights_of(module)
     if pair is None:  # quantised, or no linear module
         return None
     weight, bias = pair[0], None if pair[1] is None else pair[1].to(dtype)
@@ -164,7 +143,7 @@ def _of_any_shape(multiply: Function) -> Function:
     return lambda x: multiply(x.reshape(-1, x.shape[-1])).view(*x.shape[:-1], -1)
 
 
-def _weights(module: nn.Module) -> tuple[torch.Tensor, torch.Tensor | None] | None:
+def weights_of(module: nn.Module) -> tuple[torch.Tensor, torch.Tensor | None] | None:
     """Return (weight [out, in], bias [out]) of a linear module, an adapter added in; None for anything else."""
     if type(module) is nn.Linear:
         return module.weight, module.bias
@@ -174,7 +153,7 @@ def _weights(module: nn.Module) -> tuple[torch.Tensor, torch.Tensor | None] | No
         return conv.weight.t(), conv.bias
     if name == ADAPTED:
         adapted: Any = module
-        inner = _weights(adapted.base_layer)
+        inner = weights_of(adapted.base_layer)
         if inner is None or adapted.disable_adapters or len(adapted.active_adapters) != 1:
             return None
         added = added_to(module)

@@ -17,7 +17,6 @@ import torch
 
 from steadyrl.backends.stops import StopStrings
 from steadyrl.backends.torch.cache import Cache, Known
-from steadyrl.backends.torch.compiled import eager
 from steadyrl.backends.torch.decoder import Decoder
 from steadyrl.backends.torch.deterministic import running_sums
 from steadyrl.backends.torch.device import sent
@@ -92,17 +91,15 @@ def sample(
             for place, row, ids in zip(places.tolist(), rows.tolist(), drawn[rows].cpu().numpy(), strict=True):
                 leaving(np.concatenate([prompts[row], ids[ids >= 0][:-1]]), cache, place)
 
-    own_products = laid_out(parts.body, len(prompts), lower or next(parts.body.parameters()).dtype, parts.fused or ())
+    own_products = laid_out(parts.body, len(prompts), lower or next(parts.body.parameters()).dtype, parts.siblings)
     with own_products if parts.ours else nullcontext():
         if not parts.ours:
             engine = forward = ForwardDecoder(parts, len(prompts), lower)
             logits, cache = forward.prefill(ids, visible)
         else:
             decoder = Decoder(parts, len(prompts), max(starts) + ids.shape[1] + sampling.max_new_tokens, lower)
-            engine = GraphDecoder(decoder, lean=parts.fused is not None) if device.type == "cuda" else decoder
-            # Prompts are read once: their shapes are not worth a compilation.
-            with nullcontext() if parts.fused is None else eager():
-                logits, cache = decoder.prefill(ids, visible, before)
+            engine = GraphDecoder(decoder) if device.type == "cuda" else decoder
+            logits, cache = decoder.prefill(ids, visible, before)
         before.clear()
         if known_prefixes:
             known_prefixes.clear()

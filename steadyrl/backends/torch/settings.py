@@ -12,7 +12,7 @@ from steadyrl.backends.settings import GradientSettings
 class TorchSettings(GradientSettings):
     """What PyTorch can keep smaller, beside the settings of every backend with gradients (see scaling.md)."""
 
-    free_on_resume = GradientSettings.free_on_resume | {"reference", "fused"}  # they change rounding at most
+    free_on_resume = GradientSettings.free_on_resume | {"reference"}  # it changes rounding at most
 
     reference: Literal["device", "cpu"] = Field(
         "device",
@@ -33,9 +33,4 @@ class TorchSettings(GradientSettings):
         False,
         description="Compute the same numbers in every run of one seed on a CUDA device, and after a resume. It takes "
         "slower kernels. On a CPU every run is deterministic.",
-    )
-    fused: bool = Field(
-        False,
-        description="On a CUDA device, compile the model's layers and sample by kernels of our own. It makes the first "
-        "step longer. Without it, kernels are PyTorch's, one for each operation.",
     )

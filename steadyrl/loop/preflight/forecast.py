@@ -8,12 +8,15 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from steadyrl.backends.settings import MICRO_BATCH_TOKENS
 from steadyrl.backends.torch.device_memory import peak_device_memory
 from steadyrl.core.config import Config
 from steadyrl.core.types import Finding
 from steadyrl.loop.preflight.trial import Timed, Trial, step_rollouts
 from steadyrl.loop.preflight.trial_updates import TrialUpdates
+from steadyrl.loop.train import Session
 
 _MAXRSS_BYTES = 1 if sys.platform == "darwin" else 2**10  # getrusage counts bytes there, KiB elsewhere
 _GIB = 2.0**30
@@ -106,13 +109,15 @@ def _time(trial: Trial, tried: TrialUpdates) -> Finding:
 
 
 def _drawing(trial: Trial, rows: int) -> float:
-    calls = -(-rows // _limit(trial.session.config, "generate_rows", rows))
+    calls = -(-rows // _limit(trial.session, "generate_rows", rows))
     return affine(*trial.sampling, rows=rows, calls=calls)
 
 
-def _limit(config: Config, name: str, default: int) -> int:
+def _limit(session: Session, name: str, default: int) -> int:
     """Return what the backend computes at once at most: ``default``, where it has no such setting."""
-    return int(getattr(config.backend.args, name, default))
+    own: int | None = getattr(session.config.backend.args, name, default)
+    chosen: Any = session.backend.describe().get(name, MICRO_BATCH_TOKENS) if own is None else own
+    return int(chosen)
 
 
 def _evaluation(trial: Trial, per_reward: float) -> float:
@@ -129,9 +134,9 @@ def _memory(trial: Trial, before: Memory, now: Memory) -> Finding:
     rows, lengths = step_rollouts(trial.session), trial.batch.lengths
     # Rows are computed in parts of bounded size.
     at_once = min(
-        rows, _limit(config, "micro_batch_tokens", rows * int(lengths.max())) / max(1.0, float(lengths.mean()))
+        rows, _limit(trial.session, "micro_batch_tokens", rows * int(lengths.max())) / max(1.0, float(lengths.mean()))
     )
-    drawn = min(rows, _limit(config, "generate_rows", rows))
+    drawn = min(rows, _limit(trial.session, "generate_rows", rows))
     growth = max(1.0, at_once / trial.scoring.rows, drawn / trial.sampling[1].rows)
     most = now.peak + (growth - 1) * max(0, now.peak - before.peak - moments)
     message = (
@@ -149,7 +154,7 @@ def _memory(trial: Trial, before: Memory, now: Memory) -> Finding:
         cause="memory",
         remedy="lower what is computed at once",
         overrides=tuple(
-            f"backend.args.{name}={max(1, getattr(config.backend.args, name) // 2)}"
+            f"backend.args.{name}={max(1, _limit(trial.session, name, 1) // 2)}"
             for name in ("micro_batch_tokens", "generate_rows")
             if hasattr(config.backend.args, name)
         ),

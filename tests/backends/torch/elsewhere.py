@@ -23,6 +23,7 @@ import weakref
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -294,7 +295,8 @@ def pretended(tf32=True, autocast=True, any_order=True):
         "is_available": lambda: True, "is_bf16_supported": lambda *_, **__: True, "device_count": lambda: 1,
         "current_device": lambda: 0, "empty_cache": lambda: None, "synchronize": lambda *_: None,
         "get_sync_debug_mode": lambda: 0, "set_sync_debug_mode": lambda mode: None,
-        "max_memory_allocated": lambda *_: 0, "get_device_capability": lambda *_: (9, 0), "Stream": lambda *_: None,
+        "max_memory_allocated": lambda *_: 0, "get_device_capability": lambda *_: (9, 0),
+        "get_device_properties": lambda _: SimpleNamespace(total_memory=80 * 2**30), "Stream": lambda *_: None,
         "stream": lambda _: nullcontext(), "CUDAGraph": Graph, "graph": capturing,
     }  # fmt: skip
     with pytest.MonkeyPatch.context() as patch, mode:
@@ -307,6 +309,7 @@ def pretended(tf32=True, autocast=True, any_order=True):
         patch.setattr(torch.autograd, "_engine_run_backward", run_backward)
         # Triton compiles for a device that is there. The answer is kept, so that none may be asked for here.
         patch.setattr("steadyrl.backends.torch.decoder.kernels", lambda device: None)
+        patch.setattr("steadyrl.backends.torch.fused.layer_kernels", lambda device: None)
         _here.append(standin)
         try:
             yield standin

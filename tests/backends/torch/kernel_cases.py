@@ -4,15 +4,15 @@
 """
 
 import builtins
+import copy
 import os
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
 from steadyrl.backends.torch import decoder as torch_decoder
-from steadyrl.backends.torch import decoding_kernels
+from steadyrl.backends.torch import decoding_kernels, fused, layer_kernels
 from steadyrl.backends.torch.decoder import Decoder
 from steadyrl.backends.torch.graph import StepState
 from tests.backends.torch.test_decoder import VOCABULARY, padded, parts_of, random_model
@@ -150,7 +150,7 @@ def test_a_step_through_the_kernels_equals_the_plain_step(name, monkeypatch):
     asked = []
     monkeypatch.setattr(torch_decoder, "kernels", lambda device: asked.append(device) or decoding_kernels)
     ids, visible = (x.to(DEVICE) for x in padded())
-    decoder = Decoder(replace(parts_of(random_model(name).to(DEVICE)), fused=()), 4, 20)
+    decoder = Decoder(parts_of(random_model(name).to(DEVICE)), 4, 20)
     (_, plain), (_, static) = decoder.prefill(ids, visible), decoder.prefill(ids, visible)
     for of_layer in (*static.keys.values(), *static.values.values()):
         of_layer[:, :, plain.used :] = torch.nan
@@ -159,4 +159,93 @@ def test_a_step_through_the_kernels_equals_the_plain_step(name, monkeypatch):
         tokens = (ids[:, -1] * 5 + t) % VOCABULARY
         wanted, found = (x.log_softmax(-1) for x in (decoder.step(tokens, plain), state.step(decoder, tokens, static)))
         assert (found - wanted).abs().max().item() <= NATS
-    assert asked == [DEVICE]
+    assert set(asked) == {DEVICE}
+
+
+def turned(x, cos, sin):
+    half = x.shape[-1] // 2
+    return x * cos + torch.cat((-x[..., half:], x[..., :half]), -1) * sin
+
+
+# Heads of queries and of keys, width of a head, rows and whether all of them have the same positions.
+ROTATIONS = [(4, 2, 16, 2, False), (3, 1, 24, 1, False), (14, 2, 64, 3, True), (1, 1, 2, 2, False)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("heads", "kv_heads", "width", "rows", "alike"), ROTATIONS)
+def test_a_rotation_and_its_way_back_equal_those_of_float64(heads, kv_heads, width, rows, alike, dtype):
+    length = 5
+    q, k = (drawn(rows, length, n, width, seed=n, dtype=dtype).transpose(1, 2) for n in (heads, kv_heads))
+    cos, sin = (drawn(1 if alike else rows, length, width, seed=7 + n) for n in range(2))
+    steep = [drawn(rows, n, length, width, seed=20 + n, dtype=dtype) for n in (heads, kv_heads)]
+    ours, exact = ([x.detach().to(to).requires_grad_() for x in (q, k)] for to in (dtype, torch.float64))
+    found = layer_kernels.rotate(*ours, cos, sin)
+    wanted = [turned(x, cos[:, None].double(), sin[:, None].double()) for x in exact]
+    torch.autograd.backward(found, steep)
+    torch.autograd.backward(wanted, [x.double() for x in steep])
+    unit = OF_BFLOAT16 if dtype == torch.bfloat16 else 2.0**-24
+    for one, other in zip((*found, *(x.grad for x in ours)), (*wanted, *(x.grad for x in exact)), strict=True):
+        assert one.dtype == dtype
+        torch.testing.assert_close(one.double(), other, rtol=0, atol=rounding(other.abs().max().item(), 3, unit))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("rows", "width"), [(1, 5), (3, 16), (2, 33)])
+def test_a_gate_and_its_way_back_equal_those_of_float64(rows, width, dtype, monkeypatch):
+    monkeypatch.setattr(layer_kernels, "BLOCK", 16)
+    both = drawn(rows, 2, 2 * width, seed=width, dtype=dtype)
+    steep = drawn(rows, 2, width, seed=3, dtype=dtype)
+    for cut in (both, both.transpose(0, 1)):  # rows beside one another, and rows that must be copied
+        ours, exact = (cut.detach().to(to).requires_grad_() for to in (dtype, torch.float64))
+        found = layer_kernels.gate(ours[..., :width], ours[..., width:])
+        wanted = torch.nn.functional.silu(exact[..., :width]) * exact[..., width:]
+        slopes = steep.reshape(found.shape)
+        found.backward(slopes)
+        wanted.backward(slopes.double())
+        unit = OF_BFLOAT16 if dtype == torch.bfloat16 else 2.0**-24
+        for one, other in ((found, wanted), (ours.grad, exact.grad)):
+            assert one.dtype == dtype
+            torch.testing.assert_close(one.double(), other, rtol=0, atol=rounding(other.abs().max().item(), 8, unit))
+
+
+FUSED = {"llama": (2, 2), "gemma3, a window and a rotation by kind": (2, 0), "granite": (2, 2), "gpt2": (0, 0)}
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_a_model_with_fused_layers_and_its_copy_compute_what_it_did(name, monkeypatch):
+    monkeypatch.setattr(fused, "layer_kernels", lambda device: layer_kernels)
+    model = random_model(name).to(DEVICE)
+    ids = padded()[0].to(DEVICE)
+    calls = {"rotate": 0, "gate": 0}
+
+    def counted(what):
+        own = getattr(layer_kernels, what)
+
+        def call(*inputs):
+            calls[what] += 1
+            return own(*inputs)
+
+        return call
+
+    for what in calls:
+        monkeypatch.setattr(layer_kernels, what, counted(what))
+
+    def read(one):
+        one.zero_grad()
+        logits = one(input_ids=ids).logits
+        logits.log_softmax(-1)[..., 3].sum().backward()
+        return logits.detach(), [p.grad for p in one.parameters() if p.grad is not None]
+
+    plain, slopes = read(model)
+    fused.fuse_layers(model)
+    copied = copy.deepcopy(model)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.mul_(1.5)  # the copy computes with weights of its own
+    calls.update(rotate=0, gate=0)
+    logits, gradients = read(copied)
+    assert tuple(calls.values()) == FUSED[name]
+    torch.testing.assert_close(logits, plain, rtol=0, atol=rounding(plain.abs().max().item()))
+    largest = max(x.abs().max().item() for x in slopes)
+    for one, other in zip(gradients, slopes, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=rounding(largest, 4096))

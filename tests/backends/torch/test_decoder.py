@@ -1,6 +1,7 @@
 """Attention through ours against transformers' own forward, family by family, on random models made on the spot."""
 
 import copy
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -13,14 +14,17 @@ from tests.rounding import NATS, OF_BFLOAT16, of_gradients, rounding
 torch = needs.package("torch")
 transformers = needs.package("transformers")
 
+from steadyrl.backends.torch import products  # noqa: E402
 from steadyrl.backends.torch import shared as torch_shared  # noqa: E402
 from steadyrl.backends.torch.decoder import Decoder  # noqa: E402
 from steadyrl.backends.torch.fits import through_ours  # noqa: E402
+from steadyrl.backends.torch.fused import round_norms  # noqa: E402
 from steadyrl.backends.torch.graph import GraphDecoder, StepState  # noqa: E402
 from steadyrl.backends.torch.model import split_head  # noqa: E402
 from steadyrl.backends.torch.packed import pack  # noqa: E402
 from steadyrl.backends.torch.products import quicken  # noqa: E402
 from steadyrl.backends.torch.reader import read_packed  # noqa: E402
+from steadyrl.backends.torch.reads import reads_of  # noqa: E402
 from steadyrl.backends.torch.sampler import draw, sample  # noqa: E402
 
 # peft reads a property of the model that transformers has renamed.
@@ -333,6 +337,76 @@ def test_a_model_whose_steps_cannot_be_captured_is_decoded_without_a_graph(monke
     for tokens in (ids[:, -1], ids[:, -2]):
         torch.testing.assert_close(graph.step(tokens, cache), decoder.step(tokens, plain))
     assert (cache.used, cache.places.tolist()) == (plain.used, plain.places.tolist())
+
+
+def test_modules_that_read_one_input_are_found_and_joined():
+    body = random_model("llama, untied, biases").model
+    reads = reads_of(body)
+    expected = []
+    for layer in body.layers:
+        attention, mlp = layer.self_attn, layer.mlp
+        expected += [[attention.q_proj, attention.k_proj, attention.v_proj], [mlp.gate_proj, mlp.up_proj]]
+    assert [list(map(id, group)) for group in reads.siblings] == [list(map(id, group)) for group in expected]
+    normed = [norm for layer in body.layers for norm in (layer.input_layernorm, layer.post_attention_layernorm)]
+    assert list(map(id, reads.multiplied)) == list(map(id, normed))
+
+
+@pytest.mark.parametrize(
+    ("name", "per_layer"), [("qwen3", 2), ("gemma3, a window and a rotation by kind", 2), ("gpt_neox", 2)]
+)
+def test_norms_that_something_else_reads_are_not_rounded(name, per_layer):
+    body = parts_of(random_model(name)).body
+    names = {id(module): name for name, module in body.named_modules()}
+    found = [names[id(norm)] for norm in reads_of(body).multiplied]
+    assert len(found) == per_layer * body.config.num_hidden_layers
+    assert not [name for name in found if re.search(r"q_norm|k_norm|post_feedforward|^norm|final", name)]
+
+
+@torch.no_grad()
+def test_a_norm_that_is_rounded_gives_what_products_would_round(monkeypatch):
+    model = random_model("llama, untied, biases")
+    with torch.autocast("cpu", torch.bfloat16):
+        expected = model(input_ids=torch.arange(5)[None]).logits
+        round_norms(reads_of(model.model).multiplied)
+        copied = copy.deepcopy(model)
+        assert torch.equal(copied(input_ids=torch.arange(5)[None]).logits, expected)
+        assert copied.model.layers[0].input_layernorm(torch.ones(1, 32)).dtype == torch.bfloat16
+    assert copied.model.layers[0].input_layernorm(torch.ones(1, 32)).dtype == torch.float32
+
+
+def test_joined_modules_share_one_product_of_each_input(monkeypatch):
+    group = random_model("llama, untied, biases").model.layers[0].self_attn
+    group = [group.q_proj, group.k_proj, group.v_proj]
+    x, y = torch.randn(2, 3, 1, 32).unbind()
+    alone = {id(z): [module(z) for module in group] for z in (x, y)}
+    made, linear = [], products.F.linear
+    monkeypatch.setattr(products.F, "linear", lambda *args: made.append(args) or linear(*args))
+    q, k, v = (forward for _, forward in products.joined(group, torch.float32))
+    for z in (x, y, y):
+        for found, wanted in zip((q(z), k(z), v(z)), alone[id(z)], strict=True):
+            torch.testing.assert_close(found, wanted)
+    assert len(made) == 3
+    torch.testing.assert_close(k(x), alone[id(x)][1])  # another order, and one that is left out
+    torch.testing.assert_close(q(y), alone[id(y)][0])
+    torch.testing.assert_close(q(x), alone[id(x)][0])
+    torch.testing.assert_close(q(x), alone[id(x)][0])
+
+
+@pytest.mark.parametrize("name", ["llama, untied, biases", "phi3, half of a head turns, window", "gpt_neox", "gpt2"])
+@torch.no_grad()
+def test_joined_products_decode_what_separate_ones_do(name, monkeypatch):
+    monkeypatch.setattr(products, "lays_blocks", lambda *_: False)
+    parts = parts_of(random_model(name))
+    ids = torch.arange(12).view(3, 4) + 5
+    logits = []
+    for siblings in ((), reads_of(parts.body).siblings):
+        with products.laid_out(parts.body, 3, torch.float32, siblings):
+            decoder = Decoder(parts, 3, 7)
+            _, cache = decoder.prefill(ids, torch.ones_like(ids, dtype=torch.bool))
+            state = StepState(cache)
+            logits.append(torch.stack([state.step(decoder, torch.tensor([7, 8, 9 + n]), cache) for n in range(2)]))
+    assert not any("forward" in vars(linear) for linear in parts.body.modules() if type(linear) is torch.nn.Linear)
+    torch.testing.assert_close(*logits, rtol=0, atol=rounding(logits[0].abs().max().item()))
 
 
 @pytest.mark.gpu

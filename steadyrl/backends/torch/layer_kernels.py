@@ -1,0 +1,171 @@
+"""Rotations by position and gated activations as one Triton kernel each, with their way back.
+
+Written out as operations of PyTorch a rotation takes ten launches a layer and a gate two, each of which reads and
+writes all numbers once more. Here both read them once, compute in float32, and round once. Importing this module needs
+Triton; ``fused`` does so where there is a GPU.
+"""
+
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc"
+# Triton compiles no annotations but its own, and torch's autograd functions have none.
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+BLOCK = 1024  # numbers of a row that one program gates
+
+
+def rotate(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return queries and keys turned by their positions, in the types and layouts that they have; carries gradients.
+
+    Args:
+        q: [B, heads, T, D], of any floating type and strides.
+        k: [B, kv_heads, T, D], likewise.
+        cos: [B or 1, T, D]: x becomes x * cos + (-second half, first half) * sin.
+        sin: The same shape.
+    """
+    turned: tuple[torch.Tensor, torch.Tensor] = _Rotation.apply(q, k, cos, sin)
+    return turned
+
+
+def gate(gates: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """Return silu(gates) * values, contiguous; carries gradients.
+
+    Args:
+        gates: [..., N], of any floating type and strides.
+        values: The same shape and type.
+    """
+    gated: torch.Tensor = _Gate.apply(gates, values)
+    return gated
+
+
+class _Rotation(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q, k, cos, sin):
+        ctx.save_for_backward(cos, sin)
+        return _rotated(q, k, cos, sin, False)
+
+    @staticmethod
+    def backward(ctx: Any, dq, dk):
+        cos, sin = ctx.saved_tensors
+        return *_rotated(dq, dk, cos, sin, True), None, None
+
+
+class _Gate(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, gates, values):
+        ctx.save_for_backward(gates, values)
+        gated = torch.empty(gates.shape, dtype=gates.dtype, device=gates.device)
+        _launch_gate(_gate, gates, values, gated)
+        return gated
+
+    @staticmethod
+    def backward(ctx: Any, d_gated):
+        gates, values = ctx.saved_tensors
+        d_gates, d_values = (torch.empty(gates.shape, dtype=gates.dtype, device=gates.device) for _ in range(2))
+        _launch_gate(_gate_back, gates, values, d_gated.contiguous(), d_gates, d_values)
+        return d_gates, d_values
+
+
+def _rotated(q, k, cos, sin, back):
+    """Return new tensors [B, heads, T, D] that lie token by token, as projections of hidden states do."""
+    batch, heads, length, width = q.shape
+    kv_heads = k.shape[1]
+    turned = [
+        torch.empty(batch, length, x.shape[1], width, dtype=x.dtype, device=x.device).transpose(1, 2) for x in (q, k)
+    ]
+    cos, sin = cos.expand(batch, length, width), sin.expand(batch, length, width)
+    half = triton.next_power_of_2(width // 2)
+    _rotate[(batch * length, 2)](
+        q, k, cos, sin, *turned, length, *q.stride(), *k.stride(), *cos.stride()[:2], *sin.stride()[:2],
+        HEADS=heads, KV_HEADS=kv_heads, WIDTH=width, ROWS=triton.next_power_of_2(heads), HALF=half, BACK=back,
+        num_warps=min(8, max(1, triton.next_power_of_2(heads) * half // 256)),
+    )  # fmt: skip
+    return tuple(turned)
+
+
+def _launch_gate(kernel, gates, values, *contiguous):
+    gates, values = _as_rows(gates), _as_rows(values)
+    rows, width = gates.shape
+    kernel[(rows, triton.cdiv(width, BLOCK))](
+        gates, values, *contiguous, gates.stride(0), values.stride(0), width, BLOCK=BLOCK, num_warps=4
+    )
+
+
+def _as_rows(x: torch.Tensor) -> torch.Tensor:
+    """Return [rows, N], contiguous in N: a view where there is one."""
+    flat = x.reshape(-1, x.shape[-1])
+    return flat if flat.stride(1) == 1 else flat.contiguous()
+
+
+@triton.jit(do_not_specialize=["length"])
+def _rotate(
+    q, k, cos, sin, turned_q, turned_k, length,
+    q_row, q_head, q_place, q_one, k_row, k_head, k_place, k_one, cos_row, cos_place, sin_row, sin_place,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, HALF: tl.constexpr,
+    BACK: tl.constexpr,
+):  # fmt: skip
+    """Turn all heads of one token: program 0 of its queries, 1 of its keys."""
+    token = tl.program_id(0).to(tl.int64)
+    row, place = token // length, token % length
+    half: tl.constexpr = WIDTH // 2
+    d = tl.arange(0, HALF)
+    of_cos, of_sin = cos + row * cos_row + place * cos_place + d, sin + row * sin_row + place * sin_place + d
+    cos_1 = tl.load(of_cos, mask=d < half, other=0.0).to(tl.float32)[None]
+    cos_2 = tl.load(of_cos + half, mask=d < half, other=0.0).to(tl.float32)[None]
+    sin_1 = tl.load(of_sin, mask=d < half, other=0.0).to(tl.float32)[None]
+    sin_2 = tl.load(of_sin + half, mask=d < half, other=0.0).to(tl.float32)[None]
+    h = tl.arange(0, ROWS)
+    if tl.program_id(1) == 0:
+        _turn(
+            q + row * q_row + place * q_place, q_head, q_one, turned_q + token * HEADS * WIDTH, cos_1, cos_2, sin_1,
+            sin_2, h, d, HEADS, WIDTH, BACK,
+        )  # fmt: skip
+    else:
+        _turn(
+            k + row * k_row + place * k_place, k_head, k_one, turned_k + token * KV_HEADS * WIDTH, cos_1, cos_2, sin_1,
+            sin_2, h, d, KV_HEADS, WIDTH, BACK,
+        )  # fmt: skip
+
+
+@triton.jit
+def _turn(
+    x, of_head, of_one, turned, cos_1, cos_2, sin_1, sin_2, h, d,
+    HEADS: tl.constexpr, WIDTH: tl.constexpr, BACK: tl.constexpr,
+):  # fmt: skip
+    """Turn the heads of one token; BACK takes a gradient of what was turned to that of what was not."""
+    half: tl.constexpr = WIDTH // 2
+    there = (h < HEADS)[:, None] & (d < half)[None]
+    at = x + h[:, None] * of_head + d[None] * of_one
+    first = tl.load(at, mask=there, other=0.0).to(tl.float32)
+    second = tl.load(at + half * of_one, mask=there, other=0.0).to(tl.float32)
+    if BACK:
+        one, other = first * cos_1 + second * sin_2, second * cos_2 - first * sin_1
+    else:
+        one, other = first * cos_1 - second * sin_1, second * cos_2 + first * sin_2
+    to = turned + h[:, None] * WIDTH + d[None]
+    tl.store(to, one.to(turned.dtype.element_ty), mask=there)
+    tl.store(to + half, other.to(turned.dtype.element_ty), mask=there)
+
+
+@triton.jit
+def _gate(gates, values, gated, gates_row, values_row, width, BLOCK: tl.constexpr):
+    row, n = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    g = tl.load(gates + row * gates_row + n, mask=n < width, other=0.0).to(tl.float32)
+    v = tl.load(values + row * values_row + n, mask=n < width, other=0.0).to(tl.float32)
+    tl.store(gated + row * width + n, (g * tl.sigmoid(g) * v).to(gated.dtype.element_ty), mask=n < width)
+
+
+@triton.jit
+def _gate_back(gates, values, d_gated, d_gates, d_values, gates_row, values_row, width, BLOCK: tl.constexpr):
+    row, n = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    g = tl.load(gates + row * gates_row + n, mask=n < width, other=0.0).to(tl.float32)
+    v = tl.load(values + row * values_row + n, mask=n < width, other=0.0).to(tl.float32)
+    d = tl.load(d_gated + row * width + n, mask=n < width, other=0.0).to(tl.float32)
+    s = tl.sigmoid(g)
+    d_g = d * v * s * (1.0 + g * (1.0 - s))
+    tl.store(d_gates + row * width + n, d_g.to(d_gates.dtype.element_ty), mask=n < width)
+    tl.store(d_values + row * width + n, (d * g * s).to(d_values.dtype.element_ty), mask=n < width)
