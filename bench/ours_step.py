@@ -16,7 +16,6 @@ from workloads import (
     DETERMINISTIC,
     DEVICE,
     EPOCHS,
-    FUSED,
     KL_COEF,
     LEARNING_RATE,
     LORA,
@@ -106,7 +105,7 @@ def settings(algorithm: dict[str, object], task: dict[str, object], work: Worklo
             "backend": {
                 "device": DEVICE,
                 "precision": PRECISION,
-                "args": {"deterministic": DETERMINISTIC, "fused": FUSED},
+                "args": {"deterministic": DETERMINISTIC},
             },
             "task": task,
             "rewards": {"workloads:distinct_words": 1.0},

@@ -108,7 +108,6 @@ PRECISION = os.environ.get("PRECISION", "fp32")  # or "bf16": products in bfloat
 LORA = int(os.environ.get("LORA", "0"))  # rank of an adapter on all linear layers, in TRL's GRPO and in ours; 0: none
 DEVICE = os.environ.get("DEVICE", "cpu")  # or "cuda"
 DETERMINISTIC = os.environ.get("DETERMINISTIC", "no") == "yes"  # ours only: see backend.args.deterministic
-FUSED = os.environ.get("FUSED", "no") == "yes"  # likewise: see backend.args.fused
 # CLOCK=processor counts the processor's time of all threads: on a busy machine the only one that can be compared.
 CLOCK = os.environ.get("CLOCK", "wall")
 now = time.process_time if CLOCK == "processor" else time.perf_counter

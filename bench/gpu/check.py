@@ -50,7 +50,7 @@ PARTS = {
     "machine": Part("machine:ceilings", 30, 20, alone=True),
     "models": Part("machine:models", 120, 30, alone=True),
     "speed": Part("speed:beside_trl", 240, 60, alone=True),
-    "fused": Part("fused:stages", 150, 10),
+    "kernels": Part("kernels:beside_pytorch", 120, 10),
     "large": Part("agreement:large_models", 180, 60),
     "algorithms": Part("agreement:every_algorithm", 150, 90),
     "resume": Part("runs:kill_and_resume", 120, 90),

@@ -74,11 +74,6 @@ class Place:
         return self.device == "cpu"
 
 
-def possible(place: Place, ways: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
-    """Return the ways to compute, by name, that the device has: on a CPU nothing is fused."""
-    return {name: overrides for name, overrides in ways.items() if not place.small or "fused" not in name}
-
-
 def steadyrl(*arguments: str, **options: Any) -> subprocess.Popen[str]:
     """Start the command line; its output goes to the part's own, or to what ``options`` say."""
     return subprocess.Popen([*COMMAND, *arguments], cwd=ROOT, text=True, **options)

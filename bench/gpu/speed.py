@@ -12,19 +12,19 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from limits import prompt_lengths
 from part import ROOT, Place, Row, environment, skipped
 from peers.environments import DEFAULT_FOLDER, interpreter
 from workloads import Workload, workload
 
-from steadyrl.backends.torch.footprint import BF16, Shape, Way, Work, peak
+from steadyrl.backends.torch.footprint import BF16, Shape, Way, Work, micro_batch_tokens, peak
 
 OURS, TRL = "steadyrl-grpo", "trl-grpo"
 # By device: what a step does (see bench/workloads.py), and the counted steps after WARM_UP.
 WORKLOADS = {"cuda": {"0.5b": 3, "1.5b": 3}, "cpu": {"base:2x4x16": 2}}
 COMPARED = {"cuda": {"0.5b": 2}, "cpu": {"base:2x4x16": 2}}  # by TRL too; 1.5b takes it more than 80 GB
 WARM_UP = 2
-MICRO_BATCH = 8192  # tokens, padding included: the default of backend.args.micro_batch_tokens
 # What a row says, its key in the results, and its unit.
 FIGURES = (
     ("step", "step_s", "s"),
@@ -45,8 +45,6 @@ def beside_trl(place: Place) -> Iterator[Row]:
         if name in COMPARED[place.device]:
             exact = _measured(place, name, OURS, steps, {"DETERMINISTIC": "yes"})
             yield Row(f"{name}, steadyrl: step if deterministic", exact["step_s"] / result["step_s"], "times as long")
-            if not place.small:
-                yield from _figures(f"{name}, fused", _measured(place, name, OURS, steps, {"FUSED": "yes"}))
     for name, steps in COMPARED[place.device].items():
         if interpreter(DEFAULT_FOLDER, TRL) is None:
             yield skipped(f"{name}, {TRL}", "TRL is not installed; see docs/gpu.md")
@@ -79,10 +77,11 @@ def _beside_formula(place: Place, work: Workload, result: Mapping[str, Any]) -> 
     shape = Shape.of(json.loads((Path(work.folder) / "config.json").read_text(encoding="utf-8")))
     prompt = max(prompt_lengths(work))
     length = prompt + work.new_tokens
-    rows = min(work.samples, max(1, MICRO_BATCH // length))
+    way = Way(reference=True, products=BF16, device=place.device)
+    tokens = micro_batch_tokens(shape, way, torch.cuda.get_device_properties(0).total_memory)
+    rows = min(work.samples, max(1, tokens // length))
     prompts = -(-rows // work.group)
     alone = prompts * prompt + rows * work.new_tokens
     doing = Work(alone, prompts * prompt + rows * length, rows * work.new_tokens, work.samples, length)
-    way = Way(reference=True, products=BF16, device=place.device)
     ratio = result["peak_memory_mib"] * 2**20 / peak(shape, way, doing)
     return Row(what, ratio, "times", "0.5 to 1.1", 0.5 <= ratio <= 1.1)

@@ -20,6 +20,9 @@ from steadyrl.core.types import Batch
 # Places of the mask between what follows prompts and what it may attend to, above which rows are attended to whole: the
 # mask grows with the square of the length, and the backward pass keeps it for every layer.
 MASK_PLACES = 2**22
+# On a GPU attention without a mask is faster: rows are attended to whole if they have at most so many times the places
+# of what is packed.
+WHOLE_PLACES = 1.5
 
 
 @dataclass(frozen=True)
@@ -98,7 +101,9 @@ def pack(part: Batch, device: torch.device) -> Packed:
     index = np.where(
         before < starts[row], prompt_offsets[prompt_of[row]] + before, answer_offsets[row] + before - starts[row]
     )
-    if len(starts) * int(answer_lengths.max()) * int(ends.max()) > MASK_PLACES:
+    whole_places = len(starts) * int(ends.max())
+    few = device.type == "cuda" and whole_places <= WHOLE_PLACES * len(source)
+    if few or int(answer_lengths.max()) * whole_places > MASK_PLACES:
         prompts, answers = _whole_rows(prompt_of, first, starts, ends, device), None
     else:
         prompts = _segments(prompt_lengths, device)
@@ -143,9 +148,11 @@ def _whole_rows(
     prompt_offsets = np.concatenate([[0], in_prompt.cumsum()])
     answer_offsets = prompt_offsets[-1] + np.concatenate([[0], in_answer.cumsum()])
     column = np.arange(width)[None]
-    of_prompt = prompt_offsets[prompt_of][:, None] + column
-    of_answer = answer_offsets[:-1][:, None] + column - starts[:, None]
-    lay = np.where(column < starts[:, None], of_prompt, np.where(column < ends[:, None], of_answer, 0))  # [R, W]
+    # Padding repeats its row's last token: gradients of one token for all rows would wait for one another.
+    real = np.minimum(column, ends[:, None] - 1)
+    of_prompt = prompt_offsets[prompt_of][:, None] + real
+    of_answer = answer_offsets[:-1][:, None] + real - starts[:, None]
+    lay = np.where(real < starts[:, None], of_prompt, of_answer).clip(0, answer_offsets[-1] - 1)  # [R, W]
     prompt_columns = np.flatnonzero(column < in_prompt[:, None])
     back = [first[prompt_columns // width] * width + prompt_columns % width]
     back.append(np.flatnonzero((column >= starts[:, None]) & (column < ends[:, None])))
@@ -233,11 +240,11 @@ def _attention(
     dtype, shared, on_cpu = v.dtype, q.shape[1] // k.shape[1], v.device.type == "cpu"
     if on_cpu:  # forward and back it takes nearly three times as long there in lower precision
         q, k, v = q.float(), k.float(), v.float()
-    elif shared > 1:  # the kernels of GPUs that take a mask want as many keys as queries
+    elif shared > 1 and mask is not None:  # the kernels of GPUs that take a mask want as many keys as queries
         k, v = (x.repeat_interleave(shared, dim=1) for x in (k, v))
     with without_autocast(v.device):
         attended = F.scaled_dot_product_attention(
-            q, k, v, mask, is_causal=mask is None, scale=scale, enable_gqa=on_cpu and shared > 1
+            q, k, v, mask, is_causal=mask is None, scale=scale, enable_gqa=k.shape[1] < q.shape[1]
         )
         return attended.to(dtype)
 

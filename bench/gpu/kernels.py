@@ -1,0 +1,58 @@
+"""Our kernels beside PyTorch's on a larger model: how long a token of all rows takes, and how the trainer reads it."""
+
+from __future__ import annotations
+
+import gc
+import time
+import tomllib
+from collections.abc import Iterator
+from typing import Any
+from unittest.mock import patch
+
+from agreement import CONFIG, SIZES
+from models import model_folder
+from part import Place, Row, at_most, skipped
+
+from steadyrl.core.config import resolve
+from steadyrl.core.types import Sampling
+from steadyrl.loop.checkpoint import State
+from steadyrl.loop.preflight.parity import TOLERANCES
+from steadyrl.loop.train import one_step, open_session
+
+ROWS, NEW = 64, 64
+OURS = ("decoder.kernels", "fused.layer_kernels", "head.row_kernels")  # what asks whether kernels of ours run
+
+
+def beside_pytorch(place: Place) -> Iterator[Row]:
+    """Sample the same prompts with both, and make a step."""
+    if place.small:
+        yield skipped("kernels", "a CPU computes without them")
+        return
+    for name in ("PyTorch's", "ours"):
+        modules = [f"steadyrl.backends.torch.{where}" for where in OURS]
+        absent = [patch(where, lambda device: None) for where in modules if name != "ours"]
+        for each in absent:
+            each.start()
+        yield from _measured(place, name)
+        for each in absent:
+            each.stop()
+        gc.collect()
+
+
+def _measured(place: Place, name: str) -> Iterator[Row]:
+    overrides = [f"model.path={model_folder(SIZES[place.device]) / 'own'}", f"backend.device={place.device}"]
+    session = open_session(resolve(tomllib.loads(CONFIG), [*overrides, "algorithm.name=grpo"]))
+    backend: Any = session.backend
+    ends, backend.tokenizer.end_ids = backend.tokenizer.end_ids, ()
+    prompts = [backend.tokenizer.encode_prompt(f"put item {n} into the queue") for n in range(8)] * (ROWS // 8)
+    seconds = []
+    for _ in range(3):
+        began = time.perf_counter()
+        backend.generate(prompts, Sampling(max_new_tokens=NEW), range(ROWS))
+        seconds.append(time.perf_counter() - began)
+    backend.tokenizer.end_ids = ends
+    metrics = one_step(session, State(algorithm=dict(session.algorithm.state)))[1]
+    yield Row(f"{name} kernels: first {NEW} tokens of {ROWS} rows", seconds[0], "s")
+    yield Row(f"{name} kernels: a token of all rows", 1e3 * min(seconds[1:]) / NEW, "ms")
+    gap = float(metrics["sampler_gap"] or 0.0)
+    yield at_most(f"{name} kernels: gap of sampler and trainer", gap, TOLERANCES["bf16"][0], "nats")
