@@ -19,7 +19,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from workloads import MODELS, SIZES
+from workloads import DEVICE, MODELS, SIZES
 
 ROOT = Path(__file__).parent.parent
 BASE = ROOT / "steadyrl" / "backends" / "base-model"
@@ -119,7 +119,9 @@ def _write_random(folder: Path, shape: dict[str, int]) -> None:
     words |= {f"<{id}>": id for id in range(max(words.values()) + 1, config.vocab_size)}  # every id is a word
     _write(folder / "tokenizer.json", tokenizer)
     torch.manual_seed(0)
-    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    with torch.device(DEVICE):
+        model = AutoModelForCausalLM.from_config(config)
+    model.save_pretrained(folder)
 
 
 def _move_eos(folder: Path) -> None:

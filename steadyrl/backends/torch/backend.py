@@ -29,7 +29,7 @@ from steadyrl.backends.torch.deterministic import deterministic, prepare
 from steadyrl.backends.torch.device import chosen_device, lower_precision, sent
 from steadyrl.backends.torch.drawn import how_drawn
 from steadyrl.backends.torch.fits import through_ours
-from steadyrl.backends.torch.fused import fuse_layers, round_norms
+from steadyrl.backends.torch.fused import fuse_layers, fuse_sums
 from steadyrl.backends.torch.generation import Generation
 from steadyrl.backends.torch.head import chosen_logprobs, distributions, logits_of, products_on
 from steadyrl.backends.torch.masters import Masters, cosine_of, numbers_of, products_with_momentum
@@ -97,7 +97,7 @@ class TorchBackend:
         if self.device.type == "cuda" and self.parts.ours:
             fuse_layers(self.parts.body)
             reads = reads_of(self.parts.body)
-            round_norms(reads.multiplied)
+            fuse_sums(self.parts.body, reads.multiplied)
             self.parts = replace(self.parts, siblings=reads.siblings)
         self._generation = Generation(self.parts, kind, self.tokenizer, self._lower, own.generate_rows)
         self._read = Reader(self.model, self.parts, self._lower, own.gradient_checkpointing)

@@ -6,7 +6,7 @@ copy of the model has the same forms: what replaces a module's forward is bound 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -14,8 +14,13 @@ import torch
 from torch import nn
 
 from steadyrl.backends.torch.device import of_triton
+from steadyrl.backends.torch.products import epsilon, rms_norm, rms_norm_from_one
+from steadyrl.backends.torch.reads import read_some
 
 ROTATION = "apply_rotary_pos_emb"  # what nearly all families of transformers call it, in the module of the family
+OFFSETS = {rms_norm: 0.0, rms_norm_from_one: 1.0}  # of the weights
+LAYER = ("input_layernorm", "self_attn", "post_attention_layernorm", "mlp")
+FUSED, FOLLOWING = "fused_norm", "following_norm"  # attributes of norms and layers; the latter is no part of its layer
 HEADS, KV_HEADS, WIDTH = 4, 2, 16  # of the rotation that is tried
 
 
@@ -50,23 +55,136 @@ def fuse_layers(model: nn.Module) -> None:
             _let_gate(module, kernels, weight)
 
 
-def round_norms(norms: Iterable[nn.Module]) -> None:
-    """Let norms give what they compute in the type that autocast multiplies in, where it is on.
+@torch.no_grad()
+def fuse_sums(body: nn.Module, multiplied: Sequence[nn.Module]) -> None:
+    """Let layers add to the stream and compute the next norm at once, and norms round what is multiplied only once.
 
-    For norms whose outputs are multiplied and nothing else: then it is rounded once and not for each product, and only
-    one copy is kept for the way back.
+    A layer is changed if it is a pre-norm layer of attention and a feed-forward, tried on a few tokens: what it gives has to
+    be what its own forward gave.
+
+    Args:
+        body: Of a model whose norms are quickened (see ``products``).
+        multiplied: Norms whose outputs are multiplied and nothing else; they give the type of autocast where it is on.
     """
-    for norm in norms:
-        own: Any = norm.__dict__.get("forward")
-        norm.forward = MethodType(_rounding(type(norm).forward if own is None else own.__func__), norm)
+    kernels = layer_kernels(next(body.parameters()).device)
+    if kernels is None:
+        return
+    offsets = {module: OFFSETS[form] for module in body.modules() if (form := _form_of(module)) in OFFSETS}
+    norms = {module: Norm(kernels.add_norm, module, offset, module in multiplied) for module, offset in offsets.items()}
+    for module, norm in norms.items():
+        module.__dict__[FUSED] = norm
+        module.forward = MethodType(_as_fused, module)
+    layers = [module for module in body.modules() if all(hasattr(module, part) for part in LAYER)]
+    calls = _Calls(layers, norms)
+    with calls:
+        read_some(body)
+    for layer, (args, kwargs, output) in calls.of_layers.items():
+        own: Any = layer
+        if own.post_attention_layernorm not in norms or not isinstance(output, torch.Tensor):
+            continue
+        following = calls.reader_of(output)
+        layer.__dict__[FOLLOWING] = following
+        before, layer.forward = layer.__dict__.get("forward"), MethodType(_pre_norm_layer, layer)
+        try:
+            alike = _near([layer.forward(*args, **kwargs)], [output])
+        except (TypeError, ValueError, IndexError, AttributeError, RuntimeError):  # it is called in another way
+            alike = False
+        if following is not None:
+            norms[following].known = None
+        if not alike:
+            if before is None:
+                del layer.forward
+            else:
+                layer.forward = before
 
 
-def _rounding(forward: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    def rounded(self: Any, x: torch.Tensor) -> torch.Tensor:
-        output, device = forward(self, x), x.device.type
-        return output.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else output
+class Norm:
+    """What a fused layer knows of a norm.
 
-    return rounded
+    Args:
+        add_norm: See ``layer_kernels``.
+        module: The norm.
+        offset: See ``layer_kernels.add_norm``.
+        multiplied: Whether its outputs are multiplied and nothing else.
+
+    Attributes:
+        forward: The norm as it was.
+        known: An input, and the output that is known of it already.
+    """
+
+    def __init__(self, add_norm: Callable[..., Any], module: Any, offset: float, multiplied: bool):
+        self._add_norm, self._offset, self._multiplied = add_norm, offset, multiplied
+        self.forward: Callable[..., torch.Tensor] = module.forward.__func__
+        self.known: tuple[torch.Tensor, torch.Tensor] | None = None
+
+    def dtype(self, module: Any) -> torch.dtype:
+        """Return the type of the norm's outputs."""
+        device, dtype = module.weight.device.type, module.weight.dtype
+        rounds = self._multiplied and torch.is_autocast_enabled(device)
+        return torch.get_autocast_dtype(device) if rounds else dtype
+
+    def add(self, module: Any, x: torch.Tensor, more: torch.Tensor) -> torch.Tensor:
+        """Return the sum, and know its norm."""
+        sums: torch.Tensor
+        sums, normed = self._add_norm(x, more, module.weight, self._offset, epsilon(module), self.dtype(module))
+        self.known = sums, normed
+        return sums
+
+
+def _as_fused(self: Any, x: torch.Tensor) -> torch.Tensor:
+    """Compute a norm, unless it is known; in the type that its readers multiply in."""
+    norm: Norm = self.__dict__[FUSED]
+    known, norm.known = norm.known, None
+    normed: torch.Tensor = known[1] if known is not None and known[0] is x else norm.forward(self, x)
+    return normed.to(norm.dtype(self))
+
+
+def _pre_norm_layer(self: Any, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    normed = self.input_layernorm(hidden_states)
+    attended = self.self_attn(*args, hidden_states=normed, **kwargs)[0]
+    between = self.post_attention_layernorm
+    summed = between.__dict__[FUSED].add(between, hidden_states, attended)
+    output = self.mlp(between(summed))
+    following = self.__dict__[FOLLOWING]
+    # In training mode layers are computed again on the way back, each alone: what one knows of the next would be lost.
+    if following is None or self.training:
+        whole: torch.Tensor = summed + output
+        return whole
+    norm: Norm = following.__dict__[FUSED]
+    return norm.add(following, summed, output)
+
+
+class _Calls:
+    """What layers were given and gave, and which norm read it, while this is entered."""
+
+    def __init__(self, layers: Iterable[nn.Module], norms: Iterable[nn.Module]):
+        self.of_layers: dict[nn.Module, tuple[Any, Any, Any]] = {}
+        self._read: list[tuple[nn.Module, Any]] = []
+        self._layers, self._norms, self._hooks = list(layers), list(norms), list[Any]()
+
+    def __enter__(self) -> None:
+        for layer in self._layers:
+            self._hooks.append(layer.register_forward_hook(self._called, with_kwargs=True))
+        for norm in self._norms:
+            self._hooks.append(norm.register_forward_pre_hook(self._asked))
+
+    def __exit__(self, *_: object) -> None:
+        for hook in self._hooks:
+            hook.remove()
+
+    def _called(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        self.of_layers[module] = args, kwargs, output
+
+    def _asked(self, module: nn.Module, args: Any) -> None:
+        self._read.append((module, args[0]))
+
+    def reader_of(self, tensor: torch.Tensor) -> nn.Module | None:
+        """Return the first norm that read a tensor, if one did."""
+        return next((norm for norm, x in self._read if x is tensor), None)
+
+
+def _form_of(module: nn.Module) -> Any:
+    return getattr(module.__dict__.get("forward"), "__func__", None)
 
 
 def _rotation(theirs: Callable[..., Any], kernels: ModuleType) -> Callable[..., Any]:
@@ -128,9 +246,13 @@ def _let_gate(module: nn.Module, kernels: ModuleType, like: torch.Tensor) -> Non
 
 
 def _near(ours: Any, theirs: Any) -> bool:
-    """Return whether tensors agree but for rounding, as far as sums of numbers as large as the largest may."""
+    """Return whether tensors agree but for rounding, as far as sums of numbers as large as the largest may.
+
+    Zeros agree with nothing: they show nothing.
+    """
     return all(
         one.shape == other.shape
+        and bool(other.any())
         and bool((one.double() - other.double()).abs().max() <= 32 * torch.finfo(other.dtype).eps * other.abs().max())
         for one, other in zip(ours, theirs, strict=True)
     )

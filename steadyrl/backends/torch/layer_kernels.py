@@ -16,6 +16,7 @@ import triton
 import triton.language as tl
 
 BLOCK = 1024  # numbers of a row that one program gates
+PROGRAMS = 528  # that go back through norms, each through many rows: four for each multiprocessor of an H100
 
 
 def rotate(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -40,6 +41,23 @@ def gate(gates: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     """
     gated: torch.Tensor = _Gate.apply(gates, values)
     return gated
+
+
+def add_norm(
+    x: torch.Tensor, more: torch.Tensor, weight: torch.Tensor, offset: float, epsilon: float, dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return x + more, and its norm over the root of the mean square, times weights; both carry gradients.
+
+    Args:
+        x: [..., H], of any floating type and strides; the sum has its type.
+        more: The same shape, of any floating type.
+        weight: [H].
+        offset: What is added to the weights; 1 for those that say how far they are from 1.
+        epsilon: What is added to the mean square.
+        dtype: Of the norm.
+    """
+    both: tuple[torch.Tensor, torch.Tensor] = _AddNorm.apply(x, more, weight, offset, epsilon, dtype)
+    return both
 
 
 class _Rotation(torch.autograd.Function):
@@ -68,6 +86,43 @@ class _Gate(torch.autograd.Function):
         d_gates, d_values = (torch.empty(gates.shape, dtype=gates.dtype, device=gates.device) for _ in range(2))
         _launch_gate(_gate_back, gates, values, d_gated.contiguous(), d_gates, d_values)
         return d_gates, d_values
+
+
+class _AddNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x, more, weight, offset, epsilon, dtype):
+        rows, width = _as_rows(x), x.shape[-1]
+        sums = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+        normed = torch.empty(x.shape, dtype=dtype, device=x.device)
+        scales = torch.empty(len(rows), device=x.device)
+        extra = _as_rows(more)
+        _add_norm[(len(rows),)](
+            rows, extra, weight, sums, normed, scales, rows.stride(0), extra.stride(0), width, offset, epsilon,
+            WIDTH=triton.next_power_of_2(width), num_warps=_warps(width),
+        )  # fmt: skip
+        ctx.save_for_backward(sums, weight, scales)
+        ctx.offset, ctx.types = offset, (x.dtype, more.dtype)
+        return sums, normed
+
+    @staticmethod
+    def backward(ctx: Any, d_sums, d_normed):
+        sums, weight, scales = ctx.saved_tensors
+        width = sums.shape[-1]
+        rows = sums.numel() // width
+        d_x, d_more = (torch.empty(sums.shape, dtype=dtype, device=sums.device) for dtype in ctx.types)
+        programs = min(rows, PROGRAMS)
+        d_weights = torch.empty(programs, width, device=sums.device)
+        _add_norm_back[(programs,)](
+            d_sums.contiguous(), d_normed.contiguous(), sums, weight, scales, d_x, d_more, d_weights, rows, width,
+            ctx.offset, WIDTH=triton.next_power_of_2(width), num_warps=_warps(width),
+        )  # fmt: skip
+        d_weight = d_weights.sum(0).to(weight.dtype) if ctx.needs_input_grad[2] else None
+        return d_x, d_more, d_weight, None, None, None
+
+
+def _warps(width: int) -> int:
+    warps: int = triton.next_power_of_2(width) // 256
+    return min(16, max(1, warps))
 
 
 def _rotated(q, k, cos, sin, back):
@@ -169,3 +224,43 @@ def _gate_back(gates, values, d_gated, d_gates, d_values, gates_row, values_row,
     d_g = d * v * s * (1.0 + g * (1.0 - s))
     tl.store(d_gates + row * width + n, d_g.to(d_gates.dtype.element_ty), mask=n < width)
     tl.store(d_values + row * width + n, (d * g * s).to(d_values.dtype.element_ty), mask=n < width)
+
+
+@triton.jit
+def _add_norm(
+    x, more, weight, sums, normed, scales, x_row, more_row, width, offset, epsilon, WIDTH: tl.constexpr
+):  # fmt: skip
+    row, n = tl.program_id(0).to(tl.int64), tl.arange(0, WIDTH)
+    there = n < width
+    added = tl.load(x + row * x_row + n, mask=there, other=0.0).to(tl.float32)
+    added += tl.load(more + row * more_row + n, mask=there, other=0.0).to(tl.float32)
+    kept = added.to(sums.dtype.element_ty)  # the norm is of what is kept
+    tl.store(sums + row * width + n, kept, mask=there)
+    kept = kept.to(tl.float32)
+    scale = tl.rsqrt(tl.sum(kept * kept, 0) / width + epsilon)
+    tl.store(scales + row, scale)
+    w = tl.load(weight + n, mask=there, other=0.0).to(tl.float32) + offset
+    tl.store(normed + row * width + n, (kept * scale * w).to(normed.dtype.element_ty), mask=there)
+
+
+@triton.jit(do_not_specialize=["rows"])
+def _add_norm_back(
+    d_sums, d_normed, sums, weight, scales, d_x, d_more, d_weights, rows, width, offset, WIDTH: tl.constexpr
+):  # fmt: skip
+    """Go back through every n-th row; each program has its own sum for the weights."""
+    n = tl.arange(0, WIDTH)
+    there = n < width
+    w = tl.load(weight + n, mask=there, other=0.0).to(tl.float32) + offset
+    d_weight = tl.zeros([WIDTH], tl.float32)
+    for number in range(tl.program_id(0), rows, tl.num_programs(0)):
+        at = (tl.zeros([WIDTH], tl.int64) + number) * width + n
+        scale = tl.load(scales + number)
+        unit = tl.load(sums + at, mask=there, other=0.0).to(tl.float32) * scale
+        d = tl.load(d_normed + at, mask=there, other=0.0).to(tl.float32)
+        d_weight += d * unit
+        d_unit = d * w
+        slope = scale * (d_unit - unit * (tl.sum(d_unit * unit, 0) / width))
+        slope += tl.load(d_sums + at, mask=there, other=0.0).to(tl.float32)
+        tl.store(d_x + at, slope.to(d_x.dtype.element_ty), mask=there)
+        tl.store(d_more + at, slope.to(d_more.dtype.element_ty), mask=there)
+    tl.store(d_weights + tl.program_id(0) * width + n, d_weight, mask=there)

@@ -190,21 +190,23 @@ def _fused_norm(module: nn.Module) -> Callable[..., torch.Tensor] | None:
     expected = norm(x).float()
     near = 1e-5 if weight.dtype == torch.float32 else 4 * torch.finfo(weight.dtype).eps
     return next(
-        (form for form in (_rms_norm, _rms_norm_from_one)
+        (form for form in (rms_norm, rms_norm_from_one)
          if torch.allclose(form(module, x).float(), expected, rtol=near, atol=1e-7)), None
     )  # fmt: skip
 
 
-def _rms_norm(self: Any, x: torch.Tensor) -> torch.Tensor:
-    return F.rms_norm(x.to(self.weight.dtype), self.weight.shape, self.weight, _epsilon(self))
+def rms_norm(self: Any, x: torch.Tensor) -> torch.Tensor:
+    """Compute a norm over the root of the mean square, as the forward of its module."""
+    return F.rms_norm(x.to(self.weight.dtype), self.weight.shape, self.weight, epsilon(self))
 
 
-def _rms_norm_from_one(self: Any, x: torch.Tensor) -> torch.Tensor:
+def rms_norm_from_one(self: Any, x: torch.Tensor) -> torch.Tensor:
     """Compute the norm of Gemma, whose weight is the distance from 1."""
-    return F.rms_norm(x.to(self.weight.dtype), self.weight.shape, self.weight + 1.0, _epsilon(self))
+    return F.rms_norm(x.to(self.weight.dtype), self.weight.shape, self.weight + 1.0, epsilon(self))
 
 
-def _epsilon(norm: Any) -> float:
+def epsilon(norm: Any) -> float:
+    """Return what a norm adds to the mean square."""
     return float(norm.variance_epsilon if hasattr(norm, "variance_epsilon") else norm.eps)
 
 

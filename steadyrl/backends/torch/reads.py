@@ -1,4 +1,4 @@
-"""Which modules of a model read what, found by reading one token."""
+"""Which modules of a model read what, found by reading a few tokens."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LOOKS = {"__get__", "size", "dim", "numel"}  # operations that ask a tensor for
 
 @dataclass(frozen=True)
 class Reads:
-    """What a token showed.
+    """What a few tokens showed.
 
     Attributes:
         siblings: Groups of linear modules that read one and the same input, several in each.
@@ -43,13 +43,19 @@ def reads_of(body: nn.Module) -> Reads:
         elif type(module).__name__.endswith("Norm"):
             hooks.append(module.register_forward_hook(tracing.normed))
     try:
-        token = torch.zeros(1, 1, dtype=torch.long, device=next(body.parameters()).device)
         with tracing:
-            body(input_ids=token, use_cache=False)
+            read_some(body)
     finally:
         for hook in hooks:
             hook.remove()
     return tracing.found()
+
+
+@torch.no_grad()
+def read_some(body: nn.Module) -> None:
+    """Let a model read a few tokens; several, for the embedding of one may be zero, as a pad token's is."""
+    ids = torch.arange(1, 5, device=next(body.parameters()).device)[None]
+    body(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False)
 
 
 class _Tracing(TorchFunctionMode):

@@ -15,7 +15,10 @@ from steadyrl.backends.torch import decoder as torch_decoder
 from steadyrl.backends.torch import decoding_kernels, fused, layer_kernels
 from steadyrl.backends.torch.decoder import Decoder
 from steadyrl.backends.torch.graph import StepState
-from tests.backends.torch.test_decoder import VOCABULARY, padded, parts_of, random_model
+from steadyrl.backends.torch.products import quicken
+from steadyrl.backends.torch.reader import Reader
+from steadyrl.backends.torch.reads import reads_of
+from tests.backends.torch.test_decoder import VOCABULARY, batch_of, padded, parts_of, random_model
 from tests.rounding import NATS, OF_BFLOAT16, rounding
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -48,7 +51,8 @@ def whole_interpreter():
         return interpreter.TensorHandle((factor.data.astype(np.uint32) << 16).view(np.float32), tl.float32)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(decoding_kernels, "range", lambda *bounds: builtins.range(*map(whole, bounds)), raising=False)
+        for kernels in (decoding_kernels, layer_kernels):
+            patch.setattr(kernels, "range", lambda *bounds: builtins.range(*map(whole, bounds)), raising=False)
         patch.setattr(interpreter, "_convert_float", rounded)
         patch.setattr(
             interpreter.InterpreterBuilder, "create_dot", lambda self, a, b, *rest: dot(self, wide(a), wide(b), *rest)
@@ -208,7 +212,34 @@ def test_a_gate_and_its_way_back_equal_those_of_float64(rows, width, dtype, monk
             torch.testing.assert_close(one.double(), other, rtol=0, atol=rounding(other.abs().max().item(), 8, unit))
 
 
-FUSED = {"llama": (2, 2), "gemma3, a window and a rotation by kind": (2, 0), "granite": (2, 2), "gpt2": (0, 0)}
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("rows", "width", "programs", "offset"), [(1, 5, 4, 0.0), (7, 32, 3, 1.0), (3, 33, 1, 0.0)])
+def test_a_sum_with_its_norm_and_the_way_back_equal_those_of_float64(rows, width, programs, offset, dtype, monkeypatch):
+    monkeypatch.setattr(layer_kernels, "PROGRAMS", programs)
+    x, more = drawn(rows, 2, width, seed=1), drawn(rows, 2, width, seed=2, dtype=dtype)
+    weight = drawn(width, seed=3)
+    steep = drawn(rows, 2, width, seed=4), drawn(rows, 2, width, seed=5, dtype=dtype)
+    ours, exact = [x, more, weight], [x.double(), more.double(), weight.double()]
+    for tensor in (*ours, *exact):
+        tensor.requires_grad_()
+    found = layer_kernels.add_norm(*ours, offset, 1e-3, dtype)
+    sums = exact[0] + exact[1]
+    wanted = sums, sums * (sums.square().mean(-1, keepdim=True) + 1e-3).rsqrt() * (exact[2] + offset)
+    torch.autograd.backward(found, steep)
+    torch.autograd.backward(wanted, [tensor.double() for tensor in steep])
+    assert [tensor.dtype for tensor in found] == [torch.float32, dtype]
+    for one, other in zip((*found, *(t.grad for t in ours)), (*wanted, *(t.grad for t in exact)), strict=True):
+        unit = OF_BFLOAT16 if one.dtype == torch.bfloat16 else 2.0**-24
+        # The way back goes through the reciprocal of the root, which is 8 where numbers are small.
+        near = rounding(8 * max(1.0, other.abs().max().item()), width + rows, unit)
+        torch.testing.assert_close(one.double(), other, rtol=0, atol=near)
+
+
+# How often a model of two layers rotates, gates, and adds with a norm.
+FUSED = {
+    "llama": (2, 2, 4), "qwen3": (2, 2, 4), "gemma3, a window and a rotation by kind": (2, 0, 0), "granite": (2, 2, 0),
+    "gpt2": (0, 0, 0),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", FUSED)
@@ -216,7 +247,7 @@ def test_a_model_with_fused_layers_and_its_copy_compute_what_it_did(name, monkey
     monkeypatch.setattr(fused, "layer_kernels", lambda device: layer_kernels)
     model = random_model(name).to(DEVICE)
     ids = padded()[0].to(DEVICE)
-    calls = {"rotate": 0, "gate": 0}
+    calls = {"rotate": 0, "gate": 0, "add_norm": 0}
 
     def counted(what):
         own = getattr(layer_kernels, what)
@@ -237,15 +268,46 @@ def test_a_model_with_fused_layers_and_its_copy_compute_what_it_did(name, monkey
         return logits.detach(), [p.grad for p in one.parameters() if p.grad is not None]
 
     plain, slopes = read(model)
+    quicken(model)
     fused.fuse_layers(model)
+    fused.fuse_sums(model.base_model, reads_of(model.base_model).multiplied)
     copied = copy.deepcopy(model)
     with torch.no_grad():
         for p in model.parameters():
             p.mul_(1.5)  # the copy computes with weights of its own
-    calls.update(rotate=0, gate=0)
+    calls.update(rotate=0, gate=0, add_norm=0)
     logits, gradients = read(copied)
     assert tuple(calls.values()) == FUSED[name]
     torch.testing.assert_close(logits, plain, rtol=0, atol=rounding(plain.abs().max().item()))
     largest = max(x.abs().max().item() for x in slopes)
     for one, other in zip(gradients, slopes, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=rounding(largest, 4096))
+
+
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("lower", [None, torch.bfloat16])
+def test_packed_rows_through_fused_layers_give_what_they_gave(recompute, lower, monkeypatch):
+    monkeypatch.setattr(fused, "layer_kernels", lambda device: layer_kernels)
+    part = batch_of([[3, 9, 4], [3, 9, 4], [5, 7]], [[8, 9, 10, 11], [12, 13], [14, 15, 16]])
+
+    def read(parts, model):
+        hidden = Reader(model, parts, lower, recompute)(part)
+        hidden.square().sum().backward()
+        return hidden.detach(), [p.grad for p in model.parameters() if p.grad is not None]
+
+    found = []
+    for fuses in (False, True):
+        model = random_model("llama").to(DEVICE)
+        quicken(model)
+        parts = parts_of(model)
+        if fuses:
+            fused.fuse_layers(parts.body)
+            fused.fuse_sums(parts.body, reads_of(parts.body).multiplied)
+        found.append(read(parts, model))
+    (hidden, gradients), (other, slopes) = found
+    unit = 2.0**-24 if lower is None else OF_BFLOAT16
+    torch.testing.assert_close(other, hidden, rtol=0, atol=rounding(hidden.abs().max().item(), 64, unit))
+    largest = max(x.abs().max().item() for x in gradients)
+    for one, two in zip(gradients, slopes, strict=True):
+        torch.testing.assert_close(two, one, rtol=0, atol=rounding(largest, 256, unit))

@@ -18,7 +18,6 @@ from steadyrl.backends.torch import products  # noqa: E402
 from steadyrl.backends.torch import shared as torch_shared  # noqa: E402
 from steadyrl.backends.torch.decoder import Decoder  # noqa: E402
 from steadyrl.backends.torch.fits import through_ours  # noqa: E402
-from steadyrl.backends.torch.fused import round_norms  # noqa: E402
 from steadyrl.backends.torch.graph import GraphDecoder, StepState  # noqa: E402
 from steadyrl.backends.torch.model import split_head  # noqa: E402
 from steadyrl.backends.torch.packed import pack  # noqa: E402
@@ -360,18 +359,6 @@ def test_norms_that_something_else_reads_are_not_rounded(name, per_layer):
     found = [names[id(norm)] for norm in reads_of(body).multiplied]
     assert len(found) == per_layer * body.config.num_hidden_layers
     assert not [name for name in found if re.search(r"q_norm|k_norm|post_feedforward|^norm|final", name)]
-
-
-@torch.no_grad()
-def test_a_norm_that_is_rounded_gives_what_products_would_round(monkeypatch):
-    model = random_model("llama, untied, biases")
-    with torch.autocast("cpu", torch.bfloat16):
-        expected = model(input_ids=torch.arange(5)[None]).logits
-        round_norms(reads_of(model.model).multiplied)
-        copied = copy.deepcopy(model)
-        assert torch.equal(copied(input_ids=torch.arange(5)[None]).logits, expected)
-        assert copied.model.layers[0].input_layernorm(torch.ones(1, 32)).dtype == torch.bfloat16
-    assert copied.model.layers[0].input_layernorm(torch.ones(1, 32)).dtype == torch.float32
 
 
 def test_joined_modules_share_one_product_of_each_input(monkeypatch):
