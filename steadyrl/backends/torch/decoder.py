@@ -217,9 +217,9 @@ class _CapturedStep(_Step):
         """See View."""
         keys, values = self._cache.keys[layer], self._cache.values[layer]
         if self._kernels:
-            self._kernels.write(keys, values, self._column, k, v)
             scale = q.shape[-1] ** -0.5 if scale is None else scale
-            attended: torch.Tensor = self._kernels.attend(q[:, :, 0], keys, values, mask, self._column, scale)
+            token = q[:, :, 0], k[:, :, 0], v[:, :, 0]
+            attended: torch.Tensor = self._kernels.attend(*token, keys, values, mask, self._column, scale)
             return attended[:, None]
         keys.index_copy_(2, self._column, k.to(keys.dtype))
         values.index_copy_(2, self._column, v.to(values.dtype))
@@ -232,7 +232,10 @@ def kernels(device: torch.device) -> ModuleType:
     from steadyrl.backends.torch import decoding_kernels
 
     number = torch.zeros(1, 1, 1, 16, device=device)
-    decoding_kernels.write(number, number, torch.zeros(1, dtype=torch.long, device=device), number, number)
+    token, seen = number[:, :, 0], torch.ones(1, 1, dtype=torch.bool, device=device)
+    decoding_kernels.attend(
+        token, token, token, number, number, seen, torch.zeros(1, dtype=torch.long, device=device), 1.0
+    )
     return decoding_kernels
 
 

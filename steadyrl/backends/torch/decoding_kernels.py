@@ -1,4 +1,4 @@
-"""Kernels of the decoding step that a CUDA graph holds: write one column of the cache, and attend to what is there.
+"""Kernels of the decoding step that a CUDA graph holds: attend to the cache and its new column, and draw a token.
 
 PyTorch's attention under a mask reads the whole cache and its mask, the free end included, for a graph knows no lengths
 but those of tensors. These kernels ask the device for the column and stop there. They are written in Triton, which
@@ -21,28 +21,13 @@ FULL = 100  # programs that keep a GPU of some 130 multiprocessors busy
 PROGRAMS = 264  # that are wanted where there are fewer: two for each multiprocessor
 MOST_SPLITS = 32
 SPLIT_COLUMNS = 256  # fewer are not worth a further part
-
-
-def write(keys: torch.Tensor, values: torch.Tensor, column: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
-    """Store one token's keys and values, cast to the type of the cache.
-
-    Args:
-        keys: [B, kv_heads, S, D], contiguous.
-        values: [B, kv_heads, S, D_v], contiguous.
-        column: [1] int64, where they go.
-        k: [B, kv_heads, 1, D], of any floating type and strides.
-        v: [B, kv_heads, 1, D_v], likewise.
-    """
-    rows, kv_heads, length, width = keys.shape
-    of_values = values.shape[3]
-    _write[(rows, kv_heads)](
-        keys, values, column, k, v, *_strides(k[:, :, 0]), *_strides(v[:, :, 0]), length, D=width, D_V=of_values,
-        WIDTH=triton.next_power_of_2(max(width, of_values)), num_warps=1,
-    )  # fmt: skip
+DRAWN_BLOCK = 2048  # tokens whose probabilities are summed together when one is drawn
 
 
 def attend(
     q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
     keys: torch.Tensor,
     values: torch.Tensor,
     seen_mask: torch.Tensor,
@@ -50,14 +35,16 @@ def attend(
     scale: float,
     splits: int | None = None,
 ) -> torch.Tensor:
-    """Attend from one token of every row to the columns up to one; nothing behind it is read.
+    """Store the keys and values of one token of every row, and attend from it to the columns up to its own.
 
     Args:
         q: [B, heads, D], of any floating type and strides; heads that share keys stand beside each other.
-        keys: [B, kv_heads, S, D], contiguous; queries are cast to its type.
+        k: [B, kv_heads, D], likewise; stored in the type of the cache.
+        v: [B, kv_heads, D_v], likewise.
+        keys: [B, kv_heads, S, D], contiguous; queries are cast to its type. What stands behind the column is not read.
         values: [B, kv_heads, S, D_v], contiguous, of the same type.
         seen_mask: [B, S] bool, contiguous in S; a row that sees nothing gets zeros.
-        column: [1] int64, the last that may be seen.
+        column: [1] int64, where the token's keys and values go: the last that may be seen.
         scale: What products of queries and keys are multiplied by.
         splits: Parts of the columns that are attended to side by side, a power of two; None for ``splits_for``.
 
@@ -73,7 +60,8 @@ def attend(
     weights = keys.new_empty(rows, heads, splits, dtype=torch.float32)
     fitting = BLOCK_BYTES // (padded * keys.element_size())
     _attend[(rows, kv_heads * tiles, splits)](
-        q, keys, values, seen_mask, column, parts, weights, *_strides(q), seen_mask.stride(0), length, scale,
+        q, k, v, keys, values, seen_mask, column, parts, weights, *_strides(q), *_strides(k), *_strides(v),
+        seen_mask.stride(0), length, scale,
         SHARED=shared, D=width, D_V=of_values, ROWS=LEAST, TILES=tiles, WIDTH=padded,
         WIDTH_V=max(LEAST, triton.next_power_of_2(of_values)), BLOCK=min(max(fitting, BLOCKS[0]), BLOCKS[1]),
         SPLITS=splits, num_warps=WARPS, num_stages=3 if fitting >= BLOCKS[0] else 1,
@@ -85,6 +73,29 @@ def attend(
         parts, weights, output, D_V=of_values, WIDTH_V=triton.next_power_of_2(of_values), SPLITS=splits, num_warps=WARPS
     )
     return output
+
+
+def draw(logits: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Invert the cumulative distribution of a softmax at given uniform numbers, as ``sampler.draw`` does.
+
+    Args:
+        logits: [N, V] float32, contiguous; -inf is never drawn.
+        uniform: [N] in [0, 1).
+
+    Returns:
+        Token ids [N], and their log-probabilities [N].
+    """
+    rows, vocabulary = logits.shape
+    blocks = triton.cdiv(vocabulary, DRAWN_BLOCK)
+    largest, sums = (torch.empty(rows, blocks, device=logits.device) for _ in range(2))
+    tokens = torch.empty(rows, dtype=torch.long, device=logits.device)
+    logprobs = torch.empty(rows, device=logits.device)
+    _block_sums[(rows, blocks)](logits, largest, sums, vocabulary, BLOCK=DRAWN_BLOCK, num_warps=WARPS)
+    _pick[(rows,)](
+        logits, uniform, largest, sums, tokens, logprobs, vocabulary, blocks, BLOCK=DRAWN_BLOCK,
+        BLOCKS=triton.next_power_of_2(blocks), num_warps=WARPS,
+    )  # fmt: skip
+    return tokens, logprobs
 
 
 def splits_for(programs: int, length: int) -> int:
@@ -106,35 +117,28 @@ def _strides(x: torch.Tensor) -> tuple[int, int, int]:
 
 
 # Lengths differ from one batch to the next: a kernel is not compiled anew for those that 16 divides.
-@triton.jit(do_not_specialize=["length"])
-def _write(
-    keys, values, column, k, v,
-    k_row, k_head, k_place, v_row, v_head, v_place, length,
-    D: tl.constexpr, D_V: tl.constexpr, WIDTH: tl.constexpr,
-):  # fmt: skip
-    """Write what one row and key head has."""
-    row, head = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)  # a cache may have over 2^31 numbers
-    to = (row * tl.num_programs(1) + head) * length + tl.load(column)
-    place = tl.arange(0, WIDTH)
-    new_k = tl.load(k + row * k_row + head * k_head + place * k_place, mask=place < D)
-    new_v = tl.load(v + row * v_row + head * v_head + place * v_place, mask=place < D_V)
-    tl.store(keys + to * D + place, new_k.to(keys.dtype.element_ty), mask=place < D)
-    tl.store(values + to * D_V + place, new_v.to(values.dtype.element_ty), mask=place < D_V)
-
-
 @triton.jit(do_not_specialize=["seen_row", "length"])
 def _attend(
-    q, keys, values, seen_mask, column, parts, weights,
-    q_row, q_head, q_place, seen_row, length, scale,
+    q, k, v, keys, values, seen_mask, column, parts, weights,
+    q_row, q_head, q_place, k_row, k_head, k_place, v_row, v_head, v_place, seen_row, length, scale,
     SHARED: tl.constexpr, D: tl.constexpr, D_V: tl.constexpr, ROWS: tl.constexpr, TILES: tl.constexpr,
     WIDTH: tl.constexpr, WIDTH_V: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr,
 ):  # fmt: skip
-    """Attend from up to ROWS heads of one row that share one key head, to one part of the columns."""
+    """Attend from up to ROWS heads of one row that share one key head, to one part of the columns.
+
+    Programs of other heads and parts store the same new column as this one, and none reads it before it has stored it.
+    """
     row, pair, part = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64), tl.program_id(2)
     kv_heads, head = tl.num_programs(1) // TILES, pair // TILES
     of_head = (row * kv_heads + head) * length
     r = pair % TILES * ROWS + tl.arange(0, ROWS)  # among the heads that share
     d, d_v, n = tl.arange(0, WIDTH), tl.arange(0, WIDTH_V), tl.arange(0, BLOCK)
+    new = of_head + tl.load(column)
+    new_k = tl.load(k + row * k_row + head * k_head + d * k_place, mask=d < D)
+    new_v = tl.load(v + row * v_row + head * v_head + d_v * v_place, mask=d_v < D_V)
+    tl.store(keys + new * D + d, new_k.to(keys.dtype.element_ty), mask=d < D)
+    tl.store(values + new * D_V + d_v, new_v.to(values.dtype.element_ty), mask=d_v < D_V)
+    tl.debug_barrier()
     at = q + row * q_row + (head * SHARED + r)[:, None] * q_head + d[None] * q_place
     query = tl.load(at, mask=(r < SHARED)[:, None] & (d < D)[None], other=0.0).to(keys.dtype.element_ty)  # [ROWS, D]
     largest = tl.full([ROWS], -float("inf"), tl.float32)
@@ -150,14 +154,14 @@ def _attend(
         # Full float32 where the cache is float32; other types are multiplied as they are.
         score = tl.dot(query, key, input_precision="ieee") * scale
         score = tl.where(sees[None], score, -float("inf"))
-        new = tl.maximum(largest, tl.max(score, 1))
-        shift = tl.where(new == -float("inf"), 0.0, new)  # nothing is seen yet
+        most = tl.maximum(largest, tl.max(score, 1))
+        shift = tl.where(most == -float("inf"), 0.0, most)  # nothing is seen yet
         p, fade = tl.exp(score - shift[:, None]), tl.exp(largest - shift)
         # What is masked is multiplied by 0, so that what was never written must not be read: it may be no number.
         at_v = values + of_head * D_V + c[:, None] * D_V + d_v[None]
         value = tl.load(at_v, mask=(c < end)[:, None] & (d_v < D_V)[None], other=0.0)  # [BLOCK, D_V]
         acc = acc * fade[:, None] + tl.dot(p.to(value.dtype), value, input_precision="ieee")
-        total, largest = total * fade + tl.sum(p, 1), new
+        total, largest = total * fade + tl.sum(p, 1), most
     total = tl.where(total == 0.0, 1.0, total)
     to = ((row * kv_heads + head) * SHARED + r) * SPLITS + part
     real = (acc / total[:, None]).to(parts.dtype.element_ty)
@@ -179,3 +183,46 @@ def _combine(parts, weights, joined, D_V: tl.constexpr, WIDTH_V: tl.constexpr, S
     combined = tl.sum(weight[:, None] * tl.load(at, mask=(d_v < D_V)[None], other=0.0), 0)
     combined = combined / tl.where(total == 0.0, 1.0, total)
     tl.store(joined + head * D_V + d_v, combined.to(joined.dtype.element_ty), mask=d_v < D_V)
+
+
+@triton.jit
+def _block_sums(logits, largest, sums, vocabulary, BLOCK: tl.constexpr):
+    """Store the greatest logit of one block of a row, and the sum of exponentials relative to it."""
+    row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    n = block * BLOCK + tl.arange(0, BLOCK)
+    z = tl.load(logits + row * vocabulary + n, mask=n < vocabulary, other=-float("inf"))
+    most = tl.max(z, 0)
+    e = tl.exp(z - tl.where(most == -float("inf"), 0.0, most))
+    to = row * tl.num_programs(1) + block
+    tl.store(largest + to, most)
+    tl.store(sums + to, tl.sum(e, 0))
+
+
+@triton.jit
+def _pick(
+    logits, uniform, largest, sums, tokens, logprobs, vocabulary, blocks, BLOCK: tl.constexpr, BLOCKS: tl.constexpr
+):  # fmt: skip
+    """Find the block in which a row's uniform number falls, and the token in it; sums over blocks are in float64."""
+    row, b = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCKS)
+    most = tl.load(largest + row * blocks + b, mask=b < blocks, other=-float("inf"))
+    top = tl.max(most, 0)
+    weight = tl.load(sums + row * blocks + b, mask=b < blocks, other=0.0) * tl.exp(most - top)
+    weight = weight.to(tl.float64)
+    ends = tl.cumsum(weight, 0)
+    total = tl.max(ends, 0)
+    aim = tl.load(uniform + row).to(tl.float64) * total
+    # Sums are rounded in more than one order: never step onto what has no probability.
+    real = tl.max(tl.where(weight > 0, b, 0), 0)
+    block = tl.minimum(tl.sum(tl.where(ends <= aim, 1, 0), 0), real)
+    start = tl.sum(tl.where(b < block, weight, 0.0), 0)
+    n = tl.arange(0, BLOCK)
+    ids = block * BLOCK + n
+    z = tl.load(logits + row * vocabulary + ids, mask=ids < vocabulary, other=-float("inf"))
+    p = tl.exp(z - top)
+    passed = tl.sum(tl.where(start + tl.cumsum(p.to(tl.float64), 0) <= aim, 1, 0), 0)
+    behind = tl.min(tl.where((p > 0) & (n >= passed), n, BLOCK), 0)
+    place = tl.where(behind < BLOCK, behind, tl.max(tl.where(p > 0, n, -1), 0))
+    place = tl.maximum(place, 0)  # of numbers that are none, too
+    tl.store(tokens + row, (block * BLOCK + place).to(tl.int64))
+    chosen = tl.sum(tl.where(n == place, z, 0.0), 0)
+    tl.store(logprobs + row, chosen - top - tl.log(total).to(tl.float32))

@@ -59,8 +59,8 @@ def fuse_layers(model: nn.Module) -> None:
 def fuse_sums(body: nn.Module, multiplied: Sequence[nn.Module]) -> None:
     """Let layers add to the stream and compute the next norm at once, and norms round what is multiplied only once.
 
-    A layer is changed if it is a pre-norm layer of attention and a feed-forward, tried on a few tokens: what it gives has to
-    be what its own forward gave.
+    A layer is changed if it is a pre-norm layer of attention and a feed-forward, tried on a few tokens: what it gives
+    has to be what its own forward gave.
 
     Args:
         body: Of a model whose norms are quickened (see ``products``).

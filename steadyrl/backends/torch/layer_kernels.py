@@ -9,6 +9,7 @@ Triton; ``fused`` does so where there is a GPU.
 # Triton compiles no annotations but its own, and torch's autograd functions have none.
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ import triton
 import triton.language as tl
 
 BLOCK = 1024  # numbers of a row that one program gates
+PARTS = 264  # of a tensor whose products are summed
 PROGRAMS = 528  # that go back through norms, each through many rows: four for each multiprocessor of an H100
 
 
@@ -58,6 +60,18 @@ def add_norm(
     """
     both: tuple[torch.Tensor, torch.Tensor] = _AddNorm.apply(x, more, weight, offset, epsilon, dtype)
     return both
+
+
+def products(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
+    """Return the sums over all pairs of a * b, a * a and b * b, [3] float64, in one launch for each pair.
+
+    Args:
+        pairs: Tensors of float32, contiguous, of one size in each pair.
+    """
+    sums = torch.zeros(len(pairs), PARTS, 3, device=pairs[0][0].device)
+    for own, (a, b) in zip(sums, pairs, strict=True):
+        _products[(min(PARTS, triton.cdiv(a.numel(), BLOCK)),)](a, b, own, a.numel(), BLOCK=BLOCK, num_warps=4)
+    return sums.sum((0, 1), dtype=torch.float64)
 
 
 class _Rotation(torch.autograd.Function):
@@ -264,3 +278,21 @@ def _add_norm_back(
         tl.store(d_x + at, slope.to(d_x.dtype.element_ty), mask=there)
         tl.store(d_more + at, slope.to(d_more.dtype.element_ty), mask=there)
     tl.store(d_weights + tl.program_id(0) * width + n, d_weight, mask=there)
+
+
+@triton.jit(do_not_specialize=["count"])
+def _products(a, b, sums, count, BLOCK: tl.constexpr):
+    """Sum the products of every n-th block of two tensors."""
+    n = tl.arange(0, BLOCK)
+    ab, aa, bb = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
+    for block in range(tl.program_id(0), tl.cdiv(count, BLOCK), tl.num_programs(0)):
+        at = (tl.zeros([BLOCK], tl.int64) + block) * BLOCK + n
+        x = tl.load(a + at, mask=at < count, other=0.0)
+        y = tl.load(b + at, mask=at < count, other=0.0)
+        ab += x * y
+        aa += x * x
+        bb += y * y
+    to = sums + tl.program_id(0) * 3
+    tl.store(to, tl.sum(ab, 0))
+    tl.store(to + 1, tl.sum(aa, 0))
+    tl.store(to + 2, tl.sum(bb, 0))

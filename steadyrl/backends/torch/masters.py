@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
+from steadyrl.backends.torch.fused import layer_kernels
 from steadyrl.backends.torch.state import load_tensors, save_tensors
 from steadyrl.core.errors import CheckpointError
 
@@ -27,16 +28,24 @@ def products_with_momentum(weights: Iterable[nn.Parameter], optimizer: torch.opt
 
     The mean is part of the optimizer's state, so that a resumed run measures the same.
     """
-    products = []
+    pairs = []
     for weight in weights:
         if weight.grad is None or "exp_avg" not in optimizer.state.get(weight, {}):
             continue
         new, mean = weight.grad, optimizer.state[weight]["exp_avg"]
         if isinstance(new, DTensor):
             new, mean = new.to_local(), mean.to_local()
-        products += [torch.stack([a.dot(b), a.dot(a), b.dot(b)]) for a, b in _pieces(new.flatten(), mean.flatten())]
-    sums: list[float] = torch.stack(products).sum(0).tolist() if products else [0.0, 0.0, 0.0]
-    return sums
+        pairs.append((new.flatten(), mean.flatten()))
+    if not pairs:
+        return [0.0, 0.0, 0.0]
+    kernels = layer_kernels(pairs[0][0].device)
+    if kernels is not None and all(x.dtype == torch.float32 for pair in pairs for x in pair):
+        sums = kernels.products(pairs)
+    else:
+        pieces = [piece for pair in pairs for piece in _pieces(*pair)]
+        sums = torch.stack([torch.stack([a.dot(b), a.dot(a), b.dot(b)]) for a, b in pieces]).sum(0)
+    found: list[float] = sums.tolist()
+    return found
 
 
 def cosine_of(products: Sequence[float]) -> dict[str, tuple[float, float]]:

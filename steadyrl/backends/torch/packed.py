@@ -20,9 +20,8 @@ from steadyrl.core.types import Batch
 # Places of the mask between what follows prompts and what it may attend to, above which rows are attended to whole: the
 # mask grows with the square of the length, and the backward pass keeps it for every layer.
 MASK_PLACES = 2**22
-# On a GPU attention without a mask is faster: rows are attended to whole if they have at most so many times the places
-# of what is packed.
-WHOLE_PLACES = 1.5
+# On a GPU attention without a mask is faster: prompts are shared only where rows alone have so many times the tokens.
+WORTH_SHARING = 1.25
 
 
 @dataclass(frozen=True)
@@ -86,7 +85,9 @@ def pack(part: Batch, device: torch.device) -> Packed:
     texts_before = [part.tokens[row, :start].tobytes() for row, start in enumerate(starts)]
     numbers: dict[bytes, int] = {}
     prompt_of = np.array([numbers.setdefault(prompt, len(numbers)) for prompt in texts_before])
-    if len(numbers) == len(texts_before):  # nothing to share
+    shared_tokens = (ends - starts).sum() + starts[np.unique(prompt_of, return_index=True)[1]].sum()
+    little = device.type == "cuda" and ends.sum() <= WORTH_SHARING * shared_tokens
+    if little or len(numbers) == len(texts_before):  # nothing to share
         starts, prompt_of = ends, np.arange(len(texts_before))
     first = np.unique(prompt_of, return_index=True)[1]  # the row that each prompt is read from
     prompt_lengths, answer_lengths = starts[first], ends - starts
@@ -101,9 +102,7 @@ def pack(part: Batch, device: torch.device) -> Packed:
     index = np.where(
         before < starts[row], prompt_offsets[prompt_of[row]] + before, answer_offsets[row] + before - starts[row]
     )
-    whole_places = len(starts) * int(ends.max())
-    few = device.type == "cuda" and whole_places <= WHOLE_PLACES * len(source)
-    if few or int(answer_lengths.max()) * whole_places > MASK_PLACES:
+    if len(starts) * int(answer_lengths.max()) * int(ends.max()) > MASK_PLACES:
         prompts, answers = _whole_rows(prompt_of, first, starts, ends, device), None
     else:
         prompts = _segments(prompt_lengths, device)

@@ -143,6 +143,11 @@ def _of_any_shape(multiply: Function) -> Function:
     return lambda x: multiply(x.reshape(-1, x.shape[-1])).view(*x.shape[:-1], -1)
 
 
+def is_linear(module: nn.Module) -> bool:
+    """Return whether a module multiplies by one matrix, perhaps with an adapter."""
+    return type(module) is nn.Linear or f"{type(module).__module__}.{type(module).__name__}" in {CONV1D, ADAPTED}
+
+
 def weights_of(module: nn.Module) -> tuple[torch.Tensor, torch.Tensor | None] | None:
     """Return (weight [out, in], bias [out]) of a linear module, an adapter added in; None for anything else."""
     if type(module) is nn.Linear:

@@ -11,7 +11,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from steadyrl.backends.torch.products import weights_of
+from steadyrl.backends.torch.products import is_linear
 
 _LOOKS = {"__get__", "size", "dim", "numel"}  # operations that ask a tensor for something else than its numbers
 
@@ -37,7 +37,7 @@ def reads_of(body: nn.Module) -> Reads:
     for module in body.modules():
         if id(module) in inside:
             continue
-        if weights_of(module) is not None:
+        if is_linear(module):
             inside |= {id(part) for part in module.modules()}
             hooks += [module.register_forward_pre_hook(tracing.begin), module.register_forward_hook(tracing.end)]
         elif type(module).__name__.endswith("Norm"):

@@ -17,7 +17,7 @@ import torch
 
 from steadyrl.backends.stops import StopStrings
 from steadyrl.backends.torch.cache import Cache, Known
-from steadyrl.backends.torch.decoder import Decoder
+from steadyrl.backends.torch.decoder import Decoder, kernels
 from steadyrl.backends.torch.deterministic import running_sums
 from steadyrl.backends.torch.device import sent
 from steadyrl.backends.torch.forward import ForwardDecoder
@@ -304,6 +304,9 @@ def draw(logits: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.Tensor, tor
     Returns:
         Token ids [N], and their log-probabilities [N].
     """
+    if (ours := kernels(logits.device)) is not None:
+        drawn: tuple[torch.Tensor, torch.Tensor] = ours.draw(logits.contiguous(), uniform)
+        return drawn
     wide = torch.float32 if logits.device.type == "mps" else torch.float64
     vocabulary = logits.shape[1]
     weights = logits.softmax(-1)  # [N, V]; one kernel, faster than exp alone

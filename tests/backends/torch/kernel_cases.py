@@ -90,6 +90,14 @@ def expected(q, keys, values, seen, column, scale):
     return found.flatten(1, 2), rounding(largest * (1 + terms), keys.shape[3] + column)
 
 
+def attended(q, keys, values, seen, column, *more):
+    """Attend from a token whose keys and values are in the column; the kernel puts them there."""
+    last = int(column)
+    k, v = keys[:, :, last].clone(), values[:, :, last].clone()
+    keys[:, :, last], values[:, :, last] = torch.nan, torch.nan
+    return decoding_kernels.attend(q, k, v, keys, values, seen, column, *more)
+
+
 def of_bfloat16(values, column):
     """Return what two roundings to bfloat16 add to the bound: of the weights, and of the result."""
     return rounding(values[:, :, : column + 1].abs().max().item(), 2, OF_BFLOAT16)
@@ -109,7 +117,7 @@ def test_attention_equals_that_of_float64_and_reads_nothing_behind_the_column(
 ):
     q, keys, values, seen = inputs(shared, length, column, width, dtype)
     scale = 1.5 * width**-0.5
-    found = decoding_kernels.attend(q, keys, values, seen, at(column), scale, splits)
+    found = attended(q, keys, values, seen, at(column), scale, splits)
     assert found.dtype == dtype and found.shape == (ROWS, KV_HEADS * shared, width)
     wanted, near = expected(q, keys, values, seen, column, scale)
     if dtype == torch.bfloat16:
@@ -121,7 +129,7 @@ def test_attention_equals_that_of_float64_and_reads_nothing_behind_the_column(
 
 def test_values_may_have_another_width_than_keys():
     q, keys, values, seen = inputs(2, 40, 35, 24, torch.float32, of_values=40)
-    found = decoding_kernels.attend(q, keys, values, seen, at(35), 0.2)
+    found = attended(q, keys, values, seen, at(35), 0.2)
     wanted, near = expected(q, keys, values, seen, 35, 0.2)
     torch.testing.assert_close(found.double(), wanted, atol=near, rtol=0)
 
@@ -131,21 +139,22 @@ def test_few_rows_of_long_caches_are_attended_to_in_parts():
     assert [decoding_kernels.splits_for(*of) for of in ((64, 8192), (2, 8192), (1, 32768), (2, 600))] == [4, 32, 32, 2]
     q, keys, values, seen = inputs(2, 1030, 1000, 16, torch.float32)
     assert decoding_kernels.splits_for(ROWS * KV_HEADS, 1030) == 4
-    found = decoding_kernels.attend(q, keys, values, seen, at(1000), 0.25)
+    found = attended(q, keys, values, seen, at(1000), 0.25)
     wanted, near = expected(q, keys, values, seen, 1000, 0.25)
     torch.testing.assert_close(found.double(), wanted, atol=near, rtol=0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("width", [64, 80])
-def test_one_column_is_written_and_no_other(width, dtype):
-    keys, values = drawn(ROWS, KV_HEADS, 9, width, dtype=dtype), drawn(ROWS, KV_HEADS, 9, 24, seed=1, dtype=dtype)
-    k = drawn(ROWS, KV_HEADS, width, 1, seed=2).transpose(2, 3)
-    v = drawn(24, KV_HEADS, ROWS, 1, seed=3, dtype=torch.bfloat16).permute(2, 1, 3, 0)
+@pytest.mark.parametrize(("shared", "splits"), [(2, 1), (20, 4)])
+def test_the_new_column_is_written_and_no_other(shared, splits, dtype):
+    q, keys, values, seen = inputs(shared, 300, 290, 24, dtype)
+    k = drawn(ROWS, 24, KV_HEADS, seed=7).transpose(1, 2)
+    v = drawn(24, KV_HEADS, ROWS, seed=8, dtype=torch.bfloat16).permute(2, 1, 0)
     wanted = keys.clone(), values.clone()
-    wanted[0][:, :, 6:7], wanted[1][:, :, 6:7] = k, v
-    decoding_kernels.write(keys, values, at(6), k, v)
-    assert torch.equal(keys, wanted[0]) and torch.equal(values, wanted[1])
+    wanted[0][:, :, 290], wanted[1][:, :, 290] = k, v
+    decoding_kernels.attend(q, k, v, keys, values, seen, at(290), 0.2, splits)
+    for found, expected_ones in zip((keys, values), wanted, strict=True):
+        assert torch.equal(found.nan_to_num(9.0), expected_ones.nan_to_num(9.0))
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma3, a window and a rotation by kind", "granite", "gpt2"])
@@ -163,7 +172,39 @@ def test_a_step_through_the_kernels_equals_the_plain_step(name, monkeypatch):
         tokens = (ids[:, -1] * 5 + t) % VOCABULARY
         wanted, found = (x.log_softmax(-1) for x in (decoder.step(tokens, plain), state.step(decoder, tokens, static)))
         assert (found - wanted).abs().max().item() <= NATS
-    assert set(asked) == {DEVICE}
+    assert {device.type for device in asked} == {DEVICE.type}
+
+
+@pytest.mark.filterwarnings("ignore:All-NaN slice:RuntimeWarning", "ignore:invalid value:RuntimeWarning")  # of NumPy
+@pytest.mark.parametrize("vocabulary", [5, 64, 301])
+def test_tokens_are_drawn_as_the_plain_way_draws_them(vocabulary, monkeypatch):
+    monkeypatch.setattr(decoding_kernels, "DRAWN_BLOCK", 64)
+    rows = 200
+    logits = 3 * drawn(rows, vocabulary, seed=vocabulary)
+    logits[:, : vocabulary // 2][drawn(rows, vocabulary // 2, seed=1) > 0] = -torch.inf
+    logits[1], logits[1, vocabulary - 1] = -torch.inf, 0.0
+    uniform = torch.rand(rows, generator=torch.Generator().manual_seed(1)).to(DEVICE)
+    uniform[2], uniform[3] = 0.0, 1 - 2.0**-24
+    tokens, logprobs = decoding_kernels.draw(logits, uniform)
+    p = logits.double().softmax(-1)
+    ends = p.cumsum(-1).gather(1, tokens[:, None])[:, 0]
+    chosen = p.gather(1, tokens[:, None])[:, 0]
+    assert (chosen > 0).all()
+    near = rounding(1.0, vocabulary)
+    assert (ends - chosen - near <= uniform).all() and (uniform <= ends + near).all()
+    torch.testing.assert_close(logprobs.double(), chosen.log(), rtol=0, atol=rounding(30.0, vocabulary))
+    assert tokens[1] == vocabulary - 1 and logprobs[1].abs() <= near
+    none = decoding_kernels.draw(torch.full((2, vocabulary), torch.nan, device=DEVICE), uniform[:2])[0]
+    assert ((none >= 0) & (none < vocabulary)).all()
+
+
+def test_products_of_pairs_are_summed_over_all_of_them(monkeypatch):
+    monkeypatch.setattr(layer_kernels, "PARTS", 3)
+    monkeypatch.setattr(layer_kernels, "BLOCK", 16)
+    pairs = [(drawn(n, seed=n), drawn(n, seed=n + 1)) for n in (1, 16, 333)]
+    wanted = [sum(float((x.double() * y.double()).sum()) for x, y in chosen) for chosen in (
+        pairs, [(a, a) for a, _ in pairs], [(b, b) for _, b in pairs])]  # fmt: skip
+    assert layer_kernels.products(pairs).tolist() == pytest.approx(wanted, rel=1e-5)
 
 
 def turned(x, cos, sin):
