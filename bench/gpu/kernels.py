@@ -20,6 +20,7 @@ from steadyrl.loop.preflight.parity import TOLERANCES
 from steadyrl.loop.train import one_step, open_session
 
 ROWS, NEW = 64, 64
+MANY, LONG = 256, 512
 OURS = ("decoder.kernels", "fused.layer_kernels", "head.row_kernels")  # what asks whether kernels of ours run
 
 
@@ -50,6 +51,12 @@ def _measured(place: Place, name: str) -> Iterator[Row]:
         began = time.perf_counter()
         backend.generate(prompts, Sampling(max_new_tokens=NEW), range(ROWS))
         seconds.append(time.perf_counter() - began)
+    if name == "ours":
+        many = [prompts[row % ROWS] for row in range(MANY)]
+        began = time.perf_counter()
+        backend.generate(many, Sampling(max_new_tokens=LONG), range(MANY))
+        seconds_many = time.perf_counter() - began
+        yield Row(f"{name} kernels: {MANY} rows of {LONG} tokens", MANY * LONG / seconds_many, "tokens/s")
     backend.tokenizer.end_ids = ends
     metrics = one_step(session, State(algorithm=dict(session.algorithm.state)))[1]
     yield Row(f"{name} kernels: first {NEW} tokens of {ROWS} rows", seconds[0], "s")

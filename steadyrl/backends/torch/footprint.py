@@ -14,7 +14,8 @@ from typing import Any
 from steadyrl.backends.settings import MICRO_BATCH_TOKENS
 
 # Of a micro-batch on a GPU: more tokens keep it no busier, and this part of its memory may be forecast for an update.
-MOST_TOKENS, STEP_TOKENS, SHARE = 32768, 2048, 0.6
+MOST_TOKENS, STEP_TOKENS, SHARE = 32768, 2048, 0.75
+WORTH_SHARING = 1.25  # of ``packed``
 FP32, BF16 = 4, 2
 NF4 = 0.5 + FP32 / 64  # half a byte, and a float32 scale for 64 weights
 ADAM, ADAM_8BIT = 2 * FP32, 2 + 2 * FP32 / 256  # two moments; in 8 bits a float32 scale for 256 numbers
@@ -200,8 +201,8 @@ def micro_batch_tokens(shape: Shape, way: Way, room: float, rank: int = 0) -> in
         rank: Of the adapter.
     """
     for tokens in range(MOST_TOKENS, MICRO_BATCH_TOKENS, -STEP_TOKENS):
-        # Where prompts are shared the most attended tokens lie beside them, in the rows that continue them.
-        if update(shape, way, Work(tokens, 2 * tokens, tokens, 0, 0), rank) <= SHARE * room:
+        # More attended tokens lie beside where prompts are long and shared.
+        if update(shape, way, Work(tokens, tokens, tokens, 0, 0), rank) <= SHARE * room:
             return tokens
     return MICRO_BATCH_TOKENS
 
@@ -213,6 +214,13 @@ def _stream(way: Way) -> int:
 
 def _layer(shape: Shape, way: Way, work: Work) -> float:
     """Return the bytes that the way back through one layer needs."""
+    if way.device == "cuda" and way.ranks == 1:  # see ``fused``
+        # The stream and its norms, twice; queries, keys and values, and what the heads found; gate, up, and both.
+        own = 2 * shape.hidden * (_stream(way) + way.products)
+        own += way.products * (2 * shape.queries + 2 * shape.keys + 3 * shape.inner)
+        # All of attention once more in rows, where prompts are shared with keys and values repeated for all heads.
+        keys = shape.queries if work.attended > WORTH_SHARING * work.tokens else shape.keys
+        return work.tokens * own + work.attended * way.products * 2 * (shape.queries + keys)
     # What a norm reads; on a CPU in float32, and once more scaled if its weights are trained.
     normed = FP32 * (1 if way.lora else 2) if way.device == "cpu" else _stream(way)
     # What a norm gives is rounded for each of the five matrices that read it, unless it is rounded already.
@@ -220,7 +228,7 @@ def _layer(shape: Shape, way: Way, work: Work) -> float:
     # Queries, keys and values as they come, and what the heads found; gate, it activated, up, and what follows.
     inside = way.products * (2 * shape.queries + 2 * shape.keys + 4 * shape.inner)
     # Queries and what the heads found in rows; keys and values, repeated for all heads, prompts for all rows.
-    attention = 2 * shape.queries * (FP32 if way.device == "cpu" else way.products)  # see ``trunk``
+    attention = 2 * shape.queries * (FP32 if way.device == "cpu" else way.products)
     return work.tokens * (2 * shape.hidden * normed + shape.hidden * read + inside + attention) + (
         work.attended * attention
     )

@@ -1,11 +1,24 @@
 """The memory that training takes, counted by hand and beside what tensors really hold."""
 
 import importlib.util
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from steadyrl.backends.torch.footprint import Shape, Way, Work, gradients, of_shape, peak, sampling, update
+from steadyrl.backends.settings import MICRO_BATCH_TOKENS
+from steadyrl.backends.torch.footprint import (
+    MOST_TOKENS,
+    Shape,
+    Way,
+    Work,
+    gradients,
+    micro_batch_tokens,
+    of_shape,
+    peak,
+    sampling,
+    update,
+)  # fmt: skip
 from steadyrl.core import config
 from tests import needs
 from tests.backends.ppo_batch import ALGORITHM, train
@@ -55,17 +68,33 @@ def test_ranks_share_what_stays_and_gather_the_weights_to_sample():
     assert sampling(SMALL, shared, WORK) - sampling(SMALL, alone, WORK) == 4 * 736 - 0.75 * (4 + 4 + 8) * 736
 
 
-def test_on_a_cpu_norms_and_attention_are_in_float32():
-    """Two more bytes for the inputs of two norms, queries, outputs, and keys and values as often as they are read."""
+def test_activations_of_a_layer_are_counted_by_hand():
+    """On a CPU norms and attention are in float32; on a GPU norms are rounded once and gates are not kept twice."""
     on_gpu, on_cpu = (Way(lora=True, bf16=True, products=2, device=device) for device in ("cuda", "cpu"))
-    layer = 2 * (100 * 2 * 8 + 100 * 2 * 8 + 100 * 2 * 8)
-    assert update(SMALL, on_cpu, WORK, 2) - update(SMALL, on_gpu, WORK, 2) == 1.5 * layer
+    # The stream and its norm twice, queries and outputs, keys and values, three of 16; and attention in rows.
+    here = 2 * (8 + 8) * 2 + 2 * (2 * 8 + 2 * 4 + 3 * 16) + 2 * (2 * 8 + 2 * 4)
+    # Norms' inputs in float32, their outputs; the same but for a fourth of 16; attention in float32, twice, all heads.
+    there = 2 * 8 * 4 + 2 * 8 * 2 + 2 * (2 * 8 + 2 * 4 + 4 * 16) + 2 * 2 * 8 * 4
+    assert update(SMALL, on_cpu, WORK, 2) - update(SMALL, on_gpu, WORK, 2) == 1.5 * 100 * (there - here)
+
+
+def test_a_micro_batch_takes_its_share_of_a_gpu():
+    qwen, way = Shape.of(QWEN), Way(reference=True, products=2)
+    card = 85e9  # bytes of an H100
+    assert micro_batch_tokens(qwen, way, card) == MOST_TOKENS
+    assert micro_batch_tokens(qwen, way, 8e9) == MICRO_BATCH_TOKENS
+    larger = replace(qwen, hidden=1536, layers=28, queries=1536, keys=256, inner=8960)
+    tokens = micro_batch_tokens(larger, way, card)
+    assert MICRO_BATCH_TOKENS < tokens < MOST_TOKENS
+    assert update(larger, way, Work(tokens, tokens, tokens, 0, 0)) <= 0.75 * card
+    assert update(larger, way, Work(tokens + 2048, tokens + 2048, tokens + 2048, 0, 0)) > 0.75 * card
+    assert micro_batch_tokens(larger, replace(way, checkpointing=True), card) == MOST_TOKENS
 
 
 def test_less_is_needed_with_what_saves_memory():
     shape, work = Shape.of(QWEN), Work(8192, 8192, 6144, 64, 1024)
     whole = peak(shape, Way(), work)
-    for way in (Way(checkpointing=True), Way(optimizer_bits=8), Way(products=2), Way(lora=True), Way(ranks=2)):
+    for way in (Way(checkpointing=True), Way(optimizer_bits=8), Way(products=2), Way(lora=True), Way(ranks=4)):
         assert peak(shape, way, work, 16) < whole
     assert update(shape, Way(), work) - update(shape, Way(optimizer_bits=8), work) == pytest.approx(
         6 * shape.parameters, rel=0.02
