@@ -48,7 +48,9 @@ def main() -> None:
         each.profiled = True
     one_step(session, state)
     for phase, each in watched.items():
-        print(f"\n{phase}: {sum(row[0] for row in each.kernels):.1f} ms, {sum(row[1] for row in each.kernels)} launches")
+        print(
+            f"\n{phase}: {sum(row[0] for row in each.kernels):.1f} ms, {sum(row[1] for row in each.kernels)} launches"
+        )
         for milliseconds, count, name in each.kernels[:SHOWN]:
             print(f"{milliseconds:9.2f} {count:7d} {name[:100]}")
 

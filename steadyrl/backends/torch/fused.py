@@ -90,7 +90,7 @@ def fuse_sums(body: nn.Module, multiplied: Sequence[nn.Module]) -> None:
         except (TypeError, ValueError, IndexError, AttributeError, RuntimeError):  # it is called in another way
             alike = False
         if following is not None:
-            norms[following].known = None
+            norms[following].computed = None
         if not alike:
             if before is None:
                 del layer.forward
@@ -109,13 +109,13 @@ class Norm:
 
     Attributes:
         forward: The norm as it was.
-        known: An input, and the output that is known of it already.
+        computed: An input, and the output that was computed of it already.
     """
 
     def __init__(self, add_norm: Callable[..., Any], module: Any, offset: float, multiplied: bool):
         self._add_norm, self._offset, self._multiplied = add_norm, offset, multiplied
         self.forward: Callable[..., torch.Tensor] = module.forward.__func__
-        self.known: tuple[torch.Tensor, torch.Tensor] | None = None
+        self.computed: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def dtype(self, module: Any) -> torch.dtype:
         """Return the type of the norm's outputs."""
@@ -127,15 +127,15 @@ class Norm:
         """Return the sum, and know its norm."""
         sums: torch.Tensor
         sums, normed = self._add_norm(x, more, module.weight, self._offset, epsilon(module), self.dtype(module))
-        self.known = sums, normed
+        self.computed = sums, normed
         return sums
 
 
 def _as_fused(self: Any, x: torch.Tensor) -> torch.Tensor:
-    """Compute a norm, unless it is known; in the type that its readers multiply in."""
+    """Compute a norm, unless it was computed already; in the type that its readers multiply in."""
     norm: Norm = self.__dict__[FUSED]
-    known, norm.known = norm.known, None
-    normed: torch.Tensor = known[1] if known is not None and known[0] is x else norm.forward(self, x)
+    computed, norm.computed = norm.computed, None
+    normed: torch.Tensor = computed[1] if computed is not None and computed[0] is x else norm.forward(self, x)
     return normed.to(norm.dtype(self))
 
 
@@ -251,8 +251,8 @@ def _near(ours: Any, theirs: Any) -> bool:
     Zeros agree with nothing: they show nothing.
     """
     return all(
-        one.shape == other.shape
-        and bool(other.any())
-        and bool((one.double() - other.double()).abs().max() <= 32 * torch.finfo(other.dtype).eps * other.abs().max())
-        for one, other in zip(ours, theirs, strict=True)
+        our.shape == their.shape
+        and bool(their.any())
+        and bool((our.double() - their.double()).abs().max() <= 32 * torch.finfo(their.dtype).eps * their.abs().max())
+        for our, their in zip(ours, theirs, strict=True)
     )

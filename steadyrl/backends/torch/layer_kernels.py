@@ -207,17 +207,17 @@ def _turn(
 ):  # fmt: skip
     """Turn the heads of one token; BACK takes a gradient of what was turned to that of what was not."""
     half: tl.constexpr = WIDTH // 2
-    there = (h < HEADS)[:, None] & (d < half)[None]
+    inside = (h < HEADS)[:, None] & (d < half)[None]
     at = x + h[:, None] * of_head + d[None] * of_one
-    first = tl.load(at, mask=there, other=0.0).to(tl.float32)
-    second = tl.load(at + half * of_one, mask=there, other=0.0).to(tl.float32)
+    first = tl.load(at, mask=inside, other=0.0).to(tl.float32)
+    second = tl.load(at + half * of_one, mask=inside, other=0.0).to(tl.float32)
     if BACK:
-        one, other = first * cos_1 + second * sin_2, second * cos_2 - first * sin_1
+        low, high = first * cos_1 + second * sin_2, second * cos_2 - first * sin_1
     else:
-        one, other = first * cos_1 - second * sin_1, second * cos_2 + first * sin_2
+        low, high = first * cos_1 - second * sin_1, second * cos_2 + first * sin_2
     to = turned + h[:, None] * WIDTH + d[None]
-    tl.store(to, one.to(turned.dtype.element_ty), mask=there)
-    tl.store(to + half, other.to(turned.dtype.element_ty), mask=there)
+    tl.store(to, low.to(turned.dtype.element_ty), mask=inside)
+    tl.store(to + half, high.to(turned.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -245,16 +245,16 @@ def _add_norm(
     x, more, weight, sums, normed, scales, x_row, more_row, width, offset, epsilon, WIDTH: tl.constexpr
 ):  # fmt: skip
     row, n = tl.program_id(0).to(tl.int64), tl.arange(0, WIDTH)
-    there = n < width
-    added = tl.load(x + row * x_row + n, mask=there, other=0.0).to(tl.float32)
-    added += tl.load(more + row * more_row + n, mask=there, other=0.0).to(tl.float32)
-    kept = added.to(sums.dtype.element_ty)  # the norm is of what is kept
-    tl.store(sums + row * width + n, kept, mask=there)
-    kept = kept.to(tl.float32)
-    scale = tl.rsqrt(tl.sum(kept * kept, 0) / width + epsilon)
+    inside = n < width
+    added = tl.load(x + row * x_row + n, mask=inside, other=0.0).to(tl.float32)
+    added += tl.load(more + row * more_row + n, mask=inside, other=0.0).to(tl.float32)
+    rounded = added.to(sums.dtype.element_ty)  # the norm is of the sum as it is stored
+    tl.store(sums + row * width + n, rounded, mask=inside)
+    stream = rounded.to(tl.float32)
+    scale = tl.rsqrt(tl.sum(stream * stream, 0) / width + epsilon)
     tl.store(scales + row, scale)
-    w = tl.load(weight + n, mask=there, other=0.0).to(tl.float32) + offset
-    tl.store(normed + row * width + n, (kept * scale * w).to(normed.dtype.element_ty), mask=there)
+    w = tl.load(weight + n, mask=inside, other=0.0).to(tl.float32) + offset
+    tl.store(normed + row * width + n, (stream * scale * w).to(normed.dtype.element_ty), mask=inside)
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -263,21 +263,21 @@ def _add_norm_back(
 ):  # fmt: skip
     """Go back through every n-th row; each program has its own sum for the weights."""
     n = tl.arange(0, WIDTH)
-    there = n < width
-    w = tl.load(weight + n, mask=there, other=0.0).to(tl.float32) + offset
+    inside = n < width
+    w = tl.load(weight + n, mask=inside, other=0.0).to(tl.float32) + offset
     d_weight = tl.zeros([WIDTH], tl.float32)
     for number in range(tl.program_id(0), rows, tl.num_programs(0)):
         at = (tl.zeros([WIDTH], tl.int64) + number) * width + n
         scale = tl.load(scales + number)
-        unit = tl.load(sums + at, mask=there, other=0.0).to(tl.float32) * scale
-        d = tl.load(d_normed + at, mask=there, other=0.0).to(tl.float32)
+        unit = tl.load(sums + at, mask=inside, other=0.0).to(tl.float32) * scale
+        d = tl.load(d_normed + at, mask=inside, other=0.0).to(tl.float32)
         d_weight += d * unit
         d_unit = d * w
         slope = scale * (d_unit - unit * (tl.sum(d_unit * unit, 0) / width))
-        slope += tl.load(d_sums + at, mask=there, other=0.0).to(tl.float32)
-        tl.store(d_x + at, slope.to(d_x.dtype.element_ty), mask=there)
-        tl.store(d_more + at, slope.to(d_more.dtype.element_ty), mask=there)
-    tl.store(d_weights + tl.program_id(0) * width + n, d_weight, mask=there)
+        slope += tl.load(d_sums + at, mask=inside, other=0.0).to(tl.float32)
+        tl.store(d_x + at, slope.to(d_x.dtype.element_ty), mask=inside)
+        tl.store(d_more + at, slope.to(d_more.dtype.element_ty), mask=inside)
+    tl.store(d_weights + tl.program_id(0) * width + n, d_weight, mask=inside)
 
 
 @triton.jit(do_not_specialize=["count"])
