@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from steadyrl.cli.new import Data, choose_settings, find_columns, find_files, kind_of_answers, new_command
+from steadyrl.core.config import resolve
 from steadyrl.core.errors import ConfigError, DataError
+from steadyrl.core.rundir import RunDir
+from steadyrl.loop.train import open_session, train
 from tests import needs
 
 SUMS = [{"question": f"What is {i} plus {2 * i}?", "answer": 3 * i, "level": 1} for i in range(1, 21)]
@@ -45,7 +48,7 @@ def command_line(folder, *arguments):
     ],
     ids=["numbers", "texts", "open"],
 )
-def test_what_it_writes_is_sound_and_trains(tmp_path, rows, columns, rewards):
+def test_what_it_writes_is_sound_and_trains(tmp_path, monkeypatch, rows, columns, rewards):
     needs.package("torch")
     write_rows(tmp_path / "mine.jsonl", rows)
     printed = command_line(tmp_path, "new")
@@ -56,9 +59,14 @@ def test_what_it_writes_is_sound_and_trains(tmp_path, rows, columns, rewards):
     assert config["rewards"] == rewards
     checked = command_line(tmp_path, "task", "check", "config.toml")
     assert {line.split()[0] for line in checked.splitlines()} <= {"ok", "?"}
-    command_line(tmp_path, "train", "config.toml", "run.steps=2", "sampling.max_new_tokens=16")  # 128 take long
-    (run,) = (tmp_path / "runs").iterdir()
-    assert len((run / "metrics.jsonl").read_text().splitlines()) == 2
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(sys.modules, "rewards", None)  # put back what it is, or is not, for others
+    del sys.modules["rewards"]
+    short = ("run.steps=2", "sampling.max_new_tokens=16", "evaluate.problems=2")  # 128 tokens take long
+    run = RunDir(tmp_path / "run")
+    assert train(open_session(resolve(config, short)), run) == "finished"
+    assert len(list(run.metrics())) == 2
 
 
 def test_settings_are_those_that_train_from_python_takes(tmp_path, tiny_models):

@@ -105,8 +105,8 @@ def of_bfloat16(values, column):
 
 # Heads that share keys, columns of the cache, the last that is seen, head size, parts.
 CASES = [
-    (7, 150, 140, 64, 1), (1, 37, 20, 80, 1), (16, 129, 128, 16, 1), (20, 33, 32, 96, 1), (3, 300, 290, 8, 4),
-    (2, 530, 513, 128, 8), (4, 140, 3, 256, 2), (2, 16, 0, 32, 1),
+    (7, 150, 140, 64, 1), (1, 37, 20, 80, 1), (20, 33, 32, 96, 1), (3, 260, 250, 8, 4), (2, 140, 129, 128, 8),
+    (4, 40, 3, 256, 2), (2, 16, 0, 32, 1),
 ]  # fmt: skip
 
 
@@ -179,7 +179,7 @@ def test_a_step_through_the_kernels_equals_the_plain_step(name, monkeypatch):
 @pytest.mark.parametrize("vocabulary", [5, 64, 301])
 def test_tokens_are_drawn_as_the_plain_way_draws_them(vocabulary, monkeypatch):
     monkeypatch.setattr(decoding_kernels, "DRAWN_BLOCK", 64)
-    rows = 200
+    rows = 60
     logits = 3 * drawn(rows, vocabulary, seed=vocabulary)
     logits[:, : vocabulary // 2][drawn(rows, vocabulary // 2, seed=1) > 0] = -torch.inf
     logits[1], logits[1, vocabulary - 1] = -torch.inf, 0.0
@@ -278,7 +278,7 @@ def test_a_sum_with_its_norm_and_the_way_back_equal_those_of_float64(rows, width
 
 # How often a model of two layers rotates, gates, and adds with a norm.
 FUSED = {
-    "llama": (2, 2, 4), "qwen3": (2, 2, 4), "gemma3, a window and a rotation by kind": (2, 0, 0), "granite": (2, 2, 0),
+    "qwen3": (2, 2, 4), "gemma3, a window and a rotation by kind": (2, 0, 0), "granite": (2, 2, 0),
     "gpt2": (0, 0, 0),
 }  # fmt: skip
 
