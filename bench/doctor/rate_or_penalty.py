@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+import steadyrl
 from steadyrl.core import config
 from steadyrl.core.rundir import RunDir
 from steadyrl.doctor.examine import diagnose
@@ -46,13 +47,14 @@ def examined(task: str, algorithm: str, name: str, seed: int) -> dict[str, Any]:
     """Return the cause of a cell by experiment, and what the doctor says of it."""
     rate, coefficient = CELLS[name]
     with tempfile.TemporaryDirectory() as folder:
-        runs = {
-            change: made(Path(folder) / change, task, algorithm, rate * by_rate, coefficient * by_coefficient, seed)
-            for change, by_rate, by_coefficient in (("as it is", 1, 1), ("rate", 10, 1), ("penalty", 1, 0.1))
-        }
-        said = answers(Path(folder) / "as it is")
-    before = last(runs["as it is"])
-    gains = {cause: gain(before, last(runs[cause])) for cause in ("rate", "penalty")}
+        run = steadyrl.run(settings(Path(folder), task, algorithm, rate, coefficient, seed))
+        before, said = last(list(run.metrics())), answers(run.path)
+        gains = {}
+        for cause, by_rate, by_coefficient in (("rate", 10, 1), ("penalty", 1, 0.1)):
+            changed = settings(Path(folder), task, algorithm, rate * by_rate, coefficient * by_coefficient, seed)
+            other = RunDir(Path(folder) / cause)
+            train(open_session(config.resolve(changed)), other)
+            gains[cause] = gain(before, last(list(other.metrics())))
     beyond = {cause: size for cause, (size, error) in gains.items() if size > 2 * error}
     return {
         "task": task, "algorithm": algorithm, "rate": rate, "coefficient": coefficient,
@@ -62,24 +64,22 @@ def examined(task: str, algorithm: str, name: str, seed: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def made(folder: Path, task: str, algorithm: str, rate: float, coefficient: float, seed: int) -> list[dict[str, Any]]:
-    """Train, and return the metrics."""
-    settings = {
-        "run": {"steps": STEPS, "seed": seed, "checkpoint_every": STEPS, "preflight": "off"},
+def settings(
+    folder: Path, task: str, algorithm: str, rate: float, coefficient: float, seed: int
+) -> dict[str, dict[str, Any]]:
+    """Return the config of a run."""
+    fixed = {"kl_control": "fixed"} if algorithm == "ppo" else {}
+    return {
+        "run": {"steps": STEPS, "seed": seed, "checkpoint_every": STEPS, "preflight": "off", "folder": str(folder)},
         "task": {"name": "search"},
         "rewards": TASKS[task],
         "sampling": {"max_new_tokens": 24},
         "rollout": {"prompts_per_step": PROMPTS, "samples_per_prompt": SAMPLES},
         "evaluate": {"problems": 8},
-        "algorithm": {"name": algorithm, "args": {"kl_coef": coefficient}},
+        "algorithm": {"name": algorithm, "args": {"kl_coef": coefficient, **fixed}},
         "update": {"learning_rate": rate, "warmup_steps": 0},
         "backend": {"threads": 1},
     }
-    if algorithm == "ppo":
-        settings["algorithm"]["args"]["kl_control"] = "fixed"  # type: ignore[index]
-    run = RunDir(folder)
-    train(open_session(config.resolve(settings)), run)
-    return list(run.metrics())
 
 
 def answers(folder: Path) -> str:

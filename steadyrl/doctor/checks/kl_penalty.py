@@ -31,8 +31,11 @@ OUTWEIGHS = 1.0  # penalty of a completion over what its reward can vary by
 OPENING = 3  # rows
 SHRANK = 0.5  # of the first length
 FRACTION = 0.1  # of the reward's range that a completion's penalty may come to
-RESTS, DRIVEN = 1.0, 30.0  # times the KL of the balance: from here on a run rests; beyond, its steps are noise
+# Times the KL of the balance. From a quarter on the penalty takes half of what the reward pulls with, for it grows with
+# the distance and the KL with its square; beyond the second, a run's steps are noise.
+RESTS, DRIVEN = 0.25, 30.0
 ROOM = 0.5  # of the spread of the rewards: a coefficient whose balance is at 2 nats per completion
+LESS = 0.2  # of the coefficient: what is advised at most
 
 
 @check()
@@ -161,8 +164,8 @@ class Balance:
 
     @property
     def holds(self) -> bool:
-        """Return whether the run rests where reward and penalty hold each other, within half a nat of the reference."""
-        return RESTS <= self.share <= DRIVEN and self.spread < self.coefficient
+        """Return whether the penalty takes most of the pull of the reward, within 2 nats of the reference."""
+        return RESTS <= self.share <= DRIVEN and ROOM * self.spread <= self.coefficient
 
 
 def balance(run: Run) -> Balance | None:
@@ -202,5 +205,5 @@ def kl_penalty_holds(run: Run) -> Result:
             f"reward and penalty balance at a KL of {number(resting)} nats per completion, and the KL is "
             f"{number(where.kl)}: a higher learning rate would not move the policy further",
         ),
-        change={"kl_coef": float(f"{ROOM * where.spread:.1g}")},
+        change={"kl_coef": float(f"{min(ROOM * where.spread, LESS * where.coefficient):.1g}")},
     )

@@ -101,8 +101,13 @@ def test_a_controller_that_lowers_its_coefficient_is_followed_by_the_balance(mak
 
 
 def test_a_flat_run_far_below_the_balance_is_not_held(make, silent):
-    for share in (0.02, 0.4):
+    for share in (0.02, 0.15):
         silent(kl_penalty_holds, flat(make(2), 0.8, 0.16, share))
+
+
+def test_a_penalty_that_takes_more_than_half_of_the_pull_holds_before_the_balance(make, finding):
+    held = finding(kl_penalty_holds, flat(make(2), 0.12, 0.16, 0.4))  # the balance is at 0.9 nats
+    assert held.overrides == ("algorithm.args.kl_coef=0.02",)
 
 
 def test_a_weak_penalty_a_rising_reward_and_a_lost_policy_are_not_held(make, silent):
