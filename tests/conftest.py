@@ -13,6 +13,7 @@ from steadyrl.core import config
 from steadyrl.core.rundir import RunDir
 from steadyrl.environments.browse.browser.find import PROGRAMS
 from steadyrl.loop.train import Watch, open_session, train
+from steadyrl.show.report import plots
 from tests import needs
 from tests.times import slow_tests
 
@@ -60,11 +61,23 @@ def pytest_collection():
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):
-    """Hide Chromium from a test and its fixtures unless it carries the marker `browser`."""
+    """Hide Chromium from a test and its fixtures unless it carries the marker `browser`.
+
+    Reports draw nothing, which takes a second or two each, unless it carries `pictures`.
+    """
     with pytest.MonkeyPatch.context() as patch:
         if item.get_closest_marker("browser") is None:
             patch.setenv("PATH", item.config.stash[PATH_WITHOUT_CHROMIUM])
+        if item.get_closest_marker("pictures") is None:
+            draw_nothing(patch)
         return (yield)
+
+
+def draw_nothing(patch):
+    """Let reports of runs have empty pictures."""
+    nothing = '<svg xmlns="http://www.w3.org/2000/svg"></svg>'
+    patch.setattr(plots, "draw", lambda *_: dict.fromkeys(("overview", "train"), (nothing, b"")))
+    patch.setattr(plots, "draw_each", lambda *_: {name: [nothing] for name in ("overview", "train")})
 
 
 def pytest_runtest_setup(item):

@@ -12,6 +12,8 @@ from steadyrl.core.stats import rolling_median, window
 from steadyrl.show.report import plots, reward_histogram
 from steadyrl.show.report.captions import SENTENCES, captions
 
+pytestmark = pytest.mark.pictures
+
 
 def test_rolling_median_of_hand_computed_values():
     # the first is itself, the last the median of (3, 100)

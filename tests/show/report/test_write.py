@@ -14,7 +14,9 @@ from steadyrl.core.rundir import RunDir, append_line, write_json, write_lines
 from steadyrl.show.report import markup
 from steadyrl.show.report.evidence import read_evidence
 from steadyrl.show.report.write import write_report
+from tests.conftest import draw_nothing
 
+pytestmark = pytest.mark.pictures
 STEPS, PROBLEMS = 60, 40
 FILES = [
     "overview.png",
@@ -56,6 +58,12 @@ class Page(HTMLParser):
 
     def handle_data(self, data):
         self.text += data
+
+
+@pytest.fixture
+def words_only(monkeypatch):
+    """Draw nothing: what is tested is what the pages say."""
+    draw_nothing(monkeypatch)
 
 
 def step_record(step, rng):
@@ -174,6 +182,7 @@ def test_the_ranking_is_sorted_by_the_metric_with_the_model_in_it(hostile):
     assert "| answers | n | retrieval | recall | results |" in page
 
 
+@pytest.mark.usefixtures("words_only")
 def test_every_row_of_the_ranking_is_a_mean_over_its_own_answers(tmp_path):
     """A part that few answers have after training hid what most answers had before."""
     run = make_run(tmp_path / "run")
@@ -200,6 +209,7 @@ def test_settings_that_differ_and_how_to_repeat_the_run_are_listed(hostile):
     assert "- seed: 7\n" in page
 
 
+@pytest.mark.usefixtures("words_only")
 @pytest.mark.parametrize(
     ("policy", "sentence"),
     [
@@ -217,6 +227,7 @@ def test_both_pages_say_whether_the_same_seed_gives_the_same_metrics(tmp_path, p
     assert sentence in Page(text_of(run, "report.html")).text
 
 
+@pytest.mark.usefixtures("words_only")
 @pytest.mark.parametrize(("section", "name"), [("backend", "weights"), ("sampler", "timeout_s")])
 def test_settings_that_a_part_has_of_its_own_are_not_listed_as_different(tmp_path, section, name):
     """Nobody had set backend.args.weights, and it stood there with the default "not set"."""
@@ -426,6 +437,7 @@ def chosen(path, **best):
     return run
 
 
+@pytest.mark.usefixtures("words_only")
 def test_the_best_checkpoint_is_named_with_its_bias(tmp_path):
     run = chosen(tmp_path / "run")
     best = json.loads(text_of(run, "summary.json"))["best"]
@@ -445,6 +457,7 @@ def test_a_run_that_chose_no_checkpoint_says_nothing_of_one(hostile):
     assert "best checkpoint" not in text_of(hostile, "report.md")
 
 
+@pytest.mark.usefixtures("words_only")
 @pytest.mark.parametrize("best", [{"step": "x"}, {"step": 10**400}, {"score": None}, {"score": "much"}])
 def test_a_best_checkpoint_that_is_no_step_with_a_score_is_left_out(tmp_path, best):
     run = chosen(tmp_path / "run", **best)
@@ -456,6 +469,7 @@ def overview_of(run):
     return dict(rows[: 1 + [name for name, _ in rows].index("cost")])
 
 
+@pytest.mark.usefixtures("words_only")
 def test_the_first_block_says_what_was_trained_on_what_for_how_long_and_at_what_cost(tmp_path):
     """7,200 s on 3 threads are 6 processor hours; the judge's tokens cost 0.25 in each of 60 steps."""
     run = make_run(tmp_path / "run")
@@ -482,6 +496,7 @@ def test_the_first_block_says_what_was_trained_on_what_for_how_long_and_at_what_
     assert page.index("| cost |") < page.index("](overview.png)") < page.index("## Before and after")
 
 
+@pytest.mark.usefixtures("words_only")
 def test_without_a_price_a_gpu_run_costs_hours_and_no_money(tmp_path):
     run = make_run(tmp_path / "run")
     policy = {"device": "cuda:0", "ranks": 4, "threads": 8}
@@ -490,6 +505,7 @@ def test_without_a_price_a_gpu_run_costs_hours_and_no_money(tmp_path):
     assert overview_of(run)["cost"] == "2.000 GPU hours (cuda:0)"  # half an hour of four
 
 
+@pytest.mark.usefixtures("words_only")
 def test_measurements_have_a_direction_and_the_rewards_of_the_config_come_first(tmp_path):
     run = make_run(tmp_path / "run")
     rng = np.random.default_rng(0)
@@ -511,6 +527,7 @@ def test_measurements_have_a_direction_and_the_rewards_of_the_config_come_first(
     assert "<details><summary>" in text_of(run, "report.html")
 
 
+@pytest.mark.usefixtures("words_only")
 def test_what_the_log_contradicts_is_not_called_fine(tmp_path):
     """The entropy is 6.0 at steps 20 to 24 and 2.0 at the start; the end is as the start, so no check finds harm."""
     run = make_run(tmp_path / "run")
@@ -525,6 +542,7 @@ def test_what_the_log_contradicts_is_not_called_fine(tmp_path):
     assert "The entropy stays below" not in page
 
 
+@pytest.mark.usefixtures("words_only")
 def test_a_span_of_code_in_a_sentence_needs_no_backslashes(tmp_path):
     assert markup.markdown("run `steadyrl compare` of a_b and *c*") == r"run `steadyrl compare` of a_b and \*c\*"
     assert markup.markdown("``` and `<b>`") == r"\`\`\` and \`&lt;b&gt;\`"
