@@ -13,7 +13,7 @@ from steadyrl.core import config
 from steadyrl.core.rundir import RunDir
 from steadyrl.environments.browse.browser.find import PROGRAMS
 from steadyrl.loop.train import Watch, open_session, train
-from steadyrl.show.report import plots
+from steadyrl.show.report import plots, reward_histogram
 from tests import needs
 from tests.times import slow_tests
 
@@ -77,6 +77,7 @@ def draw_nothing(patch):
     """Let reports of runs have empty pictures."""
     nothing = '<svg xmlns="http://www.w3.org/2000/svg"></svg>'
     patch.setattr(plots, "draw", lambda *_: dict.fromkeys(("overview", "train"), (nothing, b"")))
+    patch.setattr(reward_histogram, "draw", lambda *_: None)
     patch.setattr(plots, "draw_each", lambda *_: {name: [nothing] for name in ("overview", "train")})
 
 

@@ -17,7 +17,7 @@ from steadyrl.core.rundir import RunDir
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize(("part", "count"), [(configs, 60), (data_files, 60), (logs, 60), (judges, 15), (run_files, 3)])
+@pytest.mark.parametrize(("part", "count"), [(configs, 60), (data_files, 60), (logs, 60), (judges, 15), (run_files, 2)])
 def test_the_promise_of_a_part_holds(part, count, tmp_path):
     for number in range(count):
         folder = tmp_path / str(number)
