@@ -63,6 +63,9 @@ _WAYS = {
 DEEPEST = 64  # lists and objects inside one another, in a file that is read
 MOST_CHARACTERS = 1 << 26  # of a line of JSON that is read
 
+# Settings that changed speed and no result, and that are gone: runs that have recorded them go on without.
+GONE = (("backend", "args", "fused"),)
+
 
 class RunDir:
     """Paths and records of one run."""
@@ -261,6 +264,11 @@ class RunDir:
         for name, section in settings.items():
             if not isinstance(section, dict):
                 raise RunError(f"'{self.resolved_file}' is damaged: '{name}' is no section of settings; restore it")
+        for *sections, name in GONE:
+            section = settings
+            for part in sections:
+                section = section.get(part) or {}
+            section.pop(name, None)
         return settings
 
     @property

@@ -15,7 +15,8 @@ from steadyrl.backends.settings import MICRO_BATCH_TOKENS
 
 # Of a micro-batch on a GPU: more tokens keep it no busier, and this part of its memory may be forecast for an update.
 MOST_TOKENS, STEP_TOKENS, SHARE = 32768, 2048, 0.75
-WORTH_SHARING = 1.25  # of ``packed``
+# On a GPU attention without a mask is faster: prompts are shared only where rows alone have so many times the tokens.
+WORTH_SHARING = 1.25
 FP32, BF16 = 4, 2
 NF4 = 0.5 + FP32 / 64  # half a byte, and a float32 scale for 64 weights
 ADAM, ADAM_8BIT = 2 * FP32, 2 + 2 * FP32 / 256  # two moments; in 8 bits a float32 scale for 256 numbers

@@ -14,14 +14,13 @@ from torch.nn import functional as F
 
 from steadyrl.backends.torch.attention import Visibility, causal_within, closed, visible
 from steadyrl.backends.torch.device import sent
+from steadyrl.backends.torch.footprint import WORTH_SHARING
 from steadyrl.backends.torch.products import without_autocast
 from steadyrl.core.types import Batch
 
 # Places of the mask between what follows prompts and what it may attend to, above which rows are attended to whole: the
 # mask grows with the square of the length, and the backward pass keeps it for every layer.
 MASK_PLACES = 2**22
-# On a GPU attention without a mask is faster: prompts are shared only where rows alone have so many times the tokens.
-WORTH_SHARING = 1.25
 
 
 @dataclass(frozen=True)
