@@ -13,6 +13,7 @@ from agreement import CONFIG, SIZES
 from models import model_folder
 from part import Place, Row, at_most, skipped
 
+from steadyrl.backends.torch import device
 from steadyrl.core.config import resolve
 from steadyrl.core.types import Sampling
 from steadyrl.loop.checkpoint import State
@@ -21,7 +22,6 @@ from steadyrl.loop.train import one_step, open_session
 
 ROWS, NEW = 64, 64
 MANY, LONG = 256, 512
-OURS = ("decoder.kernels", "fused.layer_kernels", "head.row_kernels")  # what asks whether kernels of ours run
 
 
 def beside_pytorch(place: Place) -> Iterator[Row]:
@@ -30,13 +30,9 @@ def beside_pytorch(place: Place) -> Iterator[Row]:
         yield skipped("kernels", "a CPU computes without them")
         return
     for name in ("PyTorch's", "ours"):
-        modules = [f"steadyrl.backends.torch.{where}" for where in OURS]
-        absent = [patch(where, lambda device: None) for where in modules if name != "ours"]
-        for each in absent:
-            each.start()
-        yield from _measured(place, name)
-        for each in absent:
-            each.stop()
+        tried_on = device.KERNELS_ON if name == "ours" else frozenset()
+        with patch.object(device, "KERNELS_ON", tried_on):
+            yield from _measured(place, name)
         gc.collect()
 
 

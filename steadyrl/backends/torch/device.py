@@ -16,6 +16,7 @@ from steadyrl.core.errors import ConfigError
 log = logging.getLogger(__name__)
 WIDTH, REPEATED = 384, 5  # of the matrices whose product is timed: some ten milliseconds in all
 NOTABLE = 1.1  # times as long
+KERNELS_ON = frozenset({"cuda"})  # types of devices that kernels of Triton are tried on
 
 
 def lower_precision(name: str, device: torch.device) -> torch.dtype | None:
@@ -61,15 +62,16 @@ def of_triton(kernels: Callable[[torch.device], ModuleType]) -> Callable[[torch.
     """
 
     @cache
-    def where_they_run(device: torch.device) -> ModuleType | None:
-        if device.type != "cuda":
-            return None
+    def tried(device: torch.device) -> ModuleType | None:
         try:
             return kernels(device)
         except Exception as error:
             reason = str(error).strip()[:200]
             log.warning("kernels of Triton do not run (%s), and PyTorch's take longer: %s", kernels.__name__, reason)
             return None
+
+    def where_they_run(device: torch.device) -> ModuleType | None:
+        return tried(device) if device.type in KERNELS_ON else None
 
     return where_they_run
 

@@ -31,7 +31,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import return_and_correct_aliasing
 from torch.utils._pytree import tree_leaves, tree_map
 
-from steadyrl.backends.torch import arithmetic, head
+from steadyrl.backends.torch import arithmetic, device
 
 DEVICE = torch.device("cuda", 0)
 PACKAGE = f"{Path(__file__).parents[3] / 'steadyrl'}/"
@@ -304,12 +304,9 @@ def pretended(tf32=True, autocast=True, any_order=True):
             patch.setattr(torch.cuda, name, value)
         patch.setattr(torch.nn.Module, "to", moved)
         patch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
-        patch.setattr(head, "row_kernels", lambda device: None)  # they would read the memory of a GPU
+        patch.setattr(device, "KERNELS_ON", frozenset())  # they would read the memory of a GPU
         patch.setattr(arithmetic, "_widens", lambda device: False)  # a CPU does not
         patch.setattr(torch.autograd, "_engine_run_backward", run_backward)
-        # Triton compiles for a device that is there. The answer is kept, so that none may be asked for here.
-        patch.setattr("steadyrl.backends.torch.decoder.kernels", lambda device: None)
-        patch.setattr("steadyrl.backends.torch.fused.layer_kernels", lambda device: None)
         _here.append(standin)
         try:
             yield standin

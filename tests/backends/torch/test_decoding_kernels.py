@@ -12,6 +12,7 @@ from tests import needs
 torch = needs.package("torch")
 needs.package("transformers")
 
+from steadyrl.backends.torch import head, masters, sampler  # noqa: E402
 from steadyrl.backends.torch.decoder import kernels  # noqa: E402
 
 ROOT = Path(__file__).parents[3]
@@ -35,3 +36,10 @@ def test_decoding_goes_on_without_kernels_where_they_do_not_run(caplog):
     with caplog.at_level("INFO"):
         assert kernels(torch.device("cuda", 63)) is None  # is not there
     assert "kernels of Triton do not run (kernels)" in caplog.text
+
+
+def test_one_switch_keeps_all_kernels_from_a_device(monkeypatch, caplog):
+    monkeypatch.setattr("steadyrl.backends.torch.device.KERNELS_ON", frozenset())
+    absent = torch.device("cuda", 62)
+    assert [ask(absent) for ask in (kernels, masters.layer_kernels, sampler.kernels, head.row_kernels)] == [None] * 4
+    assert not caplog.records  # none was tried
