@@ -19,7 +19,6 @@ from steadyrl.doctor.remedies import CHANGES, Times, Value, multiple
 from steadyrl.doctor.series import Run
 
 FEWEST_ROWS = 6  # that a course is told from, however many steps each of them averages
-WORDS = ("needs", "shows", "follows", "moves", "change")  # in the files: words with spaces between
 
 
 @dataclass(frozen=True)
@@ -218,23 +217,27 @@ def _records() -> dict[str, dict[str, Any]]:
 
 
 def _plain(fields: Mapping[str, Any], shared: Mapping[str, str]) -> dict[str, Any]:
-    lines = {key: " ".join(value.split()) if isinstance(value, str) else value for key, value in fields.items()}
-    return {
-        key: tuple(value.split()) if key in WORDS else value.format(**shared) if isinstance(value, str) else value
-        for key, value in lines.items()
-    }
+    """Return fields with each text on one line, its shared texts filled in, and with tuples for arrays."""
+    plain = dict(fields)
+    for key, value in fields.items():
+        if isinstance(value, str):
+            plain[key] = " ".join(value.split()).format(**shared)
+        elif isinstance(value, list):
+            plain[key] = tuple(value)
+    return plain
 
 
 RECORDS = _records()
 
 
-def check(when: Callable[[Run], bool] = always) -> Callable[[Find], Check]:
-    """Return what makes a check of a function that has the name of the check's record.
+def check(name: str, when: Callable[[Run], bool] = always) -> Callable[[Find], Check]:
+    """Return what makes a check of a function and of the record of a name.
 
     Args:
+        name: Of the record.
         when: As of ``Check``.
     """
-    return lambda find: Check(**RECORDS[find.__name__], find=find, when=when)
+    return lambda find: Check(**RECORDS[name], find=find, when=when)
 
 
 def _not_in_force(run: Run, change: Mapping[str, Value]) -> dict[str, Value]:
