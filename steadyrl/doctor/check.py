@@ -74,9 +74,9 @@ class Found:
     """
 
     cause: str
-    severity: Severity
-    since: int | None
-    message: str
+    severity: Severity = "critical"
+    since: int | None = None
+    message: str = ""
     evidence: tuple[str, ...] = ()
     remedy: str = ""
     change: Mapping[str, Value] | None = None
@@ -122,10 +122,10 @@ class Check(Generic[Subject]):
         name: As in ``Finding.check``.
         topic: The section of a report that it belongs to.
         title: The fault in one line.
-        symptom: What is seen, and beyond which numbers.
         healthy: What is so where nothing is wrong.
-        causes: What may be behind it.
         find: (subject) -> what it saw; several where there are several.
+        symptom: What is seen, and beyond which numbers, where ``healthy`` does not say so.
+        causes: What may be behind it.
         source: Where the rule comes from.
         needs: Quantities of a log without which it cannot tell; of an alternative "a|b" one is enough.
         min_steps: Fewer steps of the first need cannot be judged; rows count for as many steps as they average.
@@ -141,9 +141,9 @@ class Check(Generic[Subject]):
     name: str
     topic: str
     title: str
-    symptom: str
     healthy: str
     find: Callable[[Subject], Results]
+    symptom: str = ""
     causes: tuple[Cause, ...] = ()
     source: str = ""
     needs: tuple[str, ...] = ()

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
 from steadyrl.core.types import Batch, Group, Problem, Rollout, TokenScores
+from steadyrl.doctor.check import Registry
+from steadyrl.doctor.remedies import Value
 from steadyrl.loop.curriculum.passes import uniform
 from steadyrl.loop.rewards.combine import require_scores, score_groups, score_texts
 from steadyrl.loop.rollout.collect import collect
@@ -27,6 +30,8 @@ LARGE, LEAST_OF_LARGE = 10_000_000, 4  # parameters, rollouts
 _CANDIDATES = 8  # problems looked at for each one that is taken, so that long and short prompts meet in a batch
 _GOLD_PROBLEMS = 64
 _KEY = 2**31 + 2  # the preflight's draws never meet those of training or of evaluations
+RECORDS = Registry.read(Path(__file__).with_name("checks.toml"))
+check = RECORDS.check
 
 
 @dataclass(frozen=True)
@@ -119,19 +124,11 @@ def begin_trial(session: Session, phase: Callable[[str], None] = silent) -> Tria
     )
 
 
-def advice_for_signal(trial: Trial) -> tuple[str, tuple[str, ...]]:
-    """Return what makes the rewards of a problem differ, in words and as settings."""
+def more_signal(trial: Trial) -> Mapping[str, Value]:
+    """Return the settings that make the rewards of a problem differ."""
     if all(len({rollout.completion_ids.tobytes() for rollout in group.rollouts}) == 1 for group in trial.groups):
-        return (
-            "the completions of each problem are all the same: sample from more tokens, or take a policy that is less "
-            "sure of its answers",
-            ("sampling.temperature=1.0", "sampling.top_p=1.0", "sampling.top_k=0"),
-        )
-    samples = 4 * trial.session.config.rollout.samples_per_prompt
-    return (
-        "draw more samples per problem, at a higher temperature if they are alike, or take easier problems",
-        (f"rollout.samples_per_prompt={samples}",),
-    )
+        return {"sampling.temperature": 1.0, "sampling.top_p": 1.0, "sampling.top_k": 0}
+    return {"rollout.samples_per_prompt": 4 * trial.session.config.rollout.samples_per_prompt}
 
 
 def is_large(session: Session) -> bool:

@@ -110,7 +110,7 @@ def test_memory_grows_with_the_rollouts_but_for_the_moments(timed, monkeypatch):
     assert fits.state == "ok"
     assert "peak so far 4.00 GiB, at most 13.00 GiB in a full step; the CUDA device has 14.00 GiB" in fits.message
     tight = memory(12 * gib)
-    assert (tight.state, tight.cause) == ("unknown", "memory")
+    assert (tight.state, tight.severity, tight.cause) == ("found", "warning", "memory")
     assert tight.overrides == ("backend.args.micro_batch_tokens=4096", "backend.args.generate_rows=128")
 
 
