@@ -217,9 +217,11 @@ class Registry:
         shared = {name: " ".join(text.split()) for name, text in entries.items() if isinstance(text, str)}
         return cls({name: _record(name, entry, shared) for name, entry in entries.items() if name not in shared})
 
-    def check(self, name: str) -> Callable[[Callable[[Subject], Results]], Check[Subject]]:
-        """Return what makes a check of a function and of the record of a name."""
-        return lambda find: Check(**self.records[name], find=find)
+    def check(
+        self, name: str, applies: Callable[[Any], bool] = always
+    ) -> Callable[[Callable[[Subject], Results]], Check[Subject]]:
+        """Return what makes a check of a function and of the record of a name; ``applies`` as of ``Check``."""
+        return lambda find: Check(**self.records[name], find=find, applies=applies)
 
 
 def _record(name: str, entry: Mapping[str, Any], shared: Mapping[str, str]) -> dict[str, Any]:
