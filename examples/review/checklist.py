@@ -1,24 +1,31 @@
-"""The checklist of a training review: what passes, what fails, and what cannot be determined.
+"""The checklist of a training review, as checks of your own: python examples/review/checklist.py RUN [RUN ...].
 
-The limits are those of the review that this project started from (0.06, 0.20, 30 %, 50 minutes). They were set for
-the rewards of one system, which lie between 0 and 1. An all-or-nothing reward has a variance of p (1 - p), which is
-below 0.06 only for success rates under 6 or over 94 %.
+The limits (0.06, 0.20, 30 %, 50 minutes) are those of one team's review. They were set for rewards between 0 and 1.
+Change them here; what each point means stands in checklist.toml. A run needs two epochs or more.
 """
 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from steadyrl.core.errors import SteadyError
+from steadyrl.core.rundir import RunDir
 from steadyrl.core.stats import difference_of_means
 from steadyrl.core.types import Finding
+from steadyrl.doctor.check import Check, Found, Passed, Registry, Result, Unknown
+from steadyrl.doctor.examine import diagnose
 from steadyrl.doctor.series import Series
 from steadyrl.doctor.statistics.signals import BURSTS_FROM, bursts
-from steadyrl.show.review.epochs import Records, mean_of, split, values_of
+from steadyrl.loop.preflight.run import finding_lines
+from steadyrl.show.review.epochs import Records, epoch_table, mean_of, split, values_of
 
 SPIKE = 0.30  # of the level before
 MOST_VARIANCE, MOST_GAP, MOST_MINUTES = 0.06, 0.20, 50.0
@@ -28,59 +35,59 @@ POSITIVE_PARTS = {"loss_kl": "KL", "loss_nll": "likelihood", "loss_value": "valu
 # The KL is not among them: from 0 at the start it has to grow as the policy learns.
 GROWING_PARTS = {"loss": "total", "loss_policy": "policy", "loss_nll": "likelihood", "loss_value": "value"}
 SPIKE_CHECKS = ("policy_loss_spikes", "value_loss_spikes")
-SOURCE = "the review of a code model's training that this project started from"
+NOT_MEASURED = "not measured: it needs several scored rollouts of each problem"
+check = Registry.read(Path(__file__).with_suffix(".toml")).check
 
 
-def checklist(table: Mapping[str, Any], metrics: Records, findings: Sequence[Finding]) -> list[Finding]:
-    """Return a finding for each point of the review.
+@dataclass(frozen=True)
+class Review:
+    """What is reviewed.
 
-    Args:
+    Attributes:
         table: See ``epochs.epoch_table``.
         metrics: One record per step.
         findings: What the doctor found in the run.
     """
-    last = table["rows"][-1]
-    slowest = max((row["seconds"] for row in table["rows"] if row["seconds"] is not None), default=None)
-    return [
-        _judged(
-            f"no part of the loss but the KL grows by more than {SPIKE:.0%} from one epoch to the next",
-            *_grows(metrics),
-        ),
-        _judged("no single step's loss spikes out of the usual noise", *_spikes(metrics, findings)),
-        _judged("the reward rises, and no epoch falls back", *_rises(table, metrics)),
-        _judged(f"the variance of the reward is below {MOST_VARIANCE}", *_below(last["variance"], MOST_VARIANCE)),
-        _judged(f"best of N is less than {MOST_GAP:.2f} above the average", *_below(last["gap"], MOST_GAP)),
-        _judged(
-            f"an epoch takes less than {MOST_MINUTES:.0f} minutes",
-            *_below(None if slowest is None else slowest / 60, MOST_MINUTES, "minutes, the slowest"),
-        ),
-    ]
+
+    table: Mapping[str, Any]
+    metrics: Records
+    findings: Sequence[Finding]
 
 
-def _judged(name: str, passed: bool | None, measured: str) -> Finding:
-    if passed is None:
-        return Finding(name, state="unknown", message=measured)
-    if passed:
-        return Finding(name, state="ok", message=measured)
-    return Finding(name, "warning", message=measured, source=SOURCE)
+def main(paths: Sequence[str]) -> int:
+    """Print the points of each run; return 1 if one fails."""
+    if not paths:
+        raise SteadyError("no run is named; expected: python examples/review/checklist.py RUN [RUN ...]")
+    failed = False
+    for path in paths:
+        metrics = RunDir(Path(path)).metrics()
+        findings = diagnose(path)[0].findings
+        table = epoch_table(metrics, findings)
+        if table is None:
+            raise SteadyError(f"'{path}' has fewer than two epochs; set run.epochs, or review a longer run")
+        points = checklist(Review(table, metrics, findings))
+        print(path, *finding_lines(points), sep="\n")
+        failed = failed or any(point.state == "found" for point in points)
+    return int(failed)
 
 
-def _below(value: float | None, limit: float, what: str = "in the last epoch") -> tuple[bool | None, str]:
-    if value is None:
-        return None, "not measured: it needs several scored rollouts of each problem"
-    return value < limit, f"{value:.3f} {what}"
+def checklist(review: Review) -> list[Finding]:
+    """Return a finding for each point of the review."""
+    return [finding for look in CHECKS for finding in look(review)]
 
 
-def _grows(metrics: Records) -> tuple[bool | None, str]:
+@check("losses_grow")
+def losses_grow(review: Review) -> Result:
     """Compare the magnitudes of the parts' means in neighbouring epochs: a policy loss from -0.09 to -0.14 has grown.
 
     Near 0 a mean doubles by noise alone. A growth fails only if the interval of the change excludes 0, at 95 % for all
     comparisons together, and without that it is unknown.
     """
+    metrics = review.metrics
     epochs = split(metrics) or []
     parts = {c: word for c, word in GROWING_PARTS.items() if np.isfinite(values_of(metrics, c)).any()}
     if not parts:
-        return None, "no loss was logged"
+        return Unknown("no loss was logged")
     confidence = 1.0 - 0.05 / max(1, (len(epochs) - 1) * len(parts))
     growths: list[tuple[float, bool, str]] = []
     for column, word in parts.items():
@@ -95,21 +102,22 @@ def _grows(metrics: Records) -> tuple[bool | None, str]:
             growths.append((growth, certain, f"{word} {level:.3g} → {reached:.3g} in epoch {name} ({growth:+.0%})"))
     grown = [(certain, text) for growth, certain, text in growths if growth > SPIKE]
     if beyond := [text for certain, text in grown if certain]:
-        return False, "; ".join(beyond)
+        return Found("growth", "warning", message="; ".join(beyond))
     if grown:
-        return None, f"more than that, but within the noise of its steps: {'; '.join(text for _, text in grown)}"
-    return True, f"the most is {max(growths)[2]}" if growths else "no part changed"
+        return Unknown(f"more than that, but within the noise of its steps: {'; '.join(text for _, text in grown)}")
+    return Passed(f"the most is {max(growths)[2]}" if growths else "no part changed")
 
 
-def _spikes(metrics: Records, findings: Sequence[Finding]) -> tuple[bool | None, str]:
+@check("loss_spikes")
+def loss_spikes(review: Review) -> Result:
     """Compare single steps with the steps before, as the doctor does: the mean of an epoch may hide a spike."""
-    spikes = [f"{finding.check} since step {finding.since_step}" for finding in findings if _is_spike(finding)]
-    spikes += list(_bursts(metrics))
+    spikes = [f"{finding.check} since step {finding.since_step}" for finding in review.findings if _is_spike(finding)]
+    spikes += list(_bursts(review.metrics))
     if spikes:
-        return False, "; ".join(spikes)
-    if len(metrics) <= BURSTS_FROM:
-        return None, f"{len(metrics)} steps are too few to know the usual level; it needs {BURSTS_FROM + 1}"
-    return True, "no spike is confirmed by a second step or by another metric"
+        return Found("spike", "warning", message="; ".join(spikes))
+    if (steps := len(review.metrics)) <= BURSTS_FROM:
+        return Unknown(f"{steps} steps are too few to know the usual level; it needs {BURSTS_FROM + 1}")
+    return None
 
 
 def _is_spike(finding: Finding) -> bool:
@@ -127,16 +135,18 @@ def _bursts(metrics: Records) -> Iterator[str]:
             yield f"the {word} part at step {named}{' ...' if len(burst_indices) > 5 else ''}"
 
 
-def _rises(table: Mapping[str, Any], metrics: Records) -> tuple[bool | None, str]:
-    trend = table["trends"]["reward"]
+@check("reward_rises")
+def reward_rises(review: Review) -> Result:
+    trend = review.table["trends"]["reward"]
     if trend is None:
-        return None, "too few steps for a trend"
+        return Unknown("too few steps for a trend")
     slope = f"{trend[0]:+.4f} per epoch, 95 % interval [{trend[1]:.4f}, {trend[2]:.4f}]"
-    if fallen := _fallen_back(metrics):
-        return False, f"{slope}; epoch {', '.join(fallen)} is below the previous one by more than noise"
+    if fallen := _fallen_back(review.metrics):
+        message = f"{slope}; epoch {', '.join(fallen)} is below the previous one by more than noise"
+        return Found("fell_back", "warning", message=message)
     if trend[1] <= 0 <= trend[2]:
-        return None, slope
-    return trend[1] > 0, slope
+        return Unknown(slope)
+    return Passed(slope) if trend[1] > 0 else Found("falls", "warning", message=slope)
 
 
 def _fallen_back(metrics: Records) -> list[str]:
@@ -150,3 +160,38 @@ def _fallen_back(metrics: Records) -> list[str]:
         if change is not None and change[2] < 0:
             fallen.append(name)
     return fallen
+
+
+@check("reward_variance")
+def reward_variance(review: Review) -> Result:
+    return _below(review.table["rows"][-1]["variance"], MOST_VARIANCE, "in the last epoch", "spread")
+
+
+@check("best_of_n_gap")
+def best_of_n_gap(review: Review) -> Result:
+    return _below(review.table["rows"][-1]["gap"], MOST_GAP, "in the last epoch", "gap")
+
+
+@check("epoch_minutes")
+def epoch_minutes(review: Review) -> Result:
+    seconds = [row["seconds"] for row in review.table["rows"] if row["seconds"] is not None]
+    return _below(max(seconds) / 60 if seconds else None, MOST_MINUTES, "minutes, the slowest", "slow")
+
+
+def _below(value: float | None, limit: float, what: str, cause: str) -> Result:
+    if value is None:
+        return Unknown(NOT_MEASURED)
+    message = f"{value:.3f} {what}"
+    return Passed(message) if value < limit else Found(cause, "warning", message=message)
+
+
+CHECKS: Sequence[Check[Review]] = (
+    losses_grow, loss_spikes, reward_rises, reward_variance, best_of_n_gap, epoch_minutes,
+)  # fmt: skip
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except SteadyError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
