@@ -51,7 +51,7 @@ def forecast(trial: Trial, updates: TrialUpdates, before: Memory) -> list[Findin
         before: What was in use before the trial.
     """
     measured = Measured(trial, updates, before, memory_now())
-    return [finding for look in CHECKS for finding in look(measured)]
+    return [finding for look in COSTS for finding in look(measured)]
 
 
 def memory_now() -> Memory:
@@ -194,7 +194,7 @@ def disk(measured: Measured) -> Result:
     return Found("disk", message=message, change={"run.keep_checkpoints": 1})
 
 
-CHECKS: Sequence[Check[Measured]] = (run_time, memory, disk)
+COSTS: Sequence[Check[Measured]] = (run_time, memory, disk)
 
 
 def _size(count: float) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -14,11 +15,11 @@ from steadyrl.core.config import in_force
 from steadyrl.core.types import Finding, Rollout
 from steadyrl.doctor.check import Check, Found, Passed, Result, Unknown
 from steadyrl.doctor.remedies import Value
-from steadyrl.loop.preflight.forecast import forecast, memory_now
+from steadyrl.loop.preflight.forecast import COSTS, forecast, memory_now
 from steadyrl.loop.preflight.parity import reference_parity, sampled_entropy, sampler_parity
 from steadyrl.loop.preflight.plan import schedule, targets
 from steadyrl.loop.preflight.trial import Trial, begin_trial, check, gold_rollouts, more_signal, silent
-from steadyrl.loop.preflight.trial_updates import make_trial_updates
+from steadyrl.loop.preflight.trial_updates import UPDATE_CHECKS, make_trial_updates
 from steadyrl.loop.rewards.combine import score_texts
 from steadyrl.loop.tasks.data_line import data_counts, data_line
 from steadyrl.loop.train import Session
@@ -211,3 +212,4 @@ def _share(truths: Iterable[bool]) -> float:
 BEFORE_UPDATES: Sequence[Check[Trial]] = (
     data, schedule, targets, completions, rewards, gold_answer, sampler_parity, sampled_entropy, reference_parity,
 )  # fmt: skip
+CHECKS: Sequence[Check[Any]] = (*BEFORE_UPDATES, *UPDATE_CHECKS, *COSTS)  # in the order of their findings

@@ -127,7 +127,7 @@ def make_trial_updates(trial: Trial, phase: Callable[[str], None] = silent) -> T
     """
     if trial.training is None:
         why = "the algorithm kept no rollout to train on"
-        return TrialUpdates(tuple(Finding(look.name, state="unknown", message=why) for look in CHECKS))
+        return TrialUpdates(tuple(Finding(look.name, state="unknown", message=why) for look in UPDATE_CHECKS))
     _require_room(trial.session)
     with scratch_folder() as folder:
         start, middle = folder / "start", folder / "middle"
@@ -175,7 +175,7 @@ def _updates(trial: Trial, batch: Batch, start: Path, middle: Path, phase: Calla
 
 
 def _judged(attempt: _Attempt) -> tuple[Finding, ...]:
-    return tuple(finding for look in CHECKS for finding in look(attempt))
+    return tuple(finding for look in UPDATE_CHECKS for finding in look(attempt))
 
 
 def _part(batch: Batch) -> Batch:
@@ -339,7 +339,7 @@ def continuation(attempt: _Attempt) -> Result:
     return Found(cause, message=f"{message}, {EXACT:g} is allowed; {shown}. {again}")
 
 
-CHECKS: Sequence[Check[_Attempt]] = (gradient, update, continuation)
+UPDATE_CHECKS: Sequence[Check[_Attempt]] = (gradient, update, continuation)
 
 
 def _noise(session: Session, part: Batch, middle: Path) -> float:
