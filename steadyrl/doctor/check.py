@@ -254,15 +254,13 @@ def check(name: str, when: Callable[[Run], bool] = always) -> Callable[[Find], C
 
     def of_runs(find: Find) -> Check[Run]:
         plain = RECORDS.check(name)(find)
-        return replace(
-            plain, find=partial(_judge, plain), applies=partial(_concerns, plain.not_for, when), advise=_for_trainer
-        )
+
+        def applies(run: Run) -> bool:
+            return when(run) and not any(getattr(run.traits, trait) in no for trait, no in plain.not_for.items())
+
+        return replace(plain, find=partial(_judge, plain), applies=applies, advise=_for_trainer)
 
     return of_runs
-
-
-def _concerns(not_for: Mapping[str, Sequence[Any]], when: Callable[[Run], bool], run: Run) -> bool:
-    return not any(getattr(run.traits, name) in values for name, values in not_for.items()) and when(run)
 
 
 def _judge(check: Check[Run], run: Run) -> Results:
@@ -293,14 +291,13 @@ def _too_short(check: Check[Run], run: Run) -> Unknown | None:
 
 
 def _for_trainer(run: Run, cause: Cause, result: Found) -> tuple[str, tuple[str, ...]]:
-    """Return remedy and overrides under the trainer's own names of settings."""
-    change = _not_in_force(run, cause.changes(run) if result.change is None else result.change)
+    """Return remedy and overrides under the trainer's own names of settings.
+
+    What the run has already is left out: advice is never what is followed.
+    """
+    advised = cause.changes(run) if result.change is None else result.change
+    change = {name: value for name, value in advised.items() if _now(run, name) != value}
     return (result.remedy or cause.remedy) + relative(run, change), spelled(run, change)
-
-
-def _not_in_force(run: Run, change: Mapping[str, Value]) -> dict[str, Value]:
-    """Return a change of settings without what the run has already: advice is never what is followed."""
-    return {name: value for name, value in change.items() if _now(run, name) != value}
 
 
 def _now(run: Run, name: str) -> object:

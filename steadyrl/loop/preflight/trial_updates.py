@@ -141,7 +141,9 @@ def make_trial_updates(trial: Trial, phase: Callable[[str], None] = silent) -> T
                 trial_updates = _updates(trial, rows, start, middle, phase)
             if exactly is not None and trial_updates.updates is not None:  # a run is quicker than what repeats
                 backend.load(start)
-                trial_updates = replace(trial_updates, updates=_timed(trial.session, rows))
+                part, rate = _part(rows), trial.session.config.update.rate(0, trial.session.config.run.steps)
+                few, many = (Timed(len(b.lengths), _take(trial.session, b, part, rate).seconds) for b in (part, rows))
+                trial_updates = replace(trial_updates, updates=(few, many))
             return trial_updates
         finally:
             backend.load(start)
@@ -181,13 +183,6 @@ def _judged(attempt: _Attempt) -> tuple[Finding, ...]:
 def _part(batch: Batch) -> Batch:
     """Return a part of the rows: two sizes tell what of an update's time grows with them."""
     return take_rows(batch, np.arange(0, len(batch.lengths), 4))
-
-
-def _timed(session: Session, batch: Batch) -> tuple[Timed, Timed]:
-    """Make a step on a part of the rows, and one on all."""
-    part, rate = _part(batch), session.config.update.rate(0, session.config.run.steps)
-    few, many = (_take(session, rows, part, rate).seconds for rows in (part, batch))
-    return Timed(len(part.lengths), few), Timed(len(batch.lengths), many)
 
 
 def _before(trial: Trial, batch: Batch) -> TokenScores:
@@ -247,11 +242,10 @@ def update(attempt: _Attempt) -> Result:
     message = f"one update at learning rate {rate:g} took the policy {moved:.3g} nats/token (k3) from the old one"
     if batch.advantages is None or not batch.advantages[batch.completion_mask].any():
         return Unknown(f"{message}; without advantages no direction is better than another")
-    gain = _gain(batch, before, after)
+    gain, error = _gain(batch, before, after)
     message += f", and the mean of advantage times log-prob changed by {gain:+.3g}"
     if gain > 0 and moved <= limit:
         return Passed(message)
-    error = _gain_error(batch, before, after)
     if moved <= limit and abs(gain) <= _ERRORS * error and session.backend.describe().get("precision") == "bf16":
         # Any change of the weights changes how bfloat16 rounds, and so each log-prob a little, in either direction.
         return Unknown(f"{message}, too little to tell from the rounding of bfloat16 (standard error {error:.3g})")
@@ -269,11 +263,12 @@ def _no_gain(attempt: _Attempt, message: str, moved: float) -> Found:
     for share in _SLOWER:
         session.backend.load(attempt.start)
         slower = _take(session, batch, batch, rate * share).after
-        if _gain(batch, before, slower) > 0 and _moved(batch, before, slower) <= _longest(session):
+        gain, distance = _gain(batch, before, slower)[0], _moved(batch, before, slower)
+        if gain > 0 and distance <= _longest(session):
             return Found(
                 "learning_rate",
-                message=f"{message}; at learning rate {rate * share:g} by {_gain(batch, before, slower):+.3g} and "
-                f"{_moved(batch, before, slower):.3g} nats/token away: the step is too long",
+                message=f"{message}; at learning rate {rate * share:g} by {gain:+.3g} and {distance:.3g} nats/token "
+                "away: the step is too long",
                 change={"update.learning_rate": f"{session.config.update.learning_rate * share:g}"},
             )
     lowest = f"no rate down to {rate * _SLOWER[-1]:g} makes"
@@ -283,18 +278,14 @@ def _no_gain(attempt: _Attempt, message: str, moved: float) -> Found:
     return Found("loss_sign", message=f"{message}; {lowest} it rise")
 
 
-def _gain(batch: Batch, before: TokenScores, after: TokenScores) -> float:
-    """Return the mean of advantage x change of log-prob over the completion tokens."""
-    assert batch.advantages is not None, "asked only where there are advantages"
-    mask = batch.completion_mask
-    return float((batch.advantages * (after.logprobs - before.logprobs))[mask].mean())
+def _gain(batch: Batch, before: TokenScores, after: TokenScores) -> tuple[float, float]:
+    """Return the mean of advantage x change of log-prob over the completion tokens, and its standard error.
 
-
-def _gain_error(batch: Batch, before: TokenScores, after: TokenScores) -> float:
-    """Return the standard error of ``_gain`` where the changes of log-probs are independent noise of mean 0."""
+    The error is that where the changes of log-probs are independent noise of mean 0.
+    """
     assert batch.advantages is not None, "asked only where there are advantages"
-    parts = (batch.advantages * (after.logprobs - before.logprobs))[batch.completion_mask]
-    return float(np.sqrt(np.sum(parts**2))) / len(parts)
+    gains = (batch.advantages * (after.logprobs - before.logprobs))[batch.completion_mask]
+    return float(gains.mean()), float(np.sqrt(np.sum(gains**2))) / len(gains)
 
 
 def _moved(batch: Batch, before: TokenScores, after: TokenScores) -> float:

@@ -82,22 +82,17 @@ class CheckedTask:
         return [rollout.parts.get(self.task.metric) if self.task.metric else rollout.reward for rollout in rollouts]
 
 
-def terms_to_check(config: Config, task: Task) -> list[Term]:
-    """Return the rewards without an AI judge, which would cost much here and say nothing about the task.
+def open_to_check(config: Config) -> tuple[Task, list[Term]]:
+    """Return a newly built task and its rewards without an AI judge, which costs much and says nothing about the task.
 
     `steadyrl judge` checks judges. If the judge is the only reward, it is used here too.
     """
+    begin(f"reading the data of the task '{config.task.name}'")
+    task = plugins.open_task(config.task.name, config.task.args, config.run.seed)
     cheap = {
         n: entry for n, entry in config.rewards.items() if not (isinstance(entry, RewardSettings) and entry.costly)
     }
-    return make_terms(cheap or config.rewards, task, planned_updates(config))
-
-
-def open_to_check(config: Config) -> tuple[Task, list[Term]]:
-    """Return a newly built task and its rewards."""
-    begin(f"reading the data of the task '{config.task.name}'")
-    task = plugins.open_task(config.task.name, config.task.args, config.run.seed)
-    return task, terms_to_check(config, task)
+    return task, make_terms(cheap or config.rewards, task, planned_updates(config))
 
 
 def offers(abilities: type) -> Callable[[CheckedTask], bool]:
