@@ -163,7 +163,7 @@ class Check(Generic[Subject]):
         """
         if not self.applies(subject):
             return []
-        findings = [self._finding(subject, result) for result in _each(self.find(subject)) if result is not None]
+        findings = [self._finding(subject, result) for result in _listed(self.find(subject)) if result is not None]
         return findings or [self._finding(subject, Passed(self.healthy))]
 
     def cause(self, name: str) -> Cause:
@@ -190,7 +190,7 @@ class Check(Generic[Subject]):
         )
 
 
-def _each(results: Results) -> Sequence[Result]:
+def _listed(results: Results) -> Sequence[Result]:
     return [results] if results is None or isinstance(results, Found | Passed | Unknown) else results
 
 
@@ -274,7 +274,7 @@ def _judge(check: Check[Run], run: Run) -> Results:
     if short := _too_short(check, run):
         return short
     results = check.find(run)
-    broken = "" if check.bound is None or any(_each(results)) else check.bound.broken(run)
+    broken = "" if check.bound is None or any(_listed(results)) else check.bound.broken(run)
     return Passed(check.healthy, (broken,)) if broken else results
 
 

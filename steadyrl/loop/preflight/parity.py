@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from steadyrl.core.types import Batch, Problem, Rollout, Sampling, TokenScores
+from steadyrl.core.types import Batch, Rollout, Sampling, TokenScores
 from steadyrl.doctor.check import Found, Passed, Result, Unknown
 from steadyrl.doctor.remedies import Value
 from steadyrl.loop.preflight.trial import Trial, check, measure, rows_of
@@ -48,8 +48,8 @@ def sampler_parity(trial: Trial) -> Result:
         return Passed(message)
     if not np.isfinite(gap).all():
         return Found("not_finite", message=f"{message}; {NOT_FINITE}")
-    found = _explain(trial, gap)
-    return replace(found, message=f"{message}; {found.message}")
+    explained = _explain(trial, gap)
+    return replace(explained, message=f"{message}; {explained.message}")
 
 
 @check("sampled_entropy")
@@ -95,15 +95,15 @@ def reference_parity(trial: Trial) -> Result:
         return Passed(message)
     if not np.isfinite(gap).all():
         return Found("not_finite", message=f"{message}; {NOT_FINITE}")
-    found = _explain_reference(trial)
-    return replace(found, message=f"{message}; {found.message}")
+    explained = _explain_reference(trial)
+    return replace(explained, message=f"{message}; {explained.message}")
 
 
 def _explain(trial: Trial, gap: np.ndarray) -> Found:
     for look in (_noise, _warp, _padding):
-        found = look(trial, gap)
-        if found is not None:
-            return found
+        explained = look(trial, gap)
+        if explained is not None:
+            return explained
     if gap.std() <= _CONSTANT * abs(gap.mean()):
         return Found(
             "warp",
@@ -130,19 +130,15 @@ def _noise(trial: Trial, gap: np.ndarray) -> Found | None:
         most = _most(again - gap)
         return Found("dropout", message=f"the trainer's log-probs change between two scorings by up to {most:.2g} nats")
     problems = [group.problem for group in trial.groups[:_ALONE]]
-    first, second = (_draw(trial.session, problems) for _ in range(2))
-    shift = np.concatenate([_where_alike(a, b) for a, b in zip(first, second, strict=True)])
+    session, key = trial.session, (trial.session.config.run.seed, 0)
+    first, second = (collect(session.backend, problems, 1, session.sampling, key) for _ in range(2))
+    shift = np.concatenate([_where_alike(a.rollouts[0], b.rollouts[0]) for a, b in zip(first, second, strict=True)])
     if _within(trial.session, shift):
         return None
     return Found(
         "dropout",
         message=f"drawn again by equal seeds, the same tokens' log-probs change by up to {_most(shift):.2g} nats",
     )
-
-
-def _draw(session: Session, problems: list[Problem]) -> list[Rollout]:
-    groups = collect(session.backend, problems, 1, session.sampling, (session.config.run.seed, 0))
-    return [group.rollouts[0] for group in groups]
 
 
 def _where_alike(first: Rollout, second: Rollout) -> np.ndarray:

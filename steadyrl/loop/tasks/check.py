@@ -137,13 +137,13 @@ def _mean(checked: CheckedTask, cause: str, rollouts: Sequence[Rollout], low: fl
     if not rollouts:
         return UNKNOWN
     scores = checked.scores(rollouts)
-    known = [score for score in scores if score is not None]
+    scored = [score for score in scores if score is not None]
     total = len(checked.train) + len(checked.heldout)
     coverage = f"; {len(checked.problems)} of {total} problems were checked" if len(checked.problems) < total else ""
-    if len(known) < len(scores):
-        missing = f"{len(scores) - len(known)} of {len(scores)} left unscored, expected none"
+    if len(scored) < len(scores):
+        missing = f"{len(scores) - len(scored)} of {len(scores)} left unscored, expected none"
         return Found("unscored", message=missing + coverage)
-    mean = float(np.mean(known))
+    mean = float(np.mean(scored))
     bound = f"at least {low:g}" if math.isfinite(low) else f"at most {high:g}"
     message = f"mean {checked.task.metric or 'reward'} {mean:.3f}, expected {bound}{coverage}"
     return Passed(message) if low <= mean <= high else Found(cause, message=message)
@@ -223,8 +223,8 @@ def scoring_repeats(checked: CheckedTask) -> Result:
     task, terms, problems = checked.task, checked.terms, checked.problems
     if isinstance(again_task, ToolUsing):
         first, second = (
-            score_attempts(each, [(p, scripted(each, p)) for p in problems[:20]], its_terms)  # type: ignore[arg-type]
-            for each, its_terms in ((task, terms), (again_task, again))
+            score_attempts(opened, [(p, scripted(opened, p)) for p in problems[:20]], rewards)  # type: ignore[arg-type]
+            for opened, rewards in ((task, terms), (again_task, again))
         )
     elif isinstance(again_task, Interactive):
         golden = checked.golden(problems[:50])
