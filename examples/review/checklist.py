@@ -1,7 +1,7 @@
 """The checklist of a training review, as checks of your own: python examples/review/checklist.py RUN [RUN ...].
 
 The limits (0.06, 0.20, 30 %, 50 minutes) are those of one team's review. They were set for rewards between 0 and 1.
-Change them here; what each point means stands in checklist.toml. A run needs two epochs or more.
+A run needs two epochs or more.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from steadyrl.core.errors import SteadyError
 from steadyrl.core.rundir import RunDir
 from steadyrl.core.stats import difference_of_means
 from steadyrl.core.types import Finding
-from steadyrl.doctor.check import Check, Found, Passed, Registry, Result, Unknown
+from steadyrl.doctor.check import Cause, Check, Found, Passed, Result, Unknown
 from steadyrl.doctor.examine import diagnose
 from steadyrl.doctor.series import Series
 from steadyrl.doctor.statistics.signals import BURSTS_FROM, bursts
@@ -36,7 +36,6 @@ POSITIVE_PARTS = {"loss_kl": "KL", "loss_nll": "likelihood", "loss_value": "valu
 GROWING_PARTS = {"loss": "total", "loss_policy": "policy", "loss_nll": "likelihood", "loss_value": "value"}
 SPIKE_CHECKS = ("policy_loss_spikes", "value_loss_spikes")
 NOT_MEASURED = "not measured: it needs several scored rollouts of each problem"
-check = Registry.read(Path(__file__).with_suffix(".toml")).check
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,6 @@ def checklist(review: Review) -> list[Finding]:
     return [finding for look in CHECKS for finding in look(review)]
 
 
-@check("losses_grow")
 def losses_grow(review: Review) -> Result:
     """Compare the magnitudes of the parts' means in neighbouring epochs: a policy loss from -0.09 to -0.14 has grown.
 
@@ -108,7 +106,6 @@ def losses_grow(review: Review) -> Result:
     return Passed(f"the most is {max(growths)[2]}" if growths else "no part changed")
 
 
-@check("loss_spikes")
 def loss_spikes(review: Review) -> Result:
     """Compare single steps with the steps before, as the doctor does: the mean of an epoch may hide a spike."""
     spikes = [f"{finding.check} since step {finding.since_step}" for finding in review.findings if _is_spike(finding)]
@@ -135,7 +132,6 @@ def _bursts(metrics: Records) -> Iterator[str]:
             yield f"the {word} part at step {named}{' ...' if len(burst_indices) > 5 else ''}"
 
 
-@check("reward_rises")
 def reward_rises(review: Review) -> Result:
     trend = review.table["trends"]["reward"]
     if trend is None:
@@ -162,17 +158,14 @@ def _fallen_back(metrics: Records) -> list[str]:
     return fallen
 
 
-@check("reward_variance")
 def reward_variance(review: Review) -> Result:
     return _below(review.table["rows"][-1]["variance"], MOST_VARIANCE, "in the last epoch", "spread")
 
 
-@check("best_of_n_gap")
 def best_of_n_gap(review: Review) -> Result:
     return _below(review.table["rows"][-1]["gap"], MOST_GAP, "in the last epoch", "gap")
 
 
-@check("epoch_minutes")
 def epoch_minutes(review: Review) -> Result:
     seconds = [row["seconds"] for row in review.table["rows"] if row["seconds"] is not None]
     return _below(max(seconds) / 60 if seconds else None, MOST_MINUTES, "minutes, the slowest", "slow")
@@ -185,8 +178,44 @@ def _below(value: float | None, limit: float, what: str, cause: str) -> Result:
     return Passed(message) if value < limit else Found(cause, "warning", message=message)
 
 
+LOWER = "See what the doctor says of the run, and lower the learning rate."
+BACK = "Go back to the best checkpoint, and see what the doctor says of the run."
+LONGER = "Train longer. The variance of an all-or-nothing reward is p (1 - p), below 0.06 outside of 6 to 94 % only."
+LEFT = "Train longer: what the best of N has above the average is what is left to learn from."
 CHECKS: Sequence[Check[Review]] = (
-    losses_grow, loss_spikes, reward_rises, reward_variance, best_of_n_gap, epoch_minutes,
+    Check(
+        "losses_grow", "Loss", "A part of the loss grows from one epoch to the next.",
+        f"No part of the loss but the KL grows by more than {SPIKE:.0%} from one epoch to the next.", losses_grow,
+        causes=(Cause("growth", "the interval of the change excludes 0, at 95 % for all comparisons", LOWER),),
+    ),
+    Check(
+        "loss_spikes", "Loss", "A single step's loss spikes out of the usual noise.",
+        "No spike is confirmed by a second step or by another metric.", loss_spikes,
+        causes=(Cause("spike", "another step or the doctor's own check confirms it", LOWER),),
+    ),
+    Check(
+        "reward_rises", "Reward", "The reward does not rise, or an epoch falls back.",
+        "The reward rises, and no epoch falls back.", reward_rises,
+        causes=(
+            Cause("falls", "the trend of the reward lies below 0", BACK),
+            Cause("fell_back", "an epoch earns less than the one before it, by more than noise", BACK),
+        ),
+    ),
+    Check(
+        "reward_variance", "Reward", "Answers still earn very different rewards.",
+        f"The variance of the reward is below {MOST_VARIANCE} in the last epoch.", reward_variance,
+        causes=(Cause("spread", "the variance is not below the limit", LONGER),),
+    ),
+    Check(
+        "best_of_n_gap", "Reward", "The policy does not yet write its best answers by default.",
+        f"The best of N answers is less than {MOST_GAP:.2f} above the average in the last epoch.", best_of_n_gap,
+        causes=(Cause("gap", "the best of N is further above the average", LEFT),),
+    ),
+    Check(
+        "epoch_minutes", "Cost", "An epoch takes long.",
+        f"An epoch takes less than {MOST_MINUTES:.0f} minutes.", epoch_minutes,
+        causes=(Cause("slow", "the slowest epoch takes longer", "See time/ in the metrics: what takes longest?"),),
+    ),
 )  # fmt: skip
 
 if __name__ == "__main__":
