@@ -14,7 +14,7 @@ import numpy as np
 from steadyrl.core.types import Batch, Rollout, Sampling, TokenScores
 from steadyrl.doctor.check import Found, Passed, Result, Unknown
 from steadyrl.doctor.remedies import Value
-from steadyrl.loop.preflight.trial import Trial, check, measure, rows_of
+from steadyrl.loop.preflight.trial import Trial, check, rows_of, score
 from steadyrl.loop.rollout.collect import collect
 from steadyrl.loop.train import Session
 from steadyrl.maths.batch import take_rows
@@ -125,7 +125,7 @@ def _explain(trial: Trial, gap: np.ndarray) -> Found:
 
 
 def _noise(trial: Trial, gap: np.ndarray) -> Found | None:
-    again = _gap(trial.batch, measure(trial.session, trial.batch).logprobs)
+    again = _gap(trial.batch, score(trial.session, trial.batch).logprobs)
     if not _within(trial.session, again - gap):
         most = _most(again - gap)
         return Found("dropout", message=f"the trainer's log-probs change between two scorings by up to {most:.2g} nats")
@@ -155,7 +155,7 @@ def _warp(trial: Trial, gap: np.ndarray) -> Found | None:
     plain_sampling = _unwarped(sampling)
     own, sampler = trial.scores.logprobs, batch.sampling_logprobs
     if plain_sampling:
-        plain = _score_at(session, batch, replace(sampling, logprobs="raw"))
+        plain = score(session, batch, replace(sampling, logprobs="raw")).logprobs
         if _within(session, (plain - own)[batch.completion_mask]):
             message = (
                 "the trainer's log-probs are the same with and without temperature and truncation: it ignores them"
@@ -167,7 +167,9 @@ def _warp(trial: Trial, gap: np.ndarray) -> Found | None:
         "temperature and truncation": (batch, replace(sampling, logprobs="raw")),
     }
     for name, (rows, variant) in ways.items():
-        if plain_sampling and _within(session, (_score_at(session, rows, variant) - sampler)[batch.completion_mask]):
+        if plain_sampling and _within(
+            session, (score(session, rows, variant).logprobs - sampler)[batch.completion_mask]
+        ):
             return Found(
                 "warp",
                 message=f"measured without the {name} the trainer agrees with the sampler: the sampler reports "
@@ -193,7 +195,7 @@ def _padding(trial: Trial, gap: np.ndarray) -> Found | None:
     alone, shift = [], []
     for row in worst:
         part = take_rows(batch, np.array([row]))
-        logprobs = measure(session, part).logprobs
+        logprobs = score(session, part).logprobs
         alone.append(_gap(part, logprobs))
         shift.append((logprobs - trial.scores.logprobs[row : row + 1, : logprobs.shape[1]])[part.completion_mask])
     padded = np.concatenate([per_row[row][mask[row]] for row in worst])
@@ -208,7 +210,7 @@ def _padding(trial: Trial, gap: np.ndarray) -> Found | None:
     own = []
     for number, problem in enumerate(problems):
         lone = rows_of(session, collect(session.backend, [problem], 1, session.sampling, (number,)))
-        own.append(_gap(lone, measure(session, lone).logprobs))
+        own.append(_gap(lone, score(session, lone).logprobs))
     if _within(session, np.concatenate(own)):
         return Found(
             "padding",
@@ -251,7 +253,7 @@ def _warped_sampling(trial: Trial, difference: float) -> str:
 
 def _explain_reference(trial: Trial) -> Found:
     session, mask = trial.session, trial.batch.completion_mask
-    first, second = trial.scores, measure(session, trial.batch)
+    first, second = trial.scores, score(session, trial.batch)
     assert first.ref_logprobs is not None and second.ref_logprobs is not None, "asked for, and given once"
     pairs = ((first.ref_logprobs, second.ref_logprobs), (first.logprobs, second.logprobs))
     changed = np.concatenate([(earlier - later)[mask] for earlier, later in pairs])
@@ -259,7 +261,7 @@ def _explain_reference(trial: Trial) -> Found:
         return Found("dropout", message=f"log-probs change between two scorings by up to {_most(changed):.2g} nats")
     plain_sampling = _unwarped(session.sampling)
     if plain_sampling:
-        plain = _score_at(session, trial.batch, replace(session.sampling, logprobs="raw"))
+        plain = score(session, trial.batch, replace(session.sampling, logprobs="raw")).logprobs
         if _within(session, (plain - first.ref_logprobs)[mask]):
             message = "the reference has the policy's log-probs of temperature 1 without truncation"
             return Found("warp", message=message, change=plain_sampling)
@@ -276,7 +278,7 @@ def _fit_temperature(session: Session, miss: Callable[[TokenScores], float], bat
     while width > _FINEST:
         for at in best * np.geomspace(1 / width, width, 5):
             sampling = replace(session.sampling, temperature=float(at))
-            now = miss(measure(replace(session, sampling=sampling), batch))
+            now = miss(score(session, batch, sampling))
             if now < left:
                 best, left = float(at), now
         width **= 0.5
@@ -293,11 +295,6 @@ def _surprise_gap(surprise: np.ndarray, entropy: np.ndarray) -> tuple[float, flo
     peaked = entropy < _PEAKED
     variance = np.sum(difference[~peaked] ** 2) + max(np.sum(difference[peaked] ** 2), np.sum(entropy[peaked]))
     return float(difference.mean()), float(np.sqrt(variance)) / len(difference)
-
-
-def _score_at(session: Session, batch: Batch, sampling: Sampling) -> np.ndarray:
-    logprobs: np.ndarray = measure(replace(session, sampling=sampling), batch).logprobs
-    return logprobs
 
 
 def _gap(batch: Batch, logprobs: np.ndarray) -> np.ndarray:

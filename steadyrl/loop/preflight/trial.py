@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from steadyrl.core.types import Batch, Group, Problem, Rollout, TokenScores
+from steadyrl.core.types import Batch, Group, Problem, Rollout, Sampling, TokenScores
 from steadyrl.doctor.check import Registry
 from steadyrl.doctor.remedies import Value
 from steadyrl.loop.curriculum.passes import uniform
@@ -52,12 +52,12 @@ class Trial:
         measured: Those of them that were measured.
         batch: All rollouts of these that hold a token of the policy, scored or not (a reward of 0 stands for an unknown
             one).
-        scores: What the trainer measures on every row of ``batch``, without a look at the sampler's log-probs.
+        scores: What the trainer measures on every row of ``batch``.
         training: What the algorithm would train on, prepared; None where it kept nothing.
         sampling: What drawing took, of a part of the rows and of the others; of all rows, twice the same, where a step
             draws as many and no more need be told of it.
         reward: What scoring by the rewards took.
-        scoring: What scoring by the trainer took, as training does it.
+        scoring: What scoring by the trainer took, once more, as the first time takes longer.
     """
 
     session: Session
@@ -107,7 +107,7 @@ def begin_trial(session: Session, phase: Callable[[str], None] = silent) -> Tria
     measured = _part(session, groups)
     batch = rows_of(session, measured)
     phase(f"preflight: {len(batch.lengths)} completions scored by policy and reference")
-    scores = measure(session, batch)
+    scores = score(session, batch)
     start = time.perf_counter()
     selected = session.algorithm.select(measured)
     training = _prepare(session, selected) if selected else None
@@ -159,23 +159,9 @@ def step_rollouts(session: Session) -> int:
     return session.config.rollout.prompts_per_step * session.config.rollout.samples_per_prompt
 
 
-def measure(session: Session, batch: Batch, needs: frozenset[str] | None = None) -> TokenScores:
-    """Have the trainer measure every row itself.
-
-    A backend may take the sampler's log-probs for its own where the two agree on some rows. Here it cannot: they are
-    withheld, as those of tokens that no sampler drew.
-
-    Args:
-        session: Holds the trainer.
-        batch: What is measured.
-        needs: See Algorithm; None for the algorithm's own.
-    """
-    withheld = np.where(batch.completion_mask, np.nan, 0.0).astype(np.float32)
-    return session.backend.score(
-        replace(batch, sampling_logprobs=withheld),
-        session.sampling,
-        session.algorithm.needs if needs is None else needs,
-    )
+def score(session: Session, batch: Batch, sampling: Sampling | None = None) -> TokenScores:
+    """Have the trainer score rows, under the session's sampling or another."""
+    return session.backend.score(batch, sampling or session.sampling, session.algorithm.needs)
 
 
 def rows_of(session: Session, groups: Sequence[Group]) -> Batch:
@@ -198,7 +184,7 @@ def _prepare(session: Session, groups: list[Group]) -> Batch | None:
     trained = np.flatnonzero(batch.trained_mask.any(axis=1))
     if not trained.size:
         return None
-    batch = replace(batch, old=session.backend.score(batch, session.sampling, session.algorithm.needs))
+    batch = replace(batch, old=score(session, batch))
     return take_rows(session.algorithm.prepare(batch, session.algorithm.state), trained)
 
 

@@ -24,7 +24,7 @@ from steadyrl.core.scratch import scratch_folder
 from steadyrl.core.types import Array, Batch, Finding, TokenScores
 from steadyrl.doctor.check import Check, Found, Passed, Result, Unknown
 from steadyrl.doctor.checks.gradient import ZERO
-from steadyrl.loop.preflight.trial import Timed, Trial, check, measure, more_signal, silent
+from steadyrl.loop.preflight.trial import Timed, Trial, check, more_signal, silent
 from steadyrl.loop.train import Session
 from steadyrl.maths import kl
 from steadyrl.maths.batch import take_rows
@@ -204,7 +204,7 @@ def _take(session: Session, rows: Batch, measured: Batch, rate: float) -> _Step:
 
 def _measure(session: Session, rows: Batch) -> TokenScores:
     """Measure what updates change; the reference stays as it is."""
-    return measure(session, rows, session.algorithm.needs - {"ref_logprobs"})
+    return session.backend.score(rows, session.sampling, session.algorithm.needs - {"ref_logprobs"})
 
 
 @check("gradient")

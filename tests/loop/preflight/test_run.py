@@ -13,7 +13,7 @@ from steadyrl.core.rundir import RunDir
 from steadyrl.core.types import Finding
 from steadyrl.loop.checkpoint import State
 from steadyrl.loop.preflight.run import completions, gold_answer, preflight, rewards, summary_line
-from steadyrl.loop.preflight.trial import begin_trial, measure
+from steadyrl.loop.preflight.trial import begin_trial, score
 from steadyrl.loop.train import one_step, open_session, train
 
 # peft reads a property of the model that transformers has renamed.
@@ -202,7 +202,7 @@ def test_the_trainer_measures_each_row_once(tiny, monkeypatch):
         return measure_all(backend, batch, *rest)
 
     monkeypatch.setattr(type(session.backend), "measure", counted)
-    measure(session, trial.batch)
+    score(session, trial.batch)
     assert measured == [len(trial.batch.lengths)]
 
 
