@@ -20,7 +20,7 @@ from steadyrl.core.errors import SteadyError
 from steadyrl.core.rundir import RunDir
 from steadyrl.core.stats import difference_of_means
 from steadyrl.core.types import Finding
-from steadyrl.doctor.check import Cause, Check, Found, Passed, Result, Unknown
+from steadyrl.doctor.check import Cause, Check, Found, Passed, Result, Unknown, judged
 from steadyrl.doctor.examine import diagnose
 from steadyrl.doctor.series import Series
 from steadyrl.doctor.statistics.signals import BURSTS_FROM, bursts
@@ -64,15 +64,10 @@ def main(paths: Sequence[str]) -> int:
         table = epoch_table(metrics, findings)
         if table is None:
             raise SteadyError(f"'{path}' has fewer than two epochs; set run.epochs, or review a longer run")
-        points = checklist(Review(table, metrics, findings))
+        points = judged(CHECKS, Review(table, metrics, findings))
         print(path, *finding_lines(points), sep="\n")
         failed = failed or any(point.state == "found" for point in points)
     return int(failed)
-
-
-def checklist(review: Review) -> list[Finding]:
-    """Return a finding for each point of the review."""
-    return [finding for look in CHECKS for finding in look(review)]
 
 
 def losses_grow(review: Review) -> Result:

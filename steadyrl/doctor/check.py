@@ -190,6 +190,11 @@ class Check(Generic[Subject]):
         )
 
 
+def judged(checks: Sequence[Check[Subject]], subject: Subject) -> list[Finding]:
+    """Return what checks say of a subject, in their order."""
+    return [finding for check in checks for finding in check(subject)]
+
+
 def _listed(results: Results) -> Sequence[Result]:
     return [results] if results is None or isinstance(results, Found | Passed | Unknown) else results
 

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from checklist import Review, checklist, main
+from checklist import CHECKS, Review, main
 
 from steadyrl.core.errors import SteadyError
 from steadyrl.core.types import Finding
+from steadyrl.doctor.check import judged
 from steadyrl.show.review.epochs import epoch_table
 
 
@@ -32,7 +33,7 @@ def finding(check, since, severity="warning"):
 
 
 def words(lines, findings=()):
-    return [point.state for point in checklist(Review(epoch_table(lines, findings), lines, findings))]
+    return [point.state for point in judged(CHECKS, Review(epoch_table(lines, findings), lines, findings))]
 
 
 RNG = np.random.default_rng(0)
@@ -56,7 +57,7 @@ def test_a_healthy_run_passes_every_point():
 
 def growth(**parts):
     lines = healthy(**parts)
-    return checklist(Review(epoch_table(lines, []), lines, []))[0]
+    return judged(CHECKS, Review(epoch_table(lines, []), lines, []))[0]
 
 
 def by_epoch(*levels):
@@ -103,7 +104,7 @@ def test_a_spike_of_one_part_fails_only_if_another_step_confirms_it():
     assert words(healthy(loss_of_kl=alone))[1] == "ok"
     alone[51] *= 3
     lines = healthy(loss_of_kl=alone)
-    point = checklist(Review(epoch_table(lines, []), lines, []))[1]
+    point = judged(CHECKS, Review(epoch_table(lines, []), lines, []))[1]
     assert (point.state, point.message) == ("found", "the KL part at step 50, 51")
 
 
@@ -126,7 +127,7 @@ def test_a_reward_that_falls_or_falls_back_fails_and_a_flat_one_cannot_tell():
     flat = [0.3 + x for x in NOISE]
     assert [words(records(r, per_epoch=10))[2] for r in (falling, back, flat)] == ["found", "found", "unknown"]
     lines = records(back, per_epoch=10)
-    assert "epoch 6 is below the previous one" in checklist(Review(epoch_table(lines, []), lines, []))[2].message
+    assert "epoch 6 is below the previous one" in judged(CHECKS, Review(epoch_table(lines, []), lines, []))[2].message
 
 
 def test_the_marks_of_variance_gap_and_time():

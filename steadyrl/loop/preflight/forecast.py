@@ -12,7 +12,6 @@ from typing import Any
 
 from steadyrl.backends.settings import MICRO_BATCH_TOKENS
 from steadyrl.backends.torch.device_memory import peak_device_memory
-from steadyrl.core.types import Finding
 from steadyrl.doctor.check import Check, Found, Passed, Result, Unknown
 from steadyrl.loop.preflight.trial import Timed, Trial, check, step_rollouts
 from steadyrl.loop.preflight.trial_updates import TrialUpdates
@@ -34,24 +33,19 @@ class Memory:
 
 @dataclass(frozen=True)
 class Measured:
-    """What a forecast is made from: the rollouts and the updates, with times, and the memory before and after them."""
+    """What a forecast is made from: the rollouts and the updates, with times, and the memory before and after them.
+
+    Attributes:
+        trial: The rollouts.
+        updates: The updates.
+        before: What was in use before the trial.
+        now: What is in use after the updates.
+    """
 
     trial: Trial
     updates: TrialUpdates
     before: Memory
     now: Memory
-
-
-def forecast(trial: Trial, updates: TrialUpdates, before: Memory) -> list[Finding]:
-    """Scale what was measured to the run.
-
-    Args:
-        trial: The rollouts, with times.
-        updates: The updates, with times.
-        before: What was in use before the trial.
-    """
-    measured = Measured(trial, updates, before, memory_now())
-    return [finding for look in COSTS for finding in look(measured)]
 
 
 def memory_now() -> Memory:

@@ -13,9 +13,9 @@ import numpy as np
 
 from steadyrl.core.config import in_force
 from steadyrl.core.types import Finding, Rollout
-from steadyrl.doctor.check import Check, Found, Passed, Result, Unknown
+from steadyrl.doctor.check import Check, Found, Passed, Result, Unknown, judged
 from steadyrl.doctor.remedies import Value
-from steadyrl.loop.preflight.forecast import COSTS, forecast, memory_now
+from steadyrl.loop.preflight.forecast import COSTS, Measured, memory_now
 from steadyrl.loop.preflight.parity import reference_parity, sampled_entropy, sampler_parity
 from steadyrl.loop.preflight.plan import schedule, targets
 from steadyrl.loop.preflight.trial import Trial, begin_trial, check, gold_rollouts, more_signal, silent
@@ -46,9 +46,9 @@ def preflight(session: Session, phase: Callable[[str], None] = silent) -> list[F
     """
     before = memory_now()
     trial = begin_trial(session, phase)
-    findings = [finding for look in BEFORE_UPDATES for finding in look(trial)]
+    findings = judged(BEFORE_UPDATES, trial)
     updates = make_trial_updates(trial, phase)
-    findings += [*updates.findings, *forecast(trial, updates, before)]
+    findings += [*updates.findings, *judged(COSTS, Measured(trial, updates, before, memory_now()))]
     # Advice that is followed already would send its reader in a circle.
     return [replace(f, overrides=tuple(o for o in f.overrides if not in_force(session.config, o))) for f in findings]
 

@@ -22,7 +22,7 @@ from steadyrl.core.errors import AccessError
 from steadyrl.core.protocols import Repeatable
 from steadyrl.core.scratch import scratch_folder
 from steadyrl.core.types import Array, Batch, Finding, TokenScores
-from steadyrl.doctor.check import Check, Found, Passed, Result, Unknown
+from steadyrl.doctor.check import Check, Found, Passed, Result, Unknown, judged
 from steadyrl.doctor.checks.gradient import ZERO
 from steadyrl.loop.preflight.trial import Timed, Trial, check, more_signal, silent
 from steadyrl.loop.train import Session
@@ -53,7 +53,7 @@ class TrialUpdates:
         saved_bytes: Size of a checkpoint with the optimizer's state; None likewise.
     """
 
-    findings: tuple[Finding, ...]
+    findings: Sequence[Finding]
     updates: tuple[Timed, Timed] | None = None
     saved_bytes: int | None = None
 
@@ -127,7 +127,7 @@ def make_trial_updates(trial: Trial, phase: Callable[[str], None] = silent) -> T
     """
     if trial.training is None:
         why = "the algorithm kept no rollout to train on"
-        return TrialUpdates(tuple(Finding(look.name, state="unknown", message=why) for look in UPDATE_CHECKS))
+        return TrialUpdates([Finding(look.name, state="unknown", message=why) for look in UPDATE_CHECKS])
     _require_room(trial.session)
     with scratch_folder() as folder:
         start, middle = folder / "start", folder / "middle"
@@ -158,7 +158,7 @@ def _updates(trial: Trial, batch: Batch, start: Path, middle: Path, phase: Calla
     tell("trial updates", 1, _UPDATES)
     attempt = _Attempt(trial, batch, part, rate, before, first, start, middle, None)
     if not math.isfinite(first.stats["grad_norm"]):
-        return TrialUpdates(_judged(attempt))
+        return TrialUpdates(judged(UPDATE_CHECKS, attempt))
     after = _measure(session, batch)
     phase("preflight: saving, loading, and the same updates again")
     _save(session, middle)
@@ -171,13 +171,9 @@ def _updates(trial: Trial, batch: Batch, start: Path, middle: Path, phase: Calla
     backend.load(start)
     anew = _take(session, batch, part, rate)
     tell("trial updates", 4, _UPDATES)
-    findings = _judged(replace(attempt, further=_Further(after, second, repeated, anew)))
+    findings = judged(UPDATE_CHECKS, replace(attempt, further=_Further(after, second, repeated, anew)))
     timed = (Timed(len(part.lengths), repeated.seconds), Timed(len(batch.lengths), anew.seconds))
     return TrialUpdates(findings, timed, saved)
-
-
-def _judged(attempt: _Attempt) -> tuple[Finding, ...]:
-    return tuple(finding for look in UPDATE_CHECKS for finding in look(attempt))
 
 
 def _part(batch: Batch) -> Batch:

@@ -21,7 +21,7 @@ from steadyrl.core.config import Config
 from steadyrl.core.counting.count import begin
 from steadyrl.core.protocols import Attackable, Exact, Interactive, ToolUsing
 from steadyrl.core.types import Finding, Rollout
-from steadyrl.doctor.check import Check, Found, Passed, Result, Unknown
+from steadyrl.doctor.check import Check, Found, Passed, Result, Unknown, judged
 from steadyrl.loop.rewards.combine import require_columns, score_texts
 from steadyrl.loop.tasks.attempts import Say, score_attempts
 from steadyrl.loop.tasks.checked import CheckedTask, check, offers, open_to_check
@@ -52,7 +52,7 @@ def check_task(config: Config) -> list[Finding]:
     if not checked.problems:
         return split(checked)
     begin(f"scoring known answers to {len(checked.problems)} problems")
-    return [finding for look in CHECKS for finding in look(checked)]
+    return judged(CHECKS, checked)
 
 
 @check("problems")

@@ -6,8 +6,9 @@ from types import SimpleNamespace
 import pytest
 
 from steadyrl.backends.settings import GradientSettings
+from steadyrl.doctor.check import judged
 from steadyrl.loop.preflight import forecast as module
-from steadyrl.loop.preflight.forecast import Memory, affine, duration, forecast
+from steadyrl.loop.preflight.forecast import COSTS, Measured, Memory, affine, duration, memory_now
 from steadyrl.loop.preflight.trial import Timed, begin_trial
 from steadyrl.loop.preflight.trial_updates import TrialUpdates
 
@@ -15,7 +16,7 @@ NOW = Memory(0, 1, "machine")
 
 
 def told(trial, updates=TrialUpdates(()), before=NOW):  # noqa: B008  # frozen
-    return {verdict.check: verdict for verdict in forecast(trial, updates, before)}
+    return {verdict.check: verdict for verdict in judged(COSTS, Measured(trial, updates, before, memory_now()))}
 
 
 def test_a_cost_per_call_and_one_per_row_are_told_apart():
