@@ -12,6 +12,7 @@ from typing import Any
 
 from steadyrl.core.types import Finding
 from steadyrl.doctor.check import Check
+from steadyrl.doctor.series import Run
 
 SEVERITIES = ("critical", "warning", "info")
 NO_STEP = -1  # of a finding that holds for the run as a whole: before every step
@@ -25,7 +26,7 @@ class Placed:
     finding: Finding
 
 
-def arrange(findings: Sequence[Finding], tolerance: int, checks: Mapping[str, Check]) -> tuple[Finding, ...]:
+def arrange(findings: Sequence[Finding], tolerance: int, checks: Mapping[str, Check[Run]]) -> tuple[Finding, ...]:
     """Return findings with ``follows`` filled in, each cause before its consequences, the worst chain first.
 
     Args:
@@ -84,7 +85,7 @@ def _cause(
     every: Sequence[Finding],
     linked: Sequence[Finding],
     tolerance: int,
-    checks: Mapping[str, Check],
+    checks: Mapping[str, Check[Run]],
 ) -> str:
     """Return the check that brings a finding about, or "" where none of those that could was found in time."""
     check = checks.get(finding.check)

@@ -28,14 +28,14 @@ MODULES = (
     "sampler", "non_finite", "kl_control", "negative_kl", "kl_penalty", "kl", "plan", "learning_rate", "ratios",
     "gradient", "jump", "values", "entropy", "ending", "length", "form", "reward", "reward_scale", "signal", "hacking",
 )  # fmt: skip
-CHECKS: tuple[Check, ...] = tuple(
+CHECKS: tuple[Check[Run], ...] = tuple(
     record
     for module in MODULES
     for record in vars(import_module(f"steadyrl.doctor.checks.{module}")).values()
     if isinstance(record, Check)
 )
-BY_NAME: Mapping[str, Check] = {check.name: check for check in CHECKS}
-TOPICS: Mapping[str, tuple[Check, ...]] = {
+BY_NAME: Mapping[str, Check[Run]] = {check.name: check for check in CHECKS}
+TOPICS: Mapping[str, tuple[Check[Run], ...]] = {
     topic: tuple(check for check in CHECKS if check.topic == topic)
     for topic in dict.fromkeys(check.topic for check in CHECKS)
 }
@@ -147,7 +147,7 @@ class Diagnosis:
         return reasons
 
 
-def examine(run: Run, checks: Sequence[Check] = CHECKS) -> Diagnosis:
+def examine(run: Run, checks: Sequence[Check[Run]] = CHECKS) -> Diagnosis:
     """Run the checks that apply to a run, and put causes before consequences."""
     run = without_repeats(run)
     # A diverged run logs 1e300, whose square is infinite: checks compare with that as they should.

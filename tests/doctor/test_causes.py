@@ -142,4 +142,4 @@ def test_a_record_holds_what_a_check_is_made_of(check):
 
 
 def test_every_record_has_the_code_of_its_check():
-    assert set(RECORDS) == set(BY_NAME)
+    assert set(RECORDS.records) == set(BY_NAME)

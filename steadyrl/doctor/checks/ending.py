@@ -61,7 +61,7 @@ def _source(run: Run, quantity: str) -> str | None:
     return None if series is None else series.source
 
 
-@check()
+@check("truncated")
 def truncated(run: Run) -> Result:
     if (measured := cut_off(run)) is None:
         return Unknown("the log has no share of completions cut off, and their lengths show no limit", ("truncated",))
@@ -109,7 +109,7 @@ def _other_end(run: Run, share: Series) -> Result:
     return Found("other_end", "info", None, sentence, (shown,))
 
 
-@check()
+@check("empty_completions")
 def empty_completions(run: Run) -> Result:
     share = run.needed("empty")
     # Means, not medians: a small share is 0 in most steps of a small batch.

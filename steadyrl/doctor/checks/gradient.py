@@ -41,7 +41,7 @@ HOW_TO_LOG = {
 }
 
 
-@check()
+@check("grad_norm")
 def grad_norm(run: Run) -> Result | list[Result]:
     if (norm := run.get("grad_norm")) is None:
         usual = "Hugging Face trainers log it as grad_norm; in your own loop, log what clip_grad_norm_ returns"

@@ -25,7 +25,7 @@ IDLE, LONG_ENOUGH = 0.02, 30  # of the whole's gain; steps, in which a form may 
 RIGHTNESS = re.compile(r"accura|correct|answer|exact|solve|(?<![a-z])acc(?![a-z])", re.IGNORECASE)
 
 
-@check()
+@check("reward_hacking")
 def reward_hacking(run: Run) -> Result | list[Result]:
     reward, heldout, parts = run.needed("reward"), _goals(run, "heldout/"), _goals(run, "reward_part/")
     if not heldout and len(parts) < 2:
@@ -56,7 +56,7 @@ def reward_hacking(run: Run) -> Result | list[Result]:
     return results
 
 
-@check()
+@check("heldout_worse")
 def heldout_worse(run: Run) -> Result:
     measured = {
         name: decide(scores[0], scores[1], largest_difference(scores[0], scores[1]))

@@ -52,7 +52,7 @@ UNSLOTH = {"completion_length", "completions/mean_length"}  # TRL itself logs on
 UNMOVED = 1e-8  # nats per token: a KL between successive policies that is rounding
 
 
-@check()
+@check("kl_runaway")
 def kl_runaway(run: Run) -> Result:
     if all(series.unit == "" for series in run.series["kl_ref"]):
         return Unknown("the KL is logged in a unit that is not known", ("kl_ref (nats/sequence)",))
@@ -245,7 +245,7 @@ def _more_penalty(run: Run) -> Mapping[str, Value]:
     return {} if value is None else {"kl_coef": LOSS_COEF if run.traits.grouped else REWARD_COEF}
 
 
-@check()
+@check("kl_zero")
 def kl_zero(run: Run) -> Result:
     kl = find(run, "kl_ref") or run.needed("kl_ref")
     zero = np.abs(kl.values) <= ZERO

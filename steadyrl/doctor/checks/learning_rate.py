@@ -41,7 +41,7 @@ LORA_RATE = 1e-5  # adapters need 10 to 128 times the rate of full weights, whic
 SHOWN = 2  # signs that have to agree
 
 
-@check()
+@check("learning_rate_too_high")
 def learning_rate_too_high(run: Run) -> Result:
     direct, size = large_signs(run), update_size(run)
     alone = None if size is None else first_lasting(size, size.values > LOST_UPDATE, 1)
@@ -130,7 +130,7 @@ def _jump(series: Series | None, since: int, last: int) -> tuple[float, float] |
     return float(old), float(np.median(after.values[-LASTING:]))
 
 
-@check()
+@check("learning_rate_too_low")
 def learning_rate_too_low(run: Run) -> Result:
     reward = run.needed("reward")
     if nothing_to_learn(run) or direction(reward) != 0:

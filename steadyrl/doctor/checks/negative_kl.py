@@ -49,7 +49,7 @@ class _Below:
     at_start: bool
 
 
-@check()
+@check("negative_kl")
 def negative_kl(run: Run) -> Result:
     if (kl := _signed(run)) is None:
         why = "only estimators that cannot be negative are logged (k2, k3, abs or exact), and they would hide it"

@@ -39,7 +39,7 @@ STEEP = 10.0  # times the median gradient norm, around the step at which the rew
 HUGE_NORM = 100.0  # times the usual limit of 1 at which trainers clip
 
 
-@check()
+@check("reward_flat")
 def reward_flat(run: Run) -> Result:
     reward = run.needed("reward")
     slope, detectable = trend(reward), smallest_detectable(reward)
@@ -104,7 +104,7 @@ def _flat_cause(run: Run) -> tuple[str, str]:
     return "moving_without_gain", f"the policy moves, the reward does not follow{far}"
 
 
-@check()
+@check("reward_constant")
 def reward_constant(run: Run) -> Result:
     reward, spread = run.needed("reward"), run.get("reward_std") or run.get("reward_std_within")
     last = float(reward.values[-1])
@@ -154,7 +154,7 @@ def _constant_cause(before: np.ndarray, level: float, varies: bool, spreads: np.
     return "broke", "critical", "after it varied: an engine died, or the policy writes one text only"
 
 
-@check()
+@check("reward_falling")
 def reward_falling(run: Run) -> Result:
     reward = run.needed("reward")
     wanted = worth_having(run, float(np.median(reward.values)))

@@ -75,7 +75,7 @@ def _idle_losses(run: Run) -> Series | None:
     return replace(loss, values=size) if at_end[zero].mean() >= MOSTLY else None
 
 
-@check()
+@check("no_signal_groups")
 def no_signal_groups(run: Run) -> Result:
     reward = run.get("reward")
     if run.traits.critic:  # its baseline is the value head: equal rewards of a prompt still teach
@@ -161,7 +161,7 @@ def _owed(run: Run) -> dict[str, Series]:
     return {name: part for name, part in parts.items() if not any(word in name.lower() for word in PENALTY)}
 
 
-@check()
+@check("advantage_baseline")
 def advantage_baseline(run: Run) -> Result:
     reason = _equals_reward(run)
     severity: Severity = "warning"
@@ -205,7 +205,7 @@ def _equals_reward(run: Run) -> str | None:
     return f"the mean advantage follows the mean reward (correlation {number(along)}, slope {number(slope)})"
 
 
-@check()
+@check("reward_part_idle")
 def reward_part_idle(run: Run) -> Result | list[Result]:
     reward, parts = run.needed("reward"), run.parts("reward_part/")
     idle = {name: part for name, part in parts.items() if _never_moves(run, name, part)}
