@@ -52,6 +52,13 @@ def test_a_row_shows_the_last_step(demo):
     assert training.row()[:3] == ["toy", "3", f"{last['reward/mean']:.3g}"]
 
 
+def test_the_status_is_the_last_line_that_is_no_detail(demo):
+    training = demo.Training("toy", ["toy.toml"])
+    training.end()
+    training.said = ["starting", "step 3 (4/9)", "    rollouts scored by correct: 1 of 192", ""]
+    assert training.status() == "toy: step 3 (4/9)"
+
+
 def test_a_training_that_fails_ends_the_demo_with_the_reason(demo):
     with pytest.raises(SystemExit) as ended:
         demo.train({"broken": ["toy.toml", "run.steps=none"]})

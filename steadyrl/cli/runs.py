@@ -9,6 +9,10 @@ from typing import Annotated, Any
 import typer
 
 from steadyrl.cli.terminal import printable
+from steadyrl.core.errors import RunError
+from steadyrl.core.rundir import RunDir
+from steadyrl.show.report.evidence import read_evaluation
+from steadyrl.show.report.figures import change, metric_samples
 from steadyrl.show.web.folder import Folder
 from steadyrl.show.web.overview import Row, row
 
@@ -42,7 +46,6 @@ def run_record(row: Row) -> dict[str, Any]:
         row: As the table of all runs in the browser has it.
     """
     after = row.heldout.score if row.heldout else None
-    change = row.heldout.change if row.heldout else None
     return {
         "name": row.place.name,
         "task": row.task or None,
@@ -50,10 +53,23 @@ def run_record(row: Row) -> dict[str, Any]:
         "steps_done": row.step,
         "steps": row.steps,
         "metric": row.heldout.metric if row.heldout else None,
-        "before": None if after is None or change is None else after - change,
+        "before": _score_before(row),
         "after": after,
         "verdict": _verdict(row),
     }
+
+
+def _score_before(row: Row) -> float | None:
+    """Return the score before training: that of the comparison, or of the first evaluation of an unfinished run."""
+    if row.heldout is not None and row.heldout.change is not None:
+        return row.heldout.score - row.heldout.change
+    run = RunDir(row.place.path)
+    try:
+        answers = read_evaluation(run.evaluation_file("before")).of(run.deploy)
+    except RunError:  # a damaged file must not hide the other runs; the score is unknown
+        return None
+    before: float | None = change(metric_samples(answers), None)["before"]
+    return before
 
 
 def _verdict(row: Row) -> str:

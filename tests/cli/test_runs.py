@@ -63,6 +63,23 @@ def test_runs_are_rows_newest_first_with_scores_and_verdict(folder, capsys):
     assert {(row["task"], row["model"]) for row in rows} == {("search", "base")}
 
 
+def test_an_unfinished_run_has_its_score_before_training(folder, capsys):
+    run = folder / "20261126-062000-grpo-search-s2"
+    (run / "evaluations").mkdir()
+    scores = {"one": (0.25, 1.0), "two": (0.75, 1.0), "unscored": (None, 1.0)}
+    lines = [
+        {"problem": name, "answers": {"sampled": {"metric": sampled}, "greedy": {"metric": greedy}}}
+        for name, (sampled, greedy) in scores.items()
+    ]
+    (run / "evaluations" / "before.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    runs_command(folder, as_json=True)
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert (rows[run.name]["before"], rows[run.name]["after"]) == (0.5, None)
+    (run / "evaluations" / "before.jsonl").write_text('{"answers": 3}\n')
+    runs_command(folder, as_json=True)
+    assert {row["before"] for row in json.loads(capsys.readouterr().out)} == {0.5, None}
+
+
 def test_the_table_fits_80_columns_and_keeps_names_and_numbers_whole(folder, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     runs_command(folder)
