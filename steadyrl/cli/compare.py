@@ -57,8 +57,8 @@ def compare_command(
     source = task or _run_of(second) or _run_of(first)
     if source is None:
         raise ConfigError(
-            f"neither '{first}' nor '{second}' is a run directory, so the problems are unknown; check the paths, or give "
-            "--task with a config or a run"
+            f"neither '{first}' nor '{second}' is a run directory, so the problems are unknown; check the paths, or "
+            "give --task with a config or a run"
         )
     config = _config(source, overrides or [])
     deploy = config.evaluate.deploy if decoding is None else decoding.value

@@ -179,10 +179,10 @@ def _view(shown: bool) -> Iterator[Watch]:
         yield Watch()
         return
     if in_notebook():
-        with NotebookView() as view, heard_by(view.count):
+        with NotebookView() as view, heard_by(view.count, view.begin):
             yield view.watch
         return
-    with Progress() as progress, heard_by(progress.count):
+    with Progress() as progress, heard_by(progress.count, progress.begin):
 
         @contextmanager
         def steps(total: int) -> Iterator[None]:
