@@ -193,6 +193,7 @@ def train(session: Session, run: RunDir, attempt: int = 0, watch: Watch | None =
     checkpoint.finish_writing(run, session.config.run.keep_checkpoints)
     state = checkpoint.load(run, session.backend) or State(algorithm=dict(session.algorithm.state))
     _evaluate_before(session, run, state, watch)
+    begin(f"training, step {state.step}")  # ends the evaluation for who watches; a step ends it
     with watch.steps(session.config.run.steps):
         if not run_steps(session, run, state, attempt, watch):
             return "interrupted"
