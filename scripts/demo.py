@@ -100,6 +100,7 @@ def train(experiments: dict[str, list[str]]) -> dict[str, RunDir]:
     began = time.monotonic()
     trainings = [Training(name, arguments) for name, arguments in experiments.items()]
     spinner = Spinner("dots")
+    printed = dict.fromkeys(trainings, "")  # the last status of each, where the output is no terminal
 
     def view() -> Group:
         table = Table("", "step", *COLUMNS.values(), box=None)
@@ -117,7 +118,9 @@ def train(experiments: dict[str, list[str]]) -> dict[str, RunDir]:
                 time.sleep(LINE_EVERY_S if not console.is_terminal else 0.25)
                 if not console.is_terminal:
                     for training in trainings:
-                        print(f"{time.monotonic() - began:.0f} s  {training.status()}", flush=True)
+                        if (status := training.status()) != printed[training]:
+                            print(f"{time.monotonic() - began:.0f} s  {status}", flush=True)
+                        printed[training] = status
     finally:
         for training in trainings:
             training.process.terminate()  # those that still run after Ctrl-C or an error

@@ -42,7 +42,10 @@ def test_runs_side_by_side_are_all_returned(demo, capsys):
     runs = demo.train({"short": ["toy.toml"], "shorter": ["toy.toml", "run.steps=2", "run.seed=1"]})
     assert {name: len(run.metrics()) for name, run in runs.items()} == {"short": 3, "shorter": 2}
     assert {run.path.parent.name for run in runs.values()} == {demo.FOLDER.name}
-    assert "short: steadyrl train toy.toml" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "short: steadyrl train toy.toml" in out
+    statuses = [line.partition(" s  ")[2] for line in out.splitlines() if " s  " in line]
+    assert len(set(statuses)) == len(statuses)  # a status that stays is printed once
 
 
 def test_a_row_shows_the_last_step(demo):
