@@ -193,6 +193,7 @@ def train(session: Session, run: RunDir, attempt: int = 0, watch: Watch | None =
     checkpoint.finish_writing(run, session.config.run.keep_checkpoints)
     state = checkpoint.load(run, session.backend) or State(algorithm=dict(session.algorithm.state))
     _evaluate_before(session, run, state, watch)
+    begin(f"training, step {state.step}")  # ends the evaluation for who watches; a step ends it
     with watch.steps(session.config.run.steps):
         if not run_steps(session, run, state, attempt, watch):
             return "interrupted"
@@ -431,6 +432,8 @@ def update(
     for epoch in range(settings.epochs):
         parts = np.array_split(generator.permutation(len(batch.lengths)), settings.minibatches)
         parts = [np.sort(rows) for rows in parts if batch.completion_mask[rows].any()]  # some are empty if few scored
+        total = settings.epochs * len(parts)
+        tell("updates", len(records), total)
         for number, rows in enumerate(parts, start=1):
             part = take_rows(batch, rows)
             stats = session.algorithm.update(session.backend, part, session.update_at(rate))
@@ -444,7 +447,7 @@ def update(
             records.append(means_now)
             if guard:
                 guard.moved()
-            tell("updates", len(records), settings.epochs * len(parts))
+            tell("updates", len(records), total)
             if means_now.get("kl_old_k3", 0.0) > settings.kl_old_limit:
                 return _mean_updates(records, epoch + number / len(parts), settings)
     return _mean_updates(records, settings.epochs, settings)

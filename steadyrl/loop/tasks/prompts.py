@@ -56,8 +56,9 @@ class PromptsTask:
         """Settings of the prompts task."""
 
         path: PathText = Field(
-            description="A file with a prompt per row (JSON lines, parquet, Arrow or CSV), a pattern of such files, or "
-            "a folder, whose splits are found as `datasets` finds them."
+            description="A file with a prompt per row (JSON lines, parquet, Arrow or CSV), a pattern of such files, a "
+            "folder, whose splits are found as `datasets` finds them, or a data set of the Hugging Face hub, as "
+            "OWNER/NAME."
         )
         config: str = Field(
             "", description="Configuration of the folder's data set, where it has several, such as 'main'."
@@ -177,7 +178,7 @@ class _Row:
 
 def _judges(data: DataFiles, trained: str, settings: PromptsTask.Settings) -> tuple[Sequence[Path], str]:
     """Return the files of held-out problems and where they are; no files where a share of the others is held out."""
-    if not data.path.is_dir() or (settings.heldout and settings.heldout not in data.splits):
+    if not data.is_folder or (settings.heldout and settings.heldout not in data.splits):
         if not settings.heldout:
             return (), ""
         heldout_data = find_data(Path(settings.heldout), settings.config)
