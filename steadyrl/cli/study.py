@@ -17,8 +17,9 @@ from steadyrl.cli.interrupts import interruptible
 from steadyrl.cli.launcher import LAUNCHER, LAUNCHER_ARGS, chosen
 from steadyrl.cli.terminal import near, note, printable
 from steadyrl.core.config import Config, in_steps
+from steadyrl.lab.jobs import Event, Follow
 from steadyrl.lab.study.plan import Job, read_study, unnamed_rewards
-from steadyrl.lab.study.study import Event, Follow, make_one, run_study
+from steadyrl.lab.study.study import make_one, run_study
 
 app = typer.Typer(
     cls=Group,

@@ -12,8 +12,8 @@ from steadyrl.cli.launcher import LAUNCHER, LAUNCHER_ARGS, chosen
 from steadyrl.cli.terminal import near, note
 from steadyrl.core import config as configs
 from steadyrl.core.errors import ConfigError
-from steadyrl.lab.tune.claim import awaited
-from steadyrl.lab.tune.tune import CLAIMS, Follow, Options, Space, tune
+from steadyrl.lab.jobs import Follow, awaited
+from steadyrl.lab.tune.tune import Options, Space, tune
 from steadyrl.lab.tune.tune_together import tune_together
 
 
@@ -36,7 +36,7 @@ def tune_command(
     options = Options(samples or 20 * per_run, seeds, Space(dict(map(_bounds, also or []))))
     where = chosen(launcher, launcher_args or [], processes)
     with interruptible() as interrupts, interrupts.within_steps():
-        follow = Follow(note, lambda: interrupts.stop_requested)
+        follow = Follow(note=note, stop=lambda: interrupts.stop_requested)
         if where is None:
             result = tune(settings, folder, options, follow)
         else:
@@ -50,7 +50,7 @@ def tune_command(
     _show(result)
     from steadyrl.show.report.tune import write_tune  # matplotlib takes a second to load
 
-    with awaited(folder / CLAIMS / "result"):
+    with awaited(folder):
         print(f"report: {near(write_tune(folder))}")
 
 

@@ -22,14 +22,13 @@ from pathlib import Path
 from typing import Protocol
 
 from steadyrl.core.sections import Section
-from steadyrl.lab.launchers.command import Command, Ended
+from steadyrl.lab.launchers.command import OURS, Command, Ended
 
 # Of these a fork has what can be imported. None starts a thread that a run waits for: a fork would lose it.
 LOADED = (
     "steadyrl.cli.study", "steadyrl.cli.tune", "steadyrl.loop.launch", "steadyrl.backends.torch.backend",
     "transformers.models.auto.modeling_auto", "transformers.models.auto.tokenization_auto",
 )  # fmt: skip
-OURS = (sys.executable, "-m", "steadyrl")
 
 
 class Settings(Section):

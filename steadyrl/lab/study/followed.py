@@ -5,23 +5,34 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from steadyrl.core.rundir import RunDir, read_lines
+from steadyrl.lab.jobs import Event
 
 
 class Followed:
     """What is new in a run directory since it was last looked at."""
 
-    def __init__(self, find: Callable[[], RunDir | None]) -> None:
+    def __init__(self, key: str, find: Callable[[], RunDir | None]) -> None:
         """Remember how far the run is now.
 
         Args:
+            key: Of the run, in events.
             find: Returns the newest run directory, None as long as there is none.
         """
         run = find()
-        self._find = find
+        self._key, self._find = key, find
+        self._reported = False
         self._before = _attempt(run)
         self._saved = _saved(run)
         self.steps = len(run.metrics()) if run else 0
         self._read = _size(run)
+
+    def report(self, event: Callable[[Event], None]) -> None:
+        """Say what is new: that the run has begun, and each of its steps."""
+        if not self._reported and self.begun:
+            event((self._key, "begin", (self.steps, self.total)))
+            self._reported = True
+        for step in self.new_steps() if self._reported else ():
+            event((self._key, "step", step))
 
     @property
     def begun(self) -> bool:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +19,21 @@ from steadyrl.core import config as configs
 from steadyrl.core import plugins
 from steadyrl.core.config import Config
 from steadyrl.core.errors import SteadyError
-from steadyrl.core.rundir import RunDir
+from steadyrl.core.rundir import RunDir, read_json, write_json
 from steadyrl.core.types import Sampling
 from steadyrl.doctor.examine import diagnose
 from steadyrl.lab.compare.answers import Questions, answer
 from steadyrl.lab.compare.findings import TOTAL, sample_value
 from steadyrl.lab.compare.subject import find_subject, open_policy
-from steadyrl.loop import launch
+from steadyrl.lab.forecast import score_name
+from steadyrl.lab.jobs import Follow, Records, find_run, folder_of_job, run_job, share
+from steadyrl.lab.study.plan import Job
 from steadyrl.loop.evaluate import pick_heldout
 from steadyrl.loop.rewards.combine import make_terms, planned_updates
 from steadyrl.loop.rollout.episode import environment_of
 from steadyrl.loop.rollout.prompts import limit_of
-from steadyrl.loop.train import Watch
 
+RATE = "update.learning_rate"
 RUNGS = 4  # held-out evaluations of a trial; the pruner halves at them
 ANSWERS = 256  # held-out, that make a score; no more than a trial samples between two rungs
 SURE = 2.0  # standard errors by which a paused run must lead a whole one, which had more steps to learn
@@ -69,51 +71,105 @@ class Trial:
         return cls(**{**record, "critical": tuple(record["critical"])})
 
 
+@dataclass(frozen=True)
+class Candidate:
+    """What a search tries: a job whose settings are chosen while it runs.
+
+    Attributes:
+        label: How lines call it.
+        settings: What is tried, by dotted name.
+        seed: Of the run.
+        until: Steps after which it pauses; None for its end.
+    """
+
+    label: str
+    settings: Mapping[str, float]
+    seed: int
+    until: int | None = None
+
+    def job(self, config: Config) -> Job:
+        """Return its run, of the search of a config."""
+        every = max(1, config.run.steps // RUNGS) if self.until is None else 0  # of a pause, the score is all
+        overrides = [*(f"{name}={value}" for name, value in self.settings.items()), f"run.seed={self.seed}"]
+        fixed = [f"evaluate.every={every}", f"run.checkpoint_every={config.run.steps}", "run.preflight=off"]
+        arm = f"rate-{self.settings.get(RATE, 0.0):.3g}"
+        return Job(arm, configs.resolve(configs.dump(config), [*overrides, *fixed]))
+
+    def folder(self, config: Config, search: Path) -> Path:
+        """Return the folder of its run in that of the search."""
+        return folder_of_job(search, self.job(config))
+
+    def file(self, config: Config, search: Path) -> Path:
+        """Return where its measurement is kept."""
+        return self.folder(config, search) / f"trial-{self.until or config.run.steps:06d}.json"
+
+
+def try_all(config: Config, candidates: Sequence[Candidate], folder: Path, follow: Follow) -> list[Trial] | None:
+    """Try candidates that have not been tried, beside other processes.
+
+    Returns:
+        What became of each, or None where ``follow.stop`` ended it.
+    """
+    files = {f"{number}": candidate.file(config, folder) for number, candidate in enumerate(candidates)}
+
+    def make(key: str) -> None:
+        trial = make_trial(config, candidates[int(key)], folder, follow)
+        if not follow.stop():
+            write_json(files[key], trial.record())
+
+    places = {key: file.parent for key, file in files.items()}
+    if not share(places, lambda key: files[key].is_file(), make, follow.stop):
+        return None
+    return [Trial.read(read_json(file)) for file in files.values()]
+
+
 def make_trial(
     config: Config,
-    settings: Mapping[str, float],
-    seed: int,
-    place: Path,
-    watch: Watch,
-    until: int | None = None,
+    candidate: Candidate,
+    folder: Path,
+    follow: Follow,
+    prune: Callable[[float, int], bool] = lambda score, steps: False,
 ) -> Trial:
-    """Make a run of the search, or go on with the one that was paused or cut in its folder, and measure it.
+    """Make a run of the search, or go on with the one that was paused or cut, and measure it.
 
     Args:
         config: Of the search.
-        settings: What is tried, by dotted name.
-        seed: Of the run.
-        place: The folder of its run directory.
-        watch: Follows it.
-        until: Steps after which it pauses; None for its end.
+        candidate: What is tried.
+        folder: Of the search.
+        follow: Follows it.
+        prune: Asked after every held-out evaluation, with the score and the steps so far; True ends the run early.
     """
-    every = max(1, config.run.steps // RUNGS) if until is None else 0  # of a pause, the score is all that counts
-    overrides = [*(f"{name}={value}" for name, value in settings.items()), f"run.seed={seed}"]
-    plain = configs.dump(configs.resolve(configs.dump(config), [*overrides, f"evaluate.every={every}"]))
-    plain["run"] |= {"folder": str(place), "checkpoint_every": config.run.steps, "preflight": "off"}
-    begun, done = _newest(place), 0
-    saved = begun.checkpoints() if begun is not None else []
+    job, until, state = candidate.job(config), candidate.until or config.run.steps, "finished"
+    before = find_run(folder, job)
 
-    def step(record: Mapping[str, Any]) -> None:
-        nonlocal done
-        done = record["step"] + 1
-        watch.step(record)
+    def stop(records: Records) -> bool:
+        pruned = any(prune(score, len(records)) for score in _scores(find_run(folder, job), records[-1:]))
+        return pruned or follow.stop() or len(records) >= until
 
-    follow = replace(watch, step=step, stop=lambda: watch.stop() or (until is not None and done >= until))
-    state, paused = "finished", bool(saved) and until is not None and until < config.run.steps and saved[-1] >= until
-    if not paused and (begun is None or begun.status != "finished"):
+    if before is None or not _has_made(before, until, config.run.steps):
         try:
-            launch.run(None if saved else plain, resume=begun if saved else None, watch=follow)
+            run_job(job, folder, before, follow.event, stop)
         except SteadyError:
             state = "failed"
-    run = _newest(place)
+    run = find_run(folder, job)
     if run is None:
-        return Trial(settings, seed, None, (), 0, "failed")
+        return Trial(candidate.settings, candidate.seed, None, (), 0, "failed")
     if state == "finished" and run.status != "finished":
         state = "pruned"
-    ended = state == "failed" or watch.stop()
-    score, error = (_last_measured(run), 0.0) if ended else score_of(config, run)
-    return Trial(settings, seed, score, _critical(run), len(run.metrics()), state, error)
+    ended = state == "failed" or follow.stop()
+    score, error = (next(reversed(_scores(run, run.metrics())), None), 0.0) if ended else score_of(config, run)
+    trial = Trial(candidate.settings, candidate.seed, score, _critical(run), len(run.metrics()), state, error)
+    if not follow.stop():
+        critical = f"; critical: {', '.join(trial.critical)}" if trial.critical else ""
+        shown = "no score" if score is None else f"score {score:.4f}"
+        ending = "" if state == "finished" or (state == "pruned" and candidate.until) else f", {state}"
+        follow.note(f"{candidate.label}: {shown} after {trial.steps} steps{ending}{critical}")
+    return trial
+
+
+def _has_made(run: RunDir, until: int, steps: int) -> bool:
+    """Return whether a run is at its end, or at the pause before it."""
+    return run.status == "finished" or until <= max(run.checkpoints(), default=0) < steps
 
 
 def score_of(config: Config, run: RunDir) -> tuple[float | None, float]:
@@ -153,16 +209,10 @@ def score_of(config: Config, run: RunDir) -> tuple[float | None, float]:
     return float(np.mean(scores)), float(np.std(scores, ddof=1) / math.sqrt(len(scores))) if len(scores) > 1 else 0.0
 
 
-def _newest(place: Path) -> RunDir | None:
-    runs = sorted(path for path in place.iterdir() if path.is_dir()) if place.is_dir() else []
-    return RunDir(runs[-1]) if runs else None
-
-
-def _last_measured(run: RunDir) -> float | None:
-    """Return the last score that a run measured itself, of one that did not come to its end."""
-    name = f"heldout/{run.info().get('metric') or 'reward'}"
-    scores = [record[name] for record in run.metrics() if isinstance(record.get(name), int | float)]
-    return float(scores[-1]) if scores else None
+def _scores(run: RunDir | None, records: Records) -> list[float]:
+    """Return the held-out scores that a run measured itself."""
+    name = score_name(run) if run is not None else ""
+    return [float(record[name]) for record in records if isinstance(record.get(name), int | float)]
 
 
 def _critical(run: RunDir) -> tuple[str, ...]:

@@ -1,29 +1,26 @@
 """Finds a learning rate (and a KL coefficient, ...) within a budget of samples: a range test, then Optuna, then seeds.
 
-    FOLDER/range.json       the range test
-    FOLDER/halving/         the opening: rates around the centre of the range test, halved at a quarter and a half
-    FOLDER/search.log       Optuna's own storage
-    FOLDER/trials/          its runs, one folder each
-    FOLDER/claims/          which process makes what, as locks
-    FOLDER/result.json      the config to use, every trial, and how sure it is
+    FOLDER/range.json           the range test
+    FOLDER/runs/KEY/            a run, and in trial-000020.json what it was after so many steps
+    FOLDER/search.log           Optuna's own storage
+    FOLDER/result.json          the config to use, every trial, and how sure it is
 
-The sampler is TPE. The doctor's critical findings are constraints: a trial that has one is not feasible, whatever it
-scores. Successive halving ends trials early by their held-out score, which is measured on the same problems with the
-same seeds for all. The best few are repeated with other seeds.
+The opening tries rates around the centre of the range test and halves them at a quarter and a half. Then Optuna's TPE
+chooses. The doctor's critical findings are constraints: a trial that has one is not feasible, whatever it scores.
+Successive halving ends trials early by their held-out score, which is measured on the same problems with the same seeds
+for all. The best few are repeated with other seeds.
 
-Several processes may work on one search, also on several machines that share the folder. One makes the range test. Then
-each makes trials of its own, and repeats of the best ones, until there is nothing left to do. What a process had begun
-when it was lost is free for the others.
+All runs are jobs as those of a study are, only that they are chosen on the way, so several processes may work on one
+search (see ``jobs``). Optuna's storage says which trials there are, and the locks of their jobs which of them are lost.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,22 +30,18 @@ from steadyrl.core import config as configs
 from steadyrl.core import plugins
 from steadyrl.core.config import Config
 from steadyrl.core.errors import ConfigError
-from steadyrl.core.rundir import RunDir, read_json, write_json
+from steadyrl.core.rundir import read_json, write_json
+from steadyrl.lab.jobs import POLL_S, Follow, awaited, claimed, share
 from steadyrl.lab.seeds import difference, interquartile_mean
 from steadyrl.lab.study.plan import flat
-from steadyrl.lab.tune.claim import awaited, claimed
-from steadyrl.lab.tune.halving import halve, rates_around, shared
+from steadyrl.lab.tune.halving import halve, rates_around
 from steadyrl.lab.tune.rate_range import Point, Range, range_test
-from steadyrl.lab.tune.trial import RUNGS, Trial, best_first, make_trial
-from steadyrl.loop.train import Watch
+from steadyrl.lab.tune.trial import RATE, RUNGS, Candidate, Trial, best_first, make_trial, try_all
 
 BELOW, ABOVE = 30.0, 10.0  # the search reaches from centre / 30 to centre * 10
 FINALISTS = 3
-RATE = "update.learning_rate"
 OPENING = "opening"  # marks its trials in Optuna's storage, with their number
 RESULT = "result.json"
-CLAIMS = "claims"
-_POLL_S = 0.5  # between looks at what other processes have done
 
 
 @dataclass(frozen=True)
@@ -74,14 +67,6 @@ class Options:
     samples: int
     seeds: int = 3
     space: Space = field(default_factory=Space)
-
-
-@dataclass(frozen=True)
-class Follow:
-    """How a user interface follows a search: ``note`` is called with lines, ``stop`` asked after every step."""
-
-    note: Callable[[str], None] = field(default=lambda text: None)
-    stop: Callable[[], bool] = field(default=lambda: False)
 
 
 def tune(config: Config, folder: Path, options: Options, follow: Follow | None = None) -> dict[str, Any] | None:
@@ -111,21 +96,20 @@ def tune(config: Config, folder: Path, options: Options, follow: Follow | None =
     budget = options.samples - rate_range.samples - per_run * (options.seeds - 1) * FINALISTS
     bounds = _bounds(rate_range)
     rates = rates_around(rate_range.centre, bounds, config.run.steps, budget // _samples(config))
-    opening = halve(config, RATE, rates, folder / "halving", folder / CLAIMS, follow.note, follow.stop)
+    opening = halve(config, rates, folder, follow)
     if opening is None:
         return None
-    with awaited(folder / CLAIMS / "trials"):
+    with awaited(folder):
         search = _Search(optuna, _study(optuna, config, folder), config, folder, bounds, options.space, follow)
         _add_opening(search, opening)
     if not _all_trials(search, budget):
         return None
-    study = search.study
-    trials = [_read(trial) for trial in study.trials if "trial" in trial.user_attrs]
+    trials = _tried(search.study)
     finals = _finals(config, folder, trials, options, follow)
     if finals is None:
         return None
     result = _result(config, rate_range, trials, finals)
-    with awaited(folder / CLAIMS / "result"):
+    with awaited(folder):
         write_json(folder / RESULT, result)
     return result
 
@@ -133,14 +117,14 @@ def tune(config: Config, folder: Path, options: Options, follow: Follow | None =
 def _range(config: Config, folder: Path, space: Space, follow: Follow) -> Range | None:
     """Return the range test, made now, before, or by another process; None where the user stopped the wait for it."""
     file = folder / "range.json"
-    while not file.is_file():
-        with claimed(folder / CLAIMS / "range") as mine:
-            if mine and not file.is_file():
-                _make_range(config, file, space, follow)
-        if follow.stop():
-            return None
-        if not mine:
-            time.sleep(_POLL_S)
+
+    def make(key: str) -> None:
+        follow.note("range test: one step at each rate")
+        measured = range_test(config, lambda point: follow.note(f"    rate {point.rate:.1e}: {_shown(point)}"))
+        write_json(file, {**asdict(measured), "settings": _settings(config, space)})
+
+    if not share({"range": folder}, lambda key: file.is_file(), make, follow.stop):
+        return None
     saved, settings = read_json(file), _settings(config, space)
     before = saved.get("settings", settings)
     if changed := sorted(name for name in {**before, **settings} if before.get(name) != settings.get(name)):
@@ -149,17 +133,6 @@ def _range(config: Config, folder: Path, space: Space, follow: Follow) -> Range 
             "with, or give another --folder"
         )
     return Range(tuple(Point(**p) for p in saved["points"]), saved["centre"], saved["samples"], saved["before"])
-
-
-def _make_range(config: Config, file: Path, space: Space, follow: Follow) -> None:
-    follow.note("range test: one step at each rate")
-    rate_range = range_test(config, lambda point: follow.note(f"    rate {point.rate:.1e}: {_shown(point)}"))
-    record = {
-        "points": [p.record() for p in rate_range.points],
-        "centre": rate_range.centre,
-        "samples": rate_range.samples,
-    }
-    write_json(file, {**record, "before": rate_range.before, "settings": _settings(config, space)})
 
 
 def _settings(config: Config, space: Space) -> dict[str, Any]:
@@ -198,11 +171,6 @@ def _study(optuna: Any, config: Config, folder: Path) -> Any:
     )
 
 
-def _sampler(optuna: Any, config: Config, number: int) -> Any:
-    """Return a sampler that no other process has: with equal seeds two of them would try the same rates."""
-    return optuna.samplers.TPESampler(seed=config.run.seed + number, n_startup_trials=4, constant_liar=True)
-
-
 @dataclass(frozen=True)
 class _Search:
     """What all trials share: Optuna and its study, the config and the folder, the rates and other settings to try."""
@@ -215,6 +183,11 @@ class _Search:
     space: Space
     follow: Follow
 
+    def candidate(self, trial: Any) -> Candidate:
+        """Return what a trial of Optuna's tries."""
+        shown = ", ".join(f"{name.rpartition('.')[2]} {value:.3g}" for name, value in trial.params.items())
+        return Candidate(f"trial {trial.number}: {shown}", trial.params, self.config.run.seed)
+
 
 def _bounds(rate_range: Range) -> tuple[float, float]:
     """Return the lowest and the highest rate of the search."""
@@ -223,23 +196,19 @@ def _bounds(rate_range: Range) -> tuple[float, float]:
 
 def _add_opening(search: _Search, opening: Sequence[Trial]) -> None:
     """Let the sampler know what became of the rates of the opening."""
-    added_numbers = {trial.user_attrs.get(OPENING) for trial in search.study.trials if "trial" in trial.user_attrs}
+    distributions, states = search.optuna.distributions, search.optuna.trial.TrialState
+    added_numbers = {trial.user_attrs.get(OPENING) for trial in search.study.trials}
     for number, outcome in enumerate(opening):
         if number not in added_numbers:
-            search.study.enqueue_trial(dict(outcome.settings))
-            trial = search.study.ask()
-            trial.suggest_float(RATE, *search.bounds, log=True)
-            trial.set_user_attr(OPENING, number)
-            _tell(search, trial, outcome)
-
-
-def _tell(search: _Search, trial: Any, outcome: Trial) -> None:
-    trial.set_constraint("critical", float(len(outcome.critical)))
-    trial.set_user_attr("trial", json.dumps(outcome.record()))
-    if outcome.score is None:
-        search.study.tell(trial, state=search.optuna.trial.TrialState.FAIL)
-    else:
-        search.study.tell(trial, outcome.score)
+            trial = search.optuna.trial.create_trial(
+                state=states.FAIL if outcome.score is None else states.COMPLETE,
+                value=outcome.score,
+                params=dict(outcome.settings),
+                distributions={RATE: distributions.FloatDistribution(*search.bounds, log=True)},
+                constraints={"critical": len(outcome.critical)},
+                user_attrs={OPENING: number, "trial": json.dumps(outcome.record())},
+            )
+            search.study.add_trial(trial)
 
 
 def _all_trials(search: _Search, budget: int) -> bool:
@@ -248,85 +217,69 @@ def _all_trials(search: _Search, budget: int) -> bool:
     while not search.follow.stop():
         with ExitStack() as stack:
             trial = None
-            with awaited(search.folder / CLAIMS / "trials"):
-                running_elsewhere = _made_by_others(search)
-                spent = _used(search.study, search.config) + (running_elsewhere + 1) * per_run > budget
-                if not spent or not (running_elsewhere or _done(search.study)):
-                    search.study.sampler = _sampler(search.optuna, search.config, len(search.study.trials))
-                    trial = search.study.ask()
-                    stack.enter_context(claimed(_claim(search.folder, trial.number)))
+            with awaited(search.folder):
+                running_elsewhere = _running_elsewhere(search)
+                tried = _tried(search.study)
+                used = sum(trial.steps for trial in tried) * _samples(search.config)
+                if used + (running_elsewhere + 1) * per_run <= budget or not (running_elsewhere or tried):
+                    trial = _chosen(search)
+                    stack.enter_context(claimed(search.candidate(trial).folder(search.config, search.folder)))
             if trial is not None:
-                if not _one_trial(search, trial):
-                    return False
+                _one_trial(search, trial)
             elif not running_elsewhere:
                 return True
             else:  # one of them may be pruned, and leave a part of the budget
-                time.sleep(_POLL_S)
+                time.sleep(POLL_S)
     return False
 
 
-def _claim(folder: Path, number: int) -> Path:
-    return folder / CLAIMS / f"trial-{number:03d}"
+def _chosen(search: _Search) -> Any:
+    """Return the next trial of Optuna's, with its settings."""
+    study, log = search.study, {"log": True}
+    # With equal seeds two processes would try the same rates.
+    study.sampler = search.optuna.samplers.TPESampler(
+        seed=search.config.run.seed + len(study.trials), n_startup_trials=4, constant_liar=True
+    )
+    trial = study.ask()
+    trial.suggest_float(RATE, *search.bounds, **log)
+    for name, (low, high, integer) in search.space.bounds.items():
+        if integer:
+            trial.suggest_int(name, int(low), int(high), **log)
+        else:
+            trial.suggest_float(name, low, high, **log)
+    return trial
 
 
-def _made_by_others(search: _Search) -> int:
-    """Return how many trials other processes are making, and give up those whose process was lost."""
+def _running_elsewhere(search: _Search) -> int:
+    """Return how many trials other processes are making; what a lost one had begun is given up, to be tried again."""
     count, states = 0, search.optuna.trial.TrialState
     for trial in search.study.get_trials(deepcopy=False, states=(states.RUNNING,)):
-        with claimed(_claim(search.folder, trial.number)) as lost:
+        with claimed(search.candidate(trial).folder(search.config, search.folder)) as lost:
             if lost:
                 search.study.tell(trial.number, state=states.FAIL)
+                search.study.enqueue_trial(trial.params)
             else:
                 count += 1
     return count
 
 
-def _one_trial(search: _Search, trial: Any) -> bool:
-    """Make a trial; return False where the user stopped it."""
-    config, folder, follow = search.config, search.folder, search.follow
-    settings = {RATE: trial.suggest_float(RATE, *search.bounds, log=True)}
-    for name, (low, high, integer) in search.space.bounds.items():
-        settings[name] = (
-            trial.suggest_int(name, int(low), int(high), log=True)
-            if integer
-            else trial.suggest_float(name, low, high, log=True)
-        )
-    pruned: list[bool] = []
+def _one_trial(search: _Search, trial: Any) -> None:
+    """Make a trial; one that the user stops is as one whose process was lost."""
+    states = search.optuna.trial.TrialState
 
-    def step(record: Mapping[str, Any]) -> None:
-        value = record.get(f"heldout/{_metric(folder, trial.number)}")
-        if value is not None:
-            trial.report(value, record["step"] + 1)
-            pruned.append(bool(trial.should_prune()))
+    def prune(score: float, steps: int) -> bool:
+        trial.report(score, steps)
+        return bool(trial.should_prune())
 
-    watch = Watch(step=step, stop=lambda: follow.stop() or any(pruned))
-    outcome = make_trial(config, settings, config.run.seed, folder / "trials" / f"{trial.number:03d}", watch)
-    if follow.stop():
-        search.study.tell(trial, state=search.optuna.trial.TrialState.FAIL)
-        return False
-    _tell(search, trial, outcome)
-    shown = ", ".join(f"{name.rpartition('.')[2]} {value:.3g}" for name, value in settings.items())
-    score = "no score" if outcome.score is None else f"score {outcome.score:.4f}"
-    why = f"; critical: {', '.join(outcome.critical)}" if outcome.critical else ""
-    follow.note(f"trial {trial.number}: {shown}: {score}, {outcome.steps} steps, {outcome.state}{why}")
-    return True
+    outcome = make_trial(search.config, search.candidate(trial), search.folder, search.follow, prune)
+    if not search.follow.stop():
+        trial.set_constraint("critical", float(len(outcome.critical)))
+        trial.set_user_attr("trial", json.dumps(outcome.record()))
+        search.study.tell(trial, outcome.score, states.FAIL if outcome.score is None else None)
 
 
-def _metric(folder: Path, number: int) -> str:
-    runs = sorted((folder / "trials" / f"{number:03d}").iterdir())
-    return str(RunDir(runs[-1]).info().get("metric") or "reward")
-
-
-def _read(trial: Any) -> Trial:
-    return Trial.read(json.loads(trial.user_attrs["trial"]))
-
-
-def _done(study: Any) -> bool:
-    return any("trial" in trial.user_attrs for trial in study.trials)
-
-
-def _used(study: Any, config: Config) -> int:
-    return sum(_read(trial).steps * _samples(config) for trial in study.trials if "trial" in trial.user_attrs)
+def _tried(study: Any) -> list[Trial]:
+    return [Trial.read(json.loads(t.user_attrs["trial"])) for t in study.trials if "trial" in t.user_attrs]
 
 
 def _samples(config: Config) -> int:
@@ -343,30 +296,16 @@ def _finals(
         Each of the best with all its runs, or None where the user stopped.
     """
     best = best_first(trials)[:FINALISTS]
-    seeds = range(config.run.seed + 1, config.run.seed + options.seeds)
-    # By what they try: with more samples other trials may be the best.
-    names = [
-        hashlib.sha256(json.dumps(dict(trial.settings), sort_keys=True).encode()).hexdigest()[:8] for trial in best
+    candidates = [
+        Candidate(f"finalist {number}, seed {seed}", trial.settings, seed)
+        for number, trial in enumerate(best, 1)
+        for seed in range(config.run.seed + 1, config.run.seed + options.seeds)
     ]
-    places = {
-        (n, seed): folder / "finals" / f"{name}-s{seed}" / "trial.json"
-        for n, name in enumerate(names)
-        for seed in seeds
-    }
-
-    def make(key: tuple[int, int], file: Path) -> Trial:
-        number, seed = key
-        trial = make_trial(config, best[number].settings, seed, file.parent / "runs", Watch(stop=follow.stop))
-        if not follow.stop():
-            shown = "no score" if trial.score is None else f"{trial.score:.4f}"
-            follow.note(f"finalist {number + 1}, seed {seed}: {shown}")
-        return trial
-
-    if not shared(places, folder / CLAIMS, make, follow.stop):
+    repeats = try_all(config, candidates, folder, follow)
+    if repeats is None:
         return None
-    return [
-        (trial, [trial, *(Trial.read(read_json(places[n, seed])) for seed in seeds)]) for n, trial in enumerate(best)
-    ]
+    per_trial = options.seeds - 1
+    return [(trial, [trial, *repeats[n * per_trial : (n + 1) * per_trial]]) for n, trial in enumerate(best)]
 
 
 def _result(

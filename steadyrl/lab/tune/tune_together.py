@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from steadyrl.core.errors import RunError
 from steadyrl.core.rundir import read_json
-from steadyrl.lab.launchers.command import Command, Ended, Launcher
+from steadyrl.lab.jobs import Follow
+from steadyrl.lab.launchers.command import Ended, Launcher, our_command
 from steadyrl.lab.launchers.wait import wait
-from steadyrl.lab.tune.tune import RESULT, Follow
+from steadyrl.lab.tune.tune import RESULT
 
 
 def tune_together(
@@ -34,20 +34,15 @@ def tune_together(
         RunError: None of them came to an end.
         EngineError: The launcher's scheduler does not answer any more.
     """
-    logs = (folder / "logs").absolute()
-    logs.mkdir(parents=True, exist_ok=True)
-    commands = {
-        name: Command(name, (sys.executable, "-m", "steadyrl", *words), Path.cwd(), logs / f"{name}.log")
-        for name in (f"tune-{number}" for number in range(processes))
-    }
+    logs = folder / "logs"
+    names = [f"tune-{number}" for number in range(processes)]
+    commands = {name: our_command(name, words, logs) for name in names}
     ended: list[Ended] = []
     shown = ""
 
     def look() -> None:
         nonlocal shown
-        begun = sum(path.is_dir() for path in (folder / "trials").glob("*"))
-        repeated = len(list((folder / "finals").glob("*/trial.json")))
-        line = f"{begun} trials begun, {repeated} repeats of the best ones made"
+        line = f"{len(list((folder / 'runs').glob('*')))} runs begun"
         if line != shown:
             follow.note(line)
             shown = line
@@ -64,5 +59,5 @@ def tune_together(
     if follow.stop():
         return None
     first = ended[0]
-    why = commands[first.name].last_line() or first.why or f"code {first.code}"
+    why = commands[first.name].error(first) or first.reason
     raise RunError(f"no process came to the end of the search: {why}; see {logs}, or start it again to go on")

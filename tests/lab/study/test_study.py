@@ -12,11 +12,12 @@ from typer.testing import CliRunner
 from steadyrl.cli.study import _Shown, app
 from steadyrl.core import config as configs
 from steadyrl.core.errors import ConfigError, RunError
+from steadyrl.lab.jobs import Follow, find_run
 from steadyrl.lab.launchers.command import choose
 from steadyrl.lab.study.longer import shorter
 from steadyrl.lab.study.outcome import claims, outcomes
 from steadyrl.lab.study.plan import jobs, read_study
-from steadyrl.lab.study.study import Follow, find_run, folder_of, make_run, run_study, state_of
+from steadyrl.lab.study.study import folder_of, make_run, run_study, state_of
 from steadyrl.show.report.study import write_study
 
 FILE = """
@@ -238,7 +239,7 @@ def test_a_run_that_only_trains_longer_goes_on_from_a_copy_and_is_the_same_to_th
     (job, *_) = [job for job in jobs(study) if job.arm == "longer"]
     base = shorter(study, job)
     assert base is not None and base.arm == "high" and base.config.run.seed == job.config.run.seed
-    assert make_run(job, tmp_path / "whole", (), lambda event: None) is None
+    assert make_run(job, tmp_path / "whole", (), Follow()) is None
     whole = find_run(tmp_path / "whole", job)
 
     steps = []
@@ -265,7 +266,7 @@ def test_a_copy_that_was_cut_is_made_again_and_one_that_cannot_be_written_is_one
     study = read_study(path)
     (job, *_) = [job for job in jobs(study) if job.arm == "longer"]
     base, folder = shorter(study, job), folder_of(study, tmp_path)
-    assert make_run(base, folder, (), lambda event: None) is None
+    assert make_run(base, folder, (), Follow()) is None
 
     def full(*args, **settings):
         half = Path(args[1])
@@ -275,10 +276,10 @@ def test_a_copy_that_was_cut_is_made_again_and_one_that_cannot_be_written_is_one
 
     with monkeypatch.context() as patched:
         patched.setattr("shutil.copytree", full)
-        said = make_run(job, folder, (), lambda event: None, base=base)
+        said = make_run(job, folder, (), Follow(), base=base)
     assert said.startswith("cannot copy the run") and "No space left on device" in said
     assert find_run(folder, job) is None
-    assert make_run(job, folder, (), lambda event: None, base=base) is None
+    assert make_run(job, folder, (), Follow(), base=base) is None
     assert len(find_run(folder, job).metrics()) == 24
 
 

@@ -9,13 +9,14 @@ import pytest
 
 from steadyrl.core import config
 from steadyrl.core.errors import ConfigError
+from steadyrl.core.rundir import RunDir, read_lines
+from steadyrl.lab.jobs import Follow
 from steadyrl.lab.launchers.command import choose
 from steadyrl.lab.tune.halving import halve, rates_around, rungs, steps_of
 from steadyrl.lab.tune.rate_range import Point, Range, centre_of, range_test
-from steadyrl.lab.tune.trial import Trial, best_first, make_trial
-from steadyrl.lab.tune.tune import Follow, Options, Space, _bounds, _finals, _range, tune
+from steadyrl.lab.tune.trial import RATE, Candidate, Trial, best_first, make_trial, score_of
+from steadyrl.lab.tune.tune import Options, Space, _bounds, _finals, _range, tune
 from steadyrl.lab.tune.tune_together import tune_together
-from steadyrl.loop.train import Watch
 from tests import needs
 
 FILE = """
@@ -133,8 +134,7 @@ def test_the_opening_goes_on_with_the_better_rates_and_after_a_cut(settings, tmp
         return len(asked) > 12
 
     def opened(stop):
-        where = tmp_path / "halving", tmp_path / "claims"
-        return halve(settings(), "update.learning_rate", [0.3, 1.0, 1e-3], *where, said.append, stop)
+        return halve(settings(), [0.3, 1.0, 1e-3], tmp_path / "tune", Follow(note=said.append, stop=stop))
 
     assert opened(cut) is None
     first = len(said)
@@ -144,8 +144,22 @@ def test_the_opening_goes_on_with_the_better_rates_and_after_a_cut(settings, tmp
     assert sorted(trial.steps for trial in found) == [2, 2, 8]
     best = max(found, key=lambda trial: trial.steps)
     assert best.state == "finished" and best.settings["update.learning_rate"] in (0.3, 1.0)
-    whole = make_trial(settings(), best.settings, 0, tmp_path / "whole", Watch())
+    whole = make_trial(settings(), Candidate("whole", best.settings, 0), tmp_path / "whole", Follow())
     assert whole.score == best.score  # pausing changes nothing
+
+
+def test_a_trial_that_is_ended_early_is_scored_by_as_many_answers_as_a_whole_one(settings, tmp_path):
+    """The score that a run measures itself is the mean of other and fewer answers."""
+
+    def tried(rate, prune):
+        candidate = Candidate("", {RATE: rate}, 0)
+        trial = make_trial(settings(), candidate, tmp_path, Follow(), prune)
+        run = RunDir(next(candidate.folder(settings(), tmp_path).glob("*/run.json")).parent)
+        assert (trial.score, trial.error) == score_of(settings(), run) and trial.error > 0
+        return trial.state, trial.steps
+
+    assert tried(1.0, lambda score, steps: True) == ("pruned", 2)
+    assert tried(0.9, lambda score, steps: steps == 8) == ("finished", 8)  # too late to end it
 
 
 def test_a_search_that_is_cut_goes_on_and_ends_within_its_budget(settings, tmp_path):
@@ -157,13 +171,13 @@ def test_a_search_that_is_cut_goes_on_and_ends_within_its_budget(settings, tmp_p
     options = Options(samples=2000, seeds=2, space=space)
 
     def cut():
-        asked.append(1)
-        return len(asked) >= 60
+        asked.extend(said[-1:] if said and said[-1].startswith("trial") else ())
+        return len(asked) > 4  # in the second trial
 
-    assert tune(settings(), tmp_path / "tune", options, Follow(said.append, cut)) is None
+    assert tune(settings(), tmp_path / "tune", options, Follow(note=said.append, stop=cut)) is None
     trials = sum(line.startswith("trial") for line in said)
-    assert trials >= 1
-    result = tune(settings(), tmp_path / "tune", options, Follow(said.append))
+    assert trials == 1
+    result = tune(settings(), tmp_path / "tune", options, Follow(note=said.append))
     assert sum(line.startswith("range test") for line in said) == 1
     numbers = [line.partition(":")[0] for line in said if line.startswith("trial")]
     rates = {line.partition(":")[0] for line in said if line.startswith("rate ")}
@@ -175,6 +189,8 @@ def test_a_search_that_is_cut_goes_on_and_ends_within_its_budget(settings, tmp_p
     finals = [run["settings"] for runs in result["finals"] for run in runs]
     assert result["settings"] in finals
     assert len(result["scores"]) == 2
+    attempts = [{line["attempt"] for line in read_lines(f)} for f in (tmp_path / "tune").glob("runs/*/*/metrics.jsonl")]
+    assert attempts.count({0, 1}) >= 1  # the trial that was cut went on from its checkpoint
     page = write_tune(tmp_path / "tune").read_text()
     assert f"update.learning_rate={result['settings']['update.learning_rate']:.3g}" in page
     assert page.count("\n| ") == len(result["trials"]) + 1
@@ -228,7 +244,7 @@ def test_two_processes_share_one_search(settings, tmp_path, monkeypatch):
     file.write_text(FILE.format(prompts=settings().task.args.path))
     words = ["tune", str(file), "--folder", str(folder), "--samples", "2400", "--seeds", "2"]
     said = []
-    result = tune_together(choose("processes", {}, (), 2), 2, words, folder, Follow(said.append))
+    result = tune_together(choose("processes", {}, (), 2), 2, words, folder, Follow(note=said.append))
     logs = [log.read_text() for log in sorted((folder / "logs").iterdir())]
     assert sum(log.count("range test") for log in logs) == 1
     numbers = [line.partition(":")[0] for log in logs for line in log.split("\n") if line.startswith("trial ")]
