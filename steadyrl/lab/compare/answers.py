@@ -11,14 +11,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from steadyrl.core.protocols import Backend, PromptLimit
+from steadyrl.core.config import Config
+from steadyrl.core.protocols import Backend, PromptLimit, Task
 from steadyrl.core.rundir import append_line, read_lines, write_lines
 from steadyrl.core.types import Problem, Rollout, Sampling
-from steadyrl.loop.evaluate import answer_record
+from steadyrl.loop.evaluate import HeldoutSet, answer_record
 from steadyrl.loop.rewards.combine import Term, score_groups
 from steadyrl.loop.rollout.collect import collect
-from steadyrl.loop.rollout.episode import Environment
-from steadyrl.loop.rollout.prompts import fit_prompts
+from steadyrl.loop.rollout.episode import Environment, environment_of
+from steadyrl.loop.rollout.prompts import fit_prompts, limit_of
 
 PART = 64  # problems answered together: enough to fill a batch, and all that a kill can cost
 # Neither training (which counts from 0) nor its evaluations draw with this key.
@@ -48,6 +49,12 @@ class Questions:
     seed: int
     environment: Environment | None
     limit: PromptLimit = field(default_factory=PromptLimit)
+
+    @classmethod
+    def of(cls, task: Task, config: Config, own: HeldoutSet, *, samples: int, sampling: Sampling) -> Questions:
+        """Return the questions of a set of held-out problems, with the seed of a config."""
+        environment = environment_of(task, sampling, config.rollout)
+        return cls(own.problems, samples, sampling, own.terms, config.run.seed, environment, limit_of(task))
 
 
 class Kept:
