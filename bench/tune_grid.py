@@ -28,7 +28,7 @@ from steadyrl.core.errors import DivergedError
 from steadyrl.core.rundir import append_line, read_lines, write_lines
 from steadyrl.lab.jobs import Follow
 from steadyrl.lab.measure import heldout_mean
-from steadyrl.lab.tune.trial import RATE
+from steadyrl.lab.tune.rate_range import RATE
 from steadyrl.lab.tune.tune import Options, tune
 from steadyrl.loop import launch
 

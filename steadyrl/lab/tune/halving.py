@@ -7,11 +7,9 @@ whole runs say which of two rates is better, and four quarters which of four rat
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
-from steadyrl.core.config import Config
-from steadyrl.lab.jobs import Follow
-from steadyrl.lab.tune.trial import RATE, RUNGS, Candidate, Trial, try_all
+from steadyrl.lab.tune.rate_range import RATE
+from steadyrl.lab.tune.trial import RUNGS, Candidate, Search, Trial, try_all
 
 PER_DECADE = 2  # rates
 TRIED = (0, 1, 2, -1)  # rates above the centre: on three tasks the best rate was 2, 5 and 18 times that of the centre
@@ -48,23 +46,17 @@ def rates_around(centre: float, bounds: tuple[float, float], steps: int, most: i
     return rates[:width]
 
 
-def halve(config: Config, rates: Sequence[float], folder: Path, follow: Follow) -> list[Trial] | None:
+def halve(search: Search, rates: Sequence[float]) -> list[Trial] | None:
     """Try rates side by side, beside other processes.
 
-    Args:
-        config: Of the runs.
-        rates: To begin with.
-        folder: Of the search.
-        follow: Follows it.
-
     Returns:
-        What became of each rate at its last rung, or None where ``follow.stop`` ended it.
+        What became of each rate at its last rung, or None where the user stopped it.
     """
     trials: dict[float, Trial] = {}
     alive = list(rates)
-    for rung in rungs(config.run.steps):
-        candidates = [Candidate(f"rate {rate:.2e}", {RATE: rate}, config.run.seed, rung) for rate in alive]
-        measured = try_all(config, candidates, folder, follow)
+    for rung in rungs(search.config.run.steps):
+        candidates = [Candidate(f"rate {rate:.2e}", {RATE: rate}, search.config.run.seed, rung) for rate in alive]
+        measured = try_all(search, candidates)
         if measured is None:
             return None
         trials |= dict(zip(alive, measured, strict=True))

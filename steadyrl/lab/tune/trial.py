@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +28,9 @@ from steadyrl.lab.compare.subject import find_subject, open_policy
 from steadyrl.lab.forecast import score_name
 from steadyrl.lab.jobs import Follow, Records, find_run, folder_of_job, run_job, share
 from steadyrl.lab.study.plan import Job
-from steadyrl.loop.evaluate import pick_heldout
+from steadyrl.loop.evaluate import HeldoutSet, pick_heldout
 from steadyrl.loop.rewards.combine import make_terms, planned_updates
-from steadyrl.loop.rollout.episode import environment_of
-from steadyrl.loop.rollout.prompts import limit_of
 
-RATE = "update.learning_rate"
 RUNGS = 4  # held-out evaluations of a trial; the pruner halves at them
 ANSWERS = 256  # held-out, that make a score; no more than a trial samples between two rungs
 SURE = 2.0  # standard errors by which a paused run must lead a whole one, which had more steps to learn
@@ -61,10 +58,6 @@ class Trial:
     state: str
     error: float = 0.0
 
-    def record(self) -> dict[str, Any]:
-        """Return plain data."""
-        return {**self.__dict__, "settings": dict(self.settings), "critical": list(self.critical)}
-
     @classmethod
     def read(cls, record: Mapping[str, Any]) -> Trial:
         """Return the trial of a record."""
@@ -87,77 +80,76 @@ class Candidate:
     seed: int
     until: int | None = None
 
-    def job(self, config: Config) -> Job:
-        """Return its run, of the search of a config."""
-        every = max(1, config.run.steps // RUNGS) if self.until is None else 0  # of a pause, the score is all
-        overrides = [*(f"{name}={value}" for name, value in self.settings.items()), f"run.seed={self.seed}"]
-        fixed = [f"evaluate.every={every}", f"run.checkpoint_every={config.run.steps}", "run.preflight=off"]
-        arm = f"rate-{self.settings.get(RATE, 0.0):.3g}"
-        return Job(arm, configs.resolve(configs.dump(config), [*overrides, *fixed]))
 
-    def folder(self, config: Config, search: Path) -> Path:
-        """Return the folder of its run in that of the search."""
-        return folder_of_job(search, self.job(config))
+@dataclass(frozen=True)
+class Search:
+    """A search for settings of a config, in a folder."""
 
-    def file(self, config: Config, search: Path) -> Path:
-        """Return where its measurement is kept."""
-        return self.folder(config, search) / f"trial-{self.until or config.run.steps:06d}.json"
+    config: Config
+    folder: Path
+    follow: Follow = field(default_factory=Follow)
+
+    def job(self, candidate: Candidate) -> Job:
+        """Return the run of a candidate."""
+        every = max(1, self.config.run.steps // RUNGS) if candidate.until is None else 0  # of a pause, the score is all
+        fixed = [f"evaluate.every={every}", f"run.checkpoint_every={self.config.run.steps}", "run.preflight=off"]
+        tried = [f"{name}={value}" for name, value in candidate.settings.items()]
+        config = configs.resolve(configs.dump(self.config), [*tried, *fixed, f"run.seed={candidate.seed}"])
+        return Job(f"rate-{config.update.learning_rate:.3g}", config)
+
+    def place(self, candidate: Candidate) -> Path:
+        """Return the folder of a candidate's run."""
+        return folder_of_job(self.folder, self.job(candidate))
 
 
-def try_all(config: Config, candidates: Sequence[Candidate], folder: Path, follow: Follow) -> list[Trial] | None:
+def try_all(search: Search, candidates: Sequence[Candidate]) -> list[Trial] | None:
     """Try candidates that have not been tried, beside other processes.
 
     Returns:
-        What became of each, or None where ``follow.stop`` ended it.
+        What became of each, or None where the user stopped it.
     """
-    files = {f"{number}": candidate.file(config, folder) for number, candidate in enumerate(candidates)}
+    steps, places = search.config.run.steps, {f"{n}": search.place(candidate) for n, candidate in enumerate(candidates)}
+    files = {key: place / f"trial-{candidates[int(key)].until or steps:06d}.json" for key, place in places.items()}
 
     def make(key: str) -> None:
-        trial = make_trial(config, candidates[int(key)], folder, follow)
-        if not follow.stop():
-            write_json(files[key], trial.record())
+        trial = make_trial(search, candidates[int(key)])
+        if not search.follow.stop():
+            write_json(files[key], asdict(trial))
 
-    places = {key: file.parent for key, file in files.items()}
-    if not share(places, lambda key: files[key].is_file(), make, follow.stop):
+    if not share(places, lambda key: files[key].is_file(), make, search.follow.stop):
         return None
     return [Trial.read(read_json(file)) for file in files.values()]
 
 
 def make_trial(
-    config: Config,
-    candidate: Candidate,
-    folder: Path,
-    follow: Follow,
-    prune: Callable[[float, int], bool] = lambda score, steps: False,
+    search: Search, candidate: Candidate, prune: Callable[[float, int], bool] = lambda score, steps: False
 ) -> Trial:
     """Make a run of the search, or go on with the one that was paused or cut, and measure it.
 
     Args:
-        config: Of the search.
+        search: The search.
         candidate: What is tried.
-        folder: Of the search.
-        follow: Follows it.
         prune: Asked after every held-out evaluation, with the score and the steps so far; True ends the run early.
     """
-    job, until, state = candidate.job(config), candidate.until or config.run.steps, "finished"
-    before = find_run(folder, job)
+    job, steps, follow = search.job(candidate), search.config.run.steps, search.follow
+    before, until, state = find_run(search.folder, job), candidate.until or steps, "finished"
 
     def stop(records: Records) -> bool:
-        pruned = any(prune(score, len(records)) for score in _scores(find_run(folder, job), records[-1:]))
+        pruned = any(prune(score, len(records)) for score in _scores(find_run(search.folder, job), records[-1:]))
         return pruned or follow.stop() or len(records) >= until
 
-    if before is None or not _has_made(before, until, config.run.steps):
+    if before is None or not _has_made(before, until, steps):
         try:
-            run_job(job, folder, before, follow.event, stop)
+            run_job(job, search.folder, before, follow.event, stop)
         except SteadyError:
             state = "failed"
-    run = find_run(folder, job)
+    run = find_run(search.folder, job)
     if run is None:
         return Trial(candidate.settings, candidate.seed, None, (), 0, "failed")
     if state == "finished" and run.status != "finished":
         state = "pruned"
     ended = state == "failed" or follow.stop()
-    score, error = (next(reversed(_scores(run, run.metrics())), None), 0.0) if ended else score_of(config, run)
+    score, error = (next(reversed(_scores(run, run.metrics())), None), 0.0) if ended else score_of(search.config, run)
     trial = Trial(candidate.settings, candidate.seed, score, _critical(run), len(run.metrics()), state, error)
     if not follow.stop():
         critical = f"; critical: {', '.join(trial.critical)}" if trial.critical else ""
@@ -183,20 +175,15 @@ def score_of(config: Config, run: RunDir) -> tuple[float | None, float]:
         Mean and standard error; None and 0 where no answer has a value.
     """
     task = plugins.open_task(config.task.name, config.task.args, config.run.seed)
-    sampling = Sampling(**config.sampling.model_dump())
+    sampling = config.sampling.model_dump()
     per_step = config.rollout.prompts_per_step * config.rollout.samples_per_prompt
     wanted = min(ANSWERS, max(1, config.run.steps // RUNGS) * per_step)
     problems = pick_heldout(pick_heldout(plugins.problems_of(task, "heldout"), config.evaluate.problems), wanted)
     if not problems:
         return None, 0.0
-    questions = Questions(
-        problems=problems,
-        samples=max(1, round(wanted / len(problems))),
-        sampling=sampling,
-        terms=make_terms(config.rewards, task, planned_updates(config)),
-        seed=config.run.seed,
-        environment=environment_of(task, sampling, config.rollout),
-        limit=limit_of(task),
+    heldout = HeldoutSet("", problems, make_terms(config.rewards, task, planned_updates(config)))
+    questions = Questions.of(
+        task, config, heldout, samples=max(1, round(wanted / len(problems))), sampling=Sampling(**sampling)
     )
     backend = open_policy(find_subject(str(run.path), config))
     answers = answer(backend, questions, None, lambda answers: None)

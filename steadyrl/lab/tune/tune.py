@@ -35,8 +35,8 @@ from steadyrl.lab.jobs import POLL_S, Follow, awaited, claimed, share
 from steadyrl.lab.seeds import difference, interquartile_mean
 from steadyrl.lab.study.plan import flat
 from steadyrl.lab.tune.halving import halve, rates_around
-from steadyrl.lab.tune.rate_range import Point, Range, range_test
-from steadyrl.lab.tune.trial import RATE, RUNGS, Candidate, Trial, best_first, make_trial, try_all
+from steadyrl.lab.tune.rate_range import RATE, Point, Range, range_test
+from steadyrl.lab.tune.trial import RUNGS, Candidate, Search, Trial, best_first, make_trial, try_all
 
 BELOW, ABOVE = 30.0, 10.0  # the search reaches from centre / 30 to centre * 10
 FINALISTS = 3
@@ -80,12 +80,12 @@ def tune(config: Config, folder: Path, options: Options, follow: Follow | None =
             or the folder holds the search of another one.
         MissingExtraError: Optuna is not installed.
     """
-    follow = follow or Follow()
+    search = Search(config, folder, follow or Follow())
     _require_searchable(config, options.space)
     optuna = plugins.require("optuna")
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     per_run = config.run.steps * _samples(config)
-    rate_range = _range(config, folder, options.space, follow)
+    rate_range = _range(search, options.space)
     if rate_range is None:
         return None
     if options.samples < rate_range.samples + per_run:
@@ -96,16 +96,16 @@ def tune(config: Config, folder: Path, options: Options, follow: Follow | None =
     budget = options.samples - rate_range.samples - per_run * (options.seeds - 1) * FINALISTS
     bounds = _bounds(rate_range)
     rates = rates_around(rate_range.centre, bounds, config.run.steps, budget // _samples(config))
-    opening = halve(config, rates, folder, follow)
+    opening = halve(search, rates)
     if opening is None:
         return None
     with awaited(folder):
-        search = _Search(optuna, _study(optuna, config, folder), config, folder, bounds, options.space, follow)
-        _add_opening(search, opening)
-    if not _all_trials(search, budget):
+        sampler = _Sampler(optuna, _study(optuna, config, folder), search, bounds, options.space)
+        _add_opening(sampler, opening)
+    if not _all_trials(sampler, budget):
         return None
-    trials = _tried(search.study)
-    finals = _finals(config, folder, trials, options, follow)
+    trials = _tried(sampler.study)
+    finals = _finals(search, trials, options.seeds)
     if finals is None:
         return None
     result = _result(config, rate_range, trials, finals)
@@ -114,23 +114,23 @@ def tune(config: Config, folder: Path, options: Options, follow: Follow | None =
     return result
 
 
-def _range(config: Config, folder: Path, space: Space, follow: Follow) -> Range | None:
+def _range(search: Search, space: Space) -> Range | None:
     """Return the range test, made now, before, or by another process; None where the user stopped the wait for it."""
-    file = folder / "range.json"
+    config, file, note = search.config, search.folder / "range.json", search.follow.note
 
     def make(key: str) -> None:
-        follow.note("range test: one step at each rate")
-        measured = range_test(config, lambda point: follow.note(f"    rate {point.rate:.1e}: {_shown(point)}"))
+        note("range test: one step at each rate")
+        measured = range_test(config, lambda point: note(f"    rate {point.rate:.1e}: {_shown(point)}"))
         write_json(file, {**asdict(measured), "settings": _settings(config, space)})
 
-    if not share({"range": folder}, lambda key: file.is_file(), make, follow.stop):
+    if not share({"range": search.folder}, lambda key: file.is_file(), make, search.follow.stop):
         return None
     saved, settings = read_json(file), _settings(config, space)
     before = saved.get("settings", settings)
     if changed := sorted(name for name in {**before, **settings} if before.get(name) != settings.get(name)):
         raise ConfigError(
-            f"'{folder}' holds a search with other settings ({', '.join(changed)}); go on with those that it began "
-            "with, or give another --folder"
+            f"'{search.folder}' holds a search with other settings ({', '.join(changed)}); go on with those that it "
+            "began with, or give another --folder"
         )
     return Range(tuple(Point(**p) for p in saved["points"]), saved["centre"], saved["samples"], saved["before"])
 
@@ -172,21 +172,19 @@ def _study(optuna: Any, config: Config, folder: Path) -> Any:
 
 
 @dataclass(frozen=True)
-class _Search:
-    """What all trials share: Optuna and its study, the config and the folder, the rates and other settings to try."""
+class _Sampler:
+    """What chooses the trials of a search: Optuna and its study, the bounds of the rate and of other settings."""
 
     optuna: Any
     study: Any
-    config: Config
-    folder: Path
+    search: Search
     bounds: tuple[float, float]
     space: Space
-    follow: Follow
 
     def candidate(self, trial: Any) -> Candidate:
         """Return what a trial of Optuna's tries."""
         shown = ", ".join(f"{name.rpartition('.')[2]} {value:.3g}" for name, value in trial.params.items())
-        return Candidate(f"trial {trial.number}: {shown}", trial.params, self.config.run.seed)
+        return Candidate(f"trial {trial.number}: {shown}", trial.params, self.search.config.run.seed)
 
 
 def _bounds(rate_range: Range) -> tuple[float, float]:
@@ -194,38 +192,39 @@ def _bounds(rate_range: Range) -> tuple[float, float]:
     return rate_range.centre / BELOW, min(10.0, rate_range.centre * ABOVE)
 
 
-def _add_opening(search: _Search, opening: Sequence[Trial]) -> None:
+def _add_opening(sampler: _Sampler, opening: Sequence[Trial]) -> None:
     """Let the sampler know what became of the rates of the opening."""
-    distributions, states = search.optuna.distributions, search.optuna.trial.TrialState
-    added_numbers = {trial.user_attrs.get(OPENING) for trial in search.study.trials}
+    distributions, states = sampler.optuna.distributions, sampler.optuna.trial.TrialState
+    added_numbers = {trial.user_attrs.get(OPENING) for trial in sampler.study.trials}
     for number, outcome in enumerate(opening):
         if number not in added_numbers:
-            trial = search.optuna.trial.create_trial(
+            trial = sampler.optuna.trial.create_trial(
                 state=states.FAIL if outcome.score is None else states.COMPLETE,
                 value=outcome.score,
                 params=dict(outcome.settings),
-                distributions={RATE: distributions.FloatDistribution(*search.bounds, log=True)},
+                distributions={RATE: distributions.FloatDistribution(*sampler.bounds, log=True)},
                 constraints={"critical": len(outcome.critical)},
-                user_attrs={OPENING: number, "trial": json.dumps(outcome.record())},
+                user_attrs={OPENING: number, "trial": json.dumps(asdict(outcome))},
             )
-            search.study.add_trial(trial)
+            sampler.study.add_trial(trial)
 
 
-def _all_trials(search: _Search, budget: int) -> bool:
+def _all_trials(sampler: _Sampler, budget: int) -> bool:
     """Make trials, beside other processes, until the budget is spent; return False where the user stopped it."""
-    per_run = _samples(search.config) * search.config.run.steps
+    search = sampler.search
+    per_step, per_run = _samples(search.config), _samples(search.config) * search.config.run.steps
     while not search.follow.stop():
         with ExitStack() as stack:
             trial = None
             with awaited(search.folder):
-                running_elsewhere = _running_elsewhere(search)
-                tried = _tried(search.study)
-                used = sum(trial.steps for trial in tried) * _samples(search.config)
+                running_elsewhere = _running_elsewhere(sampler)
+                tried = _tried(sampler.study)
+                used = sum(trial.steps for trial in tried) * per_step
                 if used + (running_elsewhere + 1) * per_run <= budget or not (running_elsewhere or tried):
-                    trial = _chosen(search)
-                    stack.enter_context(claimed(search.candidate(trial).folder(search.config, search.folder)))
+                    trial = _chosen(sampler)
+                    stack.enter_context(claimed(search.place(sampler.candidate(trial))))
             if trial is not None:
-                _one_trial(search, trial)
+                _one_trial(sampler, trial)
             elif not running_elsewhere:
                 return True
             else:  # one of them may be pruned, and leave a part of the budget
@@ -233,16 +232,16 @@ def _all_trials(search: _Search, budget: int) -> bool:
     return False
 
 
-def _chosen(search: _Search) -> Any:
+def _chosen(sampler: _Sampler) -> Any:
     """Return the next trial of Optuna's, with its settings."""
-    study, log = search.study, {"log": True}
+    study, log = sampler.study, {"log": True}
     # With equal seeds two processes would try the same rates.
-    study.sampler = search.optuna.samplers.TPESampler(
-        seed=search.config.run.seed + len(study.trials), n_startup_trials=4, constant_liar=True
+    study.sampler = sampler.optuna.samplers.TPESampler(
+        seed=sampler.search.config.run.seed + len(study.trials), n_startup_trials=4, constant_liar=True
     )
     trial = study.ask()
-    trial.suggest_float(RATE, *search.bounds, **log)
-    for name, (low, high, integer) in search.space.bounds.items():
+    trial.suggest_float(RATE, *sampler.bounds, **log)
+    for name, (low, high, integer) in sampler.space.bounds.items():
         if integer:
             trial.suggest_int(name, int(low), int(high), **log)
         else:
@@ -250,32 +249,32 @@ def _chosen(search: _Search) -> Any:
     return trial
 
 
-def _running_elsewhere(search: _Search) -> int:
+def _running_elsewhere(sampler: _Sampler) -> int:
     """Return how many trials other processes are making; what a lost one had begun is given up, to be tried again."""
-    count, states = 0, search.optuna.trial.TrialState
-    for trial in search.study.get_trials(deepcopy=False, states=(states.RUNNING,)):
-        with claimed(search.candidate(trial).folder(search.config, search.folder)) as lost:
+    count, states = 0, sampler.optuna.trial.TrialState
+    for trial in sampler.study.get_trials(deepcopy=False, states=(states.RUNNING,)):
+        with claimed(sampler.search.place(sampler.candidate(trial))) as lost:
             if lost:
-                search.study.tell(trial.number, state=states.FAIL)
-                search.study.enqueue_trial(trial.params)
+                sampler.study.tell(trial.number, state=states.FAIL)
+                sampler.study.enqueue_trial(trial.params)
             else:
                 count += 1
     return count
 
 
-def _one_trial(search: _Search, trial: Any) -> None:
+def _one_trial(sampler: _Sampler, trial: Any) -> None:
     """Make a trial; one that the user stops is as one whose process was lost."""
-    states = search.optuna.trial.TrialState
+    states = sampler.optuna.trial.TrialState
 
     def prune(score: float, steps: int) -> bool:
         trial.report(score, steps)
         return bool(trial.should_prune())
 
-    outcome = make_trial(search.config, search.candidate(trial), search.folder, search.follow, prune)
-    if not search.follow.stop():
+    outcome = make_trial(sampler.search, sampler.candidate(trial), prune)
+    if not sampler.search.follow.stop():
         trial.set_constraint("critical", float(len(outcome.critical)))
-        trial.set_user_attr("trial", json.dumps(outcome.record()))
-        search.study.tell(trial, outcome.score, states.FAIL if outcome.score is None else None)
+        trial.set_user_attr("trial", json.dumps(asdict(outcome)))
+        sampler.study.tell(trial, outcome.score, states.FAIL if outcome.score is None else None)
 
 
 def _tried(study: Any) -> list[Trial]:
@@ -287,9 +286,7 @@ def _samples(config: Config) -> int:
     return config.rollout.prompts_per_step * config.rollout.samples_per_prompt
 
 
-def _finals(
-    config: Config, folder: Path, trials: Sequence[Trial], options: Options, follow: Follow
-) -> list[tuple[Trial, list[Trial]]] | None:
+def _finals(search: Search, trials: Sequence[Trial], seeds: int) -> list[tuple[Trial, list[Trial]]] | None:
     """Repeat the best trials with other seeds, beside other processes.
 
     Returns:
@@ -299,12 +296,12 @@ def _finals(
     candidates = [
         Candidate(f"finalist {number}, seed {seed}", trial.settings, seed)
         for number, trial in enumerate(best, 1)
-        for seed in range(config.run.seed + 1, config.run.seed + options.seeds)
+        for seed in range(search.config.run.seed + 1, search.config.run.seed + seeds)
     ]
-    repeats = try_all(config, candidates, folder, follow)
+    repeats = try_all(search, candidates)
     if repeats is None:
         return None
-    per_trial = options.seeds - 1
+    per_trial = seeds - 1
     return [(trial, [trial, *repeats[n * per_trial : (n + 1) * per_trial]]) for n, trial in enumerate(best)]
 
 
@@ -332,9 +329,9 @@ def _result(
         "paused": best.steps if best.state == "pruned" else None,
         "lead": lead,
         "samples": rate_range.samples + _samples(config) * sum(trial.steps for trial in all_trials),
-        "range": {"centre": rate_range.centre, "points": [point.record() for point in rate_range.points]},
-        "trials": [trial.record() for trial in trials],
-        "finals": [[run.record() for run in several] for _, several in finals],
+        "range": {"centre": rate_range.centre, "points": [asdict(point) for point in rate_range.points]},
+        "trials": [asdict(trial) for trial in trials],
+        "finals": [[asdict(run) for run in several] for _, several in finals],
     }
 
 

@@ -9,12 +9,12 @@ import pytest
 
 from steadyrl.core import config
 from steadyrl.core.errors import ConfigError
-from steadyrl.core.rundir import RunDir, read_lines
-from steadyrl.lab.jobs import Follow
+from steadyrl.core.rundir import read_lines
+from steadyrl.lab.jobs import Follow, find_run
 from steadyrl.lab.launchers.command import choose
 from steadyrl.lab.tune.halving import halve, rates_around, rungs, steps_of
-from steadyrl.lab.tune.rate_range import Point, Range, centre_of, range_test
-from steadyrl.lab.tune.trial import RATE, Candidate, Trial, best_first, make_trial, score_of
+from steadyrl.lab.tune.rate_range import RATE, Point, Range, centre_of, range_test
+from steadyrl.lab.tune.trial import Candidate, Search, Trial, best_first, make_trial, score_of
 from steadyrl.lab.tune.tune import Options, Space, _bounds, _finals, _range, tune
 from steadyrl.lab.tune.tune_together import tune_together
 from tests import needs
@@ -67,7 +67,7 @@ def test_the_centre_is_where_the_kl_of_a_step_is_in_the_middle_of_its_band(setti
 
 def test_the_kl_of_a_step_grows_with_the_square_of_the_rate_and_the_rate_of_the_config_does_not_matter(settings):
     found, other = range_test(settings()), range_test(settings("update.learning_rate=0.01"))
-    assert [p.record() for p in found.points] == [p.record() for p in other.points]
+    assert found.points == other.points
     small = [p for p in found.points if 1e-4 < p.rate < 1e-2]
     assert all(after.kl / before.kl == pytest.approx(10.0, rel=0.1) for before, after in pairwise(small))
     answered = [p for p in found.points if p.reward is not None]
@@ -134,7 +134,7 @@ def test_the_opening_goes_on_with_the_better_rates_and_after_a_cut(settings, tmp
         return len(asked) > 12
 
     def opened(stop):
-        return halve(settings(), [0.3, 1.0, 1e-3], tmp_path / "tune", Follow(note=said.append, stop=stop))
+        return halve(Search(settings(), tmp_path / "tune", Follow(note=said.append, stop=stop)), [0.3, 1.0, 1e-3])
 
     assert opened(cut) is None
     first = len(said)
@@ -144,7 +144,7 @@ def test_the_opening_goes_on_with_the_better_rates_and_after_a_cut(settings, tmp
     assert sorted(trial.steps for trial in found) == [2, 2, 8]
     best = max(found, key=lambda trial: trial.steps)
     assert best.state == "finished" and best.settings["update.learning_rate"] in (0.3, 1.0)
-    whole = make_trial(settings(), Candidate("whole", best.settings, 0), tmp_path / "whole", Follow())
+    whole = make_trial(Search(settings(), tmp_path / "whole"), Candidate("whole", best.settings, 0))
     assert whole.score == best.score  # pausing changes nothing
 
 
@@ -152,9 +152,8 @@ def test_a_trial_that_is_ended_early_is_scored_by_as_many_answers_as_a_whole_one
     """The score that a run measures itself is the mean of other and fewer answers."""
 
     def tried(rate, prune):
-        candidate = Candidate("", {RATE: rate}, 0)
-        trial = make_trial(settings(), candidate, tmp_path, Follow(), prune)
-        run = RunDir(next(candidate.folder(settings(), tmp_path).glob("*/run.json")).parent)
+        search, candidate = Search(settings(), tmp_path), Candidate("", {RATE: rate}, 0)
+        trial, run = make_trial(search, candidate, prune), find_run(tmp_path, search.job(candidate))
         assert (trial.score, trial.error) == score_of(settings(), run) and trial.error > 0
         return trial.state, trial.steps
 
@@ -212,18 +211,18 @@ def test_a_setting_that_cannot_be_searched_is_refused_before_the_range_test(sett
 
 
 def test_a_search_goes_on_with_the_settings_that_it_began_with(settings, tmp_path):
-    found = _range(settings(), tmp_path, Space(), Follow())
-    assert _range(settings("update.learning_rate=0.5"), tmp_path, Space(), Follow()) == found
+    found = _range(Search(settings(), tmp_path), Space())
+    assert _range(Search(settings("update.learning_rate=0.5"), tmp_path), Space()) == found
     with pytest.raises(ConfigError, match=r"other settings \(run.steps, sampling.temperature\).*another --folder"):
-        _range(settings("run.steps=9", "sampling.temperature=0.5"), tmp_path, Space(), Follow())
+        _range(Search(settings("run.steps=9", "sampling.temperature=0.5"), tmp_path), Space())
     with pytest.raises(ConfigError, match=r"other settings \(--also update.epochs\)"):
-        _range(settings(), tmp_path, Space({"update.epochs": (1, 4, True)}), Follow())
+        _range(Search(settings(), tmp_path), Space({"update.epochs": (1, 4, True)}))
 
 
 def test_repeats_with_other_seeds_are_of_the_trials_that_are_the_best_now(settings, tmp_path):
     def repeated(*rates):
         trials = [Trial({"update.learning_rate": rate}, 0, 1.0 - rate, (), 8, "finished") for rate in rates]
-        return _finals(settings(), tmp_path, trials, Options(samples=0, seeds=2), Follow())
+        return _finals(Search(settings(), tmp_path), trials, 2)
 
     repeated(0.3)
     for one, runs in repeated(0.3, 0.1):
