@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from steadyrl.cli.activity import Activity, following
 from steadyrl.cli.interrupts import interruptible
 from steadyrl.cli.launcher import LAUNCHER, LAUNCHER_ARGS, chosen
 from steadyrl.cli.terminal import near, note
 from steadyrl.core import config as configs
 from steadyrl.core.errors import ConfigError
-from steadyrl.lab.jobs import Follow, awaited
+from steadyrl.lab.jobs import Event, Follow, awaited
 from steadyrl.lab.tune.tune import Options, Space, tune
 from steadyrl.lab.tune.tune_together import tune_together
 
@@ -35,8 +37,8 @@ def tune_command(
     per_run = settings.run.steps * settings.rollout.prompts_per_step * settings.rollout.samples_per_prompt
     options = Options(samples or 20 * per_run, seeds, Space(dict(map(_bounds, also or []))))
     where = chosen(launcher, launcher_args or [], processes)
-    with interruptible() as interrupts, interrupts.within_steps():
-        follow = Follow(note=note, stop=lambda: interrupts.stop_requested)
+    with following() as activity, interruptible() as interrupts, interrupts.within_steps():
+        follow = Follow(event=_counting(activity), note=note, stop=lambda: interrupts.stop_requested)
         if where is None:
             result = tune(settings, folder, options, follow)
         else:
@@ -52,6 +54,21 @@ def tune_command(
 
     with awaited(folder):
         print(f"report: {near(write_tune(folder))}")
+
+
+def _counting(activity: Activity) -> Callable[[Event], None]:
+    """Return what shows how far the present run is."""
+    steps: dict[str, int] = {}
+
+    def show(event: Event) -> None:
+        key, what, value = event
+        if what == "begin":
+            done, steps[key] = value
+            activity.begin(f"making the run {key}, which has {done} of {steps[key]} steps")
+        elif what == "step":
+            activity.count("steps", value, steps[key])
+
+    return show
 
 
 def _bounds(text: str) -> tuple[str, tuple[float, float, bool]]:

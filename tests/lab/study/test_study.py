@@ -3,6 +3,7 @@
 import json
 import os
 import re
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,8 @@ from typer.testing import CliRunner
 from steadyrl.cli.study import _Shown, app
 from steadyrl.core import config as configs
 from steadyrl.core.errors import ConfigError, RunError
-from steadyrl.lab.jobs import Follow, find_run
+from steadyrl.core.rundir import RunDir
+from steadyrl.lab.jobs import Follow, find_run, folder_of_job
 from steadyrl.lab.launchers.command import choose
 from steadyrl.lab.study.longer import shorter
 from steadyrl.lab.study.outcome import claims, outcomes
@@ -110,6 +112,23 @@ def test_processes_beside_one_another_make_the_same_runs(file, tmp_path):
     assert heard == {"begin", "step", "end"}
     found = [[o.judged[0].values for o in outcomes(study, folder_of(study, tmp_path / x)) if o.judged] for x in "ab"]
     assert found[0] == found[1]
+
+
+def test_a_run_that_another_process_makes_is_left_to_it_until_that_is_no_more(file, tmp_path):
+    study, ended = read_study(file()), []
+    locked = folder_of_job(folder_of(study, tmp_path), jobs(study)[1])
+    locked.mkdir(parents=True)
+    with ExitStack() as another_process:
+        another_process.enter_context(RunDir(locked).writing())
+
+        def event(told):
+            ended.extend([told[0]] if told[1] == "end" else [])
+            if len(ended) == 3:
+                another_process.close()
+
+        assert run_study(study, tmp_path, follow=Follow(event=event)) == {}
+    first, second, *others = (job.key for job in jobs(study))
+    assert ended == [first, *others, second]
 
 
 def test_a_rule_written_before_ends_an_arm_and_the_report_says_so(file, tmp_path):
