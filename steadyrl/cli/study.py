@@ -51,7 +51,7 @@ def run_command(
     for text in unnamed_rewards(read):
         note(f"note: {text}; correct it before the first run, or under another name of the file")
     with _Shown() as shown, interruptible() as interrupts, interrupts.within_steps():
-        follow = Follow(begin=shown.begin, event=shown.event, stop=lambda: interrupts.stop_requested)
+        follow = Follow(begin=shown.begin, event=shown.event, note=note, stop=lambda: interrupts.stop_requested)
         failed = run_study(read, folder, where, follow)
     for key, error in failed.items():
         note(f"{key} failed: {error}")

@@ -15,7 +15,7 @@ from steadyrl.cli.terminal import near, note
 from steadyrl.core import config as configs
 from steadyrl.core.errors import ConfigError
 from steadyrl.lab.jobs import Event, Follow, awaited
-from steadyrl.lab.tune.tune import Options, Space, tune
+from steadyrl.lab.tune.tune import Options, Space, require_searchable, tune
 from steadyrl.lab.tune.tune_together import tune_together
 
 
@@ -37,6 +37,7 @@ def tune_command(
     per_run = settings.run.steps * settings.rollout.prompts_per_step * settings.rollout.samples_per_prompt
     options = Options(samples or 20 * per_run, seeds, Space(dict(map(_bounds, also or []))))
     where = chosen(launcher, launcher_args or [], processes)
+    require_searchable(settings, options.space)
     with following() as activity, interruptible() as interrupts, interrupts.within_steps():
         follow = Follow(event=_counting(activity), note=note, stop=lambda: interrupts.stop_requested)
         if where is None:
@@ -63,8 +64,8 @@ def _counting(activity: Activity) -> Callable[[Event], None]:
     def show(event: Event) -> None:
         key, what, value = event
         if what == "begin":
-            done, steps[key] = value
-            activity.begin(f"making the run {key}, which has {done} of {steps[key]} steps")
+            steps[key] = value[1]
+            activity.begin(f"making the run {key}")
         elif what == "step":
             activity.count("steps", value, steps[key])
 

@@ -79,7 +79,7 @@ def awaited(folder: Path) -> Iterator[None]:
 
 
 def share(
-    folders: Mapping[str, Path], is_done: Callable[[str], bool], make: Callable[[str], None], stop: Callable[[], bool]
+    folders: Mapping[str, Path], is_done: Callable[[str], bool], make: Callable[[str], None], follow: Follow
 ) -> bool:
     """Make jobs one after the other, beside other processes; wait for those that others make.
 
@@ -87,16 +87,16 @@ def share(
         folders: Of the jobs, by key, in the order to make them in.
         is_done: Says whether a job needs not be made any more.
         make: Makes a job; called once at most for each.
-        stop: Asked before every job.
+        follow: Its ``stop`` is asked before every job.
 
     Returns:
         Whether every job is done; False where ``stop`` ended it.
     """
-    remaining = dict(folders)
+    remaining, waits = dict(folders), False
     while remaining := {key: folder for key, folder in remaining.items() if not is_done(key)}:
         before = len(remaining)
         for key, folder in list(remaining.items()):
-            if stop():
+            if follow.stop():
                 return False
             with claimed(folder) as mine:
                 if mine:
@@ -104,8 +104,11 @@ def share(
                     if not is_done(key):
                         make(key)
         if len(remaining) == before:
+            if not waits:
+                follow.note(f"waiting for other processes, which make what is missing ({before})")
+            waits = True
             time.sleep(POLL_S)
-    return not stop()
+    return not follow.stop()
 
 
 def folder_of_job(folder: Path, job: Job) -> Path:

@@ -130,7 +130,7 @@ def _in_turn(study: Study, folder: Path, now: Sequence[Job], follow: Follow) -> 
         if error := make_run(job, folder, _rules(study, job), follow, shorter(study, job)):
             failed[key] = error
 
-    share({key: folder_of_job(folder, job) for key, job in by_key.items()}, is_done, make, follow.stop)
+    share({key: folder_of_job(folder, job) for key, job in by_key.items()}, is_done, make, follow)
     return failed
 
 

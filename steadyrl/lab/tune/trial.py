@@ -116,7 +116,7 @@ def try_all(search: Search, candidates: Sequence[Candidate]) -> list[Trial] | No
         if not search.follow.stop():
             write_json(files[key], asdict(trial))
 
-    if not share(places, lambda key: files[key].is_file(), make, search.follow.stop):
+    if not share(places, lambda key: files[key].is_file(), make, search.follow):
         return None
     return [Trial.read(read_json(file)) for file in files.values()]
 

@@ -81,8 +81,7 @@ def tune(config: Config, folder: Path, options: Options, follow: Follow | None =
         MissingExtraError: Optuna is not installed.
     """
     search = Search(config, folder, follow or Follow())
-    _require_searchable(config, options.space)
-    optuna = plugins.require("optuna")
+    optuna = require_searchable(config, options.space)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     per_run = config.run.steps * _samples(config)
     rate_range = _range(search, options.space)
@@ -123,7 +122,7 @@ def _range(search: Search, space: Space) -> Range | None:
         measured = range_test(config, lambda point: note(f"    rate {point.rate:.1e}: {_shown(point)}"))
         write_json(file, {**asdict(measured), "settings": _settings(config, space)})
 
-    if not share({"range": search.folder}, lambda key: file.is_file(), make, search.follow.stop):
+    if not share({"range": search.folder}, lambda key: file.is_file(), make, search.follow):
         return None
     saved, settings = read_json(file), _settings(config, space)
     before = saved.get("settings", settings)
@@ -142,13 +141,19 @@ def _settings(config: Config, space: Space) -> dict[str, Any]:
     return {name: value for name, value in (plain | searched).items() if name not in ("run.folder", RATE)}
 
 
-def _require_searchable(config: Config, space: Space) -> None:
-    """Refuse a setting that no trial could have, before the first of them."""
+def require_searchable(config: Config, space: Space) -> Any:
+    """Refuse a setting that no trial could have, before the first of them; return Optuna.
+
+    Raises:
+        ConfigError: A setting cannot be searched.
+        MissingExtraError: Optuna is not installed.
+    """
     for name, (low, high, integer) in space.bounds.items():
         if name in (RATE, "run.seed"):
             raise ConfigError(f"--also {name}: the search itself sets it; remove it")
         for value in (low, high):
             configs.resolve(configs.dump(config), [f"{name}={int(value) if integer else value}"])
+    return plugins.require("optuna")
 
 
 def _shown(point: Point) -> str:

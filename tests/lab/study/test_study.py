@@ -115,7 +115,7 @@ def test_processes_beside_one_another_make_the_same_runs(file, tmp_path):
 
 
 def test_a_run_that_another_process_makes_is_left_to_it_until_that_is_no_more(file, tmp_path):
-    study, ended = read_study(file()), []
+    study, ended, notes = read_study(file()), [], []
     locked = folder_of_job(folder_of(study, tmp_path), jobs(study)[1])
     locked.mkdir(parents=True)
     with ExitStack() as another_process:
@@ -123,10 +123,13 @@ def test_a_run_that_another_process_makes_is_left_to_it_until_that_is_no_more(fi
 
         def event(told):
             ended.extend([told[0]] if told[1] == "end" else [])
-            if len(ended) == 3:
-                another_process.close()
 
-        assert run_study(study, tmp_path, follow=Follow(event=event)) == {}
+        def note(text):
+            notes.append((text, len(ended)))
+            another_process.close()
+
+        assert run_study(study, tmp_path, follow=Follow(event=event, note=note)) == {}
+    assert notes == [("waiting for other processes, which make what is missing (1)", 3)]
     first, second, *others = (job.key for job in jobs(study))
     assert ended == [first, *others, second]
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from steadyrl.cli.tune import tune_command
 from steadyrl.core import config
 from steadyrl.core.errors import ConfigError
 from steadyrl.core.rundir import read_lines
@@ -208,6 +209,14 @@ def test_a_setting_that_cannot_be_searched_is_refused_before_the_range_test(sett
     with pytest.raises(ConfigError, match=message):
         tune(settings(), tmp_path, Options(samples=2000, space=Space({name: bounds})))
     assert list(tmp_path.glob("**/range.json")) == []
+
+
+def test_no_process_is_started_for_a_setting_that_cannot_be_searched(settings, tmp_path):
+    file, folder = tmp_path / "config.toml", tmp_path / "tune"
+    file.write_text(FILE.format(prompts=settings().task.args.path))
+    with pytest.raises(ConfigError, match="the search itself sets it"):
+        tune_command(file, also=["run.seed=1:4"], folder=folder, processes=2)
+    assert not folder.exists()
 
 
 def test_a_search_goes_on_with_the_settings_that_it_began_with(settings, tmp_path):
