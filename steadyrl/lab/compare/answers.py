@@ -57,7 +57,7 @@ class Questions:
         return cls(own.problems, samples, sampling, own.terms, config.run.seed, environment, limit_of(task))
 
 
-class Kept:
+class AnswersFile:
     """A file of answers. Its first line says what was asked of which model; then there is a line per problem."""
 
     def __init__(self, path: Path, request: Mapping[str, Any]):
@@ -78,12 +78,15 @@ class Kept:
 
 
 def answer(
-    backend: Backend, questions: Questions, answers_file: Kept | None, progress: Callable[[Answers], None]
+    policy: Callable[[], Backend],
+    questions: Questions,
+    answers_file: AnswersFile | None,
+    progress: Callable[[Answers], None],
 ) -> dict[str, Sequence[Mapping[str, Any]]]:
     """Answer all problems.
 
     Args:
-        backend: Holds the subject's policy.
+        policy: Returns the subject's policy, the same one each time; called only where an answer is missing.
         questions: What to answer.
         answers_file: Earlier answers, which are not sampled again. New answers are added to it.
         progress: Called with all answers so far after every part.
@@ -95,7 +98,7 @@ def answer(
         if all(problem.id in earlier_answers for problem in part):
             answers |= {problem.id: earlier_answers[problem.id] for problem in part}
         else:
-            drawn = _draw(backend, questions, part, start)
+            drawn = _draw(policy(), questions, part, start)
             if answers_file is not None:
                 answers_file.add(
                     {problem: records for problem, records in drawn.items() if problem not in earlier_answers}
@@ -105,7 +108,7 @@ def answer(
     return answers
 
 
-def all_known(questions: Questions, answers_file: Kept | None) -> bool:
+def all_known(questions: Questions, answers_file: AnswersFile | None) -> bool:
     """Return whether all answers are known already."""
     return answers_file is not None and all(problem.id in answers_file.answers for problem in questions.problems)
 

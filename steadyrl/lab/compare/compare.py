@@ -6,7 +6,7 @@ import gc
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from steadyrl.core.protocols import Task
 from steadyrl.core.rundir import write_json
 from steadyrl.core.types import DECODINGS, Decoding, Problem
 from steadyrl.doctor.examine import diagnose
-from steadyrl.lab.compare.answers import Answers, Kept, Questions, all_known, answer
+from steadyrl.lab.compare.answers import Answers, AnswersFile, Questions, all_known, answer
 from steadyrl.lab.compare.findings import MEASURED, TOTAL, findings, metric_row, part_names, sample_value
 from steadyrl.lab.compare.subject import Subject, find_subject, open_policy
 from steadyrl.lab.compare.verdict import conclude, with_doubts
@@ -38,7 +38,7 @@ from steadyrl.loop.rewards.combine import make_terms, planned_updates
 SAMPLES = 4  # answers to a problem: the noise of sampling is halved, at the price of four evaluations
 RECORD = "comparison.json"
 QuestionsOf = Mapping[str, Questions]  # by way of decoding, and by set of ``evaluate.sets``
-Files = Mapping[str, Kept]  # empty where nothing is kept
+Files = Mapping[str, AnswersFile]  # empty where nothing is kept
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,7 @@ def _questions(task: Task, own: HeldoutSet, config: Config, options: Options, de
     return Questions.of(task, config, own, samples=samples, sampling=drawn)
 
 
-def _answers_file(path: Path, subject: Subject, questions: Questions, config: Config) -> Kept:
+def _answers_file(path: Path, subject: Subject, questions: Questions, config: Config) -> AnswersFile:
     settings = configs.dump(config)
     request = {
         "subject": subject.identity(),
@@ -217,7 +217,7 @@ def _answers_file(path: Path, subject: Subject, questions: Questions, config: Co
         ),
         **{name: settings[name] for name in ("task", "rewards", "rollout")},
     }
-    return Kept(path, json.loads(json.dumps(request)))
+    return AnswersFile(path, json.loads(json.dumps(request)))
 
 
 def _require_policy(subject: Subject) -> None:
@@ -241,19 +241,15 @@ def _answers(
 
     Its policy is loaded once, and not at all if all are known.
     """
-    backend = None if _all_answered(questions_of, files) else open_policy(subject)
+    policy = cache(partial(open_policy, subject))
     answers: dict[str, Answers] = {}
     for decoding, questions in questions_of.items():
         note, metric = follow
         note(f"answering {len(questions.problems)} problems: {title}, {decoding}")
-        if backend is None:
-            earlier_answers = files[decoding].answers
-            answers[decoding] = {problem.id: earlier_answers[problem.id] for problem in questions.problems}
-        else:
-            progress = partial(_follow, metric, questions)
-            answers[decoding] = answer(backend, questions, files.get(decoding), progress)
+        progress = partial(_follow, metric, questions)
+        answers[decoding] = answer(policy, questions, files.get(decoding), progress)
         _require_values(metric, answers[decoding])
-    del backend
+    del policy
     gc.collect()  # a model can be in a cycle of references, and the next one needs its memory
     return answers
 
