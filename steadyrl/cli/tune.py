@@ -15,7 +15,8 @@ from steadyrl.cli.terminal import near, note
 from steadyrl.core import config as configs
 from steadyrl.core.errors import ConfigError
 from steadyrl.lab.jobs import Event, Follow, awaited
-from steadyrl.lab.tune.tune import Options, Space, require_searchable, tune
+from steadyrl.lab.tune.trial import samples_per_step
+from steadyrl.lab.tune.tune import Options, require_searchable, tune
 from steadyrl.lab.tune.tune_together import tune_together
 
 
@@ -34,8 +35,9 @@ def tune_command(
 ) -> None:
     """Find the learning rate of a config: a range test, a search by Optuna, and other seeds for the best."""
     settings, folder = configs.load(config, overrides or []), folder.absolute()
-    per_run = settings.run.steps * settings.rollout.prompts_per_step * settings.rollout.samples_per_prompt
-    options = Options(samples or 20 * per_run, seeds, Space(dict(map(_bounds, also or []))))
+    options = Options(
+        samples or 20 * settings.run.steps * samples_per_step(settings), seeds, dict(map(_bounds, also or []))
+    )
     where = chosen(launcher, launcher_args or [], processes)
     require_searchable(settings, options.space)
     with following() as activity, interruptible() as interrupts, interrupts.within_steps():

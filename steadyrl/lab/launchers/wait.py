@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 
 from steadyrl.core.errors import EngineError
 from steadyrl.lab.launchers.command import Ended, Launcher
@@ -12,28 +12,21 @@ POLL_S = 0.5
 SILENT_S = 600.0  # a scheduler that is restarted or overloaded does not answer for some minutes
 
 
-def wait(
-    launcher: Launcher,
-    names: Iterable[str],
-    stop: Callable[[], bool],
-    look: Callable[[], None],
-    again: Callable[[Ended], bool],
-) -> None:
-    """Wait until all commands ended.
+def endings(launcher: Launcher, names: set[str], stop: Callable[[], bool], look: Callable[[], None]) -> Iterator[Ended]:
+    """Yield each command that ended, until all have; what still runs is stopped where the loop is left.
 
     Args:
         launcher: It has started them.
-        names: Of the commands.
+        names: Of the commands that run. One that has ended is removed; whoever starts it again adds it.
         stop: Asked again and again; once it returns True, the commands are stopped.
         look: Called again and again, to show how far they are.
-        again: Called with each command that ended; True if it was started again.
 
     Raises:
         EngineError: The scheduler has not answered for ten minutes.
     """
-    waiting, stopped, answered = set(names), False, time.monotonic()
+    stopped, answered = False, time.monotonic()
     try:
-        while waiting:
+        while names:
             if stop() and not stopped:
                 launcher.stop()
                 stopped = True
@@ -47,8 +40,8 @@ def wait(
                 continue
             answered = time.monotonic()
             for ending in ended:
-                if not again(ending):
-                    waiting.discard(ending.name)
+                names.discard(ending.name)
+                yield ending
     finally:
-        if waiting:
+        if names:
             launcher.stop()

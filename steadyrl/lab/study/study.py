@@ -22,7 +22,7 @@ from steadyrl.core.errors import ConfigError, RunError, SteadyError
 from steadyrl.core.rundir import RunDir, read_json, write_json
 from steadyrl.lab.jobs import Follow, find_run, folder_of_job, placed, run_job, share
 from steadyrl.lab.launchers.command import Command, Ended, Launcher, our_command
-from steadyrl.lab.launchers.wait import wait
+from steadyrl.lab.launchers.wait import endings
 from steadyrl.lab.measure import ended_by
 from steadyrl.lab.study.file import Stop
 from steadyrl.lab.study.followed import Followed
@@ -167,7 +167,9 @@ def _spread(study: Study, root: Path, now: Sequence[Job], launcher: Launcher, fo
         for run in followed.values():
             run.report(follow.event)
 
-    def again(ended: Ended) -> bool:
+    launcher.start(list(commands.values()))
+    running = set(commands)
+    for ended in endings(launcher, running, follow.stop, look):
         before, job = followed.pop(ended.name), by_key[ended.name]
         before.report(follow.event)  # what it wrote since the last look; of a run that has ended no step may be told
         run = find_run(folder, job)
@@ -177,15 +179,11 @@ def _spread(study: Study, root: Path, now: Sequence[Job], launcher: Launcher, fo
         elif state == "cut" and before.has_saved and not follow.stop():
             follow.event((job.key, "cut", f"cut ({ended.reason}); it goes on from its last checkpoint"))
             followed[job.key] = Followed(job.key, partial(find_run, folder, job))
+            running.add(job.key)
             launcher.start([commands[job.key]])
-            return True
         elif not follow.stop():
             failed[job.key] = _why(ended, commands[job.key], run, state)
             follow.event((job.key, "failed", failed[job.key]))
-        return False
-
-    launcher.start(list(commands.values()))
-    wait(launcher, commands, follow.stop, look, again)
     return failed
 
 

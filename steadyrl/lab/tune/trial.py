@@ -10,6 +10,7 @@ import gc
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,11 @@ class Search:
         return folder_of_job(self.folder, self.job(candidate))
 
 
+def samples_per_step(config: Config) -> int:
+    """Return the completions that a step of training samples."""
+    return config.rollout.prompts_per_step * config.rollout.samples_per_prompt
+
+
 def try_all(search: Search, candidates: Sequence[Candidate]) -> list[Trial] | None:
     """Try candidates that have not been tried, beside other processes.
 
@@ -176,8 +182,7 @@ def score_of(config: Config, run: RunDir) -> tuple[float | None, float]:
     """
     task = plugins.open_task(config.task.name, config.task.args, config.run.seed)
     sampling = config.sampling.model_dump()
-    per_step = config.rollout.prompts_per_step * config.rollout.samples_per_prompt
-    wanted = min(ANSWERS, max(1, config.run.steps // RUNGS) * per_step)
+    wanted = min(ANSWERS, max(1, config.run.steps // RUNGS) * samples_per_step(config))
     problems = pick_heldout(pick_heldout(plugins.problems_of(task, "heldout"), config.evaluate.problems), wanted)
     if not problems:
         return None, 0.0
@@ -185,9 +190,9 @@ def score_of(config: Config, run: RunDir) -> tuple[float | None, float]:
     questions = Questions.of(
         task, config, heldout, samples=max(1, round(wanted / len(problems))), sampling=Sampling(**sampling)
     )
-    backend = open_policy(find_subject(str(run.path), config))
-    answers = answer(backend, questions, None, lambda answers: None)
-    del backend
+    policy = cache(partial(open_policy, find_subject(str(run.path), config)))
+    answers = answer(policy, questions, None, lambda answers: None)
+    del policy
     gc.collect()  # a model can be in a cycle of references, and the next trial needs its memory
     values = [sample_value(record, task.metric or TOTAL) for several in answers.values() for record in several]
     scores = [value for value in values if value is not None]

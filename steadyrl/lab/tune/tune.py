@@ -31,12 +31,12 @@ from steadyrl.core import plugins
 from steadyrl.core.config import Config
 from steadyrl.core.errors import ConfigError
 from steadyrl.core.rundir import read_json, write_json
-from steadyrl.lab.jobs import POLL_S, Follow, awaited, claimed, share
+from steadyrl.lab.jobs import POLL_S, Follow, awaited, claimed, find_run, folder_of_job, share
 from steadyrl.lab.seeds import difference, interquartile_mean
 from steadyrl.lab.study.plan import flat
 from steadyrl.lab.tune.halving import halve, rates_around
 from steadyrl.lab.tune.rate_range import RATE, Point, Range, range_test
-from steadyrl.lab.tune.trial import RUNGS, Candidate, Search, Trial, best_first, make_trial, try_all
+from steadyrl.lab.tune.trial import RUNGS, Candidate, Search, Trial, best_first, make_trial, samples_per_step, try_all
 
 BELOW, ABOVE = 30.0, 10.0  # the search reaches from centre / 30 to centre * 10
 FINALISTS = 3
@@ -44,14 +44,8 @@ OPENING = "opening"  # marks its trials in Optuna's storage, with their number
 RESULT = "result.json"
 
 
-@dataclass(frozen=True)
-class Space:
-    """What is searched besides the rate: settings by dotted name, with their bounds, and whether they are whole.
-
-    Numbers are searched on a logarithmic scale.
-    """
-
-    bounds: Mapping[str, tuple[float, float, bool]] = field(default_factory=dict)
+# Settings by dotted name: lowest and highest value on a logarithmic scale, and whether the setting is a whole number.
+Space = Mapping[str, tuple[float, float, bool]]
 
 
 @dataclass(frozen=True)
@@ -66,7 +60,7 @@ class Options:
 
     samples: int
     seeds: int = 3
-    space: Space = field(default_factory=Space)
+    space: Space = field(default_factory=dict)
 
 
 def tune(config: Config, folder: Path, options: Options, follow: Follow | None = None) -> dict[str, Any] | None:
@@ -83,7 +77,7 @@ def tune(config: Config, folder: Path, options: Options, follow: Follow | None =
     search = Search(config, folder, follow or Follow())
     optuna = require_searchable(config, options.space)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    per_run = config.run.steps * _samples(config)
+    per_run = config.run.steps * samples_per_step(config)
     rate_range = _range(search, options.space)
     if rate_range is None:
         return None
@@ -94,7 +88,7 @@ def tune(config: Config, folder: Path, options: Options, follow: Follow | None =
         )
     budget = options.samples - rate_range.samples - per_run * (options.seeds - 1) * FINALISTS
     bounds = _bounds(rate_range)
-    rates = rates_around(rate_range.centre, bounds, config.run.steps, budget // _samples(config))
+    rates = rates_around(rate_range.centre, bounds, config.run.steps, budget // samples_per_step(config))
     opening = halve(search, rates)
     if opening is None:
         return None
@@ -137,7 +131,7 @@ def _range(search: Search, space: Space) -> Range | None:
 def _settings(config: Config, space: Space) -> dict[str, Any]:
     """Return what makes a search another one, by dotted name; what is at its default is left out, as in ``Job.key``."""
     plain = flat(config.model_dump(mode="json", exclude_defaults=True))
-    searched = {f"--also {name}": list(bounds) for name, bounds in space.bounds.items()}
+    searched = {f"--also {name}": list(bounds) for name, bounds in space.items()}
     return {name: value for name, value in (plain | searched).items() if name not in ("run.folder", RATE)}
 
 
@@ -148,7 +142,7 @@ def require_searchable(config: Config, space: Space) -> Any:
         ConfigError: A setting cannot be searched.
         MissingExtraError: Optuna is not installed.
     """
-    for name, (low, high, integer) in space.bounds.items():
+    for name, (low, high, integer) in space.items():
         if name in (RATE, "run.seed"):
             raise ConfigError(f"--also {name}: the search itself sets it; remove it")
         for value in (low, high):
@@ -217,7 +211,8 @@ def _add_opening(sampler: _Sampler, opening: Sequence[Trial]) -> None:
 def _all_trials(sampler: _Sampler, budget: int) -> bool:
     """Make trials, beside other processes, until the budget is spent; return False where the user stopped it."""
     search = sampler.search
-    per_step, per_run = _samples(search.config), _samples(search.config) * search.config.run.steps
+    per_step = samples_per_step(search.config)
+    per_run = per_step * search.config.run.steps
     while not search.follow.stop():
         with ExitStack() as stack:
             trial = None
@@ -246,7 +241,7 @@ def _chosen(sampler: _Sampler) -> Any:
     )
     trial = study.ask()
     trial.suggest_float(RATE, *sampler.bounds, **log)
-    for name, (low, high, integer) in sampler.space.bounds.items():
+    for name, (low, high, integer) in sampler.space.items():
         if integer:
             trial.suggest_int(name, int(low), int(high), **log)
         else:
@@ -255,13 +250,19 @@ def _chosen(sampler: _Sampler) -> Any:
 
 
 def _running_elsewhere(sampler: _Sampler) -> int:
-    """Return how many trials other processes are making; what a lost one had begun is given up, to be tried again."""
-    count, states = 0, sampler.optuna.trial.TrialState
+    """Return how many trials other processes are making, and give up those whose process was lost.
+
+    One that has a checkpoint is tried again, and goes on from there. Without one it would only be cut again.
+    """
+    search, count, states = sampler.search, 0, sampler.optuna.trial.TrialState
     for trial in sampler.study.get_trials(deepcopy=False, states=(states.RUNNING,)):
-        with claimed(sampler.search.place(sampler.candidate(trial))) as lost:
+        job = search.job(sampler.candidate(trial))
+        with claimed(folder_of_job(search.folder, job)) as lost:
             if lost:
                 sampler.study.tell(trial.number, state=states.FAIL)
-                sampler.study.enqueue_trial(trial.params)
+                run = find_run(search.folder, job)
+                if run is not None and run.checkpoints():
+                    sampler.study.enqueue_trial(trial.params)
             else:
                 count += 1
     return count
@@ -284,11 +285,6 @@ def _one_trial(sampler: _Sampler, trial: Any) -> None:
 
 def _tried(study: Any) -> list[Trial]:
     return [Trial.read(json.loads(t.user_attrs["trial"])) for t in study.trials if "trial" in t.user_attrs]
-
-
-def _samples(config: Config) -> int:
-    """Return the completions of a step."""
-    return config.rollout.prompts_per_step * config.rollout.samples_per_prompt
 
 
 def _finals(search: Search, trials: Sequence[Trial], seeds: int) -> list[tuple[Trial, list[Trial]]] | None:
@@ -319,7 +315,7 @@ def _result(
         key=lambda entry: (any(run.critical for run in entry[2]), -entry[0]),
     )
     if not ranked:
-        raise ConfigError("no trial ended with a held-out score; see trials/ for why")
+        raise ConfigError("no trial ended with a held-out score; see the runs in runs/ of the folder for why")
     level, best, runs = ranked[0]
     lead = None
     if len(ranked) > 1:
@@ -333,7 +329,7 @@ def _result(
         "critical": sorted({name for run in runs for name in run.critical}),
         "paused": best.steps if best.state == "pruned" else None,
         "lead": lead,
-        "samples": rate_range.samples + _samples(config) * sum(trial.steps for trial in all_trials),
+        "samples": rate_range.samples + samples_per_step(config) * sum(trial.steps for trial in all_trials),
         "range": {"centre": rate_range.centre, "points": [asdict(point) for point in rate_range.points]},
         "trials": [asdict(trial) for trial in trials],
         "finals": [[asdict(run) for run in several] for _, several in finals],

@@ -9,14 +9,14 @@ import pytest
 
 from steadyrl.cli.tune import tune_command
 from steadyrl.core import config
-from steadyrl.core.errors import ConfigError
+from steadyrl.core.errors import ConfigError, RunError
 from steadyrl.core.rundir import read_lines
 from steadyrl.lab.jobs import Follow, find_run
-from steadyrl.lab.launchers.command import choose
+from steadyrl.lab.launchers.command import Ended, choose
 from steadyrl.lab.tune.halving import halve, rates_around, rungs, steps_of
 from steadyrl.lab.tune.rate_range import RATE, Point, Range, centre_of, range_test
 from steadyrl.lab.tune.trial import Candidate, Search, Trial, best_first, make_trial, score_of
-from steadyrl.lab.tune.tune import Options, Space, _bounds, _finals, _range, tune
+from steadyrl.lab.tune.tune import Options, _bounds, _finals, _range, tune
 from steadyrl.lab.tune.tune_together import tune_together
 from tests import needs
 
@@ -167,7 +167,7 @@ def test_a_search_that_is_cut_goes_on_and_ends_within_its_budget(settings, tmp_p
     from steadyrl.show.report.tune import write_tune
 
     said, asked = [], []
-    space = Space({"update.epochs": (1, 2, True)})
+    space = {"update.epochs": (1, 2, True)}
     options = Options(samples=2000, seeds=2, space=space)
 
     def cut():
@@ -207,7 +207,7 @@ def test_a_search_that_is_cut_goes_on_and_ends_within_its_budget(settings, tmp_p
 )
 def test_a_setting_that_cannot_be_searched_is_refused_before_the_range_test(settings, tmp_path, name, bounds, message):
     with pytest.raises(ConfigError, match=message):
-        tune(settings(), tmp_path, Options(samples=2000, space=Space({name: bounds})))
+        tune(settings(), tmp_path, Options(samples=2000, space={name: bounds}))
     assert list(tmp_path.glob("**/range.json")) == []
 
 
@@ -220,12 +220,12 @@ def test_no_process_is_started_for_a_setting_that_cannot_be_searched(settings, t
 
 
 def test_a_search_goes_on_with_the_settings_that_it_began_with(settings, tmp_path):
-    found = _range(Search(settings(), tmp_path), Space())
-    assert _range(Search(settings("update.learning_rate=0.5"), tmp_path), Space()) == found
+    found = _range(Search(settings(), tmp_path), {})
+    assert _range(Search(settings("update.learning_rate=0.5"), tmp_path), {}) == found
     with pytest.raises(ConfigError, match=r"other settings \(run.steps, sampling.temperature\).*another --folder"):
-        _range(Search(settings("run.steps=9", "sampling.temperature=0.5"), tmp_path), Space())
+        _range(Search(settings("run.steps=9", "sampling.temperature=0.5"), tmp_path), {})
     with pytest.raises(ConfigError, match=r"other settings \(--also update.epochs\)"):
-        _range(Search(settings(), tmp_path), Space({"update.epochs": (1, 4, True)}))
+        _range(Search(settings(), tmp_path), {"update.epochs": (1, 4, True)})
 
 
 def test_repeats_with_other_seeds_are_of_the_trials_that_are_the_best_now(settings, tmp_path):
@@ -265,6 +265,35 @@ def test_two_processes_share_one_search(settings, tmp_path, monkeypatch):
     assert len({line.partition(":")[0] for line in finals}) == len(finals) == len(result["finals"])
     assert result["samples"] <= 2400
     assert all(f"report: {folder / 'tune.md'}" in log for log in logs)
+
+
+class TimeLimit:
+    """A launcher that ends its command from outside; the last but one time before there is another checkpoint."""
+
+    def __init__(self, folder):
+        self.folder, self.starts = folder, 0
+
+    def start(self, commands):
+        (self.name,) = (command.name for command in commands)
+        self.starts += 1
+        if self.starts < 3:
+            done = self.folder / "runs" / "rate" / "run" / "checkpoints" / f"{self.starts:06d}" / "DONE"
+            done.parent.mkdir(parents=True)
+            done.touch()
+
+    def ended(self):
+        return [Ended(self.name, 130 if self.starts == 1 else None, "TIMEOUT")]
+
+    def stop(self):
+        pass
+
+
+def test_a_process_that_a_time_limit_ends_is_started_again_if_there_is_a_new_checkpoint(tmp_path):
+    said, launcher = [], TimeLimit(tmp_path)
+    with pytest.raises(RunError, match="no process came to the end of the search: TIMEOUT"):
+        tune_together(launcher, 1, ["tune"], tmp_path, Follow(note=said.append))
+    assert launcher.starts == 3
+    assert said.count("tune-0: cut (TIMEOUT); it is started again") == 2
 
 
 def test_a_trial_whose_process_was_lost_is_given_up_and_its_budget_is_free(settings, tmp_path):
