@@ -60,7 +60,7 @@ def tune_command(
 
 
 def _counting(activity: Activity) -> Callable[[Event], None]:
-    """Return what shows how far the present run is."""
+    """Return what shows how far the present run is, and how processes ended."""
     steps: dict[str, int] = {}
 
     def show(event: Event) -> None:
@@ -70,6 +70,8 @@ def _counting(activity: Activity) -> Callable[[Event], None]:
             activity.begin(f"making the run {key}")
         elif what == "step":
             activity.count("steps", value, steps[key])
+        else:
+            note(f"{key}: {value}")
 
     return show
 

@@ -61,7 +61,7 @@ class Forecast:
 
 
 @dataclass(frozen=True)
-class RunForecast:
+class Told:
     """What is said of a run.
 
     Attributes:
@@ -141,7 +141,7 @@ def widths_on(peers: Sequence[RunDir], run: RunDir, metric: str) -> list[float]:
     return [width for width in widths if width is not None]
 
 
-def forecast_run(run: RunDir, widths: Sequence[float], metric: str) -> RunForecast:
+def forecast_run(run: RunDir, widths: Sequence[float], metric: str) -> Told:
     """Forecast a run's last score, if the intervals have held on finished runs.
 
     Args:
@@ -152,12 +152,10 @@ def forecast_run(run: RunDir, widths: Sequence[float], metric: str) -> RunForeca
     return forecast_curve(run, widths, metric, *points(run, metric))
 
 
-def forecast_curve(
-    run: RunDir, widths: Sequence[float], metric: str, steps: np.ndarray, values: np.ndarray
-) -> RunForecast:
+def forecast_curve(run: RunDir, widths: Sequence[float], metric: str, steps: np.ndarray, values: np.ndarray) -> Told:
     """Forecast a run's last score as ``forecast_run`` does, from the ``points`` of its curve, [n] each."""
     covered, tried = coverage(widths), len(widths)
-    silent = partial(RunForecast, metric, None, covered=covered, tried=tried)
+    silent = partial(Told, metric, None, covered=covered, tried=tried)
     if len(steps) < LEAST_POINTS:
         need = "set evaluate.every, or forecast --metric reward/mean" if metric == score_name(run) else "train on"
         return silent(f"{metric} has {len(steps)} of the {LEAST_POINTS} values that a forecast needs; {need}")
@@ -173,7 +171,7 @@ def forecast_curve(
     interval = (forecast.end + factor * (side - forecast.end) for side in (forecast.low, forecast.high))
     least, most = reachable(run.metrics(), metric)
     last, low, high = (min(max(value, least), most) for value in (forecast.end, *interval))
-    return RunForecast(metric, replace(forecast, end=last, low=low, high=high), "", covered, tried)
+    return Told(metric, replace(forecast, end=last, low=low, high=high), "", covered, tried)
 
 
 def reachable(records: Sequence[Mapping[str, Any]], metric: str) -> tuple[float, float]:

@@ -3,29 +3,25 @@
 FOLDER/plan.json               the rule by which the study is judged, as it was before the first run, and its titles
 FOLDER/runs/ARM-sSEED-DIGEST/  holds the run directory; the digest is of every setting
 FOLDER/logs/                   what the commands of a launcher printed
-
-A run that a launcher makes and that was cut while nobody asked for it (a preemption, a time limit, a lost machine) is
-started again if it has saved a checkpoint since it was started; without one it would only be cut again.
 """
 
 from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from steadyrl.core.errors import ConfigError, RunError, SteadyError
-from steadyrl.core.rundir import RunDir, read_json, write_json
+from steadyrl.core.rundir import RunDir, read_json, read_lines, write_json
+from steadyrl.lab.elsewhere import End, make_elsewhere
 from steadyrl.lab.jobs import Follow, find_run, folder_of_job, placed, run_job, share
 from steadyrl.lab.launchers.command import Command, Ended, Launcher, our_command
-from steadyrl.lab.launchers.wait import endings
 from steadyrl.lab.measure import ended_by
 from steadyrl.lab.study.file import Stop
-from steadyrl.lab.study.followed import Followed
 from steadyrl.lab.study.longer import copied, shorter
 from steadyrl.lab.study.plan import Job, Study, jobs
 
@@ -156,35 +152,102 @@ def make_run(job: Job, folder: Path, rules: Sequence[Stop], follow: Follow, base
 
 
 def _spread(study: Study, root: Path, now: Sequence[Job], launcher: Launcher, follow: Follow) -> dict[str, str]:
-    """Make runs by a launcher: a command each, of which only the run directory is known here."""
-    folder = folder_of(study, root)
-    by_key = {job.key: job for job in now}
+    """Make runs by a launcher: a command each."""
+    folder, by_key = folder_of(study, root), {job.key: job for job in now}
     commands = {job.key: _command(study, root, job) for job in now}
-    followed = {job.key: Followed(job.key, partial(find_run, folder, job)) for job in now}
-    failed: dict[str, str] = {}
 
-    def look() -> None:
-        for run in followed.values():
-            run.report(follow.event)
+    def begin(key: str) -> Followed:
+        return Followed(commands[key], partial(find_run, folder, by_key[key]), _rules(study, by_key[key]))
 
-    launcher.start(list(commands.values()))
-    running = set(commands)
-    for ended in endings(launcher, running, follow.stop, look):
-        before, job = followed.pop(ended.name), by_key[ended.name]
-        before.report(follow.event)  # what it wrote since the last look; of a run that has ended no step may be told
-        run = find_run(folder, job)
-        state = state_of(run, _rules(study, job))
-        if run is not None and (state in DONE or (state == "cut" and follow.stop())):
-            follow.event((job.key, "end", state if state in DONE else "interrupted"))
-        elif state == "cut" and before.has_saved and not follow.stop():
-            follow.event((job.key, "cut", f"cut ({ended.reason}); it goes on from its last checkpoint"))
-            followed[job.key] = Followed(job.key, partial(find_run, folder, job))
-            running.add(job.key)
-            launcher.start([commands[job.key]])
-        elif not follow.stop():
-            failed[job.key] = _why(ended, commands[job.key], run, state)
-            follow.event((job.key, "failed", failed[job.key]))
-    return failed
+    ends = make_elsewhere(launcher, commands, begin, follow)
+    return {key: text for key, (state, text) in ends.items() if state == "failed"}
+
+
+class Followed:
+    """A run that a command makes, perhaps on another machine: what is new in its run directory, all that is known."""
+
+    def __init__(self, command: Command, find: Callable[[], RunDir | None], rules: Sequence[Stop] = ()) -> None:
+        """Remember how far the run is now.
+
+        Args:
+            command: It is called as the run is in events.
+            find: Returns the newest run directory, None as long as there is none.
+            rules: Reasons to end the run early.
+        """
+        run = find()
+        self._command, self._find, self._rules = command, find, rules
+        self._reported = False
+        self._before = _attempt(run)
+        self._saved = _saved(run)
+        self.steps = len(run.metrics()) if run else 0
+        self._read = _size(run)
+
+    def report(self, follow: Follow) -> None:
+        """Say what is new: that the run has begun, and each of its steps."""
+        if not self._reported and self.begun:
+            follow.event((self._command.name, "begin", (self.steps, self.total)))
+            self._reported = True
+        for step in self.new_steps() if self._reported else ():
+            follow.event((self._command.name, "step", step))
+
+    @property
+    def begun(self) -> bool:
+        """Whether a process has begun the run, or has gone on with it, since this was made."""
+        return _attempt(self._find()) != self._before
+
+    @property
+    def total(self) -> int:
+        """How many steps the run makes; asked once it has begun. Epochs become steps when the problems are counted."""
+        run = self._find()
+        assert run is not None, "the run has begun"
+        total: int = run.resolved()["run"]["steps"]
+        return total
+
+    @property
+    def has_saved(self) -> bool:
+        """Whether it has a newer checkpoint than when this was made."""
+        return _saved(self._find()) > self._saved
+
+    def new_steps(self) -> Iterator[int]:
+        """Yield how many steps there are with each new line of metrics. Only what was appended is read."""
+        run = self._find()
+        size = _size(run)
+        if run is None or size <= self._read:
+            return
+        start, self._read = self._read, size
+        for record in read_lines(run.metrics_file, start):
+            step = record.get("step")
+            if type(step) is int and step >= self.steps:  # an earlier one is made again, from a checkpoint
+                self.steps = step + 1
+                yield self.steps
+
+    def end(self, ended: Ended) -> End:
+        """Return how it ended, by its run, with what to do if it does not go on."""
+        run = self._find()
+        state = state_of(run, self._rules)
+        if state in DONE:
+            return "done", state
+        if run is not None and state == "failed":
+            return "failed", str(run.info().get("error"))
+        why = self._command.error(ended) or f"it ended: {ended.reason}; start the study again to go on"
+        if run is None and ended.code is not None and not self._command.log.is_file():
+            why = (
+                f"it ended ({ended.reason}) and left neither a run nor a log in '{self._command.log.parent.parent}'; "
+                "give a --folder on a file system that all machines see"
+            )
+        return "failed" if run is None else "cut", why
+
+
+def _attempt(run: RunDir | None) -> tuple[str, int] | None:
+    return (run.path.name, run.info().get("attempt") or 0) if run else None
+
+
+def _size(run: RunDir | None) -> int:
+    return run.metrics_file.stat().st_size if run and run.metrics_file.is_file() else 0
+
+
+def _saved(run: RunDir | None) -> int:
+    return max(run.checkpoints(), default=0) if run else 0
 
 
 def _command(study: Study, root: Path, job: Job) -> Command:
@@ -194,18 +257,6 @@ def _command(study: Study, root: Path, job: Job) -> Command:
         version += ["--seeds", str(len(study.seeds))]
     words = ("study", "make", str(study.path), job.key, "--folder", str(root), *version)
     return our_command(job.key, words, folder_of(study, root) / "logs")
-
-
-def _why(ended: Ended, command: Command, run: RunDir | None, state: State) -> str:
-    """Return why a command ended without a run that is done."""
-    if run is not None and state == "failed":
-        return str(run.info().get("error"))
-    if run is None and ended.code is not None and not command.log.is_file():
-        return (
-            f"it ended ({ended.reason}) and left neither a run nor a log in '{command.log.parent.parent}'; give a "
-            "--folder on a file system that all machines see"
-        )
-    return command.error(ended) or f"it ended: {ended.reason}; start the study again to go on"
 
 
 def make_one(study: Study, root: Path, key: str, stop: Callable[[], bool]) -> None:

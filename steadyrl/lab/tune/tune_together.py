@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from steadyrl.core.errors import RunError
 from steadyrl.core.rundir import DONE, read_json
+from steadyrl.lab.elsewhere import End, make_elsewhere
 from steadyrl.lab.jobs import Follow
-from steadyrl.lab.launchers.command import Ended, Launcher, our_command
-from steadyrl.lab.launchers.wait import endings
+from steadyrl.lab.launchers.command import Command, Ended, Launcher, our_command
 from steadyrl.lab.tune.tune import RESULT
 
 INTERRUPTED = 130  # exit status of `steadyrl tune` after a signal
@@ -19,7 +20,7 @@ INTERRUPTED = 130  # exit status of `steadyrl tune` after a signal
 def tune_together(
     launcher: Launcher, processes: int, words: Sequence[str], folder: Path, follow: Follow
 ) -> dict[str, Any] | None:
-    """Search by several processes; one that is cut from outside is started again if there is a new checkpoint.
+    """Search by several processes.
 
     Args:
         launcher: Starts them.
@@ -36,43 +37,43 @@ def tune_together(
         RunError: None of them came to an end.
         EngineError: The launcher's scheduler does not answer any more.
     """
-    logs = folder / "logs"
-    names = [f"tune-{number}" for number in range(processes)]
-    commands = {name: our_command(name, words, logs) for name in names}
-    shown, ended, running = "", [], set(commands)
-    saved = dict.fromkeys(commands, _checkpoints(folder))
+    logs, notes = folder / "logs", [f"{processes} processes share the search; what they say is in {folder / 'logs'}"]
+    commands = {name: our_command(name, words, logs) for name in (f"tune-{number}" for number in range(processes))}
+    follow.note(notes[0])
 
-    def look() -> None:
-        nonlocal shown
-        line = f"{len(list((folder / 'runs').glob('*')))} runs begun"
-        if line != shown:
-            follow.note(line)
-            shown = line
+    def note(text: str) -> None:
+        if text not in notes:
+            notes.append(text)
+            follow.note(text)
 
-    follow.note(f"{processes} processes share the search; what they say is in {logs}")
-    launcher.start(list(commands.values()))
-    for ending in endings(launcher, running, follow.stop, look):
-        count = _checkpoints(folder)
-        if _is_cut(ending) and count > saved[ending.name] and not follow.stop():
-            follow.note(f"{ending.name}: cut ({ending.reason}); it is started again")
-            saved[ending.name] = count
-            running.add(ending.name)
-            launcher.start([commands[ending.name]])
-        else:
-            ended.append(ending)  # what it had begun is free for the others
-    if any(ending.code == 0 for ending in ended):
+    ends = make_elsewhere(launcher, commands, lambda name: _Part(commands[name], folder), replace(follow, note=note))
+    if any(state == "done" for state, _ in ends.values()):
         return read_json(folder / RESULT)
     if follow.stop():
         return None
-    why = commands[ended[0].name].error(ended[0]) or ended[0].reason
+    why = next(why for _, why in ends.values())
     raise RunError(f"no process came to the end of the search: {why}; see {logs}, or start it again to go on")
 
 
-def _is_cut(ending: Ended) -> bool:
-    """Return whether a process was ended from outside: by a signal, or by one that it answered by saving."""
-    return ending.code is None or ending.code < 0 or ending.code == INTERRUPTED
+class _Part:
+    """What a process does of a search. What it had begun when it was lost is free for the others."""
 
+    def __init__(self, command: Command, folder: Path) -> None:
+        self._command, self._folder = command, folder
+        self._saved = self._checkpoints()
 
-def _checkpoints(folder: Path) -> int:
-    """Return how many checkpoints there are in the folder of a search; without a new one, a process is cut again."""
-    return len(list(folder.glob(f"runs/*/*/checkpoints/*/{DONE}")))
+    def _checkpoints(self) -> int:
+        return len(list(self._folder.glob(f"runs/*/*/checkpoints/*/{DONE}")))
+
+    @property
+    def has_saved(self) -> bool:
+        return self._checkpoints() > self._saved
+
+    def report(self, follow: Follow) -> None:
+        follow.note(f"{len(list(self._folder.glob('runs/*')))} runs begun")
+
+    def end(self, ended: Ended) -> End:
+        if ended.code == 0:
+            return "done", "finished"
+        cut = ended.code is None or ended.code < 0 or ended.code == INTERRUPTED
+        return "cut" if cut else "failed", self._command.error(ended) or ended.reason

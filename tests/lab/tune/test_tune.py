@@ -291,9 +291,10 @@ class TimeLimit:
 def test_a_process_that_a_time_limit_ends_is_started_again_if_there_is_a_new_checkpoint(tmp_path):
     said, launcher = [], TimeLimit(tmp_path)
     with pytest.raises(RunError, match="no process came to the end of the search: TIMEOUT"):
-        tune_together(launcher, 1, ["tune"], tmp_path, Follow(note=said.append))
+        tune_together(launcher, 1, ["tune"], tmp_path, Follow(event=said.append))
     assert launcher.starts == 3
-    assert said.count("tune-0: cut (TIMEOUT); it is started again") == 2
+    cut = ("tune-0", "cut", "cut (TIMEOUT); it goes on from its last checkpoint")
+    assert said == [cut, cut, ("tune-0", "failed", "TIMEOUT")]
 
 
 def test_a_trial_whose_process_was_lost_is_given_up_and_its_budget_is_free(settings, tmp_path):
