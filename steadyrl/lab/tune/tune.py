@@ -31,9 +31,9 @@ from steadyrl.core import plugins
 from steadyrl.core.config import Config
 from steadyrl.core.errors import ConfigError
 from steadyrl.core.rundir import read_json, write_json
+from steadyrl.doctor.readers.spelling import flat_settings
 from steadyrl.lab.jobs import POLL_S, Follow, awaited, claimed, find_run, folder_of_job, share
 from steadyrl.lab.seeds import difference, interquartile_mean
-from steadyrl.lab.study.plan import flat
 from steadyrl.lab.tune.halving import halve, rates_around
 from steadyrl.lab.tune.rate_range import RATE, Point, Range, range_test
 from steadyrl.lab.tune.trial import RUNGS, Candidate, Search, Trial, best_first, make_trial, samples_per_step, try_all
@@ -130,7 +130,7 @@ def _range(search: Search, space: Space) -> Range | None:
 
 def _settings(config: Config, space: Space) -> dict[str, Any]:
     """Return what makes a search another one, by dotted name; what is at its default is left out, as in ``Job.key``."""
-    plain = flat(config.model_dump(mode="json", exclude_defaults=True))
+    plain = flat_settings(config.model_dump(mode="json", exclude_defaults=True))
     searched = {f"--also {name}": list(bounds) for name, bounds in space.items()}
     return {name: value for name, value in (plain | searched).items() if name not in ("run.folder", RATE)}
 
