@@ -26,8 +26,10 @@ from steadyrl.core import config
 from steadyrl.core.config import Config
 from steadyrl.core.errors import DivergedError
 from steadyrl.core.rundir import append_line, read_lines, write_lines
+from steadyrl.lab.jobs import Follow
 from steadyrl.lab.measure import heldout_mean
-from steadyrl.lab.tune.tune import RATE, Follow, Options, tune
+from steadyrl.lab.tune.rate_range import RATE
+from steadyrl.lab.tune.tune import Options, tune
 from steadyrl.loop import launch
 
 HERE = Path(__file__).parent
@@ -141,7 +143,7 @@ def row(name: str, folder: Path) -> str:
     runs = len(grid) * most
     budget = int(SHARE * runs * per_run)
     start = config.resolve(config.dump(settings), [f"{RATE}={OFF * best}"])
-    found = tune(start, folder / "tune", Options(budget, seeds=1), Follow(print))
+    found = tune(start, folder / "tune", Options(budget, seeds=1), Follow(note=print))
     assert found is not None, "nobody stops it"
     rate = found["settings"][RATE]
     cells = (

@@ -17,7 +17,8 @@ from steadyrl.core import config as configs
 from steadyrl.core.config import Config
 from steadyrl.core.errors import ConfigError
 from steadyrl.core.rundir import RunDir
-from steadyrl.lab.compare.compare import Options, Watch, compare
+from steadyrl.lab.compare.compare import Options, compare
+from steadyrl.lab.jobs import Follow
 
 
 class Decoding(StrEnum):
@@ -66,15 +67,7 @@ def compare_command(
         raise ConfigError(f"--samples is {samples}, but greedy answers are all the same; leave it out, or sample")
     options = Options(samples, problems, deploy, metric, margin)
     with following() as activity:
-        total = 0
-
-        def begin(text: str, count: int) -> None:
-            nonlocal total
-            total = count
-            activity.phase(f"answering {count} problems: {text}")
-
-        watch = Watch(begin=begin, problems=lambda done: activity.count("problems answered", done, total))
-        record = compare((first, second), config, options, report, watch)
+        record = compare((first, second), config, options, report, Follow(note=activity.phase))
     if as_json:
         print(json.dumps(record, indent=2))
     else:

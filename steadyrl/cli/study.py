@@ -17,8 +17,9 @@ from steadyrl.cli.interrupts import interruptible
 from steadyrl.cli.launcher import LAUNCHER, LAUNCHER_ARGS, chosen
 from steadyrl.cli.terminal import near, note, printable
 from steadyrl.core.config import Config, in_steps
+from steadyrl.lab.jobs import Event, Follow
 from steadyrl.lab.study.plan import Job, read_study, unnamed_rewards
-from steadyrl.lab.study.study import Event, Follow, make_one, run_study
+from steadyrl.lab.study.study import make_one, run_study
 
 app = typer.Typer(
     cls=Group,
@@ -50,7 +51,7 @@ def run_command(
     for text in unnamed_rewards(read):
         note(f"note: {text}; correct it before the first run, or under another name of the file")
     with _Shown() as shown, interruptible() as interrupts, interrupts.within_steps():
-        follow = Follow(begin=shown.begin, event=shown.event, stop=lambda: interrupts.stop_requested)
+        follow = Follow(begin=shown.begin, event=shown.event, note=note, stop=lambda: interrupts.stop_requested)
         failed = run_study(read, folder, where, follow)
     for key, error in failed.items():
         note(f"{key} failed: {error}")

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from steadyrl.cli.activity import Activity, following
 from steadyrl.cli.interrupts import interruptible
 from steadyrl.cli.launcher import LAUNCHER, LAUNCHER_ARGS, chosen
 from steadyrl.cli.terminal import near, note
 from steadyrl.core import config as configs
 from steadyrl.core.errors import ConfigError
-from steadyrl.lab.tune.claim import awaited
-from steadyrl.lab.tune.tune import CLAIMS, Follow, Options, Space, tune
+from steadyrl.lab.jobs import Event, Follow, awaited
+from steadyrl.lab.tune.trial import samples_per_step
+from steadyrl.lab.tune.tune import Options, require_searchable, tune
 from steadyrl.lab.tune.tune_together import tune_together
 
 
@@ -32,11 +35,13 @@ def tune_command(
 ) -> None:
     """Find the learning rate of a config: a range test, a search by Optuna, and other seeds for the best."""
     settings, folder = configs.load(config, overrides or []), folder.absolute()
-    per_run = settings.run.steps * settings.rollout.prompts_per_step * settings.rollout.samples_per_prompt
-    options = Options(samples or 20 * per_run, seeds, Space(dict(map(_bounds, also or []))))
+    options = Options(
+        samples or 20 * settings.run.steps * samples_per_step(settings), seeds, dict(map(_bounds, also or []))
+    )
     where = chosen(launcher, launcher_args or [], processes)
-    with interruptible() as interrupts, interrupts.within_steps():
-        follow = Follow(note, lambda: interrupts.stop_requested)
+    require_searchable(settings, options.space)
+    with following() as activity, interruptible() as interrupts, interrupts.within_steps():
+        follow = Follow(event=_counting(activity), note=note, stop=lambda: interrupts.stop_requested)
         if where is None:
             result = tune(settings, folder, options, follow)
         else:
@@ -50,8 +55,25 @@ def tune_command(
     _show(result)
     from steadyrl.show.report.tune import write_tune  # matplotlib takes a second to load
 
-    with awaited(folder / CLAIMS / "result"):
+    with awaited(folder):
         print(f"report: {near(write_tune(folder))}")
+
+
+def _counting(activity: Activity) -> Callable[[Event], None]:
+    """Return what shows how far the present run is, and how processes ended."""
+    steps: dict[str, int] = {}
+
+    def show(event: Event) -> None:
+        key, what, value = event
+        if what == "begin":
+            steps[key] = value[1]
+            activity.begin(f"making the run {key}")
+        elif what == "step":
+            activity.count("steps", value, steps[key])
+        else:
+            note(f"{key}: {value}")
+
+    return show
 
 
 def _bounds(text: str) -> tuple[str, tuple[float, float, bool]]:

@@ -53,6 +53,12 @@ class PairedDifference:
     high: float
     standard_error: float
 
+    @property
+    def interval(self) -> str:
+        """Return the bounds of a 95 % interval in words."""
+        digits = digits_of(self)
+        return f"95 % interval [{self.low:+.{digits}f}, {self.high:+.{digits}f}]"
+
 
 @dataclass(frozen=True)
 class Decision:
@@ -218,8 +224,7 @@ def decide(before: ArrayLike, after: ArrayLike, span: float, margin: float | Non
     differing = int((first != second).sum())
     change = widened(paired_difference(first, second, seed), differing, span)
     p_value = sign_flip_p_value(second - first, seed)
-    digits = digits_of(change)
-    bounds = f"the 95 % interval [{change.low:+.{digits}f}, {change.high:+.{digits}f}] over {change.n} problems"
+    bounds = f"the {change.interval} over {change.n} problems"
     word: Word = "undecided"
     if span == 0:
         reason = f"all answers to {change.n} problems have one value, which says nothing about the two"
@@ -235,6 +240,17 @@ def decide(before: ArrayLike, after: ArrayLike, span: float, margin: float | Non
         word, side = ("better", "above") if change.low > 0 else ("worse", "below")
         reason = f"{bounds} lies {side} 0"
     return Decision(word, reason, change, p_value)
+
+
+def answers_are(way: str, word: str, reason: str) -> str:
+    """Say what a way of answering decides: the clause of comparisons, reports and findings.
+
+    Args:
+        way: "sampled" or "greedy".
+        word: Of its ``Decision``.
+        reason: Likewise.
+    """
+    return f"{way} answers are {word}, because {reason}"
 
 
 def largest_difference(first: np.ndarray, second: np.ndarray) -> float:

@@ -11,10 +11,10 @@ from typer.testing import CliRunner
 from steadyrl.cli.study import app
 from steadyrl.core.errors import ConfigError
 from steadyrl.core.rundir import RunDir, append_line, write_json
-from steadyrl.lab.launchers.command import Ended, choose
-from steadyrl.lab.study.followed import Followed
+from steadyrl.lab.jobs import Follow, find_run
+from steadyrl.lab.launchers.command import Command, Ended, choose
 from steadyrl.lab.study.plan import jobs, read_study
-from steadyrl.lab.study.study import Follow, find_run, folder_of, make_one, run_study
+from steadyrl.lab.study.study import Followed, folder_of, make_one, run_study
 
 FILE = """
 title = "One"
@@ -114,7 +114,8 @@ def test_a_run_is_followed_by_what_it_appends_and_no_step_counts_twice(tmp_path)
     run = RunDir(tmp_path)
     write_json(run.info_file, {"attempt": 1})
     write_json(run.resolved_file, {"run": {"steps": 7, "epochs": 2}})
-    followed = Followed(lambda: run)
+    command = Command("one", (), tmp_path, tmp_path / "log")
+    followed = Followed(command, lambda: run)
     assert followed.total == 7
     assert not followed.begun and list(followed.new_steps()) == []
     for step in range(3):
@@ -125,7 +126,7 @@ def test_a_run_is_followed_by_what_it_appends_and_no_step_counts_twice(tmp_path)
     append_line(run.metrics_file, {"step": 3, "attempt": 2})
     assert list(followed.new_steps()) == [4] and followed.steps == 4
 
-    went_on = Followed(lambda: run)
+    went_on = Followed(command, lambda: run)
     write_json(run.info_file, {"attempt": 2})
     assert went_on.begun and went_on.steps == 4 and list(went_on.new_steps()) == []
     append_line(run.metrics_file, {"step": 4, "attempt": 2})

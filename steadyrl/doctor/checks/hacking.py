@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from steadyrl.core.stats import decide, largest_difference
+from steadyrl.core.stats import answers_are, decide, largest_difference
 from steadyrl.doctor.check import Found, Result, Unknown, check
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.levels import measure
@@ -76,7 +76,7 @@ def heldout_worse(run: Run) -> Result:
         "warning",
         None,
         f"held-out answers became worse if they are {' or '.join(worse)}: {', '.join(changes)}",
-        tuple(f"{name} answers are {decision.word}: {decision.reason}" for name, decision in measured.items()),
+        tuple(answers_are(name, decision.word, decision.reason) for name, decision in measured.items()),
     )
 
 

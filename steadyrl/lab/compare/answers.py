@@ -11,14 +11,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from steadyrl.core.protocols import Backend, PromptLimit
+from steadyrl.core.config import Config
+from steadyrl.core.protocols import Backend, PromptLimit, Task
 from steadyrl.core.rundir import append_line, read_lines, write_lines
 from steadyrl.core.types import Problem, Rollout, Sampling
-from steadyrl.loop.evaluate import answer_record
+from steadyrl.loop.evaluate import HeldoutSet, answer_record
 from steadyrl.loop.rewards.combine import Term, score_groups
 from steadyrl.loop.rollout.collect import collect
-from steadyrl.loop.rollout.episode import Environment
-from steadyrl.loop.rollout.prompts import fit_prompts
+from steadyrl.loop.rollout.episode import Environment, environment_of
+from steadyrl.loop.rollout.prompts import fit_prompts, limit_of
 
 PART = 64  # problems answered together: enough to fill a batch, and all that a kill can cost
 # Neither training (which counts from 0) nor its evaluations draw with this key.
@@ -49,8 +50,14 @@ class Questions:
     environment: Environment | None
     limit: PromptLimit = field(default_factory=PromptLimit)
 
+    @classmethod
+    def of(cls, task: Task, config: Config, own: HeldoutSet, *, samples: int, sampling: Sampling) -> Questions:
+        """Return the questions of a set of held-out problems, with the seed of a config."""
+        environment = environment_of(task, sampling, config.rollout)
+        return cls(own.problems, samples, sampling, own.terms, config.run.seed, environment, limit_of(task))
 
-class Kept:
+
+class AnswersFile:
     """A file of answers. Its first line says what was asked of which model; then there is a line per problem."""
 
     def __init__(self, path: Path, request: Mapping[str, Any]):
@@ -71,12 +78,15 @@ class Kept:
 
 
 def answer(
-    backend: Backend, questions: Questions, answers_file: Kept | None, progress: Callable[[Answers], None]
+    policy: Callable[[], Backend],
+    questions: Questions,
+    answers_file: AnswersFile | None,
+    progress: Callable[[Answers], None],
 ) -> dict[str, Sequence[Mapping[str, Any]]]:
     """Answer all problems.
 
     Args:
-        backend: Holds the subject's policy.
+        policy: Returns the subject's policy, the same one each time; called only where an answer is missing.
         questions: What to answer.
         answers_file: Earlier answers, which are not sampled again. New answers are added to it.
         progress: Called with all answers so far after every part.
@@ -88,7 +98,7 @@ def answer(
         if all(problem.id in earlier_answers for problem in part):
             answers |= {problem.id: earlier_answers[problem.id] for problem in part}
         else:
-            drawn = _draw(backend, questions, part, start)
+            drawn = _draw(policy(), questions, part, start)
             if answers_file is not None:
                 answers_file.add(
                     {problem: records for problem, records in drawn.items() if problem not in earlier_answers}
@@ -98,7 +108,7 @@ def answer(
     return answers
 
 
-def all_known(questions: Questions, answers_file: Kept | None) -> bool:
+def all_known(questions: Questions, answers_file: AnswersFile | None) -> bool:
     """Return whether all answers are known already."""
     return answers_file is not None and all(problem.id in answers_file.answers for problem in questions.problems)
 

@@ -5,24 +5,25 @@ from __future__ import annotations
 import gc
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from functools import partial
+from dataclasses import asdict, dataclass, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from steadyrl.core import config as configs
 from steadyrl.core import plugins
 from steadyrl.core.config import Config
-from steadyrl.core.counting.count import begin
+from steadyrl.core.counting.count import begin, tell
 from steadyrl.core.errors import DataError
 from steadyrl.core.protocols import Task
 from steadyrl.core.rundir import write_json
 from steadyrl.core.types import DECODINGS, Decoding, Problem
 from steadyrl.doctor.examine import diagnose
-from steadyrl.lab.compare.answers import Answers, Kept, Questions, all_known, answer
+from steadyrl.lab.compare.answers import Answers, AnswersFile, Questions, all_known, answer
 from steadyrl.lab.compare.findings import MEASURED, TOTAL, findings, metric_row, part_names, sample_value
 from steadyrl.lab.compare.subject import Subject, find_subject, open_policy
 from steadyrl.lab.compare.verdict import conclude, with_doubts
+from steadyrl.lab.jobs import Follow
 from steadyrl.loop.evaluate import (
     HeldoutSet,
     evaluation_sampling,
@@ -33,13 +34,11 @@ from steadyrl.loop.evaluate import (
 )
 from steadyrl.loop.launch import digest
 from steadyrl.loop.rewards.combine import make_terms, planned_updates
-from steadyrl.loop.rollout.episode import environment_of
-from steadyrl.loop.rollout.prompts import limit_of
 
 SAMPLES = 4  # answers to a problem: the noise of sampling is halved, at the price of four evaluations
 RECORD = "comparison.json"
 QuestionsOf = Mapping[str, Questions]  # by way of decoding, and by set of ``evaluate.sets``
-Files = Mapping[str, Kept]  # empty where nothing is kept
+Files = Mapping[str, AnswersFile]  # empty where nothing is kept
 
 
 @dataclass(frozen=True)
@@ -62,21 +61,8 @@ class Options:
     margin: float | None = None
 
 
-@dataclass(frozen=True)
-class Watch:
-    """How a user interface follows a comparison.
-
-    Attributes:
-        begin: Called with a line and the number of problems when a subject begins.
-        problems: Called with how many of them are answered.
-    """
-
-    begin: Callable[[str, int], None] = field(default=lambda text, problems: None)
-    problems: Callable[[int], None] = field(default=lambda done: None)
-
-
 def compare(
-    names: tuple[str, str], config: Config, options: Options, folder: Path | None = None, watch: Watch = Watch()
+    names: tuple[str, str], config: Config, options: Options, folder: Path | None = None, follow: Follow | None = None
 ) -> dict[str, Any]:
     """Compare two subjects, the second with the first; docs/compare.md describes the record that is returned.
 
@@ -85,7 +71,7 @@ def compare(
         config: Determines the task, the rewards, the sampling, the seed, and where the models run.
         options: How.
         folder: Answers are kept here as soon as they are there, and the record at the end; None keeps nothing.
-        watch: Follows it.
+        follow: Its ``note`` is called with a line when a subject begins.
 
     Raises:
         SteadyError: A subject cannot be loaded, there are no held-out problems, or nothing could be measured.
@@ -94,9 +80,7 @@ def compare(
     begin(f"reading the data of the task '{config.task.name}'")
     task = plugins.open_task(config.task.name, config.task.args, config.run.seed)
     deploy = options.decoding or config.evaluate.deploy
-    (beside,) = (decoding for decoding in DECODINGS if decoding != deploy)
-    questions_of = _all_questions(task, config, options, deploy, beside)
-    sets = [name for name in questions_of if name not in DECODINGS]
+    questions_of = _all_questions(task, config, options, deploy)
     metric = (options.metric or "").removeprefix("reward/") or task.metric or TOTAL  # as metrics.jsonl calls it, too
     files: list[Files] = [
         {
@@ -108,8 +92,9 @@ def compare(
     ]
     if not any(_all_answered(questions_of, of_side) for of_side in files):
         _require_policy(subjects[1])
+    note = (follow or Follow()).note
     answers = [
-        _answers(f"{label} = {subject.name} ({subject.what})", subject, questions_of, of_side, (watch, metric))
+        _answers(f"{label} = {subject.name} ({subject.what})", subject, questions_of, of_side, (note, metric))
         for label, subject, of_side in zip("AB", subjects, files, strict=True)
     ]
     called, solved = _called(subjects), solved_from(config, "" if metric == TOTAL else metric)
@@ -117,10 +102,6 @@ def compare(
         name: findings(questions.problems, (answers[0][name], answers[1][name]), metric, options.margin, called, solved)
         for name, questions in questions_of.items()
     }
-    verdicts = {decoding: judged[decoding]["verdict"] for decoding in DECODINGS}
-    decided = {str(decoding): (verdict["word"], verdict["reason"]) for decoding, verdict in verdicts.items()}
-    doubts = conclude(decided, deploy, _harms(subjects, called)).doubts
-    headline, *details = judged[deploy]["sentences"]
     record = {
         "task": config.task.name,
         "metric": metric,
@@ -129,24 +110,43 @@ def compare(
         "seed": config.run.seed,
         "a": _about(subjects[0], answers[0][deploy], metric),
         "b": _about(subjects[1], answers[1][deploy], metric),
+        **_judgement(judged, deploy, metric, _harms(subjects, called)),
+    }
+    if folder is not None:
+        write_json(folder / RECORD, record)
+    return record
+
+
+def _judgement(
+    judged: Mapping[str, Any], deploy: Decoding, metric: str, harms: Mapping[str, Sequence[str]]
+) -> dict[str, Any]:
+    """Return the results of the answers that count, with what the others and the doctor say beside them."""
+    verdicts = {decoding: judged[decoding]["verdict"] for decoding in DECODINGS}
+    decided = {str(decoding): (verdict["word"], verdict["reason"]) for decoding, verdict in verdicts.items()}
+    doubts, beside = conclude(decided, deploy, harms).doubts, _beside(deploy)
+    sets = {name: results for name, results in judged.items() if name not in DECODINGS}
+    headline, *details = judged[deploy]["sentences"]
+    return {
         **judged[deploy],
         "parts": [
             *judged[deploy]["parts"],
-            *(row for name in sets for row in _rows_of_set(name, judged[name], metric)),
+            *(row for name, results in sets.items() for row in _rows_of_set(name, results, metric)),
         ],
-        "sets": {name: judged[name] for name in sets},
+        "sets": sets,
         "doubts": list(doubts),
         "beside": {"decoding": beside, "verdict": verdicts[beside]},
         "sentences": [
             with_doubts(headline, doubts),
             *details,
             f"{beside} answers, one to each problem: {judged[beside]['sentences'][0]}",
-            *(f"on {name}: {judged[name]['sentences'][0]}" for name in sets),
+            *(f"on {name}: {results['sentences'][0]}" for name, results in sets.items()),
         ],
     }
-    if folder is not None:
-        write_json(folder / RECORD, record)
-    return record
+
+
+def _beside(deploy: Decoding) -> Decoding:
+    """Return the way of decoding that is not judged."""
+    return next(decoding for decoding in DECODINGS if decoding != deploy)
 
 
 def _harms(subjects: Sequence[Subject], called: Sequence[str]) -> dict[str, tuple[str, ...]]:
@@ -158,14 +158,12 @@ def _harms(subjects: Sequence[Subject], called: Sequence[str]) -> dict[str, tupl
     }
 
 
-def _all_questions(
-    task: Task, config: Config, options: Options, deploy: Decoding, beside: Decoding
-) -> dict[str, Questions]:
+def _all_questions(task: Task, config: Config, options: Options, deploy: Decoding) -> dict[str, Questions]:
     own = HeldoutSet("", _heldout(task, config, options), make_terms(config.rewards, task, planned_updates(config)))
     sets = open_sets(config if options.problems is None else _with_problems(config, options.problems))
     return {
         deploy: _questions(task, own, config, options, deploy),
-        beside: _questions(task, own, config, replace(options, samples=1), beside),
+        _beside(deploy): _questions(task, own, config, replace(options, samples=1), _beside(deploy)),
         **{further.name: _questions(task, further, config, options, deploy) for further in sets},
     }
 
@@ -196,18 +194,12 @@ def _heldout(task: Task, config: Config, options: Options) -> Sequence[Problem]:
 
 def _questions(task: Task, own: HeldoutSet, config: Config, options: Options, decoding: Decoding) -> Questions:
     greedy, sampling = decoding == "greedy", evaluation_sampling(config)
-    return Questions(
-        problems=own.problems,
-        samples=options.samples or (1 if greedy else max(SAMPLES, config.evaluate.samples)),
-        sampling=greedy_sampling(sampling) if greedy else sampling,
-        terms=own.terms,
-        seed=config.run.seed,
-        environment=environment_of(task, sampling, config.rollout),
-        limit=limit_of(task),
-    )
+    samples = options.samples or (1 if greedy else max(SAMPLES, config.evaluate.samples))
+    drawn = greedy_sampling(sampling) if greedy else sampling
+    return Questions.of(task, config, own, samples=samples, sampling=drawn)
 
 
-def _answers_file(path: Path, subject: Subject, questions: Questions, config: Config) -> Kept:
+def _answers_file(path: Path, subject: Subject, questions: Questions, config: Config) -> AnswersFile:
     settings = configs.dump(config)
     request = {
         "subject": subject.identity(),
@@ -225,7 +217,7 @@ def _answers_file(path: Path, subject: Subject, questions: Questions, config: Co
         ),
         **{name: settings[name] for name in ("task", "rewards", "rollout")},
     }
-    return Kept(path, json.loads(json.dumps(request)))
+    return AnswersFile(path, json.loads(json.dumps(request)))
 
 
 def _require_policy(subject: Subject) -> None:
@@ -243,36 +235,32 @@ def _all_answered(questions_of: QuestionsOf, files: Files) -> bool:
 
 
 def _answers(
-    title: str, subject: Subject, questions_of: QuestionsOf, files: Files, follow: tuple[Watch, str]
+    title: str, subject: Subject, questions_of: QuestionsOf, files: Files, follow: tuple[Callable[[str], None], str]
 ) -> dict[str, Answers]:
     """Return a subject's answers by way of decoding and by set.
 
     Its policy is loaded once, and not at all if all are known.
     """
-    backend = None if _all_answered(questions_of, files) else open_policy(subject)
+    policy = cache(partial(open_policy, subject))
     answers: dict[str, Answers] = {}
     for decoding, questions in questions_of.items():
-        watch, metric = follow
-        watch.begin(f"{title}, {decoding}", len(questions.problems))
-        if backend is None:
-            earlier_answers = files[decoding].answers
-            answers[decoding] = {problem.id: earlier_answers[problem.id] for problem in questions.problems}
-        else:
-            progress = partial(_follow, watch, metric, questions)
-            answers[decoding] = answer(backend, questions, files.get(decoding), progress)
+        note, metric = follow
+        note(f"answering {len(questions.problems)} problems: {title}, {decoding}")
+        progress = partial(_follow, metric, questions)
+        answers[decoding] = answer(policy, questions, files.get(decoding), progress)
         _require_values(metric, answers[decoding])
-    del backend
+    del policy
     gc.collect()  # a model can be in a cycle of references, and the next one needs its memory
     return answers
 
 
-def _follow(watch: Watch, metric: str, questions: Questions, answers: Answers) -> None:
-    """Report a subject's progress to the watch, and refuse a metric that no answer can have.
+def _follow(metric: str, questions: Questions, answers: Answers) -> None:
+    """Report a subject's progress, and refuse a metric that no answer can have.
 
     Raises:
         DataError: No term gives the metric, and no answer so far has such a part, though some have parts.
     """
-    watch.problems(len(answers))
+    tell("problems answered", len(answers), len(questions.problems))
     parts = part_names(record for samples in answers.values() for record in samples)
     if parts and metric not in {TOTAL, *MEASURED, *(term.name for term in questions.terms), *parts}:
         raise DataError(

@@ -18,6 +18,7 @@ from steadyrl.core.stats import (
     UNSEEN,
     PairedDifference,
     Word,
+    answers_are,
     decide,
     digits_of,
     largest_difference,
@@ -148,7 +149,7 @@ def conclude(decided: Mapping[str, tuple[Word, str]], deploy: str, harms: Mappin
     """
     word, reason = decided[deploy]
     contradictions = [
-        f"{name} answers are {differing_word}, because {why}"
+        answers_are(name, differing_word, why)
         for name, (differing_word, why) in decided.items()
         if differing_word not in (word, "undecided")
     ]
@@ -174,8 +175,7 @@ def in_words(verdict: Verdict, first: str, second: str, metric: str) -> list[str
     digits = digits_of(change)
     numbers = (
         f"{metric} {change.mean_before:.{digits}f} -> {change.mean_after:.{digits}f}, difference "
-        f"{change.difference:+.{digits}f}, 95 % interval [{change.low:+.{digits}f}, {change.high:+.{digits}f}], "
-        f"{n} problems"
+        f"{change.difference:+.{digits}f}, {change.interval}, {n} problems"
     )
     opening = {
         "better": f"{second} is better than {first}",

@@ -6,6 +6,7 @@ The commands, the folders that they work in and their logs are on a file system 
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,8 @@ from steadyrl.core import config as configs
 from steadyrl.core import plugins
 from steadyrl.core.errors import ConfigError
 from steadyrl.core.sections import Section
+
+OURS = (sys.executable, "-m", "steadyrl")
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,10 @@ class Command:
         words = shlex.join((*before, *self.argv))
         return f"cd {shlex.quote(str(self.folder))} && exec {words} >> {shlex.quote(str(self.log))} 2>&1"
 
+    def error(self, ended: Ended) -> str:
+        """Return what it said of its end; "" where it was killed, or said nothing."""
+        return "" if ended.code is None or ended.code < 0 else self.last_line()
+
     def last_line(self) -> str:
         """Return the last line of the log without a leading "error:"; "" where there is none."""
         if not self.log.is_file():
@@ -63,6 +70,11 @@ class Ended:
     name: str
     code: int | None
     why: str = ""
+
+    @property
+    def reason(self) -> str:
+        """Return why it ended, in a word or two."""
+        return self.why or f"code {self.code}"
 
 
 class Launcher(Protocol):
@@ -88,6 +100,18 @@ class Launcher(Protocol):
 
     def stop(self) -> None:
         """Send SIGTERM to what runs, and begin nothing that waits; ``ended`` returns all of them in time."""
+
+
+def our_command(name: str, words: Sequence[str], logs: Path) -> Command:
+    """Return a command of steadyrl that starts where this process was started.
+
+    Args:
+        name: Of the command, and of its log.
+        words: What follows `steadyrl`.
+        logs: The folder of its log, which is made.
+    """
+    logs.mkdir(parents=True, exist_ok=True)
+    return Command(name, (*OURS, *words), Path.cwd(), (logs / f"{name}.log").absolute())
 
 
 def choose(name: str, args: Mapping[str, object], overrides: Sequence[str], at_once: int) -> Launcher:

@@ -14,77 +14,48 @@ import signal
 import subprocess
 import sys
 import threading
-from collections import deque
 from collections.abc import Mapping, Sequence
 from functools import cache
 from multiprocessing.forkserver import ensure_running
 from pathlib import Path
-from typing import Protocol
 
 from steadyrl.core.sections import Section
-from steadyrl.lab.launchers.command import Command, Ended
+from steadyrl.lab.launchers.command import OURS, Command, Ended
+from steadyrl.lab.launchers.queue import Queue
 
 # Of these a fork has what can be imported. None starts a thread that a run waits for: a fork would lose it.
 LOADED = (
     "steadyrl.cli.study", "steadyrl.cli.tune", "steadyrl.loop.launch", "steadyrl.backends.torch.backend",
     "transformers.models.auto.modeling_auto", "transformers.models.auto.tokenization_auto",
 )  # fmt: skip
-OURS = (sys.executable, "-m", "steadyrl")
 
 
 class Settings(Section):
     """Processes of this machine have no settings."""
 
 
-def build(settings: Settings, at_once: int) -> Processes:
+def build(settings: Settings, at_once: int) -> Queue:
     """Return the launcher."""
-    return Processes(at_once)
+    return Queue(at_once, _Process)
 
 
-class Processes:
-    """Starts commands as processes, so many at a time."""
+class _Process:
+    """A command as a process."""
 
-    def __init__(self, at_once: int) -> None:
-        self._at_once = at_once
-        self._waiting: deque[Command] = deque()
-        self._running: dict[str, _Process] = {}
-        self._not_begun: list[Ended] = []
+    def __init__(self, command: Command) -> None:
+        forked = sys.platform == "linux" and command.argv[: len(OURS)] == OURS
+        self._name, self._process = command.name, _forked(command) if forked else _started(command)
 
-    def start(self, commands: Sequence[Command]) -> None:
-        """Queue commands, and begin as many as may run."""
-        self._waiting.extend(commands)
-        self._fill()
+    def poll(self) -> Ended | None:
+        process = self._process
+        code = process.poll() if isinstance(process, subprocess.Popen) else process.exitcode
+        return None if code is None else Ended(self._name, code)
 
-    def ended(self) -> list[Ended]:
-        """Return what ended, and begin what waited for it."""
-        codes = {name: process.poll() for name, process in self._running.items()}
-        ended = [Ended(name, code) for name, code in codes.items() if code is not None]
-        for ending in ended:
-            del self._running[ending.name]
-        self._fill()
-        ended, self._not_begun = [*ended, *self._not_begun], []
-        return ended
-
-    def stop(self) -> None:
-        """Send SIGTERM to all processes."""
-        self._not_begun += [Ended(command.name, None, "was not begun") for command in self._waiting]
-        self._waiting.clear()
-        for process in self._running.values():
-            process.terminate()
-
-    def _fill(self) -> None:
-        while self._waiting and len(self._running) < self._at_once:
-            command = self._waiting.popleft()
-            begin = _Forked if sys.platform == "linux" and command.argv[: len(OURS)] == OURS else _started
-            self._running[command.name] = begin(command)
+    def terminate(self) -> None:
+        self._process.terminate()
 
 
-class _Process(Protocol):
-    def poll(self) -> int | None: ...
-    def terminate(self) -> None: ...
-
-
-def _started(command: Command) -> _Process:
+def _started(command: Command) -> subprocess.Popen[bytes]:
     with command.log.open("ab") as log:
         # In a session of its own, a process does not get the Ctrl-C of the terminal: it is asked to stop.
         return subprocess.Popen(
@@ -97,17 +68,11 @@ def _started(command: Command) -> _Process:
         )
 
 
-class _Forked:
-    def __init__(self, command: Command) -> None:
-        words = command.argv[len(OURS) :]
-        self._process = _server().Process(target=_run, args=(words, command.folder, command.log, dict(os.environ)))
-        self._process.start()
-
-    def poll(self) -> int | None:
-        return self._process.exitcode
-
-    def terminate(self) -> None:
-        self._process.terminate()
+def _forked(command: Command) -> multiprocessing.process.BaseProcess:
+    words = command.argv[len(OURS) :]
+    process = _server().Process(target=_run, args=(words, command.folder, command.log, dict(os.environ)))
+    process.start()
+    return process
 
 
 @cache

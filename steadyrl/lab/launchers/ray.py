@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections import deque
-from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from pydantic import Field
@@ -13,6 +12,7 @@ from steadyrl.core import plugins
 from steadyrl.core.errors import ConfigError, EngineError
 from steadyrl.core.sections import Section
 from steadyrl.lab.launchers.command import Command, Ended
+from steadyrl.lab.launchers.queue import Queue
 
 # Ray kills a job three seconds after it was asked to stop; a run needs the time of a step and of a checkpoint.
 _SAVE_S = 3600
@@ -31,8 +31,8 @@ class Settings(Section):
     gpus: float = Field(0.0, ge=0, description="GPUs of a run.")
 
 
-def build(settings: Settings, at_once: int) -> Ray:
-    """Return the launcher.
+def build(settings: Settings, at_once: int) -> Queue:
+    """Return the launcher, which submits so many jobs at a time: Ray fails a job that waits for 15 minutes.
 
     Raises:
         ConfigError: No cluster answers.
@@ -47,59 +47,33 @@ def build(settings: Settings, at_once: int) -> Ray:
             f"no Ray cluster answers: {_line(error)}; start one with `ray start --head`, or name the dashboard of one "
             "with --launcher-args address=http://HOST:8265"
         ) from error
-    return Ray(client, settings, at_once)
+    return Queue(at_once, partial(_Job, client, settings))
 
 
-class Ray:
-    """Starts commands as jobs of a Ray cluster, so many at a time: Ray fails a job that waits for 15 minutes."""
+class _Job:
+    """A command as a job, which Ray asks by SIGTERM to end."""
 
-    def __init__(self, client: Any, settings: Settings, at_once: int) -> None:
-        self._client, self._settings, self._at_once = client, settings, at_once
-        self._waiting: deque[Command] = deque()
-        self._jobs: dict[str, str] = {}  # names of the commands by Ray's ids
-        self._not_begun: list[Ended] = []
+    def __init__(self, client: Any, settings: Settings, command: Command) -> None:
+        self._client, self._name = client, command.name
+        self._id = self._ask(
+            "submit_job",
+            entrypoint=command.shell(*_import_path()),
+            entrypoint_num_cpus=settings.cpus,
+            entrypoint_num_gpus=settings.gpus,
+            runtime_env={"env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(_SAVE_S)}},
+            metadata={"steadyrl": command.name},
+        )
 
-    def start(self, commands: Sequence[Command]) -> None:
-        """Queue commands, and submit as many as may run."""
-        self._waiting.extend(commands)
-        try:
-            self._fill()
-        except EngineError as error:
-            raise ConfigError(f"{error}; fix what it says with --launcher-args, or look at `ray status`") from error
+    def poll(self) -> Ended | None:
+        info = self._ask("get_job_info", self._id)
+        if info.status not in _ENDED:
+            return None
+        code = 0 if info.status == "SUCCEEDED" else info.driver_exit_code
+        # The message repeats the log of a command that failed, and says why another one could not be begun.
+        return Ended(self._name, code, info.status.value if code is not None else _line(info.message or ""))
 
-    def ended(self) -> list[Ended]:
-        """Return what ended, and submit what waited for it."""
-        ended = []
-        for job, name in list(self._jobs.items()):
-            info = self._ask("get_job_info", job)
-            if info.status in _ENDED:
-                del self._jobs[job]
-                code = 0 if info.status == "SUCCEEDED" else info.driver_exit_code
-                # The message repeats the log of a command that failed, and says why another one could not be begun.
-                ended.append(Ended(name, code, info.status.value if code is not None else _line(info.message or "")))
-        self._fill()
-        ended, self._not_begun = [*ended, *self._not_begun], []
-        return ended
-
-    def stop(self) -> None:
-        """Stop all jobs: Ray sends SIGTERM, and does not wait here for their end."""
-        self._not_begun += [Ended(command.name, None, "was not begun") for command in self._waiting]
-        self._waiting.clear()
-        for job in self._jobs:
-            self._ask("stop_job", job)
-
-    def _fill(self) -> None:
-        while self._waiting and len(self._jobs) < self._at_once:
-            command = self._waiting[0]
-            job = self._ask(
-                "submit_job",
-                entrypoint=command.shell(*_import_path()),
-                entrypoint_num_cpus=self._settings.cpus,
-                entrypoint_num_gpus=self._settings.gpus,
-                runtime_env={"env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(_SAVE_S)}},
-                metadata={"steadyrl": command.name},
-            )
-            self._jobs[job] = self._waiting.popleft().name
+    def terminate(self) -> None:
+        self._ask("stop_job", self._id)
 
     def _ask(self, method: str, *args: Any, **settings: Any) -> Any:
         try:

@@ -15,6 +15,7 @@ from steadyrl.core.rundir import RunDir
 from steadyrl.core.types import Finding
 from steadyrl.doctor.causes import tree
 from steadyrl.doctor.examine import diagnose
+from steadyrl.lab.jobs import find_run
 from steadyrl.lab.measure import ended_by, measure
 from steadyrl.lab.seeds import (
     Difference,
@@ -28,7 +29,7 @@ from steadyrl.lab.seeds import (
 )
 from steadyrl.lab.study.file import ABSOLUTE, Expect, Rule, Take
 from steadyrl.lab.study.plan import Arm, Study, job_of
-from steadyrl.lab.study.study import DONE, find_run, state_of
+from steadyrl.lab.study.study import DONE, state_of
 
 Verdict = Word | Literal["not asked"]
 JUDGES: Mapping[str, Callable[[Difference, float], Word]] = {

@@ -21,6 +21,7 @@ from steadyrl.core.config import Config
 from steadyrl.core.errors import ConfigError
 from steadyrl.core.metrics import CATALOGUE, describe
 from steadyrl.core.stats import pass_rates
+from steadyrl.doctor.readers.spelling import flat_settings
 from steadyrl.lab.study.file import ABSOLUTE, HELDOUT, MINUS, Experiment, StudyFile
 
 # Settings that do not make another experiment of a run.
@@ -121,7 +122,7 @@ class Job:
 
         A later version with further settings finds the runs of an earlier one.
         """
-        plain = flat(self.config.model_dump(mode="json", exclude_defaults=True))
+        plain = flat_settings(self.config.model_dump(mode="json", exclude_defaults=True))
         compared = {key: value for key, value in plain.items() if key not in _NOT_COMPARED}
         if self.start:
             compared["start"] = self.start
@@ -211,22 +212,12 @@ def with_seed(config: Config, seed: int) -> Config:
     return config.model_copy(update={"run": config.run.model_copy(update={"seed": seed})})
 
 
-def flat(values: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    """Return nested settings by dotted key."""
-    settings: dict[str, Any] = {}
-    for key, value in values.items():
-        if isinstance(value, Mapping) and value:
-            settings |= flat(value, f"{above}{key}.")
-        else:
-            settings[f"{above}{key}"] = value
-    return settings
-
-
 def differences(before: Config, after: Config) -> dict[str, tuple[Any, Any]]:
     """Return the settings that differ, by dotted key; the seed and the folder do not count."""
     # A table without entries is no setting: that its entries went is said of each.
     first, second = (
-        {key: value for key, value in flat(configs.dump(config)).items() if value != {}} for config in (before, after)
+        {key: value for key, value in flat_settings(configs.dump(config)).items() if value != {}}
+        for config in (before, after)
     )
     return {
         key: (first.get(key), second.get(key))

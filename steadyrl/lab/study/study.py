@@ -3,73 +3,36 @@
 FOLDER/plan.json               the rule by which the study is judged, as it was before the first run, and its titles
 FOLDER/runs/ARM-sSEED-DIGEST/  holds the run directory; the digest is of every setting
 FOLDER/logs/                   what the commands of a launcher printed
-
-A run that a launcher makes and that was cut while nobody asked for it (a preemption, a time limit, a lost machine) is
-started again if it has saved a checkpoint since it was started; without one it would only be cut again.
 """
 
 from __future__ import annotations
 
 import platform
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from steadyrl.core import config as configs
-from steadyrl.core.config import Config
 from steadyrl.core.errors import ConfigError, RunError, SteadyError
-from steadyrl.core.rundir import RunDir, read_json, write_json
-from steadyrl.lab.launchers.command import Command, Ended, Launcher
-from steadyrl.lab.launchers.wait import wait
+from steadyrl.core.rundir import RunDir, read_json, read_lines, write_json
+from steadyrl.lab.elsewhere import End, make_elsewhere
+from steadyrl.lab.jobs import Follow, find_run, folder_of_job, placed, run_job, share
+from steadyrl.lab.launchers.command import Command, Ended, Launcher, our_command
 from steadyrl.lab.measure import ended_by
 from steadyrl.lab.study.file import Stop
-from steadyrl.lab.study.followed import Followed
 from steadyrl.lab.study.longer import copied, shorter
 from steadyrl.lab.study.plan import Job, Study, jobs
-from steadyrl.loop import launch
-from steadyrl.loop.train import Watch
 
 PLAN = "plan.json"
 State = Literal["missing", "cut", "failed", "finished", "ended by a rule"]
 DONE: tuple[State, ...] = ("finished", "ended by a rule")
-# What a run says: its key, what happened ("begin", "step", "note", "end", "failed"), and a number or a text.
-Event = tuple[str, str, Any]
-Tell = Callable[[Event], None]
-
-
-@dataclass(frozen=True)
-class Follow:
-    """How a user interface follows a study.
-
-    Attributes:
-        begin: Called with all runs, and those that are to be made.
-        event: Called with what the runs say.
-        stop: Asked after every step; True ends the study, and the present runs are saved.
-    """
-
-    begin: Callable[[Sequence[Job], Sequence[Job]], None] = field(default=lambda every, now: None)
-    event: Tell = field(default=lambda event: None)
-    stop: Callable[[], bool] = field(default=lambda: False)
 
 
 def folder_of(study: Study, root: Path) -> Path:
     """Return the folder of a study: its file's name, the quick version apart from the whole one."""
     return root.absolute() / (f"{study.path.stem}-quick" if study.quick else study.path.stem)
-
-
-def find_run(folder: Path, job: Job) -> RunDir | None:
-    """Return the newest run of a job, or None."""
-    return _newest(folder / "runs" / job.key)
-
-
-def _newest(place: Path) -> RunDir | None:
-    folders = sorted(path for path in place.iterdir() if (path / "run.json").is_file()) if place.is_dir() else []
-    return RunDir(folders[-1]) if folders else None
 
 
 def state_of(run: RunDir | None, rules: Sequence[Stop]) -> State:
@@ -100,7 +63,7 @@ def run_study(
         ConfigError: The launcher cannot start the runs.
         EngineError: The launcher's scheduler does not answer any more.
     """
-    follow = follow or Follow()
+    follow = _within_budget(study, follow or Follow())
     folder = folder_of(study, root)
     every = jobs(study)
     _keep_plan(study, folder, every)
@@ -108,16 +71,22 @@ def run_study(
     now.sort(key=lambda job: shorter(study, job) is not None)  # last: what goes on from others comes after them
     first = study.warm if study.warm and state_of(find_run(folder, study.warm), ()) not in DONE else None
     follow.begin([*([study.warm] if study.warm else []), *every], [*([first] if first else []), *now])
-    enough = _enough(study, follow)
 
     def make(some: Sequence[Job]) -> dict[str, str]:
         if launcher is None:
-            return _in_turn(study, folder, some, follow, enough)
-        return _spread(study, root, some, launcher, follow, enough) if some else {}
+            return _in_turn(study, folder, some, follow)
+        return _spread(study, root, some, launcher, follow) if some else {}
 
-    if first is not None and ((failed := make([first])) or enough()):
+    if first is not None and ((failed := make([first])) or follow.stop()):
         return failed
     return make(now)
+
+
+def _within_budget(study: Study, follow: Follow) -> Follow:
+    """Return what follows a study, and ends it when its time is over."""
+    hours = study.file.budget.hours
+    until = time.monotonic() + 3600 * hours if hours else float("inf")
+    return replace(follow, stop=lambda: follow.stop() or time.monotonic() > until)
 
 
 def _keep_plan(study: Study, folder: Path, every: Sequence[Job]) -> None:
@@ -144,16 +113,20 @@ def _other_plan(study: Study, file: Path, changed: Sequence[str]) -> RunError:
     )
 
 
-def _in_turn(
-    study: Study, folder: Path, now: Sequence[Job], follow: Follow, enough: Callable[[], bool]
-) -> dict[str, str]:
+def _in_turn(study: Study, folder: Path, now: Sequence[Job], follow: Follow) -> dict[str, str]:
+    """Make runs in this process, beside other processes that make runs of the same study."""
     failed: dict[str, str] = {}
-    for job in now:
-        if enough():
-            break
-        error = make_run(job, folder, _rules(study, job), follow.event, enough, shorter(study, job))
-        if error is not None:
-            failed[job.key] = error
+    by_key = {job.key: job for job in now}
+
+    def is_done(key: str) -> bool:
+        return state_of(find_run(folder, by_key[key]), _rules(study, by_key[key])) in DONE
+
+    def make(key: str) -> None:
+        job = by_key[key]
+        if error := make_run(job, folder, _rules(study, job), follow, shorter(study, job)):
+            failed[key] = error
+
+    share({key: folder_of_job(folder, job) for key, job in by_key.items()}, is_done, make, follow)
     return failed
 
 
@@ -161,145 +134,129 @@ def _rules(study: Study, job: Job) -> Sequence[Stop]:
     return () if job is study.warm else study.file.stop
 
 
-def make_run(
-    job: Job,
-    folder: Path,
-    rules: Sequence[Stop],
-    tell: Tell,
-    stop: Callable[[], bool] = lambda: False,
-    base: Job | None = None,
-) -> str | None:
+def make_run(job: Job, folder: Path, rules: Sequence[Stop], follow: Follow, base: Job | None = None) -> str | None:
     """Make a run, or go on with it or with a copy of the shorter ``base``; return the error that ended it, or None."""
-    place = RunDir(folder / "runs" / job.key)
-    place.path.mkdir(parents=True, exist_ok=True)
-    records: list[Mapping[str, Any]] = []
-
-    @contextmanager
-    def steps(total: int) -> Iterator[None]:
-        tell((job.key, "begin", (len(records), total)))
-        yield
-
-    def step(record: Mapping[str, Any]) -> None:
-        records.append(record)
-        tell((job.key, "step", record["step"] + 1))
-
-    watch = Watch(steps=steps, step=step, stop=lambda: stop() or ended_by(rules, records) is not None)
     try:
-        with place.writing():  # two processes that find no run must not begin one each
-            before = find_run(folder, job)
-            if before is None and base is not None and (shorter_one := find_run(folder, base)) is not None:
-                before = copied(shorter_one, _placed(job, folder), place.path)
-            if before is not None:
-                records += before.metrics()
-                run = launch.run(resume=before, watch=watch)
-            else:
-                run = launch.run(_placed(job, folder), watch=watch)
+        before = find_run(folder, job)
+        if before is None and base is not None and (shorter_run := find_run(folder, base)) is not None:
+            before = copied(shorter_run, placed(job, folder), folder_of_job(folder, job))
+        run = run_job(
+            job, folder, before, follow.event, lambda records: follow.stop() or ended_by(rules, records) is not None
+        )
     except SteadyError as error:
-        tell((job.key, "failed", str(error)))
+        follow.event((job.key, "failed", str(error)))
         return str(error)
     state = state_of(run, rules)
-    tell((job.key, "end", state if state in DONE else run.status))
+    follow.event((job.key, "end", state if state in DONE else run.status))
     return None
 
 
-def _placed(job: Job, folder: Path) -> Config:
-    """Return the settings of a run that is started: its folder, and the policy that it starts from."""
-    plain = configs.dump(job.config)
-    plain["run"]["folder"] = str(folder / "runs" / job.key)
-    if job.start:
-        warm = _newest(folder / "runs" / job.start)
-        done = warm.checkpoints() if warm else []
-        if warm is None or not done:
-            raise RunError(f"'{folder / 'runs' / job.start}' holds no finished warm start; run the study again")
-        plain["model"]["path"] = str(warm.checkpoint_folder(done[-1]) / "policy")
-    return configs.resolve(plain)
-
-
-def _enough(study: Study, follow: Follow) -> Callable[[], bool]:
-    """Return what says that the study ends now: the user, or its budget."""
-    hours = study.file.budget.hours
-    until = time.monotonic() + 3600 * hours if hours else float("inf")
-    return lambda: follow.stop() or time.monotonic() > until
-
-
-def _spread(
-    study: Study, root: Path, now: Sequence[Job], launcher: Launcher, follow: Follow, enough: Callable[[], bool]
-) -> dict[str, str]:
-    """Make runs by a launcher: a command each, of which only the run directory is known here."""
-    folder = folder_of(study, root)
+def _spread(study: Study, root: Path, now: Sequence[Job], launcher: Launcher, follow: Follow) -> dict[str, str]:
+    """Make runs by a launcher: a command each."""
+    folder, by_key = folder_of(study, root), {job.key: job for job in now}
     commands = {job.key: _command(study, root, job) for job in now}
-    followed = {job.key: Followed(partial(find_run, folder, job)) for job in now}
-    shown: set[str] = set()
-    failed: dict[str, str] = {}
 
-    def tell(job: Job) -> None:
-        progress = followed[job.key]
-        if job.key not in shown and progress.begun:
-            follow.event((job.key, "begin", (progress.steps, progress.total)))
-            shown.add(job.key)
-        for step in progress.new_steps() if job.key in shown else ():
-            follow.event((job.key, "step", step))
+    def begin(key: str) -> Followed:
+        return Followed(commands[key], partial(find_run, folder, by_key[key]), _rules(study, by_key[key]))
 
-    def look() -> None:
-        for job in now:
-            if job.key in followed:
-                tell(job)
+    ends = make_elsewhere(launcher, commands, begin, follow)
+    return {key: text for key, (state, text) in ends.items() if state == "failed"}
 
-    def again(ended: Ended) -> bool:
-        job = next(job for job in now if job.key == ended.name)
-        tell(job)  # what it wrote since the last look; of a run that has ended no step may be told
-        before = followed.pop(job.key)
-        run = find_run(folder, job)
-        state = state_of(run, _rules(study, job))
-        if run is not None and (state in DONE or (state == "cut" and enough())):
-            follow.event((job.key, "end", state if state in DONE else "interrupted"))
-            return False
-        if enough():
-            return False
-        if state == "cut" and before.has_saved:
-            follow.event((job.key, "cut", f"cut ({_reason(ended)}); it goes on from its last checkpoint"))
-            shown.discard(job.key)
-            followed[job.key] = Followed(partial(find_run, folder, job))
-            launcher.start([commands[job.key]])
-            return True
-        failed[job.key] = _why(ended, commands[job.key], run, state)
-        follow.event((job.key, "failed", failed[job.key]))
-        return False
 
-    launcher.start(list(commands.values()))
-    wait(launcher, commands, enough, look, again)
-    return failed
+class Followed:
+    """A run that a command makes, perhaps on another machine: what is new in its run directory, all that is known."""
+
+    def __init__(self, command: Command, find: Callable[[], RunDir | None], rules: Sequence[Stop] = ()) -> None:
+        """Remember how far the run is now.
+
+        Args:
+            command: It is called as the run is in events.
+            find: Returns the newest run directory, None as long as there is none.
+            rules: Reasons to end the run early.
+        """
+        run = find()
+        self._command, self._find, self._rules = command, find, rules
+        self._reported = False
+        self._before = _attempt(run)
+        self._saved = _saved(run)
+        self.steps = len(run.metrics()) if run else 0
+        self._read = _size(run)
+
+    def report(self, follow: Follow) -> None:
+        """Say what is new: that the run has begun, and each of its steps."""
+        if not self._reported and self.begun:
+            follow.event((self._command.name, "begin", (self.steps, self.total)))
+            self._reported = True
+        for step in self.new_steps() if self._reported else ():
+            follow.event((self._command.name, "step", step))
+
+    @property
+    def begun(self) -> bool:
+        """Whether a process has begun the run, or has gone on with it, since this was made."""
+        return _attempt(self._find()) != self._before
+
+    @property
+    def total(self) -> int:
+        """How many steps the run makes; asked once it has begun. Epochs become steps when the problems are counted."""
+        run = self._find()
+        assert run is not None, "the run has begun"
+        total: int = run.resolved()["run"]["steps"]
+        return total
+
+    @property
+    def has_saved(self) -> bool:
+        """Whether it has a newer checkpoint than when this was made."""
+        return _saved(self._find()) > self._saved
+
+    def new_steps(self) -> Iterator[int]:
+        """Yield how many steps there are with each new line of metrics. Only what was appended is read."""
+        run = self._find()
+        size = _size(run)
+        if run is None or size <= self._read:
+            return
+        start, self._read = self._read, size
+        for record in read_lines(run.metrics_file, start):
+            step = record.get("step")
+            if type(step) is int and step >= self.steps:  # an earlier one is made again, from a checkpoint
+                self.steps = step + 1
+                yield self.steps
+
+    def end(self, ended: Ended) -> End:
+        """Return how it ended, by its run, with what to do if it does not go on."""
+        run = self._find()
+        state = state_of(run, self._rules)
+        if state in DONE:
+            return "done", state
+        if run is not None and state == "failed":
+            return "failed", str(run.info().get("error"))
+        why = self._command.error(ended) or f"it ended: {ended.reason}; start the study again to go on"
+        if run is None and ended.code is not None and not self._command.log.is_file():
+            why = (
+                f"it ended ({ended.reason}) and left neither a run nor a log in '{self._command.log.parent.parent}'; "
+                "give a --folder on a file system that all machines see"
+            )
+        return "failed" if run is None else "cut", why
+
+
+def _attempt(run: RunDir | None) -> tuple[str, int] | None:
+    return (run.path.name, run.info().get("attempt") or 0) if run else None
+
+
+def _size(run: RunDir | None) -> int:
+    return run.metrics_file.stat().st_size if run and run.metrics_file.is_file() else 0
+
+
+def _saved(run: RunDir | None) -> int:
+    return max(run.checkpoints(), default=0) if run else 0
 
 
 def _command(study: Study, root: Path, job: Job) -> Command:
-    """Return the command that makes one run; it starts where this process was started."""
-    log = (folder_of(study, root) / "logs" / f"{job.key}.log").absolute()
-    log.parent.mkdir(parents=True, exist_ok=True)
+    """Return the command that makes one run."""
     version = ["--quick"] if study.quick else []
     if study.seeds == tuple(study.file.seeds[: len(study.seeds)]):
         version += ["--seeds", str(len(study.seeds))]
     words = ("study", "make", str(study.path), job.key, "--folder", str(root), *version)
-    return Command(job.key, (sys.executable, "-m", "steadyrl", *words), Path.cwd(), log)
-
-
-def _why(ended: Ended, command: Command, run: RunDir | None, state: State) -> str:
-    """Return why a command ended without a run that is done."""
-    if run is not None and state == "failed":
-        return str(run.info().get("error"))
-    if ended.code is None:
-        return f"it ended: {_reason(ended)}; start the study again to go on"
-    if run is None and not command.log.is_file():
-        return (
-            f"it ended ({_reason(ended)}) and left neither a run nor a log in '{command.log.parent.parent}'; give a "
-            "--folder on a file system that all machines see"
-        )
-    if ended.code < 0 or not (line := command.last_line()):
-        return f"it ended: {_reason(ended)}; start the study again to go on"
-    return line
-
-
-def _reason(ended: Ended) -> str:
-    return ended.why or f"code {ended.code}"
+    return our_command(job.key, words, folder_of(study, root) / "logs")
 
 
 def make_one(study: Study, root: Path, key: str, stop: Callable[[], bool]) -> None:
@@ -318,12 +275,8 @@ def make_one(study: Study, root: Path, key: str, stop: Callable[[], bool]) -> No
             f"there is no '{folder / PLAN}' on {platform.node()}, which `steadyrl study run` has written; give a "
             "--folder on a file system that all machines see"
         )
-    rules = _rules(study, job)
-    if state_of(find_run(folder, job), rules) in DONE:
-        return
-    error = make_run(job, folder, rules, lambda event: None, stop, shorter(study, job))
-    if error is not None:
-        raise RunError(error)
+    if failed := _in_turn(study, folder, [job], Follow(stop=stop)):
+        raise RunError(failed[key])
 
 
 def require_runs(study: Study, root: Path) -> Path:

@@ -1,30 +1,19 @@
 """The opening of a search: several rates side by side, and at each rung the better half of them goes on.
 
-    FOLDER/halving/N/runs/            the run of a rate, paused at a rung and gone on with
-    FOLDER/halving/N/000020.json      what it was after so many steps
-
-A budget of a few runs holds many quarters of runs. Two whole runs say which of two rates is better, and four quarters
-which of four rates over a decade and a half.
+The run of a rate pauses at a rung, and goes on from there. A budget of a few runs holds many quarters of runs. Two
+whole runs say which of two rates is better, and four quarters which of four rates over a decade and a half.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import TypeVar
+from collections.abc import Sequence
 
-from steadyrl.core.config import Config
-from steadyrl.core.rundir import read_json, write_json
-from steadyrl.lab.tune.claim import claimed
-from steadyrl.lab.tune.trial import RUNGS, Trial, make_trial
-from steadyrl.loop.train import Watch
+from steadyrl.lab.tune.rate_range import RATE
+from steadyrl.lab.tune.trial import RUNGS, Candidate, Search, Trial, try_all
 
 PER_DECADE = 2  # rates
 TRIED = (0, 1, 2, -1)  # rates above the centre: on three tasks the best rate was 2, 5 and 18 times that of the centre
-Key = TypeVar("Key")
 WIDTHS = (4, 3, 1)  # rates to begin with: as many as the budget holds
-_POLL_S = 0.5  # between looks at what other processes have done
 
 
 def rungs(steps: int) -> list[int]:
@@ -57,69 +46,22 @@ def rates_around(centre: float, bounds: tuple[float, float], steps: int, most: i
     return rates[:width]
 
 
-def halve(
-    config: Config,
-    name: str,
-    rates: Sequence[float],
-    folder: Path,
-    claims: Path,
-    note: Callable[[str], None],
-    stop: Callable[[], bool],
-) -> list[Trial] | None:
+def halve(search: Search, rates: Sequence[float]) -> list[Trial] | None:
     """Try rates side by side, beside other processes.
 
-    Args:
-        config: Of the runs.
-        name: Of the rate, a setting.
-        rates: To begin with.
-        folder: Of the opening.
-        claims: Folder of the locks that processes share.
-        note: Called with lines.
-        stop: Asked after every step.
-
     Returns:
-        What became of each rate at its last rung, or None where ``stop`` ended it.
+        What became of each rate at its last rung, or None where the user stopped it.
     """
-    last: dict[int, Trial] = {}
-    alive = list(range(len(rates)))
-    for rung in rungs(config.run.steps):
-        files = {number: folder / str(number) / f"{rung:06d}.json" for number in alive}
-
-        def make(number: int, file: Path, rung: int = rung) -> Trial:
-            place, watch = file.parent / "runs", Watch(stop=stop)
-            trial = make_trial(config, {name: rates[number]}, config.run.seed, place, watch, rung)
-            if not stop():
-                score = "no score" if trial.score is None else f"score {trial.score:.4f}"
-                note(f"rate {rates[number]:.2e}: {score} after {trial.steps} steps")
-            return trial
-
-        if not shared(files, claims, make, stop):
+    trials: dict[float, Trial] = {}
+    alive = list(rates)
+    for rung in rungs(search.config.run.steps):
+        candidates = [Candidate(f"rate {rate:.2e}", {RATE: rate}, search.config.run.seed, rung) for rate in alive]
+        measured = try_all(search, candidates)
+        if measured is None:
             return None
-        last |= {number: Trial.read(read_json(file)) for number, file in files.items()}
-        alive = sorted(alive, key=lambda n: _order(last[n]))[: _survivors(len(alive))]
-    return [last[number] for number in range(len(rates))]
-
-
-def shared(
-    files: Mapping[Key, Path], claims: Path, make: Callable[[Key, Path], Trial], stop: Callable[[], bool]
-) -> bool:
-    """Make the trials whose files are missing, beside other processes; return False where ``stop`` ended it."""
-    while missing := [key for key, file in files.items() if not file.is_file()]:
-        new_trials = 0
-        for key in missing:
-            if stop():
-                return False
-            with claimed(claims / "-".join(files[key].with_suffix("").parts[-3:])) as mine:
-                if mine and not files[key].is_file():
-                    trial = make(key, files[key])
-                    if stop():
-                        return False
-                    files[key].parent.mkdir(parents=True, exist_ok=True)
-                    write_json(files[key], trial.record())
-                    new_trials += 1
-        if not new_trials:
-            time.sleep(_POLL_S)
-    return True
+        trials |= dict(zip(alive, measured, strict=True))
+        alive = sorted(alive, key=lambda rate: _order(trials[rate]))[: _survivors(len(alive))]
+    return [trials[rate] for rate in rates]
 
 
 def _order(trial: Trial) -> tuple[bool, bool, float]:

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
@@ -25,6 +24,7 @@ from steadyrl.loop.train import Session, gather, open_session, update
 from steadyrl.maths.batch import limit_rewards, make_batch
 from steadyrl.maths.kl import k3
 
+RATE = "update.learning_rate"
 LOWEST, HIGHEST, PER_DECADE = 1e-7, 1.0, 2
 WARM_UPDATES = 3  # at rate 0: they fill Adam's moments, without which every first step has the same length
 BROKEN_ENTROPY = 1 / 3  # of that before the step
@@ -49,10 +49,6 @@ class Point:
     entropy: float | None
     reward: float | None
     broken: bool
-
-    def record(self) -> dict[str, Any]:
-        """Return plain data."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)

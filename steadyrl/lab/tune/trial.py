@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +20,17 @@ from steadyrl.core import config as configs
 from steadyrl.core import plugins
 from steadyrl.core.config import Config
 from steadyrl.core.errors import SteadyError
-from steadyrl.core.rundir import RunDir
+from steadyrl.core.rundir import RunDir, read_json, write_json
 from steadyrl.core.types import Sampling
 from steadyrl.doctor.examine import diagnose
 from steadyrl.lab.compare.answers import Questions, answer
 from steadyrl.lab.compare.findings import TOTAL, sample_value
 from steadyrl.lab.compare.subject import find_subject, open_policy
-from steadyrl.loop import launch
-from steadyrl.loop.evaluate import pick_heldout
+from steadyrl.lab.forecast import score_name
+from steadyrl.lab.jobs import Follow, Records, find_run, folder_of_job, run_job, share
+from steadyrl.lab.study.plan import Job
+from steadyrl.loop.evaluate import HeldoutSet, pick_heldout
 from steadyrl.loop.rewards.combine import make_terms, planned_updates
-from steadyrl.loop.rollout.episode import environment_of
-from steadyrl.loop.rollout.prompts import limit_of
-from steadyrl.loop.train import Watch
 
 RUNGS = 4  # held-out evaluations of a trial; the pruner halves at them
 ANSWERS = 256  # held-out, that make a score; no more than a trial samples between two rungs
@@ -59,61 +59,115 @@ class Trial:
     state: str
     error: float = 0.0
 
-    def record(self) -> dict[str, Any]:
-        """Return plain data."""
-        return {**self.__dict__, "settings": dict(self.settings), "critical": list(self.critical)}
-
     @classmethod
     def read(cls, record: Mapping[str, Any]) -> Trial:
         """Return the trial of a record."""
         return cls(**{**record, "critical": tuple(record["critical"])})
 
 
-def make_trial(
-    config: Config,
-    settings: Mapping[str, float],
-    seed: int,
-    place: Path,
-    watch: Watch,
-    until: int | None = None,
-) -> Trial:
-    """Make a run of the search, or go on with the one that was paused or cut in its folder, and measure it.
+@dataclass(frozen=True)
+class Candidate:
+    """What a search tries: a job whose settings are chosen while it runs.
 
-    Args:
-        config: Of the search.
+    Attributes:
+        label: How lines call it.
         settings: What is tried, by dotted name.
         seed: Of the run.
-        place: The folder of its run directory.
-        watch: Follows it.
         until: Steps after which it pauses; None for its end.
     """
-    every = max(1, config.run.steps // RUNGS) if until is None else 0  # of a pause, the score is all that counts
-    overrides = [*(f"{name}={value}" for name, value in settings.items()), f"run.seed={seed}"]
-    plain = configs.dump(configs.resolve(configs.dump(config), [*overrides, f"evaluate.every={every}"]))
-    plain["run"] |= {"folder": str(place), "checkpoint_every": config.run.steps, "preflight": "off"}
-    begun, done = _newest(place), 0
-    saved = begun.checkpoints() if begun is not None else []
 
-    def step(record: Mapping[str, Any]) -> None:
-        nonlocal done
-        done = record["step"] + 1
-        watch.step(record)
+    label: str
+    settings: Mapping[str, float]
+    seed: int
+    until: int | None = None
 
-    follow = replace(watch, step=step, stop=lambda: watch.stop() or (until is not None and done >= until))
-    state, paused = "finished", bool(saved) and until is not None and until < config.run.steps and saved[-1] >= until
-    if not paused and (begun is None or begun.status != "finished"):
+
+@dataclass(frozen=True)
+class Search:
+    """A search for settings of a config, in a folder."""
+
+    config: Config
+    folder: Path
+    follow: Follow = field(default_factory=Follow)
+
+    def job(self, candidate: Candidate) -> Job:
+        """Return the run of a candidate."""
+        every = max(1, self.config.run.steps // RUNGS) if candidate.until is None else 0  # of a pause, the score is all
+        fixed = [f"evaluate.every={every}", f"run.checkpoint_every={self.config.run.steps}", "run.preflight=off"]
+        tried = [f"{name}={value}" for name, value in candidate.settings.items()]
+        config = configs.resolve(configs.dump(self.config), [*tried, *fixed, f"run.seed={candidate.seed}"])
+        return Job(f"rate-{config.update.learning_rate:.3g}", config)
+
+    def place(self, candidate: Candidate) -> Path:
+        """Return the folder of a candidate's run."""
+        return folder_of_job(self.folder, self.job(candidate))
+
+
+def samples_per_step(config: Config) -> int:
+    """Return the completions that a step of training samples."""
+    return config.rollout.prompts_per_step * config.rollout.samples_per_prompt
+
+
+def try_all(search: Search, candidates: Sequence[Candidate]) -> list[Trial] | None:
+    """Try candidates that have not been tried, beside other processes.
+
+    Returns:
+        What became of each, or None where the user stopped it.
+    """
+    steps, places = search.config.run.steps, {f"{n}": search.place(candidate) for n, candidate in enumerate(candidates)}
+    files = {key: place / f"trial-{candidates[int(key)].until or steps:06d}.json" for key, place in places.items()}
+
+    def make(key: str) -> None:
+        trial = make_trial(search, candidates[int(key)])
+        if not search.follow.stop():
+            write_json(files[key], asdict(trial))
+
+    if not share(places, lambda key: files[key].is_file(), make, search.follow):
+        return None
+    return [Trial.read(read_json(file)) for file in files.values()]
+
+
+def make_trial(
+    search: Search, candidate: Candidate, prune: Callable[[float, int], bool] = lambda score, steps: False
+) -> Trial:
+    """Make a run of the search, or go on with the one that was paused or cut, and measure it.
+
+    Args:
+        search: The search.
+        candidate: What is tried.
+        prune: Asked after every held-out evaluation, with the score and the steps so far; True ends the run early.
+    """
+    job, steps, follow = search.job(candidate), search.config.run.steps, search.follow
+    before, until, state = find_run(search.folder, job), candidate.until or steps, "finished"
+
+    def stop(records: Records) -> bool:
+        pruned = any(prune(score, len(records)) for score in _scores(find_run(search.folder, job), records[-1:]))
+        return pruned or follow.stop() or len(records) >= until
+
+    if before is None or not _has_made(before, until, steps):
         try:
-            launch.run(None if saved else plain, resume=begun if saved else None, watch=follow)
+            run_job(job, search.folder, before, follow.event, stop)
         except SteadyError:
             state = "failed"
-    run = _newest(place)
+    run = find_run(search.folder, job)
     if run is None:
-        return Trial(settings, seed, None, (), 0, "failed")
+        return Trial(candidate.settings, candidate.seed, None, (), 0, "failed")
     if state == "finished" and run.status != "finished":
         state = "pruned"
-    ended = state == "failed" or watch.stop()
-    score, error = (_last_measured(run), 0.0) if ended else score_of(config, run)
-    return Trial(settings, seed, score, _critical(run), len(run.metrics()), state, error)
+    ended = state == "failed" or follow.stop()
+    score, error = (next(reversed(_scores(run, run.metrics())), None), 0.0) if ended else score_of(search.config, run)
+    trial = Trial(candidate.settings, candidate.seed, score, _critical(run), len(run.metrics()), state, error)
+    if not follow.stop():
+        critical = f"; critical: {', '.join(trial.critical)}" if trial.critical else ""
+        shown = "no score" if score is None else f"score {score:.4f}"
+        ending = "" if state == "finished" or (state == "pruned" and candidate.until) else f", {state}"
+        follow.note(f"{candidate.label}: {shown} after {trial.steps} steps{ending}{critical}")
+    return trial
+
+
+def _has_made(run: RunDir, until: int, steps: int) -> bool:
+    """Return whether a run is at its end, or at the pause before it."""
+    return run.status == "finished" or until <= max(run.checkpoints(), default=0) < steps
 
 
 def score_of(config: Config, run: RunDir) -> tuple[float | None, float]:
@@ -127,24 +181,18 @@ def score_of(config: Config, run: RunDir) -> tuple[float | None, float]:
         Mean and standard error; None and 0 where no answer has a value.
     """
     task = plugins.open_task(config.task.name, config.task.args, config.run.seed)
-    sampling = Sampling(**config.sampling.model_dump())
-    per_step = config.rollout.prompts_per_step * config.rollout.samples_per_prompt
-    wanted = min(ANSWERS, max(1, config.run.steps // RUNGS) * per_step)
+    sampling = config.sampling.model_dump()
+    wanted = min(ANSWERS, max(1, config.run.steps // RUNGS) * samples_per_step(config))
     problems = pick_heldout(pick_heldout(plugins.problems_of(task, "heldout"), config.evaluate.problems), wanted)
     if not problems:
         return None, 0.0
-    questions = Questions(
-        problems=problems,
-        samples=max(1, round(wanted / len(problems))),
-        sampling=sampling,
-        terms=make_terms(config.rewards, task, planned_updates(config)),
-        seed=config.run.seed,
-        environment=environment_of(task, sampling, config.rollout),
-        limit=limit_of(task),
+    heldout = HeldoutSet("", problems, make_terms(config.rewards, task, planned_updates(config)))
+    questions = Questions.of(
+        task, config, heldout, samples=max(1, round(wanted / len(problems))), sampling=Sampling(**sampling)
     )
-    backend = open_policy(find_subject(str(run.path), config))
-    answers = answer(backend, questions, None, lambda answers: None)
-    del backend
+    policy = cache(partial(open_policy, find_subject(str(run.path), config)))
+    answers = answer(policy, questions, None, lambda answers: None)
+    del policy
     gc.collect()  # a model can be in a cycle of references, and the next trial needs its memory
     values = [sample_value(record, task.metric or TOTAL) for several in answers.values() for record in several]
     scores = [value for value in values if value is not None]
@@ -153,16 +201,10 @@ def score_of(config: Config, run: RunDir) -> tuple[float | None, float]:
     return float(np.mean(scores)), float(np.std(scores, ddof=1) / math.sqrt(len(scores))) if len(scores) > 1 else 0.0
 
 
-def _newest(place: Path) -> RunDir | None:
-    runs = sorted(path for path in place.iterdir() if path.is_dir()) if place.is_dir() else []
-    return RunDir(runs[-1]) if runs else None
-
-
-def _last_measured(run: RunDir) -> float | None:
-    """Return the last score that a run measured itself, of one that did not come to its end."""
-    name = f"heldout/{run.info().get('metric') or 'reward'}"
-    scores = [record[name] for record in run.metrics() if isinstance(record.get(name), int | float)]
-    return float(scores[-1]) if scores else None
+def _scores(run: RunDir | None, records: Records) -> list[float]:
+    """Return the held-out scores that a run measured itself."""
+    name = score_name(run) if run is not None else ""
+    return [float(record[name]) for record in records if isinstance(record.get(name), int | float)]
 
 
 def _critical(run: RunDir) -> tuple[str, ...]:

@@ -1,29 +1,26 @@
 """Finds a learning rate (and a KL coefficient, ...) within a budget of samples: a range test, then Optuna, then seeds.
 
-    FOLDER/range.json       the range test
-    FOLDER/halving/         the opening: rates around the centre of the range test, halved at a quarter and a half
-    FOLDER/search.log       Optuna's own storage
-    FOLDER/trials/          its runs, one folder each
-    FOLDER/claims/          which process makes what, as locks
-    FOLDER/result.json      the config to use, every trial, and how sure it is
+    FOLDER/range.json           the range test
+    FOLDER/runs/KEY/            a run, and in trial-000020.json what it was after so many steps
+    FOLDER/search.log           Optuna's own storage
+    FOLDER/result.json          the config to use, every trial, and how sure it is
 
-The sampler is TPE. The doctor's critical findings are constraints: a trial that has one is not feasible, whatever it
-scores. Successive halving ends trials early by their held-out score, which is measured on the same problems with the
-same seeds for all. The best few are repeated with other seeds.
+The opening tries rates around the centre of the range test and halves them at a quarter and a half. Then Optuna's TPE
+chooses. The doctor's critical findings are constraints: a trial that has one is not feasible, whatever it scores.
+Successive halving ends trials early by their held-out score, which is measured on the same problems with the same seeds
+for all. The best few are repeated with other seeds.
 
-Several processes may work on one search, also on several machines that share the folder. One makes the range test. Then
-each makes trials of its own, and repeats of the best ones, until there is nothing left to do. What a process had begun
-when it was lost is free for the others.
+All runs are jobs as those of a study are, only that they are chosen on the way, so several processes may work on one
+search (see ``jobs``). Optuna's storage says which trials there are, and the locks of their jobs which of them are lost.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,32 +30,22 @@ from steadyrl.core import config as configs
 from steadyrl.core import plugins
 from steadyrl.core.config import Config
 from steadyrl.core.errors import ConfigError
-from steadyrl.core.rundir import RunDir, read_json, write_json
+from steadyrl.core.rundir import read_json, write_json
+from steadyrl.doctor.readers.spelling import flat_settings
+from steadyrl.lab.jobs import POLL_S, Follow, awaited, claimed, find_run, folder_of_job, share
 from steadyrl.lab.seeds import difference, interquartile_mean
-from steadyrl.lab.study.plan import flat
-from steadyrl.lab.tune.claim import awaited, claimed
-from steadyrl.lab.tune.halving import halve, rates_around, shared
-from steadyrl.lab.tune.rate_range import Point, Range, range_test
-from steadyrl.lab.tune.trial import RUNGS, Trial, best_first, make_trial
-from steadyrl.loop.train import Watch
+from steadyrl.lab.tune.halving import halve, rates_around
+from steadyrl.lab.tune.rate_range import RATE, Point, Range, range_test
+from steadyrl.lab.tune.trial import RUNGS, Candidate, Search, Trial, best_first, make_trial, samples_per_step, try_all
 
 BELOW, ABOVE = 30.0, 10.0  # the search reaches from centre / 30 to centre * 10
 FINALISTS = 3
-RATE = "update.learning_rate"
 OPENING = "opening"  # marks its trials in Optuna's storage, with their number
 RESULT = "result.json"
-CLAIMS = "claims"
-_POLL_S = 0.5  # between looks at what other processes have done
 
 
-@dataclass(frozen=True)
-class Space:
-    """What is searched besides the rate: settings by dotted name, with their bounds, and whether they are whole.
-
-    Numbers are searched on a logarithmic scale.
-    """
-
-    bounds: Mapping[str, tuple[float, float, bool]] = field(default_factory=dict)
+# Settings by dotted name: lowest and highest value on a logarithmic scale, and whether the setting is a whole number.
+Space = Mapping[str, tuple[float, float, bool]]
 
 
 @dataclass(frozen=True)
@@ -73,15 +60,7 @@ class Options:
 
     samples: int
     seeds: int = 3
-    space: Space = field(default_factory=Space)
-
-
-@dataclass(frozen=True)
-class Follow:
-    """How a user interface follows a search: ``note`` is called with lines, ``stop`` asked after every step."""
-
-    note: Callable[[str], None] = field(default=lambda text: None)
-    stop: Callable[[], bool] = field(default=lambda: False)
+    space: Space = field(default_factory=dict)
 
 
 def tune(config: Config, folder: Path, options: Options, follow: Follow | None = None) -> dict[str, Any] | None:
@@ -95,12 +74,11 @@ def tune(config: Config, folder: Path, options: Options, follow: Follow | None =
             or the folder holds the search of another one.
         MissingExtraError: Optuna is not installed.
     """
-    follow = follow or Follow()
-    _require_searchable(config, options.space)
-    optuna = plugins.require("optuna")
+    search = Search(config, folder, follow or Follow())
+    optuna = require_searchable(config, options.space)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    per_run = config.run.steps * _samples(config)
-    rate_range = _range(config, folder, options.space, follow)
+    per_run = config.run.steps * samples_per_step(config)
+    rate_range = _range(search, options.space)
     if rate_range is None:
         return None
     if options.samples < rate_range.samples + per_run:
@@ -110,72 +88,66 @@ def tune(config: Config, folder: Path, options: Options, follow: Follow | None =
         )
     budget = options.samples - rate_range.samples - per_run * (options.seeds - 1) * FINALISTS
     bounds = _bounds(rate_range)
-    rates = rates_around(rate_range.centre, bounds, config.run.steps, budget // _samples(config))
-    opening = halve(config, RATE, rates, folder / "halving", folder / CLAIMS, follow.note, follow.stop)
+    rates = rates_around(rate_range.centre, bounds, config.run.steps, budget // samples_per_step(config))
+    opening = halve(search, rates)
     if opening is None:
         return None
-    with awaited(folder / CLAIMS / "trials"):
-        search = _Search(optuna, _study(optuna, config, folder), config, folder, bounds, options.space, follow)
-        _add_opening(search, opening)
-    if not _all_trials(search, budget):
+    with awaited(folder):
+        sampler = _Sampler(optuna, _study(optuna, config, folder), search, bounds, options.space)
+        _add_opening(sampler, opening)
+    if not _all_trials(sampler, budget):
         return None
-    study = search.study
-    trials = [_read(trial) for trial in study.trials if "trial" in trial.user_attrs]
-    finals = _finals(config, folder, trials, options, follow)
+    trials = _tried(sampler.study)
+    finals = _finals(search, trials, options.seeds)
     if finals is None:
         return None
     result = _result(config, rate_range, trials, finals)
-    with awaited(folder / CLAIMS / "result"):
+    with awaited(folder):
         write_json(folder / RESULT, result)
     return result
 
 
-def _range(config: Config, folder: Path, space: Space, follow: Follow) -> Range | None:
+def _range(search: Search, space: Space) -> Range | None:
     """Return the range test, made now, before, or by another process; None where the user stopped the wait for it."""
-    file = folder / "range.json"
-    while not file.is_file():
-        with claimed(folder / CLAIMS / "range") as mine:
-            if mine and not file.is_file():
-                _make_range(config, file, space, follow)
-        if follow.stop():
-            return None
-        if not mine:
-            time.sleep(_POLL_S)
+    config, file, note = search.config, search.folder / "range.json", search.follow.note
+
+    def make(key: str) -> None:
+        note("range test: one step at each rate")
+        measured = range_test(config, lambda point: note(f"    rate {point.rate:.1e}: {_shown(point)}"))
+        write_json(file, {**asdict(measured), "settings": _settings(config, space)})
+
+    if not share({"range": search.folder}, lambda key: file.is_file(), make, search.follow):
+        return None
     saved, settings = read_json(file), _settings(config, space)
     before = saved.get("settings", settings)
     if changed := sorted(name for name in {**before, **settings} if before.get(name) != settings.get(name)):
         raise ConfigError(
-            f"'{folder}' holds a search with other settings ({', '.join(changed)}); go on with those that it began "
-            "with, or give another --folder"
+            f"'{search.folder}' holds a search with other settings ({', '.join(changed)}); go on with those that it "
+            "began with, or give another --folder"
         )
     return Range(tuple(Point(**p) for p in saved["points"]), saved["centre"], saved["samples"], saved["before"])
 
 
-def _make_range(config: Config, file: Path, space: Space, follow: Follow) -> None:
-    follow.note("range test: one step at each rate")
-    rate_range = range_test(config, lambda point: follow.note(f"    rate {point.rate:.1e}: {_shown(point)}"))
-    record = {
-        "points": [p.record() for p in rate_range.points],
-        "centre": rate_range.centre,
-        "samples": rate_range.samples,
-    }
-    write_json(file, {**record, "before": rate_range.before, "settings": _settings(config, space)})
-
-
 def _settings(config: Config, space: Space) -> dict[str, Any]:
     """Return what makes a search another one, by dotted name; what is at its default is left out, as in ``Job.key``."""
-    plain = flat(config.model_dump(mode="json", exclude_defaults=True))
-    searched = {f"--also {name}": list(bounds) for name, bounds in space.bounds.items()}
+    plain = flat_settings(config.model_dump(mode="json", exclude_defaults=True))
+    searched = {f"--also {name}": list(bounds) for name, bounds in space.items()}
     return {name: value for name, value in (plain | searched).items() if name not in ("run.folder", RATE)}
 
 
-def _require_searchable(config: Config, space: Space) -> None:
-    """Refuse a setting that no trial could have, before the first of them."""
-    for name, (low, high, integer) in space.bounds.items():
+def require_searchable(config: Config, space: Space) -> Any:
+    """Refuse a setting that no trial could have, before the first of them; return Optuna.
+
+    Raises:
+        ConfigError: A setting cannot be searched.
+        MissingExtraError: Optuna is not installed.
+    """
+    for name, (low, high, integer) in space.items():
         if name in (RATE, "run.seed"):
             raise ConfigError(f"--also {name}: the search itself sets it; remove it")
         for value in (low, high):
             configs.resolve(configs.dump(config), [f"{name}={int(value) if integer else value}"])
+    return plugins.require("optuna")
 
 
 def _shown(point: Point) -> str:
@@ -198,22 +170,20 @@ def _study(optuna: Any, config: Config, folder: Path) -> Any:
     )
 
 
-def _sampler(optuna: Any, config: Config, number: int) -> Any:
-    """Return a sampler that no other process has: with equal seeds two of them would try the same rates."""
-    return optuna.samplers.TPESampler(seed=config.run.seed + number, n_startup_trials=4, constant_liar=True)
-
-
 @dataclass(frozen=True)
-class _Search:
-    """What all trials share: Optuna and its study, the config and the folder, the rates and other settings to try."""
+class _Sampler:
+    """What chooses the trials of a search: Optuna and its study, the bounds of the rate and of other settings."""
 
     optuna: Any
     study: Any
-    config: Config
-    folder: Path
+    search: Search
     bounds: tuple[float, float]
     space: Space
-    follow: Follow
+
+    def candidate(self, trial: Any) -> Candidate:
+        """Return what a trial of Optuna's tries."""
+        shown = ", ".join(f"{name.rpartition('.')[2]} {value:.3g}" for name, value in trial.params.items())
+        return Candidate(f"trial {trial.number}: {shown}", trial.params, self.search.config.run.seed)
 
 
 def _bounds(rate_range: Range) -> tuple[float, float]:
@@ -221,152 +191,119 @@ def _bounds(rate_range: Range) -> tuple[float, float]:
     return rate_range.centre / BELOW, min(10.0, rate_range.centre * ABOVE)
 
 
-def _add_opening(search: _Search, opening: Sequence[Trial]) -> None:
+def _add_opening(sampler: _Sampler, opening: Sequence[Trial]) -> None:
     """Let the sampler know what became of the rates of the opening."""
-    added_numbers = {trial.user_attrs.get(OPENING) for trial in search.study.trials if "trial" in trial.user_attrs}
+    distributions, states = sampler.optuna.distributions, sampler.optuna.trial.TrialState
+    added_numbers = {trial.user_attrs.get(OPENING) for trial in sampler.study.trials}
     for number, outcome in enumerate(opening):
         if number not in added_numbers:
-            search.study.enqueue_trial(dict(outcome.settings))
-            trial = search.study.ask()
-            trial.suggest_float(RATE, *search.bounds, log=True)
-            trial.set_user_attr(OPENING, number)
-            _tell(search, trial, outcome)
+            trial = sampler.optuna.trial.create_trial(
+                state=states.FAIL if outcome.score is None else states.COMPLETE,
+                value=outcome.score,
+                params=dict(outcome.settings),
+                distributions={RATE: distributions.FloatDistribution(*sampler.bounds, log=True)},
+                constraints={"critical": len(outcome.critical)},
+                user_attrs={OPENING: number, "trial": json.dumps(asdict(outcome))},
+            )
+            sampler.study.add_trial(trial)
 
 
-def _tell(search: _Search, trial: Any, outcome: Trial) -> None:
-    trial.set_constraint("critical", float(len(outcome.critical)))
-    trial.set_user_attr("trial", json.dumps(outcome.record()))
-    if outcome.score is None:
-        search.study.tell(trial, state=search.optuna.trial.TrialState.FAIL)
-    else:
-        search.study.tell(trial, outcome.score)
-
-
-def _all_trials(search: _Search, budget: int) -> bool:
+def _all_trials(sampler: _Sampler, budget: int) -> bool:
     """Make trials, beside other processes, until the budget is spent; return False where the user stopped it."""
-    per_run = _samples(search.config) * search.config.run.steps
+    search = sampler.search
+    per_step = samples_per_step(search.config)
+    per_run = per_step * search.config.run.steps
     while not search.follow.stop():
         with ExitStack() as stack:
             trial = None
-            with awaited(search.folder / CLAIMS / "trials"):
-                running_elsewhere = _made_by_others(search)
-                spent = _used(search.study, search.config) + (running_elsewhere + 1) * per_run > budget
-                if not spent or not (running_elsewhere or _done(search.study)):
-                    search.study.sampler = _sampler(search.optuna, search.config, len(search.study.trials))
-                    trial = search.study.ask()
-                    stack.enter_context(claimed(_claim(search.folder, trial.number)))
+            with awaited(search.folder):
+                running_elsewhere = _running_elsewhere(sampler)
+                tried = _tried(sampler.study)
+                used = sum(trial.steps for trial in tried) * per_step
+                if used + (running_elsewhere + 1) * per_run <= budget or not (running_elsewhere or tried):
+                    trial = _chosen(sampler)
+                    stack.enter_context(claimed(search.place(sampler.candidate(trial))))
             if trial is not None:
-                if not _one_trial(search, trial):
-                    return False
+                _one_trial(sampler, trial)
             elif not running_elsewhere:
                 return True
             else:  # one of them may be pruned, and leave a part of the budget
-                time.sleep(_POLL_S)
+                time.sleep(POLL_S)
     return False
 
 
-def _claim(folder: Path, number: int) -> Path:
-    return folder / CLAIMS / f"trial-{number:03d}"
+def _chosen(sampler: _Sampler) -> Any:
+    """Return the next trial of Optuna's, with its settings."""
+    study, log = sampler.study, {"log": True}
+    # With equal seeds two processes would try the same rates.
+    study.sampler = sampler.optuna.samplers.TPESampler(
+        seed=sampler.search.config.run.seed + len(study.trials), n_startup_trials=4, constant_liar=True
+    )
+    trial = study.ask()
+    trial.suggest_float(RATE, *sampler.bounds, **log)
+    for name, (low, high, integer) in sampler.space.items():
+        if integer:
+            trial.suggest_int(name, int(low), int(high), **log)
+        else:
+            trial.suggest_float(name, low, high, **log)
+    return trial
 
 
-def _made_by_others(search: _Search) -> int:
-    """Return how many trials other processes are making, and give up those whose process was lost."""
-    count, states = 0, search.optuna.trial.TrialState
-    for trial in search.study.get_trials(deepcopy=False, states=(states.RUNNING,)):
-        with claimed(_claim(search.folder, trial.number)) as lost:
+def _running_elsewhere(sampler: _Sampler) -> int:
+    """Return how many trials other processes are making, and give up those whose process was lost.
+
+    One that has a checkpoint is tried again, and goes on from there. Without one it would only be cut again.
+    """
+    search, count, states = sampler.search, 0, sampler.optuna.trial.TrialState
+    for trial in sampler.study.get_trials(deepcopy=False, states=(states.RUNNING,)):
+        job = search.job(sampler.candidate(trial))
+        with claimed(folder_of_job(search.folder, job)) as lost:
             if lost:
-                search.study.tell(trial.number, state=states.FAIL)
+                sampler.study.tell(trial.number, state=states.FAIL)
+                run = find_run(search.folder, job)
+                if run is not None and run.checkpoints():
+                    sampler.study.enqueue_trial(trial.params)
             else:
                 count += 1
     return count
 
 
-def _one_trial(search: _Search, trial: Any) -> bool:
-    """Make a trial; return False where the user stopped it."""
-    config, folder, follow = search.config, search.folder, search.follow
-    settings = {RATE: trial.suggest_float(RATE, *search.bounds, log=True)}
-    for name, (low, high, integer) in search.space.bounds.items():
-        settings[name] = (
-            trial.suggest_int(name, int(low), int(high), log=True)
-            if integer
-            else trial.suggest_float(name, low, high, log=True)
-        )
-    pruned: list[bool] = []
+def _one_trial(sampler: _Sampler, trial: Any) -> None:
+    """Make a trial; one that the user stops is as one whose process was lost."""
+    states = sampler.optuna.trial.TrialState
 
-    def step(record: Mapping[str, Any]) -> None:
-        value = record.get(f"heldout/{_metric(folder, trial.number)}")
-        if value is not None:
-            trial.report(value, record["step"] + 1)
-            pruned.append(bool(trial.should_prune()))
+    def prune(score: float, steps: int) -> bool:
+        trial.report(score, steps)
+        return bool(trial.should_prune())
 
-    watch = Watch(step=step, stop=lambda: follow.stop() or any(pruned))
-    outcome = make_trial(config, settings, config.run.seed, folder / "trials" / f"{trial.number:03d}", watch)
-    if follow.stop():
-        search.study.tell(trial, state=search.optuna.trial.TrialState.FAIL)
-        return False
-    _tell(search, trial, outcome)
-    shown = ", ".join(f"{name.rpartition('.')[2]} {value:.3g}" for name, value in settings.items())
-    score = "no score" if outcome.score is None else f"score {outcome.score:.4f}"
-    why = f"; critical: {', '.join(outcome.critical)}" if outcome.critical else ""
-    follow.note(f"trial {trial.number}: {shown}: {score}, {outcome.steps} steps, {outcome.state}{why}")
-    return True
+    outcome = make_trial(sampler.search, sampler.candidate(trial), prune)
+    if not sampler.search.follow.stop():
+        trial.set_constraint("critical", float(len(outcome.critical)))
+        trial.set_user_attr("trial", json.dumps(asdict(outcome)))
+        sampler.study.tell(trial, outcome.score, states.FAIL if outcome.score is None else None)
 
 
-def _metric(folder: Path, number: int) -> str:
-    runs = sorted((folder / "trials" / f"{number:03d}").iterdir())
-    return str(RunDir(runs[-1]).info().get("metric") or "reward")
+def _tried(study: Any) -> list[Trial]:
+    return [Trial.read(json.loads(t.user_attrs["trial"])) for t in study.trials if "trial" in t.user_attrs]
 
 
-def _read(trial: Any) -> Trial:
-    return Trial.read(json.loads(trial.user_attrs["trial"]))
-
-
-def _done(study: Any) -> bool:
-    return any("trial" in trial.user_attrs for trial in study.trials)
-
-
-def _used(study: Any, config: Config) -> int:
-    return sum(_read(trial).steps * _samples(config) for trial in study.trials if "trial" in trial.user_attrs)
-
-
-def _samples(config: Config) -> int:
-    """Return the completions of a step."""
-    return config.rollout.prompts_per_step * config.rollout.samples_per_prompt
-
-
-def _finals(
-    config: Config, folder: Path, trials: Sequence[Trial], options: Options, follow: Follow
-) -> list[tuple[Trial, list[Trial]]] | None:
+def _finals(search: Search, trials: Sequence[Trial], seeds: int) -> list[tuple[Trial, list[Trial]]] | None:
     """Repeat the best trials with other seeds, beside other processes.
 
     Returns:
         Each of the best with all its runs, or None where the user stopped.
     """
     best = best_first(trials)[:FINALISTS]
-    seeds = range(config.run.seed + 1, config.run.seed + options.seeds)
-    # By what they try: with more samples other trials may be the best.
-    names = [
-        hashlib.sha256(json.dumps(dict(trial.settings), sort_keys=True).encode()).hexdigest()[:8] for trial in best
+    candidates = [
+        Candidate(f"finalist {number}, seed {seed}", trial.settings, seed)
+        for number, trial in enumerate(best, 1)
+        for seed in range(search.config.run.seed + 1, search.config.run.seed + seeds)
     ]
-    places = {
-        (n, seed): folder / "finals" / f"{name}-s{seed}" / "trial.json"
-        for n, name in enumerate(names)
-        for seed in seeds
-    }
-
-    def make(key: tuple[int, int], file: Path) -> Trial:
-        number, seed = key
-        trial = make_trial(config, best[number].settings, seed, file.parent / "runs", Watch(stop=follow.stop))
-        if not follow.stop():
-            shown = "no score" if trial.score is None else f"{trial.score:.4f}"
-            follow.note(f"finalist {number + 1}, seed {seed}: {shown}")
-        return trial
-
-    if not shared(places, folder / CLAIMS, make, follow.stop):
+    repeats = try_all(search, candidates)
+    if repeats is None:
         return None
-    return [
-        (trial, [trial, *(Trial.read(read_json(places[n, seed])) for seed in seeds)]) for n, trial in enumerate(best)
-    ]
+    per_trial = seeds - 1
+    return [(trial, [trial, *repeats[n * per_trial : (n + 1) * per_trial]]) for n, trial in enumerate(best)]
 
 
 def _result(
@@ -378,7 +315,7 @@ def _result(
         key=lambda entry: (any(run.critical for run in entry[2]), -entry[0]),
     )
     if not ranked:
-        raise ConfigError("no trial ended with a held-out score; see trials/ for why")
+        raise ConfigError("no trial ended with a held-out score; see the runs in runs/ of the folder for why")
     level, best, runs = ranked[0]
     lead = None
     if len(ranked) > 1:
@@ -392,10 +329,10 @@ def _result(
         "critical": sorted({name for run in runs for name in run.critical}),
         "paused": best.steps if best.state == "pruned" else None,
         "lead": lead,
-        "samples": rate_range.samples + _samples(config) * sum(trial.steps for trial in all_trials),
-        "range": {"centre": rate_range.centre, "points": [point.record() for point in rate_range.points]},
-        "trials": [trial.record() for trial in trials],
-        "finals": [[run.record() for run in several] for _, several in finals],
+        "samples": rate_range.samples + samples_per_step(config) * sum(trial.steps for trial in all_trials),
+        "range": {"centre": rate_range.centre, "points": [asdict(point) for point in rate_range.points]},
+        "trials": [asdict(trial) for trial in trials],
+        "finals": [[asdict(run) for run in several] for _, several in finals],
     }
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from steadyrl.core.errors import RunError
-from steadyrl.core.rundir import read_json
-from steadyrl.lab.launchers.command import Command, Ended, Launcher
-from steadyrl.lab.launchers.wait import wait
-from steadyrl.lab.tune.tune import RESULT, Follow
+from steadyrl.core.rundir import DONE, read_json
+from steadyrl.lab.elsewhere import End, make_elsewhere
+from steadyrl.lab.jobs import Follow
+from steadyrl.lab.launchers.command import Command, Ended, Launcher, our_command
+from steadyrl.lab.tune.tune import RESULT
+
+INTERRUPTED = 130  # exit status of `steadyrl tune` after a signal
 
 
 def tune_together(
@@ -34,35 +37,43 @@ def tune_together(
         RunError: None of them came to an end.
         EngineError: The launcher's scheduler does not answer any more.
     """
-    logs = (folder / "logs").absolute()
-    logs.mkdir(parents=True, exist_ok=True)
-    commands = {
-        name: Command(name, (sys.executable, "-m", "steadyrl", *words), Path.cwd(), logs / f"{name}.log")
-        for name in (f"tune-{number}" for number in range(processes))
-    }
-    ended: list[Ended] = []
-    shown = ""
+    logs, notes = folder / "logs", [f"{processes} processes share the search; what they say is in {folder / 'logs'}"]
+    commands = {name: our_command(name, words, logs) for name in (f"tune-{number}" for number in range(processes))}
+    follow.note(notes[0])
 
-    def look() -> None:
-        nonlocal shown
-        begun = sum(path.is_dir() for path in (folder / "trials").glob("*"))
-        repeated = len(list((folder / "finals").glob("*/trial.json")))
-        line = f"{begun} trials begun, {repeated} repeats of the best ones made"
-        if line != shown:
-            follow.note(line)
-            shown = line
+    def note(text: str) -> None:
+        if text not in notes:
+            notes.append(text)
+            follow.note(text)
 
-    def again(ending: Ended) -> bool:
-        ended.append(ending)  # what it had begun is free for the others
-        return False
-
-    follow.note(f"{processes} processes share the search; what they say is in {logs}")
-    launcher.start(list(commands.values()))
-    wait(launcher, commands, follow.stop, look, again)
-    if any(ending.code == 0 for ending in ended):
+    ends = make_elsewhere(launcher, commands, lambda name: _Part(commands[name], folder), replace(follow, note=note))
+    if any(state == "done" for state, _ in ends.values()):
         return read_json(folder / RESULT)
     if follow.stop():
         return None
-    first = ended[0]
-    why = commands[first.name].last_line() or first.why or f"code {first.code}"
+    why = next(why for _, why in ends.values())
     raise RunError(f"no process came to the end of the search: {why}; see {logs}, or start it again to go on")
+
+
+class _Part:
+    """What a process does of a search. What it had begun when it was lost is free for the others."""
+
+    def __init__(self, command: Command, folder: Path) -> None:
+        self._command, self._folder = command, folder
+        self._saved = self._checkpoints()
+
+    def _checkpoints(self) -> int:
+        return len(list(self._folder.glob(f"runs/*/*/checkpoints/*/{DONE}")))
+
+    @property
+    def has_saved(self) -> bool:
+        return self._checkpoints() > self._saved
+
+    def report(self, follow: Follow) -> None:
+        follow.note(f"{len(list(self._folder.glob('runs/*')))} runs begun")
+
+    def end(self, ended: Ended) -> End:
+        if ended.code == 0:
+            return "done", "finished"
+        cut = ended.code is None or ended.code < 0 or ended.code == INTERRUPTED
+        return "cut" if cut else "failed", self._command.error(ended) or ended.reason

@@ -9,9 +9,9 @@ from typing import Any
 
 from steadyrl.core.errors import ConfigError, RunError
 from steadyrl.core.rundir import RunDir, write_text
+from steadyrl.doctor.readers.spelling import flat_settings
 from steadyrl.lab.measure import heldout_mean, measure
 from steadyrl.lab.study.file import Rule
-from steadyrl.lab.study.plan import flat
 from steadyrl.show.report import markup
 from steadyrl.show.report.curves import curves, script, style
 from steadyrl.show.report.study import TAKES, TOPICS
@@ -70,7 +70,7 @@ def write_overlay(runs: Sequence[RunDir], to: Path) -> Path:
 
 def _settings(runs: Sequence[RunDir]) -> list[dict[str, Any]]:
     """Return the settings in which the runs differ."""
-    all_of_them = [flat(run.resolved()) for run in runs]
+    all_of_them = [flat_settings(run.resolved()) for run in runs]
     keys = dict.fromkeys(key for settings in all_of_them for key in settings)
     rows = []
     for key in keys:

@@ -10,7 +10,8 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from steadyrl.core.rundir import read_json, write_text
-from steadyrl.lab.tune.tune import RATE, RESULT
+from steadyrl.lab.tune.rate_range import RATE
+from steadyrl.lab.tune.tune import RESULT
 from steadyrl.show.report import markup, plots
 from steadyrl.show.report.study_pictures import drawing
 

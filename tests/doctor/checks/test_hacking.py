@@ -98,7 +98,7 @@ def test_ways_of_answering_that_contradict_each_other_are_both_named():
     assert found.message.startswith(
         "held-out answers became worse if they are greedy: sampled 0.5 -> 0.655, greedy 0.5"
     )
-    assert [line.partition(":")[0] for line in found.evidence] == [
+    assert [line.partition(", because ")[0] for line in found.evidence] == [
         "sampled answers are better",
         "greedy answers are worse",
     ]

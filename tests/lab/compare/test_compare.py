@@ -8,9 +8,10 @@ from itertools import combinations
 import numpy as np
 import pytest
 
+from steadyrl.core.counting.count import heard_by
 from steadyrl.core.errors import DataError
 from steadyrl.lab.compare import answers
-from steadyrl.lab.compare.compare import Options, Watch, compare
+from steadyrl.lab.compare.compare import Options, compare
 
 
 def strip(record):
@@ -93,8 +94,7 @@ def test_a_killed_comparison_goes_on_where_it_was(settings, tmp_path, monkeypatc
     file = tmp_path / "killed" / "answers-a.jsonl"
     assert len(file.read_text().splitlines()) == 1 + 10
     file.write_bytes(file.read_bytes()[:-20])  # the last line torn, as a kill may leave it
-    done = []
-    resumed = compare(("base", "base"), config, Options(samples=2), tmp_path / "killed", Watch(problems=done.append))
+    resumed = compare(("base", "base"), config, Options(samples=2), tmp_path / "killed")
     assert strip(resumed) == strip(whole)
     # The first part again, for its torn line, and each subject's greedy answers.
     assert worlds.Killed.batches == 2 + 3 + 3 + 2 * 3
@@ -169,13 +169,11 @@ def test_the_breakdown_by_difficulty_adds_up(settings, trained, name):
 
 def test_an_unknown_metric_is_named_with_the_known_ones_after_the_first_answers(settings, monkeypatch):
     monkeypatch.setattr(answers, "PART", 10)
-    done = []
-    watch = Watch(problems=done.append)
-    with pytest.raises(
-        DataError, match="no reward part is called 'f1'; there are: first_letter, letters, reward, tokens, trunc"
-    ):
-        compare(("base", "base"), settings(), Options(metric="f1"), None, watch)
-    assert done == [10]
+    counts = []
+    message = "no reward part is called 'f1'; there are: first_letter, letters, reward, tokens, trunc"
+    with heard_by(lambda *count: counts.append(count)), pytest.raises(DataError, match=message):
+        compare(("base", "base"), settings(), Options(metric="f1"), None)
+    assert [count for count in counts if count[0] == "problems answered"] == [("problems answered", 10, 26)]
 
 
 def test_answers_that_nobody_can_score_are_refused_with_the_reason(settings):

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,11 +13,13 @@ from typer.testing import CliRunner
 from steadyrl.cli.study import _Shown, app
 from steadyrl.core import config as configs
 from steadyrl.core.errors import ConfigError, RunError
+from steadyrl.core.rundir import RunDir
+from steadyrl.lab.jobs import Follow, find_run, folder_of_job
 from steadyrl.lab.launchers.command import choose
 from steadyrl.lab.study.longer import shorter
 from steadyrl.lab.study.outcome import claims, outcomes
 from steadyrl.lab.study.plan import jobs, read_study
-from steadyrl.lab.study.study import Follow, find_run, folder_of, make_run, run_study, state_of
+from steadyrl.lab.study.study import folder_of, make_run, run_study, state_of
 from steadyrl.show.report.study import write_study
 
 FILE = """
@@ -109,6 +112,26 @@ def test_processes_beside_one_another_make_the_same_runs(file, tmp_path):
     assert heard == {"begin", "step", "end"}
     found = [[o.judged[0].values for o in outcomes(study, folder_of(study, tmp_path / x)) if o.judged] for x in "ab"]
     assert found[0] == found[1]
+
+
+def test_a_run_that_another_process_makes_is_left_to_it_until_that_is_no_more(file, tmp_path):
+    study, ended, notes = read_study(file()), [], []
+    locked = folder_of_job(folder_of(study, tmp_path), jobs(study)[1])
+    locked.mkdir(parents=True)
+    with ExitStack() as another_process:
+        another_process.enter_context(RunDir(locked).writing())
+
+        def event(told):
+            ended.extend([told[0]] if told[1] == "end" else [])
+
+        def note(text):
+            notes.append((text, len(ended)))
+            another_process.close()
+
+        assert run_study(study, tmp_path, follow=Follow(event=event, note=note)) == {}
+    assert notes == [("waiting for other processes, which make what is missing (1)", 3)]
+    first, second, *others = (job.key for job in jobs(study))
+    assert ended == [first, *others, second]
 
 
 def test_a_rule_written_before_ends_an_arm_and_the_report_says_so(file, tmp_path):
@@ -240,7 +263,7 @@ def test_a_run_that_only_trains_longer_goes_on_from_a_copy_and_is_the_same_to_th
     (job, *_) = [job for job in jobs(study) if job.arm == "longer"]
     base = shorter(study, job)
     assert base is not None and base.arm == "high" and base.config.run.seed == job.config.run.seed
-    assert make_run(job, tmp_path / "whole", (), lambda event: None) is None
+    assert make_run(job, tmp_path / "whole", (), Follow()) is None
     whole = find_run(tmp_path / "whole", job)
 
     steps = []
@@ -267,7 +290,7 @@ def test_a_copy_that_was_cut_is_made_again_and_one_that_cannot_be_written_is_one
     study = read_study(path)
     (job, *_) = [job for job in jobs(study) if job.arm == "longer"]
     base, folder = shorter(study, job), folder_of(study, tmp_path)
-    assert make_run(base, folder, (), lambda event: None) is None
+    assert make_run(base, folder, (), Follow()) is None
 
     def full(*args, **settings):
         half = Path(args[1])
@@ -277,10 +300,10 @@ def test_a_copy_that_was_cut_is_made_again_and_one_that_cannot_be_written_is_one
 
     with monkeypatch.context() as patched:
         patched.setattr("shutil.copytree", full)
-        said = make_run(job, folder, (), lambda event: None, base=base)
+        said = make_run(job, folder, (), Follow(), base=base)
     assert said.startswith("cannot copy the run") and "No space left on device" in said
     assert find_run(folder, job) is None
-    assert make_run(job, folder, (), lambda event: None, base=base) is None
+    assert make_run(job, folder, (), Follow(), base=base) is None
     assert len(find_run(folder, job).metrics()) == 24
 
 

@@ -7,15 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from steadyrl.cli.tune import tune_command
 from steadyrl.core import config
-from steadyrl.core.errors import ConfigError
-from steadyrl.lab.launchers.command import choose
+from steadyrl.core.errors import ConfigError, RunError
+from steadyrl.core.rundir import read_lines
+from steadyrl.lab.jobs import Follow, find_run
+from steadyrl.lab.launchers.command import Ended, choose
 from steadyrl.lab.tune.halving import halve, rates_around, rungs, steps_of
-from steadyrl.lab.tune.rate_range import Point, Range, centre_of, range_test
-from steadyrl.lab.tune.trial import Trial, best_first, make_trial
-from steadyrl.lab.tune.tune import Follow, Options, Space, _bounds, _finals, _range, tune
+from steadyrl.lab.tune.rate_range import RATE, Point, Range, centre_of, range_test
+from steadyrl.lab.tune.trial import Candidate, Search, Trial, best_first, make_trial, score_of
+from steadyrl.lab.tune.tune import Options, _bounds, _finals, _range, tune
 from steadyrl.lab.tune.tune_together import tune_together
-from steadyrl.loop.train import Watch
 from tests import needs
 
 FILE = """
@@ -66,7 +68,7 @@ def test_the_centre_is_where_the_kl_of_a_step_is_in_the_middle_of_its_band(setti
 
 def test_the_kl_of_a_step_grows_with_the_square_of_the_rate_and_the_rate_of_the_config_does_not_matter(settings):
     found, other = range_test(settings()), range_test(settings("update.learning_rate=0.01"))
-    assert [p.record() for p in found.points] == [p.record() for p in other.points]
+    assert found.points == other.points
     small = [p for p in found.points if 1e-4 < p.rate < 1e-2]
     assert all(after.kl / before.kl == pytest.approx(10.0, rel=0.1) for before, after in pairwise(small))
     answered = [p for p in found.points if p.reward is not None]
@@ -133,8 +135,7 @@ def test_the_opening_goes_on_with_the_better_rates_and_after_a_cut(settings, tmp
         return len(asked) > 12
 
     def opened(stop):
-        where = tmp_path / "halving", tmp_path / "claims"
-        return halve(settings(), "update.learning_rate", [0.3, 1.0, 1e-3], *where, said.append, stop)
+        return halve(Search(settings(), tmp_path / "tune", Follow(note=said.append, stop=stop)), [0.3, 1.0, 1e-3])
 
     assert opened(cut) is None
     first = len(said)
@@ -144,8 +145,21 @@ def test_the_opening_goes_on_with_the_better_rates_and_after_a_cut(settings, tmp
     assert sorted(trial.steps for trial in found) == [2, 2, 8]
     best = max(found, key=lambda trial: trial.steps)
     assert best.state == "finished" and best.settings["update.learning_rate"] in (0.3, 1.0)
-    whole = make_trial(settings(), best.settings, 0, tmp_path / "whole", Watch())
+    whole = make_trial(Search(settings(), tmp_path / "whole"), Candidate("whole", best.settings, 0))
     assert whole.score == best.score  # pausing changes nothing
+
+
+def test_a_trial_that_is_ended_early_is_scored_by_as_many_answers_as_a_whole_one(settings, tmp_path):
+    """The score that a run measures itself is the mean of other and fewer answers."""
+
+    def tried(rate, prune):
+        search, candidate = Search(settings(), tmp_path), Candidate("", {RATE: rate}, 0)
+        trial, run = make_trial(search, candidate, prune), find_run(tmp_path, search.job(candidate))
+        assert (trial.score, trial.error) == score_of(settings(), run) and trial.error > 0
+        return trial.state, trial.steps
+
+    assert tried(1.0, lambda score, steps: True) == ("pruned", 2)
+    assert tried(0.9, lambda score, steps: steps == 8) == ("finished", 8)  # too late to end it
 
 
 def test_a_search_that_is_cut_goes_on_and_ends_within_its_budget(settings, tmp_path):
@@ -153,17 +167,17 @@ def test_a_search_that_is_cut_goes_on_and_ends_within_its_budget(settings, tmp_p
     from steadyrl.show.report.tune import write_tune
 
     said, asked = [], []
-    space = Space({"update.epochs": (1, 2, True)})
+    space = {"update.epochs": (1, 2, True)}
     options = Options(samples=2000, seeds=2, space=space)
 
     def cut():
-        asked.append(1)
-        return len(asked) >= 60
+        asked.extend(said[-1:] if said and said[-1].startswith("trial") else ())
+        return len(asked) > 4  # in the second trial
 
-    assert tune(settings(), tmp_path / "tune", options, Follow(said.append, cut)) is None
+    assert tune(settings(), tmp_path / "tune", options, Follow(note=said.append, stop=cut)) is None
     trials = sum(line.startswith("trial") for line in said)
-    assert trials >= 1
-    result = tune(settings(), tmp_path / "tune", options, Follow(said.append))
+    assert trials == 1
+    result = tune(settings(), tmp_path / "tune", options, Follow(note=said.append))
     assert sum(line.startswith("range test") for line in said) == 1
     numbers = [line.partition(":")[0] for line in said if line.startswith("trial")]
     rates = {line.partition(":")[0] for line in said if line.startswith("rate ")}
@@ -175,6 +189,8 @@ def test_a_search_that_is_cut_goes_on_and_ends_within_its_budget(settings, tmp_p
     finals = [run["settings"] for runs in result["finals"] for run in runs]
     assert result["settings"] in finals
     assert len(result["scores"]) == 2
+    attempts = [{line["attempt"] for line in read_lines(f)} for f in (tmp_path / "tune").glob("runs/*/*/metrics.jsonl")]
+    assert attempts.count({0, 1}) >= 1  # the trial that was cut went on from its checkpoint
     page = write_tune(tmp_path / "tune").read_text()
     assert f"update.learning_rate={result['settings']['update.learning_rate']:.3g}" in page
     assert page.count("\n| ") == len(result["trials"]) + 1
@@ -191,23 +207,31 @@ def test_a_search_that_is_cut_goes_on_and_ends_within_its_budget(settings, tmp_p
 )
 def test_a_setting_that_cannot_be_searched_is_refused_before_the_range_test(settings, tmp_path, name, bounds, message):
     with pytest.raises(ConfigError, match=message):
-        tune(settings(), tmp_path, Options(samples=2000, space=Space({name: bounds})))
+        tune(settings(), tmp_path, Options(samples=2000, space={name: bounds}))
     assert list(tmp_path.glob("**/range.json")) == []
 
 
+def test_no_process_is_started_for_a_setting_that_cannot_be_searched(settings, tmp_path):
+    file, folder = tmp_path / "config.toml", tmp_path / "tune"
+    file.write_text(FILE.format(prompts=settings().task.args.path))
+    with pytest.raises(ConfigError, match="the search itself sets it"):
+        tune_command(file, also=["run.seed=1:4"], folder=folder, processes=2)
+    assert not folder.exists()
+
+
 def test_a_search_goes_on_with_the_settings_that_it_began_with(settings, tmp_path):
-    found = _range(settings(), tmp_path, Space(), Follow())
-    assert _range(settings("update.learning_rate=0.5"), tmp_path, Space(), Follow()) == found
+    found = _range(Search(settings(), tmp_path), {})
+    assert _range(Search(settings("update.learning_rate=0.5"), tmp_path), {}) == found
     with pytest.raises(ConfigError, match=r"other settings \(run.steps, sampling.temperature\).*another --folder"):
-        _range(settings("run.steps=9", "sampling.temperature=0.5"), tmp_path, Space(), Follow())
+        _range(Search(settings("run.steps=9", "sampling.temperature=0.5"), tmp_path), {})
     with pytest.raises(ConfigError, match=r"other settings \(--also update.epochs\)"):
-        _range(settings(), tmp_path, Space({"update.epochs": (1, 4, True)}), Follow())
+        _range(Search(settings(), tmp_path), {"update.epochs": (1, 4, True)})
 
 
 def test_repeats_with_other_seeds_are_of_the_trials_that_are_the_best_now(settings, tmp_path):
     def repeated(*rates):
         trials = [Trial({"update.learning_rate": rate}, 0, 1.0 - rate, (), 8, "finished") for rate in rates]
-        return _finals(settings(), tmp_path, trials, Options(samples=0, seeds=2), Follow())
+        return _finals(Search(settings(), tmp_path), trials, 2)
 
     repeated(0.3)
     for one, runs in repeated(0.3, 0.1):
@@ -228,7 +252,7 @@ def test_two_processes_share_one_search(settings, tmp_path, monkeypatch):
     file.write_text(FILE.format(prompts=settings().task.args.path))
     words = ["tune", str(file), "--folder", str(folder), "--samples", "2400", "--seeds", "2"]
     said = []
-    result = tune_together(choose("processes", {}, (), 2), 2, words, folder, Follow(said.append))
+    result = tune_together(choose("processes", {}, (), 2), 2, words, folder, Follow(note=said.append))
     logs = [log.read_text() for log in sorted((folder / "logs").iterdir())]
     assert sum(log.count("range test") for log in logs) == 1
     numbers = [line.partition(":")[0] for log in logs for line in log.split("\n") if line.startswith("trial ")]
@@ -241,6 +265,36 @@ def test_two_processes_share_one_search(settings, tmp_path, monkeypatch):
     assert len({line.partition(":")[0] for line in finals}) == len(finals) == len(result["finals"])
     assert result["samples"] <= 2400
     assert all(f"report: {folder / 'tune.md'}" in log for log in logs)
+
+
+class TimeLimit:
+    """A launcher that ends its command from outside; the last but one time before there is another checkpoint."""
+
+    def __init__(self, folder):
+        self.folder, self.starts = folder, 0
+
+    def start(self, commands):
+        (self.name,) = (command.name for command in commands)
+        self.starts += 1
+        if self.starts < 3:
+            done = self.folder / "runs" / "rate" / "run" / "checkpoints" / f"{self.starts:06d}" / "DONE"
+            done.parent.mkdir(parents=True)
+            done.touch()
+
+    def ended(self):
+        return [Ended(self.name, 130 if self.starts == 1 else None, "TIMEOUT")]
+
+    def stop(self):
+        pass
+
+
+def test_a_process_that_a_time_limit_ends_is_started_again_if_there_is_a_new_checkpoint(tmp_path):
+    said, launcher = [], TimeLimit(tmp_path)
+    with pytest.raises(RunError, match="no process came to the end of the search: TIMEOUT"):
+        tune_together(launcher, 1, ["tune"], tmp_path, Follow(event=said.append))
+    assert launcher.starts == 3
+    cut = ("tune-0", "cut", "cut (TIMEOUT); it goes on from its last checkpoint")
+    assert said == [cut, cut, ("tune-0", "failed", "TIMEOUT")]
 
 
 def test_a_trial_whose_process_was_lost_is_given_up_and_its_budget_is_free(settings, tmp_path):

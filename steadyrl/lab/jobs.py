@@ -1,0 +1,170 @@
+"""How the runs of studies and of searches are made: a job has a folder, and whoever holds its lock makes it.
+
+    FOLDER/runs/KEY/    the run directory of a job, and what a search measured of it
+
+Several processes may work on one study or search, also on several machines that share its folder. The system lets go of
+a lock when its process ends, however that happens, so what a lost process had begun is free for the others.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from steadyrl.core import config as configs
+from steadyrl.core.config import Config
+from steadyrl.core.errors import AccessError, RunError
+from steadyrl.core.rundir import RunDir
+from steadyrl.lab.study.plan import Job
+from steadyrl.loop import launch
+from steadyrl.loop.train import Watch
+
+POLL_S = 0.5  # between looks at what other processes have done
+
+# What a run says: its key, what happened ("begin", "step", "cut", "end", "failed"), and a number or a text.
+Event = tuple[str, str, Any]
+Records = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Follow:
+    """How a user interface follows a study or a search.
+
+    Attributes:
+        begin: Called with all runs of a study, and those that are to be made.
+        event: Called with what the runs say.
+        note: Called with a line that is worth keeping.
+        stop: Asked after every step; True ends the study or search, and the present runs are saved.
+    """
+
+    begin: Callable[[Sequence[Job], Sequence[Job]], None] = field(default=lambda every, now: None)
+    event: Callable[[Event], None] = field(default=lambda event: None)
+    note: Callable[[str], None] = field(default=lambda text: None)
+    stop: Callable[[], bool] = field(default=lambda: False)
+
+
+@contextmanager
+def claimed(folder: Path) -> Iterator[bool]:
+    """Hold a folder if no other process does; yield whether this one holds it now.
+
+    Raises:
+        AccessError: The folder cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise AccessError(f"cannot make the folder '{folder}': {error.strerror}; give another --folder") from error
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(RunDir(folder).writing())
+            mine = True
+        except RunError:
+            mine = False
+        yield mine
+
+
+@contextmanager
+def awaited(folder: Path) -> Iterator[None]:
+    """Hold a folder, once no other process does."""
+    while True:
+        with claimed(folder) as mine:
+            if mine:
+                yield
+                return
+        time.sleep(POLL_S)
+
+
+def share(
+    folders: Mapping[str, Path], is_done: Callable[[str], bool], make: Callable[[str], None], follow: Follow
+) -> bool:
+    """Make jobs one after the other, beside other processes; wait for those that others make.
+
+    Args:
+        folders: Of the jobs, by key, in the order to make them in.
+        is_done: Says whether a job needs not be made any more.
+        make: Makes a job; called once at most for each.
+        follow: Its ``stop`` is asked before every job.
+
+    Returns:
+        Whether every job is done; False where ``stop`` ended it.
+    """
+    remaining, waits = dict(folders), False
+    while remaining := {key: folder for key, folder in remaining.items() if not is_done(key)}:
+        before = len(remaining)
+        for key, folder in list(remaining.items()):
+            if follow.stop():
+                return False
+            with claimed(folder) as mine:
+                if mine:
+                    del remaining[key]
+                    if not is_done(key):
+                        make(key)
+        if len(remaining) == before:
+            if not waits:
+                follow.note(f"waiting for other processes, which make what is missing ({before})")
+            waits = True
+            time.sleep(POLL_S)
+    return not follow.stop()
+
+
+def folder_of_job(folder: Path, job: Job) -> Path:
+    """Return the folder of a job in that of its study or search."""
+    return folder / "runs" / job.key
+
+
+def find_run(folder: Path, job: Job) -> RunDir | None:
+    """Return the newest run of a job, or None."""
+    return newest_run(folder_of_job(folder, job))
+
+
+def newest_run(place: Path) -> RunDir | None:
+    """Return the newest run directory in a folder, or None."""
+    folders = sorted(path for path in place.iterdir() if (path / "run.json").is_file()) if place.is_dir() else []
+    return RunDir(folders[-1]) if folders else None
+
+
+def run_job(
+    job: Job, folder: Path, before: RunDir | None, event: Callable[[Event], None], stop: Callable[[Records], bool]
+) -> RunDir:
+    """Make the run of a job in this process.
+
+    Args:
+        job: The job.
+        folder: Of its study or search.
+        before: The run to go on with; None begins one.
+        event: Called with what the run says.
+        stop: Asked after every step, with the metrics of all steps so far; True ends the run with a checkpoint.
+
+    Raises:
+        SteadyError: The run failed, or cannot be begun.
+    """
+    records: list[Mapping[str, Any]] = [*before.metrics()] if before is not None else []
+
+    @contextmanager
+    def steps(total: int) -> Iterator[None]:
+        event((job.key, "begin", (len(records), total)))
+        yield
+
+    def step(record: Mapping[str, Any]) -> None:
+        records[record["step"] :] = [record]  # what was made after the last checkpoint is made again
+        event((job.key, "step", record["step"] + 1))
+
+    watch = Watch(steps=steps, step=step, stop=lambda: stop(records))
+    return launch.run(None if before is not None else placed(job, folder), resume=before, watch=watch)
+
+
+def placed(job: Job, folder: Path) -> Config:
+    """Return the settings of a run that is started: its folder, and the policy that it starts from."""
+    plain = configs.dump(job.config)
+    plain["run"]["folder"] = str(folder_of_job(folder, job))
+    if job.start:
+        warm = newest_run(folder / "runs" / job.start)
+        done = warm.checkpoints() if warm else []
+        if warm is None or not done:
+            raise RunError(f"'{folder / 'runs' / job.start}' holds no finished warm start; run the study again")
+        plain["model"]["path"] = str(warm.checkpoint_folder(done[-1]) / "policy")
+    return configs.resolve(plain)
