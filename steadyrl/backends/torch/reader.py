@@ -84,7 +84,7 @@ def read_packed(body: nn.Module, packed: Packed) -> torch.Tensor:
             input_ids=ids, position_ids=packed.places[None], attention_mask=torch.ones_like(ids), use_cache=False
         ).last_hidden_state
     # Indexing adds the gradients of a token that is taken twice in any order on several threads; index_select in one.
-    return hidden[0].index_select(0, packed.chosen)
+    return hidden.squeeze(0).index_select(0, packed.chosen)
 
 
 def _computed_again(layer: Any, *args: Any, **kwargs: Any) -> Any:
