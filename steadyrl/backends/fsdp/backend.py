@@ -114,7 +114,7 @@ def follow() -> int:
         if 0 in ranks.lost:  # otherwise rank 0 says it
             log.error("error: %s", error)
         return 2
-    except Exception as error:
+    except Exception as error:  # whatever it is, the other ranks must not wait for this one
         ranks.failed(exception_line(error))
         raise
 
