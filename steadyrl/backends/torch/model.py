@@ -228,13 +228,12 @@ def _linear_names(modules: dict[str, nn.Module], table: torch.Tensor) -> list[st
     )
 
 
-def _body(inner: Any) -> nn.Module | None:
+def _body(inner: Any) -> Any:
     """Return the part of a causal model that ends in hidden states, or None where transformers gives none."""
     if (text := text_part(inner)) is not None:
         return text
     if inner.base_model is not inner:
-        body: nn.Module = inner.base_model
-        return body
+        return inner.base_model
     # transformers looks for it by a name that it does not have here (Llama 4)
     return next((part for part in inner.children() if isinstance(part, require("transformers").PreTrainedModel)), None)
 
