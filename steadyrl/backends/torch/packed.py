@@ -6,6 +6,7 @@ rows for the moment.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -64,7 +65,7 @@ class Packed:
     places: torch.Tensor
     source: np.ndarray
     chosen: torch.Tensor
-    prompts: tuple[Segments, ...]
+    prompts: Sequence[Segments]
     answers: Segments | None
     prompt_of: torch.Tensor
     starts: torch.Tensor
@@ -101,13 +102,14 @@ def pack(part: Batch, device: torch.device) -> Packed:
     index = np.where(
         before < starts[row], prompt_offsets[prompt_of[row]] + before, answer_offsets[row] + before - starts[row]
     )
+    answers = None
     if len(starts) * int(answer_lengths.max()) * int(ends.max()) > MASK_PLACES:
-        prompts, answers = (_whole_rows(prompt_of, first, starts, ends, device),), None
+        prompts = [_whole_rows(prompt_of, first, starts, ends, device)]
     elif answer_lengths.any():
-        prompts, answers = (_segments(prompt_lengths, device),), _segments(answer_lengths, device)
+        prompts, answers = [_segments(prompt_lengths, device)], _segments(answer_lengths, device)
     else:
         groups = np.split(prompt_lengths, _ends_of_groups(prompt_lengths, device))
-        prompts, answers = tuple(_segments(lengths, device) for lengths in groups), None
+        prompts = [_segments(lengths, device) for lengths in groups]
 
     def send(array: np.ndarray) -> torch.Tensor:
         return sent(array, device)
@@ -202,7 +204,7 @@ class PackedView:
         q, k, v = (x.squeeze(0).transpose(0, 1) for x in (q.to(v.dtype), k.to(v.dtype), v))  # [K, heads, D]
         prompts, answers = self._packed.prompts, self._packed.answers
         sizes = [len(rows.back) for rows in (prompts if answers is None else (*prompts, answers))]
-        split, attended = [x.split(sizes) for x in (q, k, v)], []
+        split, attended = [torch.split(x, sizes) for x in (q, k, v)], []
         for number, rows in enumerate(prompts):
             pq, pk, pv = (_lay(x[number], rows) for x in split)
             attended.append(_flat(_attention(pq, pk, pv, mask.of_prompts(v, rows.width), scale), rows))
