@@ -156,7 +156,8 @@ class PromptsTask:
 
     def ask(self, text: str) -> Problem:
         """Return the text as a new problem, behind the system message that all training problems share, if they do."""
-        systems = {problem.messages[:1] and _system(problem.messages[0]) for problem in self._train}
+        first = [problem.messages[0] if problem.messages else {} for problem in self._train]
+        systems = {message["content"] if message.get("role") == "system" else "" for message in first}
         (system,) = systems if len(systems) == 1 else ("",)
         if not system:
             return Problem("asked", text)
@@ -296,10 +297,6 @@ def _filled(value: object, where: str) -> str:
     if not text.strip():
         raise DataError(f"{where} is empty; give it a text or remove the row")
     return text
-
-
-def _system(message: Message) -> str:
-    return message["content"] if message["role"] == "system" else ""
 
 
 def _id_of(prompt: str, messages: Sequence[Message]) -> str:
