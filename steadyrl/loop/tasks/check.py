@@ -28,6 +28,7 @@ from steadyrl.loop.tasks.check_environment import check_environment, scripted
 from steadyrl.loop.tasks.data_line import data_counts, data_line
 
 GOLD_AT_LEAST, EMPTY_AT_MOST = 0.8, 0.05
+_AT_MOST = -math.inf, EMPTY_AT_MOST, f"at most {EMPTY_AT_MOST:g}"
 _PROBLEMS = 200  # of each split, spread evenly
 _ATTACKED = 100  # problems, of both splits, whose empty forms are scored
 _CORE = "honest core"
@@ -53,7 +54,8 @@ def check_task(config: Config) -> list[Finding]:
     if isinstance(task, Exact):
         answers = _exact(task, task.wrong, terms, [*train, *heldout])
     else:
-        answers = [_gold(task, terms, some), _empty(task, terms, some)]
+        empty = _metric(task, _answered(task, terms, [(problem, "") for problem in some]))
+        answers = [_gold(task, terms, some, empty), _mean("empty answer", empty, task.metric, *_AT_MOST)]
         if len(some) < len(train) + len(heldout):
             coverage = f"; {len(some)} of {len(train) + len(heldout)} problems were checked"
             answers = [replace(answer, message=answer.message + coverage) for answer in answers]
@@ -177,34 +179,42 @@ def _score_text(rollout: Rollout, score: float | None) -> str:
     return f"{score:.3f}: {note}" if note else f"{score:.3f}"
 
 
-def _gold(task: Task, terms: Sequence[Term], problems: Sequence[Problem]) -> Finding:
+def _gold(task: Task, terms: Sequence[Term], problems: Sequence[Problem], empty: Sequence[float | None]) -> Finding:
+    """Compare the gold answers, and those to each kind of problem, with what is expected of them.
+
+    Args:
+        task: The task.
+        terms: The rewards.
+        problems: Which are answered.
+        empty: What an empty answer to each problem scores.
+    """
     golden = _golden(task, terms, problems)
     if not golden:
         return Finding("gold answer", state="unknown", message="the task knows none; give one to have it checked")
-    # Rewards of a user's environment have a scale of their own, and its expert shows a way, not always the best.
-    least = EMPTY_AT_MOST if isinstance(task, ToolUsing) else GOLD_AT_LEAST
-    finding = _mean("gold answer", _metric(task, [r for _, r in golden]), task.metric, least, math.inf)
+    bounds = GOLD_AT_LEAST, math.inf, f"at least {GOLD_AT_LEAST:g}"
+    if isinstance(task, ToolUsing):
+        # Rewards of a user's environment have a scale of their own, and its expert shows a way, not always the best.
+        with_expert = {problem.id for problem, _ in golden}
+        pairs = zip(problems, empty, strict=True)
+        scores = [score for problem, score in pairs if problem.id in with_expert and score is not None]
+        nothing = float(np.mean(scores)) if scores else EMPTY_AT_MOST
+        bounds = nothing + _ROUNDING, math.inf, f"more than the {nothing:.3f} of an empty answer"
+    finding = _mean("gold answer", _metric(task, [r for _, r in golden]), task.metric, *bounds)
     for kind in dict.fromkeys(problem.columns.get("kind") for problem, _ in golden):
         of_kind = [rollout for problem, rollout in golden if problem.columns.get("kind") == kind]
-        kind_finding = _mean("gold answer", _metric(task, of_kind), task.metric, least, math.inf)
+        kind_finding = _mean("gold answer", _metric(task, of_kind), task.metric, *bounds)
         if finding.state == "ok" and kind_finding.state == "found":
             return replace(kind_finding, message=f"of '{kind}': {kind_finding.message}")
     return finding
 
 
-def _empty(task: Task, terms: Sequence[Term], problems: Sequence[Problem]) -> Finding:
-    rollouts = _answered(task, terms, [(problem, "") for problem in problems])
-    return _mean("empty answer", _metric(task, rollouts), task.metric, -math.inf, EMPTY_AT_MOST)
-
-
-def _mean(name: str, scores: Sequence[float | None], metric: str, low: float, high: float) -> Finding:
+def _mean(name: str, scores: Sequence[float | None], metric: str, low: float, high: float, expected: str) -> Finding:
     """Compare the mean with its bounds. Unscored answers are no evidence of health, so they fail."""
     scored = [score for score in scores if score is not None]
     if len(scored) < len(scores):
         return _judged(name, False, f"{len(scores) - len(scored)} of {len(scores)} left unscored, expected none")
     mean = float(np.mean(scored))
-    bound = f"at least {low:g}" if math.isfinite(low) else f"at most {high:g}"
-    return _judged(name, low <= mean <= high, f"mean {metric or 'reward'} {mean:.3f}, expected {bound}")
+    return _judged(name, low <= mean <= high, f"mean {metric or 'reward'} {mean:.3f}, expected {expected}")
 
 
 def _empty_forms(

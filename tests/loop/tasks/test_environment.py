@@ -275,7 +275,8 @@ def checked(environment="", rewards=None, **args):
 def test_check_plays_a_sound_environment_and_shows_three_episodes():
     checks = checked("Guess")
     assert [name for name, check in checks.items() if check.state == "found"] == []
-    assert checks["gold answer"].message == "mean reward 1.000, expected at least 0.05"
+    # A wrong guess costs 0.1, and there are eight turns.
+    assert checks["gold answer"].message == "mean reward 1.000, expected more than the -0.800 of an empty answer"
     assert checks["scripted policy"].message == "12 episodes of 1.0 turns on average, mean reward 1.000"
     assert checks["scripted policy"].evidence[:3] == (
         "episode 1, train-0: reward 1.0",
@@ -283,6 +284,22 @@ def test_check_plays_a_sound_environment_and_shows_three_episodes():
         "    says:  1   [reward 1]",
     )
     assert sum(line.startswith("episode") for line in checks["scripted policy"].evidence) == 3
+
+
+@pytest.mark.parametrize(("weight", "mean"), [(0.001, 0.001), (-0.1, -0.1)])
+def test_check_asks_an_expert_for_more_than_an_empty_answer_on_any_scale(weight, mean):
+    """At a weight below 0 the expert earns -0.1 and the empty answer -0.1 * 8 * -0.1 = 0.08, which is more."""
+    check = checked("Guess", {"episode_return": weight})["gold answer"]
+    assert f"mean reward {mean:.3f}, expected more than the {-0.8 * weight:.3f}" in check.message
+    assert check.state == ("ok" if weight > 0 else "found")
+
+
+def test_check_finds_an_expert_who_solves_nothing():
+    check = checked("LostGuess")["gold answer"]
+    assert (check.state, check.message) == (
+        "found",
+        "mean reward -0.800, expected more than the -0.800 of an empty answer",
+    )
 
 
 def test_check_counts_the_calls_that_fail():
@@ -297,7 +314,7 @@ def test_check_counts_the_calls_that_fail():
 
 def test_check_finds_an_expert_whose_calls_all_fail_but_does_not_ask_for_a_reward_near_1():
     checks = checked("Shelf")
-    assert checks["gold answer"].message == "mean reward 0.300, expected at least 0.05"
+    assert checks["gold answer"].message == "mean reward 0.300, expected more than the 0.000 of an empty answer"
     assert {checks[name].state for name in ("gold answer", "scripted policy")} == {"ok"}
     checks = checked("Shelf", environment_args={"open": False})
     assert "the first: take: error: there is no tool 'take'; there are none" in checks["scripted policy"].message
