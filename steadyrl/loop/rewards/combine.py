@@ -225,6 +225,7 @@ def _total(rollout: Rollout, scores: Sequence[tuple[Term, Score]], shared: Set[s
         unscored="; ".join(missing) or None,
         note="; ".join(score.note for _, score in scores if score.note),
         trains=all(score.trains for _, score in scores),
+        turn_shares=tuple((end, term.weight * share) for term, score in counting for end, share in score.turn_rewards),
     )
 
 

@@ -137,7 +137,8 @@ def as_score(name: str, value: object) -> Score:
     """
     if isinstance(value, Score):
         number = None if value.value is None else _number(name, value.value)
-        score = replace(value, value=number, parts=_parts(name, value.parts), note=str(value.note))
+        shares = tuple((int(end), _number(name, share)) for end, share in value.turn_rewards)
+        score = replace(value, value=number, parts=_parts(name, value.parts), note=str(value.note), turn_rewards=shares)
         if number is None or _is_finite(number):
             return score
         return replace(score, value=None, unscored=f"{name} returned {number}")

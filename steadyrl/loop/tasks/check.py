@@ -79,12 +79,18 @@ def gold_answer(checked: CheckedTask) -> Result:
         golden = [rollout for _, rollout in checked.golden([*checked.train, *checked.heldout])]
         return _count_right(checked, "low", golden, "score 1", lambda score: score == 1)
     golden_pairs = checked.golden(checked.problems)
-    # Rewards of a user's environment have a scale of their own, and its expert shows a way, not always the best.
-    least = EMPTY_AT_MOST if isinstance(checked.task, ToolUsing) else GOLD_AT_LEAST
-    result = _mean(checked, "low", [rollout for _, rollout in golden_pairs], least, math.inf)
+    bounds = GOLD_AT_LEAST, math.inf, f"at least {GOLD_AT_LEAST:g}"
+    if isinstance(checked.task, ToolUsing):
+        # Rewards of a user's environment have a scale of their own, and its expert shows a way, not always the best.
+        with_expert = {problem.id for problem, _ in golden_pairs}
+        empty = checked.scores([rollout for rollout in checked.empty if rollout.problem_id in with_expert])
+        scores = [score for score in empty if score is not None]
+        nothing = float(np.mean(scores)) if scores else EMPTY_AT_MOST
+        bounds = nothing + _ROUNDING, math.inf, f"more than the {nothing:.3f} of an empty answer"
+    result = _mean(checked, "low", [rollout for _, rollout in golden_pairs], *bounds)
     for kind in dict.fromkeys(problem.columns.get("kind") for problem, _ in golden_pairs):
         of_kind = [rollout for problem, rollout in golden_pairs if problem.columns.get("kind") == kind]
-        kind_result = _mean(checked, "low", of_kind, least, math.inf)
+        kind_result = _mean(checked, "low", of_kind, *bounds)
         if isinstance(result, Passed) and isinstance(kind_result, Found):
             return Found(kind_result.cause, message=f"of '{kind}': {kind_result.message}")
     return result
@@ -95,8 +101,7 @@ def empty_answer(checked: CheckedTask) -> Result:
     if isinstance(checked.task, Exact):
         empty = checked.answered([(problem, "") for problem in (*checked.train, *checked.heldout)])
         return _count_right(checked, "high", empty, "score 0", lambda score: score == 0)
-    rollouts = checked.answered([(problem, "") for problem in checked.problems])
-    return _mean(checked, "high", rollouts, -math.inf, EMPTY_AT_MOST)
+    return _mean(checked, "high", checked.empty, -math.inf, EMPTY_AT_MOST, f"at most {EMPTY_AT_MOST:g}")
 
 
 @check("wrong answer", offers(Exact))
@@ -132,7 +137,9 @@ def _score_text(rollout: Rollout, score: float | None) -> str:
     return f"{score:.3f}: {note}" if note else f"{score:.3f}"
 
 
-def _mean(checked: CheckedTask, cause: str, rollouts: Sequence[Rollout], low: float, high: float) -> Result:
+def _mean(
+    checked: CheckedTask, cause: str, rollouts: Sequence[Rollout], low: float, high: float, expected: str
+) -> Result:
     """Compare the mean with its bounds. Unscored answers are no evidence of health, so they fail."""
     if not rollouts:
         return UNKNOWN
@@ -144,8 +151,7 @@ def _mean(checked: CheckedTask, cause: str, rollouts: Sequence[Rollout], low: fl
         missing = f"{len(scores) - len(scored)} of {len(scores)} left unscored, expected none"
         return Found("unscored", message=missing + coverage)
     mean = float(np.mean(scored))
-    bound = f"at least {low:g}" if math.isfinite(low) else f"at most {high:g}"
-    message = f"mean {checked.task.metric or 'reward'} {mean:.3f}, expected {bound}{coverage}"
+    message = f"mean {checked.task.metric or 'reward'} {mean:.3f}, expected {expected}{coverage}"
     return Passed(message) if low <= mean <= high else Found(cause, message=message)
 
 

@@ -62,6 +62,11 @@ class CheckedTask:
             self.task, [(problem, scripted(self.task, problem)) for problem in self.played], self.terms
         )
 
+    @cached_property
+    def empty(self) -> list[Rollout]:
+        """What empty answers to the problems came to."""
+        return self.answered([(problem, "") for problem in self.problems])
+
     def answered(self, answers: Sequence[tuple[Problem, str]]) -> list[Rollout]:
         """Score texts. A multi-turn problem gets its text in every turn."""
         if isinstance(self.task, Interactive):
