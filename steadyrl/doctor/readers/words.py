@@ -31,6 +31,8 @@ STEP = re.compile(
     r"(step|iter(?:ation)?|update|episode)\s*[:#]?\s*(\d{1,15})\b",
     re.IGNORECASE,
 )
+# Of loops inside loops the one that makes the most rounds counts the steps: "Iteration 1/1, Step 7/500".
+OF_TOTAL = re.compile(r"\b(?:step|iter(?:ation)?|update|episode)\s*[:#]?\s*(\d{1,15})\s*/\s*(\d{1,15})", re.IGNORECASE)
 # The values that W&B prints at the end of a run.
 SUMMARY = re.compile(rf"^wandb:\s+([A-Za-z][\w./@-]*)\s+({_NUMBER})$")
 # One metric between bars: its name may have several words.
@@ -60,7 +62,10 @@ class Words:
             return
         begins = STEP.search(line)
         pairs = _pairs(line, begins)
-        step = int(begins[2]) if begins else next((x for name, x in pairs.items() if name.lower() in STEP_NAMES), None)
+        step = next((x for name, x in pairs.items() if name.lower() in STEP_NAMES), None)
+        if begins:
+            counters = OF_TOTAL.findall(line) if "/" in line else []
+            step = int(max(counters, key=lambda counter: int(counter[1]))[0] if counters else begins[2])
         values = {name: value for name, value in pairs.items() if name.lower() not in STEP_NAMES}
         by_step, by_name = self._by_step, self._by_name
         if step is not None and step != by_step.record.get("step"):
