@@ -169,12 +169,13 @@ class Check:
     def _too_short(self, run: Run) -> Unknown | None:
         if self.min_steps <= 1 or not self.needs:
             return None
-        series = [run.get(name) for name in self.needs[0].split("|")]
-        rows = max(len(logged) for logged in series if logged is not None)
-        if rows >= min(FEWEST_ROWS, self.min_steps) and rows * run.averaged_over >= self.min_steps:
+        several = [series for name in self.needs[0].split("|") if (series := run.get(name)) is not None]
+        longest = max(several, key=len)
+        rows, steps = len(longest), run.covers(longest)
+        if rows >= min(FEWEST_ROWS, self.min_steps) and steps >= self.min_steps:
             return None
         averaged = f" of {run.averaged_over} steps each" if run.averaged_over > 1 else ""
-        wanted = -(-self.min_steps // run.averaged_over)
+        wanted = -(-self.min_steps * rows // steps)
         return Unknown(f"{rows} rows{averaged} are too few; it takes {max(wanted, min(FEWEST_ROWS, self.min_steps))}")
 
     def _finding(self, run: Run, result: Found | Unknown) -> Finding:
