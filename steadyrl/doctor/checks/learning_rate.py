@@ -9,6 +9,7 @@ from steadyrl.doctor.checks.kl import BF16_RATE, ZERO
 from steadyrl.doctor.checks.kl_penalty import balance
 from steadyrl.doctor.remedies import calmer, go_back, learning_rate, learning_rate_cut, slower
 from steadyrl.doctor.series import Run, Series
+from steadyrl.doctor.statistics.levels import measure
 from steadyrl.doctor.statistics.readings import (
     KL_OLD_LARGE,
     direction,
@@ -20,6 +21,7 @@ from steadyrl.doctor.statistics.readings import (
     update_size,
     updates_per_step,
     within,
+    worth_having,
 )
 from steadyrl.doctor.statistics.signals import LASTING, first_lasting, head, tail
 from steadyrl.doctor.statistics.units import find
@@ -38,6 +40,7 @@ KL_REF_LITTLE = 0.3  # nats per token, where the steps themselves are known to b
 CLIP_NONE = 1e-5
 ENTROPY_STILL = 0.02  # relative change that counts as none
 LORA_RATE = 1e-5  # adapters need 10 to 128 times the rate of full weights, which is some 1e-6
+SLOW = 4.0  # times the least gain that matters, within a log: the spread of the completions
 SHOWN = 2  # signs that have to agree
 
 
@@ -133,7 +136,9 @@ def _jump(series: Series | None, since: int, last: int) -> tuple[float, float] |
 @check()
 def learning_rate_too_low(run: Run) -> Result:
     reward = run.needed("reward")
-    if nothing_to_learn(run) or direction(reward) != 0:
+    course, blocks = direction(reward), measure(reward)
+    gain = 0.0 if blocks is None else max(blocks.end, blocks.late) - blocks.first
+    if nothing_to_learn(run) or course < 0 or gain > SLOW * worth_having(run, float(np.median(reward.values))):
         return None
     if (where := balance(run)) is not None and where.holds:  # at any rate
         return None
@@ -141,11 +146,12 @@ def learning_rate_too_low(run: Run) -> Result:
     if moving or len(signs) < SHOWN:
         return None
     cause, because = _low_cause(run)
+    slow = "rises slowly" if course else "is flat"
     return Found(
         cause,
-        "info" if cause == "warm_up" else "warning",
+        "info" if course or cause == "warm_up" else "warning",
         None,
-        f"the policy hardly moves and the reward is flat ({len(signs)} signs)",
+        f"the policy hardly moves and the reward {slow} ({len(signs)} signs)",
         (levels("the reward", reward), *signs, *because),
     )
 
