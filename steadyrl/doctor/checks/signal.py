@@ -11,7 +11,7 @@ from steadyrl.doctor.check import FEWEST_ROWS, Found, Result, Unknown, check
 from steadyrl.doctor.checks.reward import shows_no_gain
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.readings import is_penalty, learns, number, setting
-from steadyrl.doctor.statistics.signals import MIN_STEPS, first_lasting, head, tail, trend
+from steadyrl.doctor.statistics.signals import MIN_STEPS, first_lasting, head, tail
 from steadyrl.doctor.statistics.units import find, together
 
 LITTLE_SIGNAL = 0.7  # share of groups that teach nothing: less than a third of every batch is of use
@@ -21,7 +21,7 @@ LATE = 0.2  # of the run: how it is now, rather than how it began
 FIRST_ROWS = 5
 BETWEEN = 0.01  # of the usual loss: a least one below it may have been printed as 0
 ROWS = "rows in which "  # how what is known of whole batches begins
-CERTAIN, DONE = 0.3, 0.9  # of the entropy at the start; of the way to the greatest reward
+CERTAIN, STILL, DONE = 0.3, 0.1, 0.9  # of the first entropy and gradient; of the way to the greatest reward
 RIGHT, WRONG = 0.6, 0.4  # of the way from the least to the greatest reward
 SAME = 1e-9
 EQUAL, MOSTLY = 1e-3, 0.9  # relative to the rewards' range: printing and rounding; share of the rows
@@ -117,11 +117,10 @@ def no_signal_groups(run: Run) -> Result:
 
 def _stuck(run: Run) -> str:
     """Return a sentence if a policy that learned is sure of its answers before all of them are right; else ""."""
-    entropy, reward, place = find(run, "entropy"), run.needed("reward"), _place(run)
-    if entropy is None or place is None or place[0] > DONE:
+    entropy, norm, place = find(run, "entropy"), run.get("grad_norm"), _place(run)
+    if entropy is None or norm is None or place is None or place[0] > DONE:
         return ""
-    slope = trend(reward.at(slice(len(reward) // 2, None)))
-    if tail(entropy, LATE) > CERTAIN * head(entropy) or (slope is not None and slope.low > 0):
+    if tail(entropy, LATE) > CERTAIN * head(entropy) or tail(norm, LATE) > STILL * head(norm):
         return ""
     kept = f"its entropy is {number(tail(entropy, LATE))} nats per token, {number(head(entropy))} at the start"
     return f"the policy gives one answer to a prompt, right in {place[0]:.0%} of them, and looks for no other: {kept}"
