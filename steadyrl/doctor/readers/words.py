@@ -23,7 +23,7 @@ _NUMBER = r"[-+]?(?:\d[\d,]*\.?\d*(?:[eE][-+]?\d+)?|\.\d+|nan|inf|NaN|Infinity)"
 _VALUE = rf"(?:(?:\w+\.)*(?:float|int|tensor)\w*\({_NUMBER}\)|{_NUMBER}(?: ?%)?)"
 _UNIT = r"(?: ?(?:%|[a-zA-Z]{1,3}(?:/[a-z]{1,3})?))?(?=$|[\s,;|)\]])"
 _NAME = r"[A-Za-z_'\"|][\w ./@()'\"-]{0,60}?\|?"
-ASSIGNED = re.compile(rf"({_NAME}) ?([:=]) ?(\[[^\[\]]{{0,200}}\]|{_VALUE}){_UNIT}")
+ASSIGNED = re.compile(rf"({_NAME})(?: ?([:=]) ?| (is) )(\[[^\[\]]{{0,200}}\]|{_VALUE}){_UNIT}")
 WORDED = re.compile(rf"^\W*([A-Za-z][\w ./-]{{0,60}}?) ({_VALUE}){_UNIT}$")
 # At the start, or behind what a logger puts before its text.
 STEP = re.compile(
@@ -132,7 +132,8 @@ def _pairs(line: str, begins: re.Match[str] | None) -> dict[str, Any]:
         if metric := WHOLE.search(part.strip()):
             pairs.setdefault(metric[1], spelled(metric[2]))
     names = tuple(pairs)
-    for name, sign, value in ASSIGNED.findall(line) if ":" in line or "=" in line else ():
+    assigned = ":" in line or "=" in line or (" is " in line and METRIC.search(line) is not None)
+    for name, sign, _, value in ASSIGNED.findall(line) if assigned else ():
         name = name if sign == ":" else name.split()[-1]  # "SKIP rewards=[0,0]" has a word before the name
         number = _list(value) if value[0] == "[" else spelled(value.replace(",", ""))
         if number is not None and not any(longer.endswith(f" {name}") for longer in names):

@@ -214,3 +214,11 @@ def test_of_loops_inside_loops_the_longest_counts_the_steps(tmp_path):
     text = "".join(f"Mean Reward: 0.{n}\nIteration 1/2, Step {n}/90, update 1/1, loss: 0.0{n}\n" for n in range(2, 9))
     log = read(tmp_path / "train.log", text)
     assert log.columns["loss"].steps.tolist() == list(range(2, 9))
+
+
+def test_a_value_may_follow_the_word_is(tmp_path):
+    text = "".join(f"At step {n} grpo_loss is -0.{n} and kl is {n}.5, which is {n} more\n" for n in range(1, 9))
+    log = read(tmp_path / "train.log", text)
+    assert values(log, "grpo_loss") == [-n / 10 for n in range(1, 9)]
+    assert values(log, "kl") == [n + 0.5 for n in range(1, 9)]
+    assert log.columns["kl"].steps.tolist() == list(range(1, 9))
