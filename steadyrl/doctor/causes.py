@@ -95,18 +95,12 @@ def _cause(
     for name in (*own, *check.follows):
         if name == finding.check:
             continue
-        # What is merely worth knowing explains a harm only where the harm itself points at it, and never the gravest.
-        able = [f for f in every if f.check == name and _explains(f, finding, name in own)]
+        # What is merely worth knowing, and needs nothing done, explains no harm.
+        able = [f for f in every if f.check == name and (f.harms or not finding.harms)]
         in_time = finding.since_step is None or any(_start(f) <= finding.since_step + tolerance for f in able)
         if able and in_time and not _leads_to(name, finding.check, linked):
             return name
     return ""
-
-
-def _explains(cause: Finding, finding: Finding, pointed_at: bool) -> bool:
-    if cause.harms or not finding.harms:
-        return True
-    return pointed_at and finding.severity != "critical"
 
 
 def _leads_to(check: str, ancestor: str, linked: Sequence[Finding]) -> bool:

@@ -286,12 +286,13 @@ def _judge(check: Check[Run], run: Run) -> Results:
 def _too_short(check: Check[Run], run: Run) -> Unknown | None:
     if check.min_steps <= 1 or not check.needs:
         return None
-    series = [run.get(name) for name in check.needs[0].split("|")]
-    rows = max(len(logged) for logged in series if logged is not None)
-    if rows >= min(FEWEST_ROWS, check.min_steps) and rows * run.averaged_over >= check.min_steps:
+    logged = [series for name in check.needs[0].split("|") if (series := run.get(name)) is not None]
+    longest = max(logged, key=len)
+    rows, steps = len(longest), run.covers(longest)
+    if rows >= min(FEWEST_ROWS, check.min_steps) and steps >= check.min_steps:
         return None
     averaged = f" of {run.averaged_over} steps each" if run.averaged_over > 1 else ""
-    wanted = -(-check.min_steps // run.averaged_over)
+    wanted = -(-check.min_steps * rows // steps)
     return Unknown(f"{rows} rows{averaged} are too few; it takes {max(wanted, min(FEWEST_ROWS, check.min_steps))}")
 
 

@@ -52,7 +52,7 @@ def grad_norm(run: Run) -> Result | list[Result]:
         return zero
     if erratic := _erratic(run, norm):
         return erratic
-    if len(norm) * run.averaged_over < MIN_STEPS:
+    if run.covers(norm) < MIN_STEPS:
         return Unknown(f"{len(norm)} rows are too few to tell what is usual")
     return [_spikes(run, norm), _exploding(run, norm), _clipped(run, norm)]
 
