@@ -36,11 +36,6 @@ GOLDEN = 0.618034  # of the hues' circle: each step lands far from all before
 INK, GREY = "#222222", "#6E6E6E"
 WIDTH_INCHES = 9.0  # 900 pixels of a README at 100 pixels per inch
 ROW_INCHES = 2.7  # of a picture with one row of panels
-# Around each panel, in inches: room for labels and titles, and for each character of the numbers beside it. To measure
-# the texts would take longer than to draw them.
-LEFT, RIGHT, BOTTOM, TOP = 0.34, 0.14, 0.52, 0.3
-CHARACTER = 0.082
-ABOVE = 20  # points between a panel and its title, for a legend between them
 PNG_DPI = 200  # twice that, for sharp displays
 MAX_LINEAR_RANGE = 50  # largest divided by median value; above it a linear axis shows only the spike
 LOWEST_EXPLAINED_VARIANCE = -1.0  # values further below 0 say no more: the value head predicts worse than a constant
@@ -242,46 +237,22 @@ def _grid(drawings: Sequence[Drawing], wide: int = 0) -> Picture:
     """Draw the first ``wide`` panels in rows of their own, the others two in a row, a last one alone."""
     rows = wide + -(-(len(drawings) - wide) // 2)
     figure = Picture(figsize=(WIDTH_INCHES, ROW_INCHES * rows))
+    grid = figure.add_gridspec(rows, 2)
     for place, drawing in enumerate(drawings):
         row, column = (place, 0) if place < wide else (wide + (place - wide) // 2, (place - wide) % 2)
         alone = place < wide or (place == len(drawings) - 1 and column == 0)
-        half = WIDTH_INCHES / 2
-        _draw_at(figure, (half * column, ROW_INCHES * (rows - 1 - row)), WIDTH_INCHES if alone else half, drawing)
+        drawing(figure.add_subplot(grid[row, :] if alone else grid[row, column]))
     return figure
 
 
 def single(drawing: Drawing) -> Figure:
     """Draw one panel as a figure of its own, half as wide as a picture."""
     figure = Figure(figsize=(WIDTH_INCHES / 2, ROW_INCHES))
-    _draw_at(figure, (0.0, 0.0), WIDTH_INCHES / 2, drawing)
-    return figure
-
-
-def _draw_at(figure: Figure, corner: tuple[float, float], inches: float, drawing: Drawing) -> None:
-    """Draw a panel of a row's height; nothing is measured to place it.
-
-    Args:
-        figure: Where to.
-        corner: Its lower left corner in inches.
-        inches: Its width.
-        drawing: What draws it.
-    """
-    figure.set_layout_engine("none")
-    whole = figure.get_size_inches()
-    axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
+    axes = figure.add_subplot()
     drawing(axes)
-    # Above the legend: side by side they need a whole width.
-    above = axes.get_legend() is not None and inches < WIDTH_INCHES
-    if axes.get_yscale() == "linear" and len(axes.get_yticks()):
-        axes.yaxis.set_major_formatter("{x:g}")  # a common factor would stand where the title does
-    numbers = axes.yaxis.get_major_formatter().format_ticks(axes.get_yticks().tolist())
-    left = LEFT + CHARACTER * max(map(len, numbers), default=0)
-    width, height = inches - left - RIGHT, ROW_INCHES - BOTTOM - TOP - above * ABOVE / 72
-    x, y = corner
-    axes.set_position(((x + left) / whole[0], (y + BOTTOM) / whole[1], width / whole[0], height / whole[1]))
-    axes.set_title(axes.get_title("left"), y=1.0, pad=ABOVE if above else None)
-    axes.xaxis.set_label_coords(0.5, -0.34 / height)
-    axes.yaxis.set_label_coords((0.18 - left) / width, 0.5)
+    if axes.get_legend() is not None:
+        axes.set_title(axes.get_title("left"), pad=18)  # above the legend: side by side they need a whole width
+    return figure
 
 
 def palette(count: int) -> list[str]:
