@@ -52,10 +52,7 @@ class TokenLook:
         if not len(rows):
             return
         self._rows, part = np.sort(rows), take_rows(batch, np.sort(rows))
-        # A row whose sampler is unknown is measured in full, so that none has the sampler's numbers.
-        self._part = replace(part, sampling_logprobs=np.full_like(part.sampling_logprobs, np.nan))
-        measured = self.backend.score(self._part, self.sampling, self.needs & {"ref_logprobs"})
-        self._part = replace(self._part, old=measured)
+        self._part = replace(part, old=self.backend.score(part, self.sampling, self.needs & {"ref_logprobs"}))
 
     def after(self, training: Sequence[Group], groups: Sequence[Group]) -> None:
         """Measure the rollouts again after the updates, and make the lines that are recorded.
