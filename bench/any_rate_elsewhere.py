@@ -2,9 +2,11 @@
 
 A cell is a task and an algorithm beside those of any_rate.py. It is trained from three starting rates with the
 autopilot, and at five fixed rates without it: the same steps, problems and seeds (--seeds N, one if not given). What is
-compared is the held-out reward of sampled answers at the end, as the mean over the seeds that all arms have. Six cells
-had no part in the choice of the autopilot's rules. Four of them with four times the steps judge its rule about long
-runs, and the others, by which the rules were chosen, are counted apart. The runs are in
+compared is the held-out reward of sampled answers at the end, as the mean over the seeds that all arms have. Five cells
+had no part in the choice of the autopilot's rules. Three of them with four times the steps judge its rule about long
+runs, and the others, by which the rules were chosen, are counted apart. A cell decides little if little is learned in
+it or if any rate will do, so the table says by which factor the best fixed rate raises the reward, and how many of the
+five are near the best. The runs are in
 bench/results/any_rate_elsewhere.json, the table beside them; stopped, it goes on where it was. Those of the rules
 before are in any_rate_elsewhere_before.json. The cell smollm2 needs `make models/smollm2-start`; smollm2-words and
 rlaif-math need `make smollm2`.
@@ -37,6 +39,7 @@ EVERYWHERE = (
     "run.preflight=off", "run.doctor_every=10", "run.checkpoint_every=20", "run.keep_checkpoints=2",
     "backend.device=cpu", "backend.threads=1", "evaluate.problems=1", "autopilot.cooldown=20",
 )  # fmt: skip
+LEARNED, FEW = 2.0, 2  # a cell decides much where learning and the choice of the rate matter by this
 LOW, HIGH = (3e-5, 1e-4, 3e-4, 1e-3, 3e-3), (1e-4, 3e-4, 1e-3, 3e-3, 1e-2)  # adapters need higher rates
 
 
@@ -64,14 +67,9 @@ class Cell:
 _CODE = ("run.epochs=0", "run.steps=40", "rollout.prompts_per_step=12")
 _PAGES = "task.args.levels=[1,2,3]"
 # No rule of the autopilot was made after a look at these; the other cells taught it.
-JUDGES = ("ppo-generated", "reinforce-search", "rlaif-operators", "ppo-code", "pages-rloo", "smollm2-words")
+JUDGES = ("reinforce-search", "rlaif-operators", "ppo-code", "pages-rloo", "smollm2-words")
 _WORDS = ROOT / "bench" / "doctor" / "prompts.jsonl"
 CELLS: dict[str, Cell] = {
-    "ppo-generated": Cell(
-        "search",
-        ("run.steps=40", 'task.args={corpus="generated",prompt="request: {request}\\nfound: {found}\\nquery:"}',
-         "rollout.prompts_per_step=32"),
-    ),
     "reinforce-search": Cell(
         "search-grpo",
         (
@@ -201,7 +199,7 @@ CELLS: dict[str, Cell] = {
         answers=192,
     ),
 }  # fmt: skip
-LONG = {f"{name}-long": name for name in ("ppo-generated", "reinforce-search", "rlaif-operators", "ppo-code")}
+LONG = {f"{name}-long": name for name in ("reinforce-search", "rlaif-operators", "ppo-code")}
 CELLS |= {
     long: replace(CELLS[name], overrides=(*CELLS[name].overrides, "run.steps=160")) for long, name in LONG.items()
 }
@@ -284,12 +282,13 @@ def page(lines: Sequence[Mapping[str, Any]]) -> str:
         "run. Held-out reward of sampled answers after the steps, by starting rate with the autopilot, and the best of "
         "five fixed rates without it, each the mean over the seeds.",
         "",
-        "| cell | steps | seeds | before | best fixed rate | "
+        "| cell | steps | seeds | before | best fixed rate | times before | fixed rates near | "
         + " | ".join(f"from {rate:g}" for rate in STARTS)
         + " | near |",
-        "|---" * (len(STARTS) + 6) + "|",
+        "|---" * (len(STARTS) + 8) + "|",
     ]
     counted = {kind: [0, 0] for kind in KINDS}  # starts near the best rate, and all
+    strict = [0, 0, 0]  # likewise in the cells that decide much, and those cells
     for name, cell in CELLS.items():
         own = [line for line in lines if line["cell"] == name]
         seeds = whole_seeds(cell, own)
@@ -299,22 +298,27 @@ def page(lines: Sequence[Mapping[str, Any]]) -> str:
         helped = {rate: mean_after(own, "autopilot", rate, seeds) for rate in STARTS}
         best = max(fixed, key=lambda rate: fixed[rate])
         top = fixed[best]
-        if min(fixed.values()) >= CLOSE * top:
-            out.append(f"| {name} | judges nothing: every fixed rate is as good |" + " |" * (len(STARTS) + 4))
-            continue
+        near = sum(value >= CLOSE * top for value in fixed.values())
         close = sum(value >= CLOSE * top for value in helped.values())
         kind = KINDS[2 if name in LONG else 1 if name in JUDGES else 0]
-        counted[kind][0] += close
-        counted[kind][1] += len(STARTS)
         before = fmean(line["before"] for line in own if line["before"] is not None and line["seed"] in seeds)
+        if near < len(fixed):  # where any rate will do, a start near the best says nothing
+            counted[kind][0] += close
+            counted[kind][1] += len(STARTS)
+        if top >= LEARNED * before and near <= FEW:
+            strict = [total + more for total, more in zip(strict, (close, len(STARTS), 1), strict=True)]
         shown = [f"{helped[rate]:.3f}" + (f" ({helped[rate] / top:.0%})" if top else "") for rate in STARTS]
         out.append(
             f"| {name}{' (taught)' if kind == KINDS[0] else ''} | {own[0]['steps']} | {len(seeds)} | {before:.3f} | "
-            f"{top:.3f} at {best:g} | " + " | ".join(shown) + f" | {close} of {len(STARTS)} |"
+            f"{top:.3f} at {best:g} | {top / before:.2f} | {near} of {len(fixed)} | "
+            + " | ".join(shown)
+            + f" | {close} of {len(STARTS)} |"
         )
     out += ["", _apart(lines)]
     for kind, (near, total) in counted.items():
         out += ["", f"Within 10 % of the best of five fixed rates, {kind}: {near} of {total} starts."]
+    out += ["", f"Cells that decide much, where the best fixed rate at least doubles the reward and at most {FEW} of the "
+            f"five are near the best: {strict[2]}, with {strict[0]} of {strict[1]} starts near the best."]  # fmt: skip
     return "\n".join(out) + "\n"
 
 

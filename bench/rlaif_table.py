@@ -158,7 +158,6 @@ def summarise(arm: str, folders: Sequence[Path]) -> dict[str, Any]:
         "variance": mean([row["variance"] for row in ends]),
         "entropy": mean([summary["health"]["entropy_end"] for summary in summaries]),
         "kl_ref_k3": mean([line.get("kl_ref_k3") for line in last]),
-        "spikes": [summary["epochs"]["checklist"][1]["word"] for summary in summaries],
         "doctor": sorted({name for s in summaries for row in s["epochs"]["rows"] for name in row["findings"]}),
         "minutes": mean([cost["wall_s"] / 60 for cost in costs]),
         "cpu_s": mean([cost["cpu_s"] for cost in costs]),
@@ -196,8 +195,8 @@ def markdown(result: Mapping[str, Any]) -> str:
         "95 % interval is over problems. CPU seconds are those of all processes, jails and evaluations included.",
         "",
         "| algorithm | seeds | samples | reward | difference [95 %] | relative | all tests pass | tests, greedy "
-        "| best of N - mean | entropy | KL | spikes | doctor | minutes | CPU s |",
-        "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|---|--:|--:|",
+        "| best of N - mean | entropy | KL | doctor | minutes | CPU s |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|--:|--:|",
     ]
     for row in sorted(result["rows"], key=lambda row: -row["after"]):
         low, high = row["interval"]
@@ -213,7 +212,6 @@ def markdown(result: Mapping[str, Any]) -> str:
             shown(row["gap"]),
             shown(row["entropy"]),
             shown(row["kl_ref_k3"]),
-            "none" if set(row["spikes"]) == {"pass"} else ", ".join(row["spikes"]),
             ", ".join(row["doctor"]) or "fine",
             f"{row['minutes']:.1f}",
             "–" if row["cpu_s"] is None else f"{row['cpu_s']:.0f}",

@@ -81,6 +81,10 @@ class Training:
         values = [records[-1].get(metric) for metric in COLUMNS] if records else []
         return [self.name, str(len(records)), *("" if value is None else f"{value:.3g}" for value in values)]
 
+    def status(self) -> str:
+        """Return the name and the last line of the output that is no detail of another line, which are indented."""
+        return f"{self.name}: {[line for line in self.said if line and not line.startswith(' ')][-1]}"
+
     def end(self) -> RunDir:
         """Return the finished run; a failed one ends the demo with its last lines."""
         self._reader.join()
@@ -96,6 +100,7 @@ def train(experiments: dict[str, list[str]]) -> dict[str, RunDir]:
     began = time.monotonic()
     trainings = [Training(name, arguments) for name, arguments in experiments.items()]
     spinner = Spinner("dots")
+    printed = dict.fromkeys(trainings, "")  # the last status of each, where the output is no terminal
 
     def view() -> Group:
         table = Table("", "step", *COLUMNS.values(), box=None)
@@ -103,7 +108,7 @@ def train(experiments: dict[str, list[str]]) -> dict[str, RunDir]:
             column.justify = "right"
         for training in trainings:
             table.add_row(*training.row())
-        last = [Text(f"{t.name}: {t.said[-1]}", overflow="ellipsis", no_wrap=True, style="dim") for t in trainings]
+        last = [Text(training.status(), overflow="ellipsis", no_wrap=True, style="dim") for training in trainings]
         spinner.update(text=f"{time.monotonic() - began:.0f} s")
         return Group(table, *last, spinner)
 
@@ -113,7 +118,9 @@ def train(experiments: dict[str, list[str]]) -> dict[str, RunDir]:
                 time.sleep(LINE_EVERY_S if not console.is_terminal else 0.25)
                 if not console.is_terminal:
                     for training in trainings:
-                        print(f"{time.monotonic() - began:.0f} s  {training.name}: {training.said[-1]}", flush=True)
+                        if (status := training.status()) != printed[training]:
+                            print(f"{time.monotonic() - began:.0f} s  {status}", flush=True)
+                        printed[training] = status
     finally:
         for training in trainings:
             training.process.terminate()  # those that still run after Ctrl-C or an error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ from steadyrl.core.sections import FunctionSettings
 from steadyrl.doctor.check import Cause, Check
 from steadyrl.doctor.examine import CHECKS
 from steadyrl.doctor.names.identify import COMMON, TABLES
+from steadyrl.loop.preflight.run import CHECKS as PREFLIGHT
+from steadyrl.loop.tasks.check import CHECKS as OF_TASKS
 
 DOCS = Path(__file__).parent.parent / "docs"
 GENERATED = "Generated from the code by `make docs`."
@@ -30,6 +32,8 @@ def main() -> None:
     (DOCS / "commands.md").write_text(commands_page(), encoding="utf-8")
     (DOCS / "config.md").write_text(config_page(), encoding="utf-8")
     (DOCS / "metrics.md").write_text(metrics_page(), encoding="utf-8")
+    (DOCS / "preflight-checks.md").write_text(preflight_page(), encoding="utf-8")
+    (DOCS / "task-checks.md").write_text(tasks_page(), encoding="utf-8")
     doctor = DOCS / "doctor"
     for page in {*doctor.glob("*.md")} - {doctor / name for name in (*doctor_pages(), *WRITTEN)}:
         page.unlink()
@@ -106,7 +110,7 @@ def doctor_pages() -> dict[str, str]:
     return {**made, "names.md": names_page()}
 
 
-def check_page(check: Check) -> str:
+def check_page(check: Check[Any]) -> str:
     """Return the page of a check, made from its record."""
     looks = " and ".join(" or ".join(f"`{name}`" for name in need.split("|")) for need in check.needs)
     steps = f" The check needs at least {check.min_steps} steps." if check.min_steps > 1 else ""
@@ -120,7 +124,7 @@ def check_page(check: Check) -> str:
         needs if looks else "The check reads all metrics of the log, and names missing metrics.",
         "## Causes and remedies",
         "The doctor prints the name of the cause in brackets. Each name is followed by the sign of the cause.",
-        "\n".join(_causes(check)),
+        "\n".join(_causes(check, _known_from)),
         "## Source of the rule",
         f"{check.source[0].upper() if check.source.split()[0].islower() else check.source[0]}{check.source[1:]}.",
         f"{GENERATED} [All checks](README.md#checks).",
@@ -128,11 +132,42 @@ def check_page(check: Check) -> str:
     return "\n\n".join(part.strip() for part in parts).replace("<", "&lt;") + "\n"
 
 
-def _causes(check: Check) -> Iterator[str]:
+def preflight_page() -> str:
+    """Return the page of the preflight's checks."""
+    return room_page(
+        "The checks of the preflight",
+        "[The preflight](preflight.md) prints a line for each check, in this order. A failure or a warning comes with "
+        "the name of its cause.",
+        PREFLIGHT,
+    )
+
+
+def tasks_page() -> str:
+    """Return the page of the checks of a task."""
+    return room_page(
+        "The checks of a task",
+        "`steadyrl task check CONFIG` asks whether a task is sound before anyone trains on it, without a model. Every "
+        "finding is a failure. Rewards by an AI judge are left out unless there is no other.",
+        OF_TASKS,
+    )
+
+
+def room_page(title: str, about: str, checks: Sequence[Check[Any]]) -> str:
+    """Return a page of several checks, by topic."""
+    parts = [f"# {title}", f"{about} {GENERATED}"]
+    for topic in dict.fromkeys(check.topic for check in checks):
+        parts.append(f"## {topic}")
+        for check in (check for check in checks if check.topic == topic):
+            parts += [f"### {check.name}", f"**{check.title}**", f"What must hold: {check.healthy}"]
+            parts.append("\n".join(_causes(check, _settings)).strip())
+    return "\n\n".join(filter(None, parts)).replace("<", "&lt;") + "\n"
+
+
+def _causes(check: Check[Any], remark: Callable[[Cause], str]) -> Iterator[str]:
     """Yield a line for each cause, those with one remedy together, and their remedy after them."""
     for remedy in dict.fromkeys(cause.remedy for cause in check.causes):
         for cause in (cause for cause in check.causes if cause.remedy == remedy):
-            yield f"- **{cause.name}**: {cause.sign}. {_known_from(cause)}"
+            yield f"- **{cause.name}**: {cause.sign}. {remark(cause)}".rstrip()
         yield f"\n  *Do:* {remedy.strip()}\n"
 
 
@@ -142,6 +177,11 @@ def _known_from(cause: Cause) -> str:
     known = f"Seen in: {cause.measured}." if cause.measured else reasoned
     before = ", ".join(f"[{name}]({name}.md)" for name in cause.follows)
     return known + (f" Often caused by another fault: look first at {before}." if before else "")
+
+
+def _settings(cause: Cause) -> str:
+    """Return the settings that the remedy sets, whatever the run."""
+    return f"Change: `{' '.join(f'{name}={value}' for name, value in cause.set.items())}`." if cause.set else ""
 
 
 def names_page() -> str:

@@ -33,10 +33,17 @@ def package(name: str, extra: str = "torch") -> Any:
     return importlib.import_module(name)
 
 
-def skip_without_packages(*names: str, extra: str) -> None:
-    """Skip the test, fixture or module that runs now unless all packages are installed; they are not imported."""
+def skip_without_packages(*names: str, extra: str, beside: str = "") -> None:
+    """Skip the test, fixture or module that runs now unless all packages are installed; they are not imported.
+
+    Args:
+        names: Of the packages, as they are imported.
+        extra: The extras that bring them, separated by commas.
+        beside: What pip has to install beside these extras, separated by blanks.
+    """
     if missing := [name for name in names if importlib.util.find_spec(name) is None]:
-        pytest.skip(f"needs {', '.join(missing)}: pip install 'steadyrl[{extra}]'", allow_module_level=True)
+        command = f"pip install 'steadyrl[{extra}]' {beside}".rstrip()
+        pytest.skip(f"needs {', '.join(missing)}: {command}", allow_module_level=True)
 
 
 def skip_without(marker: str) -> None:

@@ -42,7 +42,10 @@ def test_runs_side_by_side_are_all_returned(demo, capsys):
     runs = demo.train({"short": ["toy.toml"], "shorter": ["toy.toml", "run.steps=2", "run.seed=1"]})
     assert {name: len(run.metrics()) for name, run in runs.items()} == {"short": 3, "shorter": 2}
     assert {run.path.parent.name for run in runs.values()} == {demo.FOLDER.name}
-    assert "short: steadyrl train toy.toml" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "short: steadyrl train toy.toml" in out
+    statuses = [line.partition(" s  ")[2] for line in out.splitlines() if " s  " in line]
+    assert len(set(statuses)) == len(statuses)  # a status that stays is printed once
 
 
 def test_a_row_shows_the_last_step(demo):
@@ -50,6 +53,13 @@ def test_a_row_shows_the_last_step(demo):
     run = training.end()
     last = run.metrics()[-1]
     assert training.row()[:3] == ["toy", "3", f"{last['reward/mean']:.3g}"]
+
+
+def test_the_status_is_the_last_line_that_is_no_detail(demo):
+    training = demo.Training("toy", ["toy.toml"])
+    training.end()
+    training.said = ["starting", "step 3 (4/9)", "    rollouts scored by correct: 1 of 192", ""]
+    assert training.status() == "toy: step 3 (4/9)"
 
 
 def test_a_training_that_fails_ends_the_demo_with_the_reason(demo):

@@ -29,6 +29,11 @@ def test_the_page_of_metrics_is_what_the_code_says():
     assert (ROOT / "docs" / "metrics.md").read_text() == generator().metrics_page(), "run `make docs`"
 
 
+def test_the_pages_of_the_preflight_and_of_the_check_of_a_task_are_what_the_code_says():
+    assert (ROOT / "docs" / "preflight-checks.md").read_text() == generator().preflight_page(), "run `make docs`"
+    assert (ROOT / "docs" / "task-checks.md").read_text() == generator().tasks_page(), "run `make docs`"
+
+
 def test_the_pages_of_the_doctor_are_what_the_code_says():
     made = generator()
     doctor = ROOT / "docs" / "doctor"

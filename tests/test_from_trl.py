@@ -90,7 +90,7 @@ def rollouts(run):
 def test_the_example_of_trls_readme_runs_with_four_new_lines(folder, monkeypatch, tiny_models, reward):
     monkeypatch.setattr(steadyrl, "train", train)
     if reward == "trl.rewards":
-        needs.skip_without_packages("trl", "math_verify", extra="torch' trl math-verify 'steadyrl[data]")
+        needs.skip_without_packages("trl", "math_verify", extra="torch,data", beside="trl math-verify")
     diff = block("diff").splitlines()
     assert sum(line.startswith("+") for line in diff) == 4
     assert all(line[:1] in ("+", "-", " ", "") for line in diff)

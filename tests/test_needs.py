@@ -2,11 +2,13 @@
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from _pytest.outcomes import Skipped
 
 from steadyrl.core.errors import ConfigError
 from steadyrl.environments.browse.browser.find import PROGRAMS, find_chromium
@@ -25,6 +27,13 @@ def test_what_does_not_ask_for_chromium_finds_none_whatever_is_installed():
         find_chromium(BrowserSettings())
     done = subprocess.run([sys.executable, "-c", LOOKS], capture_output=True, text=True, check=False)
     assert "Chromium is not installed" in done.stderr
+
+
+def test_a_skip_names_a_command_that_a_shell_understands():
+    with pytest.raises(Skipped, match="needs no_such_module: ") as skipped:
+        needs.skip_without_packages("sys", "no_such_module", extra="torch,data", beside="pandas trl")
+    command = shlex.split(str(skipped.value).partition(": ")[2])
+    assert command == ["pip", "install", "steadyrl[torch,data]", "pandas", "trl"]
 
 
 @pytest.mark.browser

@@ -137,13 +137,9 @@ def _properties(tool: Mapping[str, Any]) -> Mapping[str, Any]:
 def _signature(tool: Mapping[str, Any]) -> str:
     """Return a tool as a line, such as ``search(query: string)  Find titles``."""
     function = tool["function"]
-    parameters = ", ".join(f"{name}: {_kind(schema)}" for name, schema in _properties(tool).items())
+    parameters = ", ".join(f"{name}: {schema.get('type', 'value')}" for name, schema in _properties(tool).items())
     first_line = function.get("description", "").partition("\n")[0]
     return f"{function['name']}({parameters})  {first_line}".rstrip()
-
-
-def _kind(schema: Mapping[str, Any]) -> str:
-    return str(schema.get("type", "value"))
 
 
 FORMATS: Mapping[str, CallFormat] = {

@@ -35,7 +35,7 @@ class Activity:
         self._text, self._began = "", 0.0
         self._spinner = Spinner("dots")
         self._counts: dict[str, tuple[int, int]] = {}  # by what is counted: how many are done, and of how many
-        self._counted: float | None = None  # when a plain line said how far a phase is, or the phase began to count
+        self._counted: dict[str, float] = {}  # by what is counted: when a plain line said how far, or the count began
         self._timer: threading.Timer | None = None
 
     def phase(self, text: str) -> None:
@@ -60,21 +60,21 @@ class Activity:
         """Show how many of a kind are done, until all are or something else begins."""
         if done >= total:
             self._counts.pop(what, None)
+            self._counted.pop(what, None)
             return
         self._counts[what] = done, total
         now = time.monotonic()
-        if self._counted is None:
-            self._counted = now
-        elif not self._live and now - self._counted >= _COUNT_EVERY_S:
-            self._counted = now
+        if not self._live and now - self._counted.setdefault(what, now) >= _COUNT_EVERY_S:
+            self._counted[what] = now
             self._say(f"    {what}: {done} of {total}")
 
     def end(self) -> None:
         """Forget the phase and its counts."""
         if self._timer is not None:
             self._timer.cancel()
-        self._timer, self._text, self._counted = None, "", None
+        self._timer, self._text = None, ""
         self._counts.clear()
+        self._counted.clear()
 
     def rows(self) -> list[RenderableType]:
         """Return what a terminal shows of it."""

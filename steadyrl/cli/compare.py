@@ -55,7 +55,13 @@ def compare_command(
     """Compare two models on the same held-out problems with the same seeds. Exit code 0: compared, 2: could not."""
     if margin is not None and not 0 < margin < math.inf:
         raise ConfigError(f"--margin is {margin:g}; expected a finite number above 0, in units of the metric")
-    config = _config(task or _run_of(second) or _run_of(first), overrides or [])
+    source = task or _run_of(second) or _run_of(first)
+    if source is None:
+        raise ConfigError(
+            f"neither '{first}' nor '{second}' is a run directory, so the problems are unknown; check the paths, or "
+            "give --task with a config or a run"
+        )
+    config = _config(source, overrides or [])
     deploy = config.evaluate.deploy if decoding is None else decoding.value
     if deploy == "greedy" and samples is not None and samples > 1:
         raise ConfigError(f"--samples is {samples}, but greedy answers are all the same; leave it out, or sample")
@@ -77,10 +83,8 @@ def _run_of(subject: str) -> Path | None:
     return next((path for path in paths if RunDir(path).info_file.is_file()), None)
 
 
-def _config(path: Path | None, overrides: list[str]) -> Config:
+def _config(path: Path, overrides: list[str]) -> Config:
     """Return the settings of a config file, or of a run."""
-    if path is None:
-        raise ConfigError("neither A nor B is a run, so the problems are unknown; give --task with a config or a run")
     if path.is_dir():
         return configs.resolve(RunDir.open(path).resolved(), overrides)
     return configs.load(path, overrides)

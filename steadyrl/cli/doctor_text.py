@@ -30,7 +30,7 @@ def show(console: Console, diagnosis: Diagnosis, full: bool = True) -> None:
         _line(console, f"note: {text}", 2)
     if diagnosis.run.unknown and full:
         _line(console, _unknown(diagnosis.run.unknown), 2)
-    _line(console, _verdict(diagnosis), style=VERDICTS[diagnosis.verdict])
+    _line(console, _verdict(diagnosis, full), style=VERDICTS[diagnosis.verdict])
     if not full:
         _short(console, diagnosis)
         return
@@ -104,15 +104,15 @@ def _head(diagnosis: Diagnosis) -> str:
     return f"{run.path}: {who}{algorithm}, {rows}"
 
 
-def _verdict(diagnosis: Diagnosis) -> str:
+def _verdict(diagnosis: Diagnosis, full: bool) -> str:
     if diagnosis.verdict == "too little to judge":
         first = f"; look first for {diagnosis.suspicion}" if diagnosis.suspicion else ""
         return f"too little to judge: nothing harmful is seen, but not known are {'; '.join(diagnosis.missing)}{first}"
     if diagnosis.verdict == "sick":
         return "sick"
-    names = [finding.check for finding in diagnosis.fine]
+    names = f" ({', '.join(finding.check for finding in diagnosis.fine)})" if full else ""
     minor = f"; not known, and of minor weight while the reward rises: {'; '.join(diagnosis.minor)}"
-    summary = f"healthy: {len(names)} of {len(CHECKS)} checks could tell and found no harm ({', '.join(names)})"
+    summary = f"healthy: {len(diagnosis.fine)} of {len(CHECKS)} checks could tell and found no harm{names}"
     return summary + (minor if diagnosis.minor else "")
 
 

@@ -22,7 +22,7 @@ class Outlook:
     def __init__(self, say: Callable[[str], None], note: Callable[[str], None]) -> None:
         self._say, self._note = say, note
         self._run: RunDir | None = None
-        self._widths: Sequence[float] | None = None  # known after the first evaluation: finished runs do not change
+        self._widths: Sequence[float | None] | None = None  # known after the first evaluation
 
     def opened(self, run: RunDir) -> None:
         """Follow a run."""

@@ -73,7 +73,7 @@ def show(run: RunDir) -> None:
 
 
 def epoch_lines(table: dict[str, Any] | None) -> list[str]:
-    """Return the epoch table and its checklist as lines for a terminal, or nothing if a run has none."""
+    """Return the epoch table as lines for a terminal, or nothing if a run has none."""
     from steadyrl.show.report.epochs import shown_epochs
 
     shown = shown_epochs(table)
@@ -90,7 +90,7 @@ def epoch_lines(table: dict[str, Any] | None) -> list[str]:
     ]
     if shown["trends"]:
         lines += ["", "change per epoch [95 %]:", *(f"    {trend}" for trend in shown["trends"])]
-    return [*lines, "", *(f"{p['word']}: {p['check']}: {p['message']}" for p in shown["checklist"]), ""]
+    return [*lines, ""]
 
 
 def _aligned(rows: list[list[str]]) -> list[str]:

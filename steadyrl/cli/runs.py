@@ -9,11 +9,15 @@ from typing import Annotated, Any
 import typer
 
 from steadyrl.cli.terminal import printable
+from steadyrl.core.errors import RunError
+from steadyrl.core.rundir import RunDir
+from steadyrl.show.report.evidence import read_evaluation
+from steadyrl.show.report.figures import change, metric_samples
 from steadyrl.show.web.folder import Folder
 from steadyrl.show.web.overview import Row, row
 
 _FINISHED = ("finished", "log")
-_LONGEST_NAME = 36  # characters that stay on one line of 80 columns
+_LONGEST_NAME = 32  # characters of a line; in 80 columns the names of checks then stay whole
 
 
 def runs_command(
@@ -41,8 +45,7 @@ def run_record(row: Row) -> dict[str, Any]:
     Args:
         row: As the table of all runs in the browser has it.
     """
-    after = row.heldout.score if row.heldout else None
-    change = row.heldout.change if row.heldout else None
+    before, after = _scores(row)
     return {
         "name": row.place.name,
         "task": row.task or None,
@@ -50,10 +53,23 @@ def run_record(row: Row) -> dict[str, Any]:
         "steps_done": row.step,
         "steps": row.steps,
         "metric": row.heldout.metric if row.heldout else None,
-        "before": None if after is None or change is None else after - change,
+        "before": before,
         "after": after,
         "verdict": _verdict(row),
     }
+
+
+def _scores(row: Row) -> tuple[float | None, float | None]:
+    """Return the held-out scores before and after training: those of the report, else of the run's evaluations."""
+    if row.heldout is not None and row.heldout.change is not None:
+        return row.heldout.score - row.heldout.change, row.heldout.score
+    run = RunDir(row.place.path)
+    try:
+        before, after = (read_evaluation(run.evaluation_file(name)).of(run.deploy) for name in ("before", "after"))
+    except RunError:  # a damaged file must not hide the other runs; their scores are unknown
+        before, after = {}, {}
+    compared = change(metric_samples(before), metric_samples(after) if after else None)
+    return compared["before"], compared["after"] if row.heldout is None else row.heldout.score
 
 
 def _verdict(row: Row) -> str:
@@ -68,7 +84,7 @@ def _show(records: list[dict[str, Any]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
     # A least width would widen the column after the others have shared what is left, and cut the last one.
     table.add_column("run\n  task, model", overflow="fold", width=min(_LONGEST_NAME, max(24, _longest(records))))
     table.add_column("steps", justify="right", no_wrap=True)

@@ -19,7 +19,8 @@ from steadyrl.core.metrics import answer_means
 from steadyrl.core.protocols import Task
 from steadyrl.loop.evaluate import evaluate_rules, pick_heldout
 from steadyrl.loop.preflight.run import finding_lines
-from steadyrl.loop.tasks.check import check_task, terms_to_check
+from steadyrl.loop.tasks.check import check_task
+from steadyrl.loop.tasks.checked import open_to_check
 
 _RULE_WIDTH = 42  # characters of a rule's name in a line: three numbers fit beside it
 _FILE_WIDTH = 130  # characters of a line where no terminal sets them
@@ -59,15 +60,14 @@ def check_command(
 
 def _baselines(settings: configs.Config) -> Table | None:
     """Return the scores of answers that need no model, None where the task has none."""
-    begin(f"reading the data of the task '{settings.task.name}'")
-    task = plugins.open_task(settings.task.name, settings.task.args, settings.run.seed)
+    task, terms = open_to_check(settings)
     plugins.require_members(f"the task '{settings.task.name}'", task, Task, later=("ask", "show"))
     rules = plugins.functions_of(task, "baselines")
     if not rules:
         return None
     problems = pick_heldout(plugins.problems_of(task, "heldout"), settings.evaluate.problems)
     begin(f"scoring answers without a model to {len(problems)} problems")
-    records = evaluate_rules(rules, problems, terms_to_check(settings, task), task.metric)
+    records = evaluate_rules(rules, problems, terms, task.metric)
     by_rule = {name: answer_means(records, name) for name in rules}
     rewards = [name.rpartition(":")[2] for name in settings.rewards]
     measured = [

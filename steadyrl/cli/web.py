@@ -33,7 +33,7 @@ def web_command(
         note(f"anybody who reaches {host} can read these runs: the page asks for no token")
 
     def ready(address: str) -> None:
-        print(printable(f"runs of {folder}: {address}"), flush=True)
+        print(printable(f"the runs in '{folder}': {address}"), flush=True)
         if open_page:
             webbrowser.open(address)
 

@@ -215,17 +215,17 @@ def resolve(data: Mapping[str, Any], overrides: Overrides = ()) -> Config:
     config = validate(Config, merged, "")
     problems = [*_size_problems(config), *_engine_problems(config), *_override_problems(config, overrides)]
     changed: dict[str, Any] = {}
-    for kind, own in (
-        ("rewards", _own_rewards),
-        *((kind, _own_args) for kind in ("task", "algorithm", "curriculum", "sampler", "backend")),
-    ):
+    for kind in ("rewards", "task", "algorithm", "curriculum", "sampler", "backend"):
         try:
-            changed[kind] = own(config, kind)
+            if kind == "rewards":
+                changed[kind] = {name: _own_reward(name, entry) for name, entry in config.rewards.items()}
+            else:
+                changed[kind] = _own_args(config, kind)
         except ConfigError as error:
             problems.append(str(error))
     config = config.model_copy(update=changed)
-    if "rewards" in changed:
-        problems += _reward_problems(config)
+    if "rewards" in changed and not any(reward_weights(config).values()):
+        problems.append("rewards: every weight is 0 or none is given; expected at least one, as in retrieval = 1.0")
     if not problems:
         problems = [*_autopilot_problems(config), *_plugin_problems(config)]
     if problems:
@@ -371,11 +371,6 @@ def _own_args(config: Config, kind: str) -> BaseModel:
     return validated
 
 
-def _own_rewards(config: Config, kind: str) -> dict[str, Any]:
-    """Return the rewards with every table of settings validated by its reward; weights stay numbers."""
-    return {name: _own_reward(name, entry) for name, entry in config.rewards.items()}
-
-
 def _own_reward(name: str, entry: object) -> float | BaseModel:
     where = f"rewards.{name}"
     if isinstance(entry, int | float) and not isinstance(entry, bool) and abs(entry) <= LARGEST:
@@ -400,12 +395,6 @@ def _plugin_problems(config: Config) -> list[str]:
     parts += [(_reward_plugin(n), entry) for n, entry in config.rewards.items() if isinstance(entry, RewardSettings)]
     checks = [(getattr(plugin, "check", None), settings) for plugin, settings in parts]
     return [problem for check, settings in checks if check for problem in check(config, settings)]
-
-
-def _reward_problems(config: Config) -> list[str]:
-    if any(reward_weights(config).values()):
-        return []
-    return ["rewards: every weight is 0 or none is given; expected at least one, as in retrieval = 1.0"]
 
 
 def _size_problems(config: Config) -> list[str]:

@@ -136,7 +136,7 @@ def users_errors() -> Iterator[None]:
         yield
     except SteadyError:
         raise
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit) as error:  # whatever a user's code raises; the traceback tells whose it is
         package, libraries = Path(__file__).resolve().parent.parent, _libraries()
         for frame in reversed(traceback.extract_tb(error.__traceback__)):
             file = Path(frame.filename).resolve()

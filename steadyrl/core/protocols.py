@@ -342,7 +342,8 @@ class Turn:
     Attributes:
         observation: Put in before the policy's next turn, a user's text or messages; empty when done.
         done: True if the episode is over.
-        reward: What the turn itself earned; None where the environment rewards no turns.
+        reward: What the turn itself earned; None where the environment rewards no turns. It counts by what a reward
+            makes of ``Rollout.turn_rewards`` (``Score.turn_rewards``).
         calls: The calls of the turn, with their results.
     """
 

@@ -385,7 +385,7 @@ def read_lines(path: Path, start: int = 0) -> Iterator[dict[str, Any]]:
             except ValueError:
                 continue
             if isinstance(record, dict):
-                yield {key: _number(value) for key, value in record.items()}
+                yield {key: _SPELLED.get(v, v) if isinstance(v, str) else v for key, v in record.items()}
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -438,10 +438,6 @@ def too_deep(value: Any) -> bool:
 
 
 _SPELLED = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-
-
-def _number(value: Any) -> Any:
-    return _SPELLED.get(value, value) if isinstance(value, str) else value
 
 
 def _plain(value: Any) -> Any:

@@ -336,9 +336,11 @@ class Rollout:
         turns: What the policy said, turn by turn; empty for problems of one turn.
         seen: What the environment showed before each turn, as the policy read it; one more where no turn followed.
         outcome: What an episode came to (see Episode.close); empty for problems of one turn.
-        turn_rewards: The shares of ``reward`` that single turns earned, as (end, share): ``end`` is the position in
-            ``completion_ids`` behind the turn's last token. What they leave of the reward is earned at the last turn.
-            Only algorithms with ``credit = "turn"`` read them.
+        turn_rewards: What the environment rewarded single turns with, unweighted, as (end, reward): ``end`` is the
+            position in ``completion_ids`` behind the turn's last token.
+        turn_shares: The shares of ``reward`` that single turns earned, as (end, share): ``turn_rewards`` of each
+            ``Score``, times its weight. What they leave of the reward is earned at the last turn. Only algorithms with
+            ``credit = "turn"`` read them.
         calls: The calls of each turn, in order; empty where there are no tools.
         observations: Number of observations compared with rollout.observation_tokens; 0 without such a limit.
         observations_cut: Number of observations above the limit, which were cut.
@@ -362,6 +364,7 @@ class Rollout:
     seen: tuple[str, ...] = ()
     outcome: Mapping[str, Any] = field(default_factory=dict)
     turn_rewards: tuple[tuple[int, float], ...] = ()
+    turn_shares: tuple[tuple[int, float], ...] = ()
     calls: tuple[tuple[ToolCall, ...], ...] = ()
     observations: int = 0
     observations_cut: int = 0
@@ -541,6 +544,7 @@ class Score:
         note: A line for the reader of the rollout (why a query is malformed, the first hits, ...).
         applies: False if the reward does not concern the problem; the other rewards then count alone.
         trains: False to leave the rollout's tokens out of the loss, at any reward.
+        turn_rewards: What single turns earned of ``value``, as (end, share) in ``Rollout.turn_rewards``.
     """
 
     value: float | None
@@ -549,3 +553,4 @@ class Score:
     note: str = ""
     applies: bool = True
     trains: bool = True
+    turn_rewards: tuple[tuple[int, float], ...] = ()

@@ -12,6 +12,7 @@ from typing import Any
 
 from steadyrl.core.types import Finding
 from steadyrl.doctor.check import Check
+from steadyrl.doctor.series import Run
 
 SEVERITIES = ("critical", "warning", "info")
 NO_STEP = -1  # of a finding that holds for the run as a whole: before every step
@@ -25,7 +26,7 @@ class Placed:
     finding: Finding
 
 
-def arrange(findings: Sequence[Finding], tolerance: int, checks: Mapping[str, Check]) -> tuple[Finding, ...]:
+def arrange(findings: Sequence[Finding], tolerance: int, checks: Mapping[str, Check[Run]]) -> tuple[Finding, ...]:
     """Return findings with ``follows`` filled in, each cause before its consequences, the worst chain first.
 
     Args:
@@ -84,7 +85,7 @@ def _cause(
     every: Sequence[Finding],
     linked: Sequence[Finding],
     tolerance: int,
-    checks: Mapping[str, Check],
+    checks: Mapping[str, Check[Run]],
 ) -> str:
     """Return the check that brings a finding about, or "" where none of those that could was found in time."""
     check = checks.get(finding.check)
@@ -94,18 +95,12 @@ def _cause(
     for name in (*own, *check.follows):
         if name == finding.check:
             continue
-        # What is merely worth knowing explains a harm only where the harm itself points at it, and never the gravest.
-        able = [f for f in every if f.check == name and _explains(f, finding, name in own)]
+        # What is merely worth knowing, and needs nothing done, explains no harm.
+        able = [f for f in every if f.check == name and (f.harms or not finding.harms)]
         in_time = finding.since_step is None or any(_start(f) <= finding.since_step + tolerance for f in able)
         if able and in_time and not _leads_to(name, finding.check, linked):
             return name
     return ""
-
-
-def _explains(cause: Finding, finding: Finding, pointed_at: bool) -> bool:
-    if cause.harms or not finding.harms:
-        return True
-    return pointed_at and finding.severity != "critical"
 
 
 def _leads_to(check: str, ancestor: str, linked: Sequence[Finding]) -> bool:

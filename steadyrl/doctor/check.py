@@ -2,24 +2,28 @@
 
 Pages, the order of findings, their chains, texts and overrides, and the autopilot's moves are derived from these
 records. Knowledge is data, logic is code: ``find`` says which cause shows, since when and by which numbers; what that
-cause means and what to do about it stands in ``checks/*.toml``, beside the module with the function.
+cause means and what to do about it stands in a TOML file beside the module with the function.
+
+The doctor's checks look at the log of a run (``check``). The preflight's look at a trial, and those of a task at its
+answers; their rooms read records of their own (``Registry``).
 """
 
 from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from steadyrl.core.types import Finding, Severity
 from steadyrl.doctor.bound import Bound
 from steadyrl.doctor.remedies import CHANGES, Times, Value, multiple
 from steadyrl.doctor.series import Run
 
+Subject = TypeVar("Subject")  # what a check looks at
 FEWEST_ROWS = 6  # that a course is told from, however many steps each of them averages
-WORDS = ("needs", "shows", "follows", "moves", "change")  # in the files: words with spaces between
 
 
 @dataclass(frozen=True)
@@ -66,13 +70,13 @@ class Found:
         message: As in ``Finding``.
         evidence: As in ``Finding``.
         remedy: Instead of the cause's, where numbers of the run belong in it.
-        change: Instead of ``Cause.changes``, likewise.
+        change: Instead of the cause's changes, likewise.
     """
 
     cause: str
-    severity: Severity
-    since: int | None
-    message: str
+    severity: Severity = "critical"
+    since: int | None = None
+    message: str = ""
     evidence: tuple[str, ...] = ()
     remedy: str = ""
     change: Mapping[str, Value] | None = None
@@ -86,32 +90,48 @@ class Unknown:
     would_tell: tuple[str, ...] = ()
 
 
-Result = Found | Unknown | None
-Find = Callable[[Run], Result | Sequence[Result]]
+@dataclass(frozen=True)
+class Passed:
+    """That ``find`` saw nothing wrong: one sentence, where numbers belong in it, and what is odd without harm."""
+
+    message: str
+    evidence: tuple[str, ...] = ()
 
 
-def always(run: Run) -> bool:
-    """Return True: a check that every kind of training has a use for."""
+Result = Found | Passed | Unknown | None
+Results = Result | Sequence[Result]
+Find = Callable[[Run], Results]
+
+
+def always(subject: object) -> bool:
+    """Return True: a check that every subject has a use for."""
     return True
 
 
+def as_written(subject: object, cause: Cause, result: Found) -> tuple[str, tuple[str, ...]]:
+    """Return remedy and overrides of a finding whose changes are named as a config names them."""
+    change = cause.set if result.change is None else result.change
+    return result.remedy or cause.remedy, tuple(f"{name}={value}" for name, value in change.items())
+
+
 @dataclass(frozen=True)
-class Check:
-    """One check. Its file holds everything but ``find`` and ``when``, which are code.
+class Check(Generic[Subject]):
+    """One check. Its file holds everything but ``find``, ``applies`` and ``advise``, which are code.
 
     Attributes:
         name: As in ``Finding.check``.
         topic: The section of a report that it belongs to.
         title: The fault in one line.
-        symptom: What is seen, and beyond which numbers.
-        healthy: What a healthy run shows instead.
+        healthy: What is so where nothing is wrong.
+        find: (subject) -> what it saw; several where there are several.
+        symptom: What is seen, and beyond which numbers, where ``healthy`` does not say so.
         causes: What may be behind it.
-        find: (run) -> what it saw; several where there are several.
         source: Where the rule comes from.
-        needs: Quantities without which it cannot tell; of an alternative "a|b" one is enough.
+        needs: Quantities of a log without which it cannot tell; of an alternative "a|b" one is enough.
         min_steps: Fewer steps of the first need cannot be judged; rows count for as many steps as they average.
         not_for: Values of ``Traits`` with which a run has nothing that the check could be about.
-        when: False for other runs that have nothing of it.
+        applies: (subject) -> False where it has nothing that the check could be about.
+        advise: (subject, cause, what was seen) -> remedy and overrides.
         follows: Checks whose harmful findings bring this one about, whatever its cause.
         judges: Which of the four things that a verdict "healthy" rests on it looks at, if any.
         shows: The quantities that show it best, where the first need does not.
@@ -121,67 +141,42 @@ class Check:
     name: str
     topic: str
     title: str
-    symptom: str
     healthy: str
-    causes: tuple[Cause, ...]
-    find: Find
-    source: str
+    find: Callable[[Subject], Results]
+    symptom: str = ""
+    causes: tuple[Cause, ...] = ()
+    source: str = ""
     needs: tuple[str, ...] = ()
     min_steps: int = 1
-    when: Callable[[Run], bool] = always
+    applies: Callable[[Subject], bool] = always
+    advise: Callable[[Subject, Cause, Found], tuple[str, tuple[str, ...]]] = as_written
     not_for: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     follows: tuple[str, ...] = ()
     judges: str = ""
     shows: tuple[str, ...] = ()
     bound: Bound | None = None
 
-    def __call__(self, run: Run) -> list[Finding]:
-        """Return what the check says of a run; one finding in state "ok" if it judged and found nothing.
+    def __call__(self, subject: Subject) -> list[Finding]:
+        """Return what the check says; one finding in state "ok" if it judged and found nothing.
 
-        The evidence of such a finding says where the run is other than healthy runs are, although no harm was found.
-
-        Of a run that has nothing that the check could be about it says nothing.
+        Of a subject that has nothing that the check could be about it says nothing.
         """
-        if not self.applies(run):
+        if not self.applies(subject):
             return []
-        missing = [need for need in self.needs if not any(run.get(name) for name in need.split("|"))]
-        if missing:
-            return [self._unknown(Unknown(f"the log has no {' and no '.join(missing)}", tuple(missing)))]
-        if short := self._too_short(run):
-            return [self._unknown(short)]
-        outcome = self.find(run)
-        several = [outcome] if outcome is None or isinstance(outcome, Found | Unknown) else outcome
-        findings = [self._finding(run, result) for result in several if result is not None]
-        if findings:
-            return findings
-        broken = "" if self.bound is None else self.bound.broken(run)
-        return [Finding(self.name, state="ok", message=self.healthy, evidence=(broken,) if broken else ())]
-
-    def applies(self, run: Run) -> bool:
-        """Return whether a run has anything that the check could be about."""
-        excluded = any(getattr(run.traits, name) in values for name, values in self.not_for.items())
-        return not excluded and self.when(run)
+        findings = [self._finding(subject, result) for result in _listed(self.find(subject)) if result is not None]
+        return findings or [self._finding(subject, Passed(self.healthy))]
 
     def cause(self, name: str) -> Cause:
         """Return the cause of a name."""
         return next(cause for cause in self.causes if cause.name == name)
 
-    def _too_short(self, run: Run) -> Unknown | None:
-        if self.min_steps <= 1 or not self.needs:
-            return None
-        series = [run.get(name) for name in self.needs[0].split("|")]
-        rows = max(len(logged) for logged in series if logged is not None)
-        if rows >= min(FEWEST_ROWS, self.min_steps) and rows * run.averaged_over >= self.min_steps:
-            return None
-        averaged = f" of {run.averaged_over} steps each" if run.averaged_over > 1 else ""
-        wanted = -(-self.min_steps // run.averaged_over)
-        return Unknown(f"{rows} rows{averaged} are too few; it takes {max(wanted, min(FEWEST_ROWS, self.min_steps))}")
-
-    def _finding(self, run: Run, result: Found | Unknown) -> Finding:
+    def _finding(self, subject: Subject, result: Found | Passed | Unknown) -> Finding:
         if isinstance(result, Unknown):
-            return self._unknown(result)
+            return Finding(self.name, message=result.why, state="unknown", would_tell=result.would_tell)
+        if isinstance(result, Passed):
+            return Finding(self.name, message=result.message, state="ok", evidence=result.evidence)
         cause = self.cause(result.cause)
-        change = _not_in_force(run, cause.changes(run) if result.change is None else result.change)
+        remedy, overrides = self.advise(subject, cause, result)
         return Finding(
             check=self.name,
             severity=result.severity,
@@ -189,57 +184,126 @@ class Check:
             cause=cause.name,
             message=result.message,
             evidence=result.evidence,
-            remedy=(result.remedy or cause.remedy) + relative(run, change),
-            overrides=spelled(run, change),
+            remedy=remedy,
+            overrides=overrides,
             source=self.source,
         )
 
-    def _unknown(self, result: Unknown) -> Finding:
-        return Finding(self.name, message=result.why, state="unknown", would_tell=result.would_tell)
+
+def judged(checks: Sequence[Check[Subject]], subject: Subject) -> list[Finding]:
+    """Return what checks say of a subject, in their order."""
+    return [finding for check in checks for finding in check(subject)]
 
 
-def _records() -> dict[str, dict[str, Any]]:
-    """Return what the files say of each check, as arguments of ``Check``.
+def _listed(results: Results) -> Sequence[Result]:
+    return [results] if results is None or isinstance(results, Found | Passed | Unknown) else results
 
-    A text may be broken over lines. One that stands above the checks of a file is shared: remedies hold it as {name}.
+
+@dataclass(frozen=True)
+class Registry:
+    """The records of a room's checks.
+
+    Attributes:
+        records: By name, in the order of the files; each holds arguments of ``Check``.
     """
-    entries: dict[str, Any] = {}
-    for path in sorted((Path(__file__).parent / "checks").glob("*.toml")):
-        entries |= tomllib.loads(path.read_text(encoding="utf-8"))
-    shared = {name: " ".join(text.split()) for name, text in entries.items() if isinstance(text, str)}
-    records = {}
-    for name, entry in entries.items():
-        if name not in shared:
-            if "bound" in entry:
-                entry["bound"] = Bound(**entry["bound"])
-            causes = tuple(Cause(cause, **_plain(fields, shared)) for cause, fields in entry.pop("causes").items())
-            records[name] = {"name": name, "causes": causes, **_plain(entry, shared)}
-    return records
+
+    records: Mapping[str, Mapping[str, Any]]
+
+    @classmethod
+    def read(cls, *files: Path) -> Registry:
+        """Return the records of TOML files: a table for each check, with a table for each of its causes.
+
+        A text may be broken over lines. One that stands above the checks of a file is shared: remedies hold it as
+        {name}.
+        """
+        entries: dict[str, Any] = {}
+        for path in files:
+            entries |= tomllib.loads(path.read_text(encoding="utf-8"))
+        shared = {name: " ".join(text.split()) for name, text in entries.items() if isinstance(text, str)}
+        return cls({name: _record(name, entry, shared) for name, entry in entries.items() if name not in shared})
+
+    def check(
+        self, name: str, applies: Callable[[Any], bool] = always
+    ) -> Callable[[Callable[[Subject], Results]], Check[Subject]]:
+        """Return what makes a check of a function and of the record of a name; ``applies`` as of ``Check``."""
+        return lambda find: Check(**self.records[name], find=find, applies=applies)
+
+
+def _record(name: str, entry: Mapping[str, Any], shared: Mapping[str, str]) -> dict[str, Any]:
+    causes = tuple(Cause(cause, **_plain(fields, shared)) for cause, fields in entry.get("causes", {}).items())
+    bound = Bound(**entry["bound"]) if "bound" in entry else None
+    return {**_plain(entry, shared), "name": name, "causes": causes, "bound": bound}
 
 
 def _plain(fields: Mapping[str, Any], shared: Mapping[str, str]) -> dict[str, Any]:
-    lines = {key: " ".join(value.split()) if isinstance(value, str) else value for key, value in fields.items()}
-    return {
-        key: tuple(value.split()) if key in WORDS else value.format(**shared) if isinstance(value, str) else value
-        for key, value in lines.items()
-    }
+    """Return fields with each text on one line, its shared texts filled in, and with tuples for arrays."""
+    plain = dict(fields)
+    for key, value in fields.items():
+        if isinstance(value, str):
+            plain[key] = " ".join(value.split()).format(**shared)
+        elif isinstance(value, list):
+            plain[key] = tuple(value)
+    return plain
 
 
-RECORDS = _records()
+RECORDS = Registry.read(*sorted((Path(__file__).parent / "checks").glob("*.toml")))
 
 
-def check(when: Callable[[Run], bool] = always) -> Callable[[Find], Check]:
-    """Return what makes a check of a function that has the name of the check's record.
+def check(name: str, when: Callable[[Run], bool] = always) -> Callable[[Find], Check[Run]]:
+    """Return what makes a check of runs of a function and of the record of a name.
 
     Args:
-        when: As of ``Check``.
+        name: Of the record.
+        when: False for runs that have nothing of it, beside those that the record excludes.
     """
-    return lambda find: Check(**RECORDS[find.__name__], find=find, when=when)
+
+    def of_runs(find: Find) -> Check[Run]:
+        plain = RECORDS.check(name)(find)
+
+        def applies(run: Run) -> bool:
+            return when(run) and not any(getattr(run.traits, trait) in no for trait, no in plain.not_for.items())
+
+        return replace(plain, find=partial(_judge, plain), applies=applies, advise=_for_trainer)
+
+    return of_runs
 
 
-def _not_in_force(run: Run, change: Mapping[str, Value]) -> dict[str, Value]:
-    """Return a change of settings without what the run has already: advice is never what is followed."""
-    return {name: value for name, value in change.items() if _now(run, name) != value}
+def _judge(check: Check[Run], run: Run) -> Results:
+    """Return what a check sees in a run, or what its log lacks.
+
+    The evidence of what passed says where the run is other than healthy runs are, although no harm was found.
+    """
+    missing = [need for need in check.needs if not any(run.get(name) for name in need.split("|"))]
+    if missing:
+        return Unknown(f"the log has no {' and no '.join(missing)}", tuple(missing))
+    if short := _too_short(check, run):
+        return short
+    results = check.find(run)
+    broken = "" if check.bound is None or any(_listed(results)) else check.bound.broken(run)
+    return Passed(check.healthy, (broken,)) if broken else results
+
+
+def _too_short(check: Check[Run], run: Run) -> Unknown | None:
+    if check.min_steps <= 1 or not check.needs:
+        return None
+    logged = [series for name in check.needs[0].split("|") if (series := run.get(name)) is not None]
+    longest = max(logged, key=len)
+    rows, steps = len(longest), run.covers(longest)
+    if rows >= min(FEWEST_ROWS, check.min_steps) and steps >= check.min_steps:
+        return None
+    averaged = f" of {run.averaged_over} steps each" if run.averaged_over > 1 else ""
+    wanted = -(-check.min_steps * rows // steps)
+    return Unknown(f"{rows} rows{averaged} are too few; it takes {max(wanted, min(FEWEST_ROWS, check.min_steps))}")
+
+
+def _for_trainer(run: Run, cause: Cause, result: Found) -> tuple[str, tuple[str, ...]]:
+    """Return remedy and overrides under the trainer's own names of settings.
+
+    What the run has already is left out: advice is never what is followed.
+    """
+    advised = cause.changes(run) if result.change is None else result.change
+    change = {name: value for name, value in advised.items() if _now(run, name) != value}
+    return (result.remedy or cause.remedy) + relative(run, change), spelled(run, change)
 
 
 def _now(run: Run, name: str) -> object:

@@ -15,7 +15,7 @@ ONLY_SIGNED = ("negative_kl",)  # estimators that cannot be negative would show 
 NAME = re.compile(r"[\w/.-]*\w")
 
 
-def deciding_series(run: Run, finding: Finding, checks: Mapping[str, Check]) -> Series | None:
+def deciding_series(run: Run, finding: Finding, checks: Mapping[str, Check[Run]]) -> Series | None:
     """Return the finite entries of the series that shows a finding best, or None where none is logged.
 
     Of several that could, the one that the finding's own evidence names.

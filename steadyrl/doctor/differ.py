@@ -27,7 +27,7 @@ ROUNDING = 1e-3  # of the level: what printing with a few digits makes
 TWICE = float(np.log(2.0))
 EQUAL = 5e-3  # of the level: what no reader would call a difference
 KNOWN = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-ORDER: Sequence[str] = KNOWN["order"].split()
+ORDER: Sequence[str] = KNOWN["order"]
 OUTSIDE = ("time_", "tokens", "data_epoch")  # of the machine and of the clock, not of the training
 SET = ("learning_rate", "kl_coef", "entropy_coef", "epochs", "updates")  # what is logged of them is what was set
 # Settings that name a run or its machine, or say how often something is written, and change nothing that is learned.
@@ -150,7 +150,7 @@ def _logged_settings(parted: Sequence[Parted], settings: Sequence[Setting]) -> l
 def _by_weight(settings: Sequence[Setting], parted: Sequence[Parted]) -> list[Setting]:
     """Return settings in order: those that move directly what parted first, then by what they commonly change."""
     first = next((part.quantity for part in parted if part.quantity not in SET), "")
-    direct, weight = KNOWN["moved_by"].get(first, "").split(), KNOWN["weight"].split()
+    direct, weight = KNOWN["moved_by"].get(first, []), KNOWN["weight"]
 
     def place(setting: Setting) -> tuple[int, int]:
         name = setting.name if setting.name in weight else "*"
@@ -267,7 +267,7 @@ def _cause(settings: Sequence[Setting], missing: Sequence[Setting], parted: Sequ
     if settings:
         lead, *others = settings[: MOST_NAMED + 1]
         more = f", and so {'is' if len(others) == 1 else 'are'} {_names(others)}" if others else ""
-        directly = measured and lead.name in KNOWN["moved_by"].get(measured[0].quantity, "").split()
+        directly = measured and lead.name in KNOWN["moved_by"].get(measured[0].quantity, [])
         moves = f", which {lead.name} moves directly" if directly else ""
         return f"{lead.name} is set differently, {lead.values[0]} and {lead.values[1]}{more}; {shown}{moves}"
     if schedules := [part for part in parted if part.quantity in SET]:

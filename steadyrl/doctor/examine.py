@@ -18,7 +18,7 @@ from steadyrl.doctor.check import Check
 from steadyrl.doctor.names.identify import holds_known_metric, identify
 from steadyrl.doctor.readers.search import search
 from steadyrl.doctor.series import Run
-from steadyrl.doctor.statistics.levels import measure
+from steadyrl.doctor.statistics.readings import direction
 from steadyrl.doctor.statistics.repeats import without_repeats
 from steadyrl.doctor.statistics.signals import BLOCKS, trend
 from steadyrl.doctor.suspicion import suspicion
@@ -28,14 +28,14 @@ MODULES = (
     "sampler", "non_finite", "kl_control", "negative_kl", "kl_penalty", "kl", "plan", "learning_rate", "ratios",
     "gradient", "jump", "values", "entropy", "ending", "length", "form", "reward", "reward_scale", "signal", "hacking",
 )  # fmt: skip
-CHECKS: tuple[Check, ...] = tuple(
+CHECKS: tuple[Check[Run], ...] = tuple(
     record
     for module in MODULES
     for record in vars(import_module(f"steadyrl.doctor.checks.{module}")).values()
     if isinstance(record, Check)
 )
-BY_NAME: Mapping[str, Check] = {check.name: check for check in CHECKS}
-TOPICS: Mapping[str, tuple[Check, ...]] = {
+BY_NAME: Mapping[str, Check[Run]] = {check.name: check for check in CHECKS}
+TOPICS: Mapping[str, tuple[Check[Run], ...]] = {
     topic: tuple(check for check in CHECKS if check.topic == topic)
     for topic in dict.fromkeys(check.topic for check in CHECKS)
 }
@@ -47,7 +47,7 @@ JUDGED: Mapping[str, str] = {
     "length": "the length of the answers",
     "gradient": "the gradient",
 }
-# What a reward that clearly rises leaves open of the others. Without the length and another of them too much is open.
+# What a reward that clearly rises leaves open of the others.
 HIDDEN: Mapping[str, str] = {
     "signal": "groups that teach nothing cost time and would not show",
     "length": "answers that are cut off, or grow for the reward, would not show",
@@ -124,15 +124,14 @@ class Diagnosis:
         """What could not be judged and weighs little: a reward that clearly rises shows a signal and a gradient."""
         reward = self.run.get("reward")
         with np.errstate(over="ignore", invalid="ignore"):
-            levels = None if reward is None else measure(reward)
             slope = None if reward is None else trend(reward)
-        if reward is None or levels is None or slope is None or len(reward) * self.run.averaged_over < ENOUGH:
+            rose = reward is not None and direction(reward) > 0
+        if reward is None or slope is None or self.run.covers(reward) < ENOUGH:
             return ()
-        gaps = [aspect for aspect in self._gaps if aspect in HIDDEN]
-        # Where one thing only is open, a trend above 0 is enough of a rise.
-        if not levels.rose and (slope.low <= 0 or len(self._gaps) > 1):
+        # Where one thing only is open, a trend above 0 is enough of a rise; else one that is twice its uncertainty.
+        if not rose and slope.low <= (0.0 if len(self._gaps) == 1 else (slope.high - slope.low) / 2.0):
             return ()
-        return tuple(aspect for aspect in gaps if aspect != "length" or len(gaps) == 1)
+        return tuple(aspect for aspect in self._gaps if aspect in HIDDEN)
 
     @cached_property
     def _gaps(self) -> dict[str, str]:
@@ -147,7 +146,7 @@ class Diagnosis:
         return reasons
 
 
-def examine(run: Run, checks: Sequence[Check] = CHECKS) -> Diagnosis:
+def examine(run: Run, checks: Sequence[Check[Run]] = CHECKS) -> Diagnosis:
     """Run the checks that apply to a run, and put causes before consequences."""
     run = without_repeats(run)
     # A diverged run logs 1e300, whose square is infinite: checks compare with that as they should.

@@ -102,8 +102,13 @@ def horizon(run: Run) -> Mapping[str, Value]:
 
 
 CHANGES: Mapping[str, Callable[[Run], Mapping[str, Value]]] = {
-    change.__name__: change
-    for change in (*(slower, calmer, more_samples, plain_sampling, more_room, more_entropy, horizon),)
+    "slower": slower,
+    "calmer": calmer,
+    "more_samples": more_samples,
+    "plain_sampling": plain_sampling,
+    "more_room": more_room,
+    "more_entropy": more_entropy,
+    "horizon": horizon,
 }
 
 

@@ -191,6 +191,11 @@ class Run:
         parts = {name[len(prefix) :]: self.get(name) for name in self.series if name.startswith(prefix)}
         return {name: series for name, series in parts.items() if series is not None}
 
+    def covers(self, series: Series) -> int:
+        """Return how many steps the rows of a series stand for: each averages some, or comes some after the last."""
+        apart = float(np.median(np.diff(series.steps))) if len(series) > 1 else 1.0
+        return int(len(series) * max(self.averaged_over, apart))
+
     @property
     def span(self) -> tuple[int, int]:
         """The first and the last step that anything was logged at; (0, 0) for a run without any."""

@@ -131,17 +131,16 @@ def require_values(run: RunDir, metric: str) -> None:
     )
 
 
-def widths_on(peers: Sequence[RunDir], run: RunDir, metric: str) -> list[float]:
+def widths_on(peers: Sequence[RunDir], run: RunDir, metric: str) -> list[float | None]:
     """Try the interval on finished runs; those of another task or algorithm than the run's are left out.
 
     Returns:
-        See ``needed_width``, one per run whose curve is long enough.
+        See ``needed_width``, one per run; None where its curve is too short.
     """
-    widths = (needed_width(*points(peer, metric)) for peer in peers if _alike(run, peer))
-    return [width for width in widths if width is not None]
+    return [needed_width(*points(peer, metric)) for peer in peers if _alike(run, peer)]
 
 
-def forecast_run(run: RunDir, widths: Sequence[float], metric: str) -> Told:
+def forecast_run(run: RunDir, widths: Sequence[float | None], metric: str) -> Told:
     """Forecast a run's last score, if the intervals have held on finished runs.
 
     Args:
@@ -152,8 +151,11 @@ def forecast_run(run: RunDir, widths: Sequence[float], metric: str) -> Told:
     return forecast_curve(run, widths, metric, *points(run, metric))
 
 
-def forecast_curve(run: RunDir, widths: Sequence[float], metric: str, steps: np.ndarray, values: np.ndarray) -> Told:
+def forecast_curve(
+    run: RunDir, peer_widths: Sequence[float | None], metric: str, steps: np.ndarray, values: np.ndarray
+) -> Told:
     """Forecast a run's last score as ``forecast_run`` does, from the ``points`` of its curve, [n] each."""
+    widths = [width for width in peer_widths if width is not None]
     covered, tried = coverage(widths), len(widths)
     silent = partial(Told, metric, None, covered=covered, tried=tried)
     if len(steps) < LEAST_POINTS:
@@ -162,7 +164,8 @@ def forecast_curve(run: RunDir, widths: Sequence[float], metric: str, steps: np.
     if tried < LEAST_RUNS:
         return silent(
             f"the interval has to be tried on {LEAST_RUNS} finished runs of this task and algorithm, each with at "
-            f"least {2 * LEAST_POINTS} values of {metric}; {tried} were found (--history names more)"
+            f"least {2 * LEAST_POINTS} values of {metric}. Of {len(peer_widths)} such runs {tried} have so many "
+            "(--history names more)"
         )
     if covered < LEAST_COVERAGE * tried:
         return silent(f"the 80 % interval held the end of only {covered} of {tried} finished runs")

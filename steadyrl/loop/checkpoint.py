@@ -188,7 +188,8 @@ def save(run: RunDir, backend: Backend, state: State, keep: int) -> Path:
         _finish_swaps(run)
         part.mkdir(parents=True)
         backend.save(part)
-        (part / _STATE).write_text(json.dumps(_plain(state)), encoding="utf-8")
+        plain = asdict(replace(state, in_flight=[])) | {"in_flight": [plain_drawn(drawn) for drawn in state.in_flight]}
+        (part / _STATE).write_text(json.dumps(plain), encoding="utf-8")
         readable_as_usual(part)
         (part / DONE).touch()
         _put_in_place(part)
@@ -201,10 +202,6 @@ def save(run: RunDir, backend: Backend, state: State, keep: int) -> Path:
             raise
         raise AccessError(f"cannot write the checkpoint '{folder}': {error}; free some space and resume") from error
     return folder
-
-
-def _plain(state: State) -> dict[str, Any]:
-    return asdict(replace(state, in_flight=[])) | {"in_flight": [plain_drawn(drawn) for drawn in state.in_flight]}
 
 
 class Safeguard:

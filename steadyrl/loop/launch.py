@@ -256,7 +256,7 @@ def _check_before(session: Session, watch: Watch) -> str:
     if failed and wanted == "stop":
         names = ", ".join(finding.check for finding in failed)
         raise ConfigError(
-            f"the preflight failed: {names} ({failed[0].message}); {failed[0].remedy}, or set run.preflight=warn to "
+            f"the preflight failed: {names} ({failed[0].message}). {failed[0].remedy} Or set run.preflight=warn to "
             "train all the same"
         )
     return summary_line(findings)

@@ -71,7 +71,7 @@ def _write_first(run: RunDir, config: Config, text: str) -> None:
         "commit": _commit(),
         "python": platform.python_version(),
         "packages": _packages(),
-        "machine": _machine(),
+        "machine": {"system": platform.platform(), "processor": platform.machine(), "cores": os.cpu_count()},
         "status": "running",
         "error": None,
         "started": time.time(),
@@ -153,10 +153,6 @@ def _packages() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return versions
-
-
-def _machine() -> dict[str, Any]:
-    return {"system": platform.platform(), "processor": platform.machine(), "cores": os.cpu_count()}
 
 
 def _process() -> dict[str, Any]:

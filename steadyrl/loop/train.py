@@ -193,6 +193,7 @@ def train(session: Session, run: RunDir, attempt: int = 0, watch: Watch | None =
     checkpoint.finish_writing(run, session.config.run.keep_checkpoints)
     state = checkpoint.load(run, session.backend) or State(algorithm=dict(session.algorithm.state))
     _evaluate_before(session, run, state, watch)
+    begin(f"training, step {state.step}")  # ends the evaluation for who watches; a step ends it
     with watch.steps(session.config.run.steps):
         if not run_steps(session, run, state, attempt, watch):
             return "interrupted"
@@ -301,13 +302,7 @@ def one_step(
     clock = metrics.Clock()
     with rollouts_of_step(state, config.rollout.ahead, partial(gather, session), backend, clock) as drawn:
         groups = list(drawn.groups)
-        require_scores(groups)
-        if algorithm.compares:
-            _note_uncompared(groups, state)
-        training = algorithm.select(groups)
-        if not training:
-            raise DataError(f"step {step}: the algorithm kept none of {len(groups)} groups to train on; see rollouts/")
-        require_tokens(training, session.environment)
+        training = _training_groups(session, groups, state)
         batch = limit_rewards(make_batch(training, backend.tokenizer.pad_id), config.update.reward_limit)
         batch = replace(batch, old=backend.score(batch, session.sampling, algorithm.needs))
         batch = algorithm.prepare(batch, state.algorithm)
@@ -342,13 +337,17 @@ def one_step(
     return groups, step_metrics.values
 
 
-def _note_uncompared(groups: Sequence[Group], state: State) -> None:
-    """Count the steps in a row without a group of two scored rollouts: the run may have a pause, and must not idle.
+def _training_groups(session: Session, groups: list[Group], state: State) -> list[Group]:
+    """Return the groups that the algorithm keeps to train on.
+
+    Steps in a row without a group of two scored rollouts are counted: the run may have a pause, and must not idle.
 
     Raises:
-        DataError: There were too many of them.
+        DataError: No rollout could be scored, too many steps in a row had nothing to compare, or nothing is left.
     """
-    why = nothing_to_compare(groups)
+    require_scores(groups)
+    algorithm, step = session.algorithm, state.step
+    why = nothing_to_compare(groups) if algorithm.compares else ""
     state.steps_uncompared = state.steps_uncompared + 1 if why else 0
     if state.steps_uncompared >= _MOST_UNCOMPARED:
         raise DataError(
@@ -356,7 +355,12 @@ def _note_uncompared(groups: Sequence[Group], state: State) -> None:
             "fix the reward, and go on with `steadyrl train --resume`"
         )
     if why:
-        log.warning("step %d: %s; with nothing to compare, advantages are 0", state.step, why)
+        log.warning("step %d: %s; with nothing to compare, advantages are 0", step, why)
+    training = algorithm.select(groups)
+    if not training:
+        raise DataError(f"step {step}: the algorithm kept none of {len(groups)} groups to train on; see rollouts/")
+    require_tokens(training, session.environment)
+    return training
 
 
 def gather(session: Session, state: State, clock: metrics.Clock) -> tuple[list[Group], Memory, dict[str, float]]:
@@ -431,6 +435,8 @@ def update(
     for epoch in range(settings.epochs):
         parts = np.array_split(generator.permutation(len(batch.lengths)), settings.minibatches)
         parts = [np.sort(rows) for rows in parts if batch.completion_mask[rows].any()]  # some are empty if few scored
+        total = settings.epochs * len(parts)
+        tell("updates", len(records), total)
         for number, rows in enumerate(parts, start=1):
             part = take_rows(batch, rows)
             stats = session.algorithm.update(session.backend, part, session.update_at(rate))
@@ -444,7 +450,7 @@ def update(
             records.append(means_now)
             if guard:
                 guard.moved()
-            tell("updates", len(records), settings.epochs * len(parts))
+            tell("updates", len(records), total)
             if means_now.get("kl_old_k3", 0.0) > settings.kl_old_limit:
                 return _mean_updates(records, epoch + number / len(parts), settings)
     return _mean_updates(records, settings.epochs, settings)

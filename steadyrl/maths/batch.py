@@ -217,11 +217,11 @@ def micro_batches(batch: Batch, tokens: int) -> list[np.ndarray]:
 
 def _turn_rewards(rollouts: Sequence[Rollout], shape: tuple[int, int]) -> np.ndarray | None:
     """Put the share of each turn on the last token that the policy chose before the turn's end."""
-    if not any(r.turn_rewards for r in rollouts):
+    if not any(r.turn_shares for r in rollouts):
         return None
     shares = np.zeros(shape)  # [B, T]
     for row, rollout in enumerate(rollouts):
-        for end, share in rollout.turn_rewards:
+        for end, share in rollout.turn_shares:
             chosen = np.flatnonzero(rollout.completion_mask[:end])
             if chosen.size:  # an episode in which no turn fitted trains nothing
                 shares[row, len(rollout.prompt_ids) + chosen[-1]] += share
@@ -301,7 +301,8 @@ def _recall_rollout(data: Mapping[str, Any]) -> Rollout:
         n: tuple(value) if isinstance(value, list) else value for n, value in data.items() if n != "kept_lengths"
     }
     fields: dict[str, Any] = {**plain_fields, **arrays, "kept_ids": kept_ids}
-    fields["turn_rewards"] = tuple((int(end), float(share)) for end, share in data.get("turn_rewards", ()))
+    for name in ("turn_rewards", "turn_shares"):
+        fields[name] = tuple((int(end), float(share)) for end, share in data.get(name, ()))
     rollout = Rollout(**fields)
     sizes = {len(rollout.completion_ids), len(rollout.completion_mask), len(rollout.sampling_logprobs)}
     if len(sizes) > 1 or (kept_ids is not None and {len(kept_ids)} != sizes):

@@ -25,14 +25,14 @@ from steadyrl.loop.tasks.data_files import JUDGES, TRAIN
 FOLDER = ".inputs"  # hidden, for what looks for runs and logs passes over it
 _DIGITS = 12  # of a digest in a name
 _MISSING = ("NaTType", "NAType")  # how pandas writes that a value is missing, beside NaN
-_FORMS = "texts, dicts with a 'prompt', lists of messages, a DataFrame, a Dataset, or the path of a file or folder"
+_FORMS = "texts, dicts with a 'prompt', lists of messages, a DataFrame, a Dataset, a file, a folder, or a hub name"
 
 
 def prompts_args(prompts: Any, heldout: Any, folder: Path) -> dict[str, Any]:
     """Return the settings of the task ``prompts`` that read the prompts, writing what is no file yet.
 
     Args:
-        prompts: A path, rows, or a dict of rows by the names of splits, as a DatasetDict is.
+        prompts: A path, a name on the hub, rows, or a dict of rows by the names of splits, as a DatasetDict is.
         heldout: The same for the prompts that judge; a number in (0, 1) is the share of ``prompts`` to hold out, and
             None leaves the choice to the task.
         folder: Where files are written.

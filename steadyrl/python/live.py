@@ -59,7 +59,7 @@ class NotebookView:
     def watch(self) -> Watch:
         """What the run calls."""
         return Watch(
-            phase=self._begin_phase,
+            phase=self.begin,
             note=self.note,
             opened=lambda run: self.note(f"run directory: {run.path}"),
             steps=self._steps,
@@ -78,7 +78,8 @@ class NotebookView:
         self._count = "" if done >= total else f"{what}: {done} of {total}"
         self._update()
 
-    def _begin_phase(self, text: str) -> None:
+    def begin(self, text: str) -> None:
+        """Show what begins, such as the loading of the model."""
         self._phase, self._count = text, ""
         self._update(at_once=not self._record)  # the phases before the first step are few and long
 
@@ -123,7 +124,7 @@ class NotebookView:
         if not self._record:
             return now or "starting"
         done = self._record["step"] + 1
-        line = f"step {done} of {self._total}"
+        line = f"step {done - 1} ({done} of {self._total} done)"
         if len(self._rewards) > 1 and done < self._total:
             seconds = (time.monotonic() - self._began) / (len(self._rewards) - 1) * (self._total - done)
             line += f", about {duration(seconds)} left"

@@ -54,7 +54,8 @@ def train(
     Args:
         model: "base" (the small model that ships), a folder, a name on the hub, or a loaded model of transformers.
         prompts: A list of texts, of dicts with a "prompt" and columns for the reward, or of lists of messages; a
-            Dataset or DatasetDict, a DataFrame; or a file (JSON lines, parquet, CSV) or folder.
+            Dataset or DatasetDict, a DataFrame; a file (JSON lines, parquet, CSV) or folder; or the name of a data set
+            on the Hugging Face hub, such as "trl-lib/DeepMath-103K".
         reward: A function of ``completion`` (a text) and of any columns by their names; of ``problem, rollout``; or of
             ``completions`` as in TRL. Or the name of a built-in, a list, or a dict of names to functions.
         heldout: Prompts for the evaluations before and after training, or the share of ``prompts`` to hold out (0.2).
@@ -178,10 +179,10 @@ def _view(shown: bool) -> Iterator[Watch]:
         yield Watch()
         return
     if in_notebook():
-        with NotebookView() as view, heard_by(view.count):
+        with NotebookView() as view, heard_by(view.count, view.begin):
             yield view.watch
         return
-    with Progress() as progress, heard_by(progress.count):
+    with Progress() as progress, heard_by(progress.count, progress.begin):
 
         @contextmanager
         def steps(total: int) -> Iterator[None]:

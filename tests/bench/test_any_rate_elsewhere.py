@@ -41,12 +41,12 @@ def test_a_seed_with_one_run_missing_is_not_counted(bench):
     assert bench.whole_seeds(bench.CELLS["smollm2-words"], first + second[1:]) == [0]
     assert (
         row(bench, first + second[1:])
-        == "| smollm2-words | 40 | 1 | 0.100 | 0.500 at 0.003 | 0.460 (92%) | 0.440 (88%) | 0.500 (100%) | 2 of 3 |"
+        == "| smollm2-words | 40 | 1 | 0.100 | 0.500 at 0.003 | 5.00 | 1 of 5 | 0.460 (92%) | 0.440 (88%) | 0.500 (100%) | 2 of 3 |"
     )
     assert bench.whole_seeds(bench.CELLS["smollm2-words"], first + second) == [0, 1]
     assert (
         row(bench, first + second)
-        == "| smollm2-words | 40 | 2 | 0.100 | 0.650 at 0.01 | 0.280 (43%) | 0.270 (42%) | 0.300 (46%) | 0 of 3 |"
+        == "| smollm2-words | 40 | 2 | 0.100 | 0.650 at 0.01 | 6.50 | 1 of 5 | 0.280 (43%) | 0.270 (42%) | 0.300 (46%) | 0 of 3 |"
     )
 
 
@@ -59,17 +59,32 @@ def test_a_run_that_broke_off_counts_as_nothing_learned(bench):
 
 def test_a_cell_where_every_rate_is_as_good_is_not_counted(bench):
     flat = runs(bench, 0, [0.46, 0.47, 0.48, 0.49, 0.5], [0.5, 0.5, 0.5])
-    assert row(bench, flat).startswith("| smollm2-words | judges nothing")
-    assert bench.page(flat).splitlines()[-1].endswith(": 0 of 0 starts.")
+    assert "| 5.00 | 5 of 5 | 0.500 (100%)" in row(bench, flat)
+    assert bench.page(flat).splitlines()[-3].endswith(": 0 of 0 starts.")
+
+
+@pytest.mark.parametrize(
+    ("rates", "decides"),
+    [
+        ([0.1, 0.1, 0.1, 0.19, 0.20], True),  # twice the 0.1 before, and two near the best
+        ([0.1, 0.1, 0.1, 0.18, 0.19], False),
+        ([0.1, 0.1, 0.19, 0.19, 0.20], False),
+    ],
+)
+def test_a_cell_decides_much_where_learning_and_the_rate_matter(bench, rates, decides):
+    page = bench.page(runs(bench, 0, rates, [0.19, 0.2, 0.1]))
+    assert page.endswith(
+        ": 1, with 2 of 3 starts near the best.\n" if decides else ": 0, with 0 of 0 starts near the best.\n"
+    )
 
 
 def test_cells_that_taught_a_rule_are_counted_apart(bench):
     near, far = [0.1, 0.2, 0.3, 0.5, 0.4], [0.1, 0.1, 0.1]
     lines = runs(bench, 0, near, [0.5, 0.5, 0.5]) + runs(bench, 0, near, far, "browse")
-    page = bench.page(lines + runs(bench, 0, near, [0.5, 0.5, 0.1], "ppo-generated-long")).splitlines()
-    assert page[-5].endswith("taught the autopilot a rule: 0 of 3 starts.")
-    assert page[-3].endswith("cells that taught it nothing: 3 of 3 starts.")
-    assert page[-1].endswith("long ones, which taught it nothing: 2 of 3 starts.")
+    page = bench.page(lines + runs(bench, 0, near, [0.5, 0.5, 0.1], "reinforce-search-long")).splitlines()
+    assert page[-7].endswith("taught the autopilot a rule: 0 of 3 starts.")
+    assert page[-5].endswith("cells that taught it nothing: 3 of 3 starts.")
+    assert page[-3].endswith("long ones, which taught it nothing: 2 of 3 starts.")
 
 
 def test_fixed_rates_and_single_seeds_that_are_near_are_counted(bench):

@@ -33,3 +33,15 @@ def test_a_terminal_shows_what_goes_on_and_how_far_it_is(monkeypatch, capsys):
     shown = capsys.readouterr().err
     assert "scoring known answers" in shown and "3 of 12" in shown
     assert shown.rstrip("\n").endswith("\x1b[2K") or "\x1b[1A\x1b[2K" in shown  # and takes it away again
+
+
+def test_each_count_has_its_own_time_between_lines(monkeypatch, capsys):
+    monkeypatch.setattr(activity, "_COUNT_EVERY_S", 0.05)
+    with following():
+        tell("completions", 1, 4)
+        time.sleep(0.06)
+        tell("rollouts scored", 1, 4)  # has just begun, and says nothing of what takes long
+        tell("completions", 2, 4)
+        tell("completions", 4, 4)
+        tell("completions", 1, 4)  # the next ones
+    assert capsys.readouterr().err == "    completions: 2 of 4\n"

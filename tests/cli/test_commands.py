@@ -60,7 +60,7 @@ def test_an_unknown_command_is_one_line_with_the_one_that_may_be_meant(command_l
             ("task", "check", "absent.toml"),
             "there is no config file 'absent.toml'; expected a TOML file: `steadyrl new`",
         ),
-        (("runs",), "there is no folder 'runs'; give one that holds runs"),
+        (("runs",), "there is no folder 'runs'; name a folder of runs"),
         (("examples", "serch"), "there is no example 'serch'; did you mean 'search'?"),
         (("new",), "'.' holds no data file"),
         (("new", "absent"), "there is no folder 'absent'; make it and put a data file into it, or add --data FILE"),

@@ -210,9 +210,8 @@ def test_the_task_of_a_run_is_the_task(steadyrl, run, subjects):
 
 
 def test_a_comparison_without_a_run_and_a_task_is_refused(refused):
-    assert refused("base", "base") == (
-        "neither A nor B is a run, so the problems are unknown; give --task with a config or a run"
-    )
+    message = refused("base", "runs/mistyped")
+    assert "neither 'base' nor 'runs/mistyped' is a run directory" in message and "check the paths" in message
 
 
 def test_an_unfinished_checkpoint_is_named(refused, run, tmp_path):

@@ -52,6 +52,11 @@ def test_a_healthy_run_ends_with_0_and_says_what_was_checked(doctor, fine):
     assert "ratio_mean or ratio_max (ratio_off)" in out.partition("could not tell")[2]
 
 
+def test_the_short_answer_of_a_healthy_run_names_no_check(doctor, fine):
+    verdict = next(line for line in doctor(fine)[1].splitlines() if line.startswith("healthy"))
+    assert "checks could tell and found no harm" in verdict and "kl_runaway" not in verdict
+
+
 def test_a_sick_run_ends_with_1_and_shows_the_cause_before_what_follows_from_it(doctor, sick):
     code, out, _ = doctor(sick, "--full")
     assert code == 1

@@ -63,6 +63,28 @@ def test_runs_are_rows_newest_first_with_scores_and_verdict(folder, capsys):
     assert {(row["task"], row["model"]) for row in rows} == {("search", "base")}
 
 
+def test_a_run_without_a_report_has_the_scores_of_its_evaluations(folder, capsys):
+    run = folder / "20261126-062000-grpo-search-s2"
+    (run / "evaluations").mkdir()
+    scores = {"one": (0.25, 1.0), "two": (0.75, 1.0), "unscored": (None, 1.0)}
+    lines = [
+        {"problem": name, "answers": {"sampled": {"metric": sampled}, "greedy": {"metric": greedy}}}
+        for name, (sampled, greedy) in scores.items()
+    ]
+    (run / "evaluations" / "before.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    runs_command(folder, as_json=True)
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert (rows[run.name]["before"], rows[run.name]["after"]) == (0.5, None)
+    after = {"problem": "one", "answers": {"sampled": {"metric": 0.75}}}  # a run without a report, as studies make them
+    (run / "evaluations" / "after.jsonl").write_text(json.dumps(after) + "\n")
+    runs_command(folder, as_json=True)
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert (rows[run.name]["before"], rows[run.name]["after"]) == (0.25, 0.75)  # of the problem that both have
+    (run / "evaluations" / "before.jsonl").write_text('{"answers": 3}\n')
+    runs_command(folder, as_json=True)
+    assert {row["before"] for row in json.loads(capsys.readouterr().out)} == {0.5, None}
+
+
 def test_the_table_fits_80_columns_and_keeps_names_and_numbers_whole(folder, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     runs_command(folder)
@@ -85,3 +107,12 @@ def test_the_table_cuts_no_letter_of_a_verdict(folder, capsys, monkeypatch):
 def test_an_empty_folder_says_how_a_run_is_made(tmp_path, capsys):
     runs_command(tmp_path)
     assert "there are no runs" in capsys.readouterr().out
+
+
+def test_names_of_checks_stay_whole_beside_names_of_runs(folder, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    write_run(folder / "studies" / "study" / "runs" / "faster-s0", "20261126-061022-ppo-prompts-s0", 1.0, summary={})
+    summary = folder / "20261126-061022-grpo-search-s0" / "report" / "summary.json"
+    summary.write_text(summary.read_text().replace("entropy_collapse", "explained_variance_low"))
+    runs_command(folder)
+    assert " explained_variance_low" in capsys.readouterr().out

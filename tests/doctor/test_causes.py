@@ -84,7 +84,9 @@ def test_roots_of_one_severity_stand_by_their_first_step():
     ]
 
 
-def test_what_is_worth_knowing_only_does_not_explain_a_harm_that_does_not_point_at_it():
+def test_what_is_worth_knowing_only_explains_no_harm():
+    collapse, alike = found("entropy_collapse", 10, "info", "learned"), found("no_signal_groups", 20, "warning")
+    assert placed(collapse, replace(alike, cause="same_answers")) == [("no_signal_groups", 0), ("entropy_collapse", 0)]
     known, harm = found("length_collapse", 10, "info"), found("reward_hacking", 20, "warning")
     assert placed(known, harm) == [("reward_hacking", 0), ("length_collapse", 0)]
     assert placed(replace(known, severity="warning"), harm) == [("length_collapse", 0), ("reward_hacking", 1)]
@@ -142,4 +144,4 @@ def test_a_record_holds_what_a_check_is_made_of(check):
 
 
 def test_every_record_has_the_code_of_its_check():
-    assert set(RECORDS) == set(BY_NAME)
+    assert set(RECORDS.records) == set(BY_NAME)

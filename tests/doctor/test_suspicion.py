@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from steadyrl.doctor.examine import examine
+from steadyrl.doctor.series import Series
 from tests.doctor.checks.series_for_values import healthy, make_run, noise, rise
 
 N = 120
@@ -19,8 +20,25 @@ def test_a_reward_that_rises_is_healthy_where_one_of_the_others_is_not_logged(wi
     assert len(diagnosis.minor) == 1 and hidden in diagnosis.minor[0]
 
 
-def test_a_reward_that_rises_is_too_little_without_the_length_and_another():
-    assert examine(healthy(n=N, without=[*LENGTH, "grad_norm"])).verdict == "too little to judge"
+def test_of_a_log_with_a_reward_that_rises_and_little_else_each_gap_is_named():
+    diagnosis = examine(healthy(n=N, algorithm="grpo", without=[*SIGNAL, *LENGTH, "grad_norm"]))
+    assert diagnosis.verdict == "healthy"
+    assert [gap.partition(" (")[0] for gap in diagnosis.minor] == [
+        "the learning signal", "the length of the answers", "the gradient"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("values", "verdict"),
+    [
+        ([0.05, 0.11, 0.28, 0.33, 0.52, 0.55, 0.74, 0.78, 0.93, 0.97], "healthy"),
+        ([0.05, 0.71, 0.08, 0.53, 0.32, 0.75, 0.24, 0.78, 0.43, 0.67], "too little to judge"),
+    ],
+)
+def test_ten_rows_far_apart_show_a_course_if_it_is_clear(values, verdict):
+    steps = 40 * np.arange(1, 11)
+    reward = Series("reward", "", "", "reward", steps, np.array(values))
+    assert examine(make_run({"reward": reward}, trainer="unknown")).verdict == verdict
 
 
 def test_a_reward_that_is_level_needs_the_gradient_too():

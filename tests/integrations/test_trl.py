@@ -10,7 +10,7 @@ import pytest
 from tests import needs
 
 transformers = needs.package("transformers")
-needs.package("accelerate")
+needs.package("accelerate", "quantized")
 
 import torch  # noqa: E402
 

@@ -80,7 +80,7 @@ def rising(seed, count):
 def test_it_speaks_where_its_intervals_have_held_and_is_silent_elsewhere(tmp_path):
     run = made(tmp_path, "now", rising(99, 10), status="running")
     why = told_of(run, []).why
-    assert "on 8 finished runs of this task and algorithm, each with at least 10 values of heldout/m; 0" in why
+    assert "on 8 finished runs of this task and algorithm, each with at least 10 values of heldout/m. Of 0 such" in why
     for seed in range(12):
         made(tmp_path, f"old-{seed}", rising(seed, 20))
     made(tmp_path, "unfinished", rising(50, 20), status="interrupted")
@@ -91,6 +91,13 @@ def test_it_speaks_where_its_intervals_have_held_and_is_silent_elsewhere(tmp_pat
     assert told.forecast.low < 0.96 < told.forecast.high
     short = told_of(made(tmp_path / "b", "short", [0.1, 0.2]), others)
     assert short.forecast is None and "heldout/m has 2 of the 5 values that a forecast needs" in short.why
+
+
+def test_finished_runs_that_are_too_short_are_counted(tmp_path):
+    run = made(tmp_path, "now", rising(99, 10), status="running")
+    others = [made(tmp_path, f"short-{seed}", rising(seed, 9)) for seed in range(8)]
+    others.append(made(tmp_path, "long", rising(8, 10)))
+    assert "values of heldout/m. Of 9 such runs 1 have so many (--history names more)" in told_of(run, others).why
 
 
 def test_a_forecast_stays_within_what_a_single_answer_has_reached(tmp_path):

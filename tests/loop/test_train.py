@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from steadyrl.core.counting.count import heard_by
 from steadyrl.core.errors import CheckpointError, DataError, DivergedError
 from steadyrl.core.rundir import RunDir, read_lines
 from steadyrl.core.sections import UpdateSection
@@ -348,6 +349,16 @@ def test_the_learning_rate_of_every_step_is_written(toy, tmp_path):
     run = RunDir(tmp_path)
     train(toy("update.learning_rate=0.4", "update.warmup_steps=4", "update.schedule=linear"), run)
     assert [line["learning_rate"] for line in run.metrics()] == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.4, 0.2])
+
+
+def test_who_watches_learns_that_the_steps_begin_and_how_many_updates_are_to_come(toy, tmp_path):
+    heard = []
+    watch = Watch(phase=heard.append, step=lambda line: heard.append(f"step {line['step']}"))
+    with heard_by(lambda what, done, total: what == "updates" and heard.append(f"{done} of {total}"), heard.append):
+        train(toy("run.steps=1", "update.epochs=2", "update.minibatches=1"), RunDir(tmp_path / "run"), watch=watch)
+    begins = heard.index("training, step 0")
+    assert "before training" in heard[begins - 1]
+    assert heard[begins + 1 : heard.index("step 0")] == ["0 of 2", "1 of 2", "1 of 2", "2 of 2"]
 
 
 def test_a_clock_that_stands_still_costs_the_speed_alone(toy, tmp_path, monkeypatch):

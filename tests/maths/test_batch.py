@@ -284,9 +284,9 @@ def test_an_update_sees_nothing_of_rows_that_do_not_train():
 
 def test_shares_of_turns_stand_on_the_last_token_that_the_policy_chose_before_their_end():
     """The second end lies behind what the environment wrote last; a position counts from the completion's start."""
-    episode = replace(TOOL, turn_rewards=((1, 0.5), (4, -1.0)))
-    cut = replace(rollout([5], [6, 7, 8], [-0.25, 0, 0], mask=[True, False, False]), turn_rewards=((3, 2.0),))
-    empty = replace(rollout([5], [7], [0.0], mask=[False]), turn_rewards=((1, 9.0),))
+    episode = replace(TOOL, turn_shares=((1, 0.5), (4, -1.0)))
+    cut = replace(rollout([5], [6, 7, 8], [-0.25, 0, 0], mask=[True, False, False]), turn_shares=((3, 2.0),))
+    empty = replace(rollout([5], [7], [0.0], mask=[False]), turn_shares=((1, 9.0),))
     batch = make_batch([Group(Problem("a", ""), (episode, PLAIN, cut, empty))], PAD)
     assert batch.turn_rewards.tolist() == [[0, 0.5, 0, 0, -1], [0] * 5, [0, 2, 0, 0, 0], [0] * 5]
     assert take_rows(batch, np.array([2])).turn_rewards.tolist() == [[0, 2, 0, 0]]
@@ -297,7 +297,7 @@ def test_without_shares_of_turns_a_batch_has_no_array_of_them():
 
 
 def test_shares_of_turns_survive_a_checkpoint():
-    episode = replace(TOOL, turn_rewards=((1, 0.5), (4, -1.0)))
+    episode = replace(TOOL, turn_shares=((1, 0.5), (4, -1.0)))
     drawn = Drawn(3, (Group(Problem("a", ""), (episode,)),))
     recalled = recall_drawn(json.loads(json.dumps(plain_drawn(drawn))))
-    assert recalled.groups[0].rollouts[0].turn_rewards == ((1, 0.5), (4, -1.0))
+    assert recalled.groups[0].rollouts[0].turn_shares == ((1, 0.5), (4, -1.0))

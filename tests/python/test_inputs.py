@@ -54,7 +54,7 @@ def test_a_data_frame_gives_its_rows(tmp_path, monkeypatch):
 
 
 def test_pandas_and_datasets_themselves_give_their_rows(tmp_path):
-    needs.skip_without_packages("pandas", "datasets", extra="torch' pandas datasets 'steadyrl[data]")
+    needs.skip_without_packages("pandas", "datasets", extra="torch,data", beside="pandas datasets")
     import datasets
     import pandas
 

@@ -36,8 +36,9 @@ def test_a_cell_shows_the_last_step_with_its_curve(pages, tmp_path, capsys):
         steps=5, backend="toy", max_new_tokens=4, preflight="off", run={"folder": str(tmp_path)},
     )  # fmt: skip
     last = run.metrics()[-1]
-    assert "step 5 of 5" in pages[-1] and f"<td>reward</td><td><b>{last['reward/mean']:.3g}</b>" in pages[-1]
+    assert "step 4 (5 of 5 done)" in pages[-1] and f"<td>reward</td><td><b>{last['reward/mean']:.3g}</b>" in pages[-1]
     assert f"run directory: {run.path}" in pages[-1] and "<svg" in pages[-1]
+    assert any("reading the data of the task" in page for page in pages)
     assert capsys.readouterr().out == ""
 
 
@@ -49,7 +50,7 @@ def test_a_cell_is_updated_at_most_once_a_second(pages, monkeypatch):
             clock.now += 0.1
             view.watch.step({"step": step, "reward/mean": step / 100})
         assert 9 <= len(pages) <= 11
-    assert "step 100 of 100" in pages[-1]
+    assert "step 99 (100 of 100 done)" in pages[-1]
 
 
 def test_time_left_is_that_of_the_steps_so_far(pages, monkeypatch):
@@ -62,7 +63,7 @@ def test_time_left_is_that_of_the_steps_so_far(pages, monkeypatch):
             clock.now += 2.0
         clock.now -= 2.0
         # Three steps in six seconds: the other six take twelve.
-        assert "step 4 of 10, about 12 s left" in view.page()
+        assert "step 3 (4 of 10 done), about 12 s left" in view.page()
 
 
 def test_text_of_a_model_cannot_be_markup(pages):

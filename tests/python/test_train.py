@@ -234,7 +234,7 @@ def test_metrics_as_a_table_need_pandas(here, monkeypatch):
 
 
 def test_metrics_as_a_table(here):
-    needs.package("pandas")
+    needs.skip_without_packages("pandas", extra="torch", beside="pandas")
     run = toy(steps=2)
     assert run.metrics_frame()["reward/mean"].tolist() == [line["reward/mean"] for line in run.metrics()]
 

@@ -105,7 +105,9 @@ def follow() -> int:
                 return 0
             if worker is None:
                 with ranks.phase("build"):
-                    worker = _built(configs.resolve(heard), ranks)
+                    config = configs.resolve(heard)
+                    algorithm = plugins.make("algorithm", config.algorithm.name, config.algorithm.args)
+                    worker = Worker(config, algorithm, ranks)
                 continue
             work, args = heard
             with ranks.phase(work):
@@ -114,11 +116,6 @@ def follow() -> int:
         if 0 in ranks.lost:  # otherwise rank 0 says it
             log.error("error: %s", error)
         return 2
-    except Exception as error:
+    except Exception as error:  # whatever it is, the other ranks must not wait for this one
         ranks.failed(exception_line(error))
         raise
-
-
-def _built(config: Config, ranks: Ranks) -> Worker:
-    algorithm = plugins.make("algorithm", config.algorithm.name, config.algorithm.args)
-    return Worker(config, algorithm, ranks)

@@ -181,7 +181,7 @@ class Ranks:
             yield
         except RankError:
             raise
-        except Exception as error:
+        except Exception as error:  # a lost rank may show as any error of the work of the others
             if self._gone is not None:  # raised by the answer to a signal, and caught by a library that was at work
                 raise self._gone from error
             if not isinstance(error, RuntimeError) or self.place.ranks == 1 or not _is_broken(error):

@@ -15,8 +15,9 @@ from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
 
+from steadyrl.backends.huggingface import portable
 from steadyrl.backends.torch.backend import TorchBackend
-from steadyrl.backends.torch.state import POLICY, SHARES, finish_policy, writing
+from steadyrl.backends.torch.state import POLICY, SHARES, finish_policy
 from steadyrl.core.errors import CheckpointError
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -52,7 +53,7 @@ def save_policy(folder: Path, backend: TorchBackend, adapter: bool) -> None:
     path, model = folder / POLICY, backend.model
     # Asked for their state, FSDP's modules would share out their weights again.
     tensors = {name: p.detach() for name, p in model.named_parameters(remove_duplicate=False)}
-    with writing():
+    with portable.writing():
         model.save_pretrained(path, state_dict=tensors)
         finish_policy(path, model, adapter)
         backend.tokenizer.save(path)

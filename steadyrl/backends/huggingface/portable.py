@@ -7,7 +7,8 @@ for ``rope_theta`` and ``rope_scaling``, and take a default where they are missi
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,17 @@ FP32_GAP = 1e-3
 BF16_GAP = 0.3
 
 Measure = Callable[[np.ndarray], np.ndarray]  # token ids [P] -> log-probs [P - 1] of all but the first
+
+
+@contextmanager
+def writing(library_error: type[Exception] = SafetensorError) -> Iterator[None]:
+    """Raise a library's error in writing, such as of a full disk, as the OSError that it stands for."""
+    try:
+        yield
+    except Exception as error:
+        if not isinstance(error, library_error) and type(error) is not Exception:  # tokenizers raises bare ones
+            raise
+        raise OSError(str(error)) from error
 
 
 def check_readable(path: Path) -> None:

@@ -8,7 +8,7 @@ and to go on from turns with calls, results and reasoning. Both are tried before
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -149,7 +149,8 @@ def choose_renderer(tokenizer: Any, tool_format: str, template_args: Mapping[str
         ModelError: No renderer writes what the template writes and goes on from all turns.
         MissingExtraError: The package is not installed.
     """
-    base = _package()
+    plugins.require("renderers")
+    base = plugins.require("renderers.base")
     if tool_format not in ("auto", *base.MODEL_RENDERER_MAP.values()):
         known = ", ".join(dict.fromkeys(["auto", *FORMATS, *base.MODEL_RENDERER_MAP.values()]))
         raise ModelError(f"task.args.tool_format = '{tool_format:.60}' is no form of calls; known are {known}")
@@ -165,7 +166,9 @@ def choose_renderer(tokenizer: Any, tool_format: str, template_args: Mapping[str
             )
         return renderer
     near = {}
-    for name in _likely_first(base.MODEL_RENDERER_MAP, tokenizer.name_or_path):
+    by_model = base.MODEL_RENDERER_MAP
+    likely_first = [*filter(None, [by_model.get(tokenizer.name_or_path)]), *by_model.values()]
+    for name in dict.fromkeys(likely_first):
         renderer = _create(tokenizer, name, template_args)
         if not isinstance(renderer, str) and _same(renderer, template):
             if not (problem := _inexact(renderer, tokenizer)):
@@ -177,15 +180,6 @@ def choose_renderer(tokenizer: Any, tool_format: str, template_args: Mapping[str
         f"task.args.tool_format to that of a model alike, or to {' or '.join(map(repr, FORMATS))}, which describe the "
         "tools in the system message"
     )
-
-
-def _package() -> Any:
-    plugins.require("renderers")
-    return plugins.require("renderers.base")
-
-
-def _likely_first(by_model: Mapping[str, str], model: str) -> Iterator[str]:
-    yield from dict.fromkeys([*([by_model[model]] if model in by_model else []), *by_model.values()])
 
 
 def _create(tokenizer: Any, name: str, template_args: Mapping[str, Any]) -> Any:

@@ -271,7 +271,7 @@ class MlxBackend:
     def save(self, folder: Path) -> None:
         """See Backend."""
         own, head = state.split_value_head(self._net.params)
-        with state.writing():
+        with portable.writing(RuntimeError):
             self.save_policy(folder / state.POLICY)
             state.save_value_head(folder, head)
             state.save_optimizer(folder / state.OPTIMIZER, self.optimizer.state, self._net.params)

@@ -20,7 +20,7 @@ from steadyrl.core.sections import ModelSection
 
 def export_policy(config: Config, checkpoint: Path, folder: Path, merge: bool) -> dict[str, Any]:
     """Write the policy of a checkpoint into an empty folder; see ``write_policy``."""
-    with state.writing():
+    with portable.writing(RuntimeError):
         return write_policy(config, checkpoint, folder, _write_merged if merge else None)
 
 

@@ -76,7 +76,7 @@ def load_model(section: ModelSection, dtype: mx.Dtype) -> Loaded:
         tokenizer = read_tokenizer(str(source))
         net = _read(source, config)
         ends = _stated_ends(source, config)
-    net.update(tree_map(lambda array: _as(array, dtype), net.parameters()))
+    net.update(tree_map(lambda x: x.astype(dtype) if mx.issubdtype(x.dtype, mx.floating) else x, net.parameters()))
     mx.eval(net.parameters())
     tied = "lm_head" not in net
     head = net.model.embed_tokens if tied else net.lm_head
@@ -98,10 +98,6 @@ def _logits(head: nn.Module, tied: bool, hidden: mx.array) -> mx.array:
     product: Any = to_vocabulary if unquantized else head.as_linear if tied else head
     logits: mx.array = product(hidden, head.weight) if unquantized else product(hidden)
     return logits
-
-
-def _as(array: mx.array, dtype: mx.Dtype) -> mx.array:
-    return array.astype(dtype) if mx.issubdtype(array.dtype, mx.floating) else array
 
 
 def _check_family(config: Any, path: str) -> None:

@@ -7,8 +7,7 @@ transposed.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,17 +24,6 @@ _HEAD = "value_head."
 _MOMENTS = {"exp_avg": "m", "exp_avg_sq": "v"}
 
 Arrays = Mapping[str, mx.array]
-
-
-@contextmanager
-def writing() -> Iterator[None]:
-    """Raise an error of MLX or tokenizers in writing, such as a full disk, as the OSError that it stands for."""
-    try:
-        yield
-    except Exception as error:
-        if not isinstance(error, RuntimeError) and type(error) is not Exception:  # tokenizers raises bare ones
-            raise
-        raise OSError(str(error)) from error
 
 
 def write_arrays(path: Path, arrays: Arrays) -> None:

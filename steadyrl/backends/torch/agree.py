@@ -10,6 +10,7 @@ NATS = 2e-3  # the greatest difference of any log-prob that float32 leaves
 # Nats of KL divergence: 30 layers in bfloat16 reach 0.08 on random tokens, a wrong mask is beyond 2. Single log-probs
 # of unlikely tokens are 6 nats apart by rounding alone.
 KL = 0.3
+SHARE, LEAST = 1e-3, 1e-4  # of a logit and in all, between logits that are equal but for rounding
 
 
 def agree(logits: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype) -> tuple[bool, str]:
@@ -23,6 +24,8 @@ def agree(logits: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype) -> t
     Raises:
         ModelError: The expected logits are not finite: the model itself is broken.
     """
+    if logits.shape != expected.shape:
+        return False, _shapes(logits, expected)
     require_finite(expected)
     logp, expected_logp = logits.float().log_softmax(-1), expected.float().log_softmax(-1)
     if dtype == torch.float32:
@@ -30,6 +33,20 @@ def agree(logits: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype) -> t
         return far <= NATS, f"{far:.2g} nats apart, expected at most {NATS:g}"
     divergence = (expected_logp.exp() * (expected_logp - logp)).sum(-1).max().item()
     return divergence <= KL, f"a KL divergence of {divergence:.2g} nats, expected at most {KL:g}"
+
+
+def equal_logits(logits: torch.Tensor, expected: torch.Tensor) -> tuple[bool, str]:
+    """Return whether logits [..., V] are those expected but for rounding, and how far they are apart, in words."""
+    if logits.shape != expected.shape:
+        return False, _shapes(logits, expected)
+    far = (logits - expected).abs()
+    worst = (far - SHARE * expected.abs()).argmax()
+    apart, allowed = (x.flatten()[worst].item() for x in (far, SHARE * expected.abs() + LEAST))
+    return apart <= allowed, f"{apart:.2g} apart, expected at most {allowed:.2g}"
+
+
+def _shapes(logits: torch.Tensor, expected: torch.Tensor) -> str:
+    return f"of other shapes, {list(logits.shape)} and {list(expected.shape)}"
 
 
 def require_finite(logits: torch.Tensor) -> None:

@@ -374,7 +374,7 @@ class TorchBackend:
         """See Backend."""
         if self._torn:
             raise CheckpointError("an update ended before all weights were moved; resume from the newest checkpoint")
-        with state.writing():
+        with portable.writing():
             self.save_policy(folder / state.POLICY)
             state.save_tensors(folder / state.VALUE_HEAD, self.value_head.state_dict() if self.value_head else {})
             state.save_optimizer(folder / state.OPTIMIZER, self.optimizer, self._masters.named)

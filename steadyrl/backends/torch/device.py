@@ -65,7 +65,7 @@ def of_triton(kernels: Callable[[torch.device], ModuleType]) -> Callable[[torch.
     def tried(device: torch.device) -> ModuleType | None:
         try:
             return kernels(device)
-        except Exception as error:
+        except Exception as error:  # Triton, a driver and a compiler raise errors of their own
             reason = str(error).strip()[:200]
             log.warning("kernels of Triton do not run (%s), and PyTorch's take longer: %s", kernels.__name__, reason)
             return None

@@ -7,18 +7,19 @@ from typing import Any
 
 import torch
 
+from steadyrl.backends.huggingface import portable
 from steadyrl.backends.huggingface.export import write_policy
 from steadyrl.backends.huggingface.tokenizer import HFTokenizer
 from steadyrl.backends.torch.arithmetic import full_float32
 from steadyrl.backends.torch.model import load_model
-from steadyrl.backends.torch.state import load_policy, writing
+from steadyrl.backends.torch.state import load_policy
 from steadyrl.core.config import Config
 from steadyrl.core.sections import ModelSection
 
 
 def export_policy(config: Config, checkpoint: Path, folder: Path, merge: bool) -> dict[str, Any]:
     """Write the policy of a checkpoint into an empty folder; see ``write_policy``."""
-    with writing():
+    with portable.writing():
         return write_policy(config, checkpoint, folder, _write_merged if merge else None)
 
 

@@ -6,7 +6,7 @@ copy of the model has the same forms: what replaces a module's forward is bound 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -15,7 +15,7 @@ from torch import nn
 
 from steadyrl.backends.torch.device import of_triton
 from steadyrl.backends.torch.products import epsilon, rms_norm, rms_norm_from_one
-from steadyrl.backends.torch.reads import read_some
+from steadyrl.backends.torch.reads import watch
 
 ROTATION = "apply_rotary_pos_emb"  # what nearly all families of transformers call it, in the module of the family
 OFFSETS = {rms_norm: 0.0, rms_norm_from_one: 1.0}  # of the weights
@@ -75,18 +75,16 @@ def fuse_sums(body: nn.Module, multiplied: Sequence[nn.Module]) -> None:
         module.__dict__[FUSED] = norm
         module.forward = MethodType(_as_fused, module)
     layers = [module for module in body.modules() if all(hasattr(module, part) for part in LAYER)]
-    calls = _Calls(layers, norms)
-    with calls:
-        read_some(body)
-    for layer, (args, kwargs, output) in calls.of_layers.items():
-        own: Any = layer
-        if own.post_attention_layernorm not in norms or not isinstance(output, torch.Tensor):
+    calls = watch(body, [*layers, *norms]).calls
+    for call in calls:
+        layer: Any = call.module
+        if layer in norms or layer.post_attention_layernorm not in norms or not isinstance(call.output, torch.Tensor):
             continue
-        following = calls.reader_of(output)
+        following = next((c.module for c in calls if c.module in norms and c.args[0] is call.output), None)
         layer.__dict__[FOLLOWING] = following
         before, layer.forward = layer.__dict__.get("forward"), MethodType(_pre_norm_layer, layer)
         try:
-            alike = _near([layer.forward(*args, **kwargs)], [output])
+            alike = _near([layer.forward(*call.args, **call.kwargs)], [call.output])
         except (TypeError, ValueError, IndexError, AttributeError, RuntimeError):  # it is called in another way
             alike = False
         if following is not None:
@@ -152,35 +150,6 @@ def _pre_norm_layer(self: Any, hidden_states: torch.Tensor, *args: Any, **kwargs
         return whole
     norm: Norm = following.__dict__[FUSED]
     return norm.add(following, summed, output)
-
-
-class _Calls:
-    """What layers were given and gave, and which norm read it, while this is entered."""
-
-    def __init__(self, layers: Iterable[nn.Module], norms: Iterable[nn.Module]):
-        self.of_layers: dict[nn.Module, tuple[Any, Any, Any]] = {}
-        self._read: list[tuple[nn.Module, Any]] = []
-        self._layers, self._norms, self._hooks = list(layers), list(norms), list[Any]()
-
-    def __enter__(self) -> None:
-        for layer in self._layers:
-            self._hooks.append(layer.register_forward_hook(self._called, with_kwargs=True))
-        for norm in self._norms:
-            self._hooks.append(norm.register_forward_pre_hook(self._asked))
-
-    def __exit__(self, *_: object) -> None:
-        for hook in self._hooks:
-            hook.remove()
-
-    def _called(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        self.of_layers[module] = args, kwargs, output
-
-    def _asked(self, module: nn.Module, args: Any) -> None:
-        self._read.append((module, args[0]))
-
-    def reader_of(self, tensor: torch.Tensor) -> nn.Module | None:
-        """Return the first norm that read a tensor, if one did."""
-        return next((norm for norm, x in self._read if x is tensor), None)
 
 
 def _form_of(module: nn.Module) -> Any:

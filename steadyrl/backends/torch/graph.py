@@ -126,7 +126,7 @@ def _sharing(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
         graph.capture_begin(keeper.pool())
         try:
             yield
-        except BaseException:
+        except BaseException:  # whatever it is, the capture must end before anything else is launched
             with suppress(RuntimeError):  # it says that the capture failed, and not why
                 graph.capture_end()
             raise

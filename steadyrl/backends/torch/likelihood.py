@@ -10,7 +10,6 @@ import numpy as np
 import torch
 
 from steadyrl.backends.huggingface.folder import context_length
-from steadyrl.backends.huggingface.tokenizer import HFTokenizer
 from steadyrl.backends.torch.arithmetic import full_float32
 from steadyrl.backends.torch.device import sent
 from steadyrl.backends.torch.head import chosen_logprobs
@@ -80,8 +79,8 @@ class _Reader:
 
     def _row(self, place: int, request: str, text: str) -> _Row:
         prompt = self._tokenizer.encode_prompt(request)
-        written = _plain_ids(self._tokenizer, text)
-        return _Row(place, np.concatenate([prompt, written]), len(prompt))
+        written: Any = self._tokenizer.hf(text, add_special_tokens=False)["input_ids"]
+        return _Row(place, np.concatenate([prompt, np.array(written, np.int32)]), len(prompt))
 
     @torch.no_grad()
     @full_float32()
@@ -99,8 +98,3 @@ class _Reader:
         logprobs, _ = chosen_logprobs(hidden, self._parts.head, written, 1.0, None, entropy=False)
         parts = np.split(logprobs.cpu().numpy().astype(np.float64), np.cumsum(mask.sum(axis=1))[:-1])
         return [float(part.mean()) for part in parts]
-
-
-def _plain_ids(tokenizer: HFTokenizer, text: str) -> np.ndarray:
-    ids: Any = tokenizer.hf(text, add_special_tokens=False)["input_ids"]
-    return np.array(ids, np.int32)

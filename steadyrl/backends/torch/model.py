@@ -16,7 +16,7 @@ from torch import nn
 from steadyrl.backends.huggingface.folder import READING_ERRORS, beside, open_folder, read_tokenizer, reading
 from steadyrl.backends.huggingface.tokenizer import HFTokenizer
 from steadyrl.backends.torch import probe
-from steadyrl.backends.torch.agree import agree
+from steadyrl.backends.torch.agree import agree, equal_logits
 from steadyrl.backends.torch.arithmetic import full_float32
 from steadyrl.backends.torch.head import Capped
 from steadyrl.backends.torch.quantized import in_four_bits, keep_layout
@@ -228,6 +228,16 @@ def _linear_names(modules: dict[str, nn.Module], table: torch.Tensor) -> list[st
     )
 
 
+def _body(inner: Any) -> Any:
+    """Return the part of a causal model that ends in hidden states, or None where transformers gives none."""
+    if (text := text_part(inner)) is not None:
+        return text
+    if inner.base_model is not inner:
+        return inner.base_model
+    # transformers looks for it by a name that it does not have here (Llama 4)
+    return next((part for part in inner.children() if isinstance(part, require("transformers").PreTrainedModel)), None)
+
+
 @full_float32()
 def split_head(model: Any) -> Parts:
     """Return the part that gives hidden states and the part that gives logits of a causal model.
@@ -236,13 +246,7 @@ def split_head(model: Any) -> Parts:
         ModelError: The model does more between the two than a linear layer; it cannot be scored token by token.
     """
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model
-    body, head, config = inner.base_model, inner.get_output_embeddings(), inner.config.get_text_config()
-    if (text := text_part(inner)) is not None:
-        body = text
-    elif body is inner:  # transformers looks for it by a name that it does not have here (Llama 4)
-        body = next(
-            (part for part in inner.children() if isinstance(part, require("transformers").PreTrainedModel)), None
-        )
+    body, head, config = _body(inner), inner.get_output_embeddings(), inner.config.get_text_config()
     kind = inner.config.model_type
     if body is None or head is None:
         raise ModelError(
@@ -259,9 +263,7 @@ def split_head(model: Any) -> Parts:
         raise ModelError(
             f"the model type '{kind}' cannot be read as hidden states and one linear layer: {str(error)[:200]}"
         ) from error
-    causal, apart = False, f"logits of other shapes, {list(begun.shape)} and {list(model_logits.shape)}"
-    if begun.shape == model_logits[:, :-1].shape:
-        causal, apart = agree(begun, model_logits[:, :-1], inner.dtype)
+    causal, apart = agree(begun, model_logits[:, :-1], inner.dtype)
     if not causal:
         raise ModelError(
             f"the model type '{kind}' lets tokens see later ones, as encoders do: log-probs with and without a later "
@@ -272,17 +274,15 @@ def split_head(model: Any) -> Parts:
         head = Capped(head, cap)
         head_logits = head.bend(head_logits)
     elif (
-        model_logits.shape == head_logits.shape
-        and not _alike(head_logits, model_logits)[0]
+        head_logits.shape == model_logits.shape
         and getattr(head, "bias", None) is None
+        and not equal_logits(head_logits, model_logits)[0]
     ):
         scale = float((model_logits * head_logits).sum() / (head_logits * head_logits).sum())
-    near, apart = False, f"of other shapes, {list(head_logits.shape)} and {list(model_logits.shape)}"
     # Where the model's own tanh is rounded it is as near as another way through it.
-    if model_logits.shape == head_logits.shape:
-        near, apart = (
-            agree(head_logits, model_logits, inner.dtype) if cap else _alike(scale * head_logits, model_logits)
-        )
+    near, apart = (
+        agree(head_logits, model_logits, inner.dtype) if cap else equal_logits(scale * head_logits, model_logits)
+    )
     if not near:
         raise ModelError(
             f"the model type '{kind}' changes its logits after the output layer, and not by a constant or a cap that "
@@ -290,12 +290,3 @@ def split_head(model: Any) -> Parts:
             "linear layer, as nearly all families have (see docs/models.md)"
         )
     return Parts(body, head, scale)
-
-
-def _alike(logits: torch.Tensor, expected: torch.Tensor) -> tuple[bool, str]:
-    """Return whether logits are alike, and how far they are apart, in words."""
-    share, least = 1e-3, 1e-4
-    far = (logits - expected).abs()
-    worst = (far - share * expected.abs()).argmax()
-    apart, allowed = (x.flatten()[worst].item() for x in (far, share * expected.abs() + least))
-    return apart <= allowed, f"{apart:.2g} apart, expected at most {allowed:.2g}"

@@ -6,6 +6,7 @@ rows for the moment.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,7 +55,7 @@ class Packed:
         places: [K] int64, positions within their rows.
         source: [K] int64, where each stands in the flattened [B * T] of the batch.
         chosen: [N] int64, packed index of the token before each completion token, row-major.
-        prompts: Or whole rows. Where they are prompts, they stand first among the tokens.
+        prompts: Or whole rows, those of about one length together. Prompts stand before the answers, in one piece.
         answers: What follows the prompts, a piece per row; None where rows are attended to whole.
         prompt_of: [R] int64, the row of ``prompts`` that each answer continues.
         starts: [R] int64, the position where each answer starts: the length of its prompt.
@@ -64,7 +65,7 @@ class Packed:
     places: torch.Tensor
     source: np.ndarray
     chosen: torch.Tensor
-    prompts: Segments
+    prompts: Sequence[Segments]
     answers: Segments | None
     prompt_of: torch.Tensor
     starts: torch.Tensor
@@ -87,7 +88,7 @@ def pack(part: Batch, device: torch.device) -> Packed:
     shared_tokens = (ends - starts).sum() + starts[np.unique(prompt_of, return_index=True)[1]].sum()
     little = device.type == "cuda" and ends.sum() <= WORTH_SHARING * shared_tokens
     if little or len(numbers) == len(texts_before):  # nothing to share
-        starts, prompt_of = ends, np.arange(len(texts_before))
+        starts, prompt_of = ends, ends.argsort(kind="stable").argsort()
     first = np.unique(prompt_of, return_index=True)[1]  # the row that each prompt is read from
     prompt_lengths, answer_lengths = starts[first], ends - starts
     prompt_offsets = np.concatenate([[0], prompt_lengths.cumsum()])
@@ -101,11 +102,14 @@ def pack(part: Batch, device: torch.device) -> Packed:
     index = np.where(
         before < starts[row], prompt_offsets[prompt_of[row]] + before, answer_offsets[row] + before - starts[row]
     )
+    answers = None
     if len(starts) * int(answer_lengths.max()) * int(ends.max()) > MASK_PLACES:
-        prompts, answers = _whole_rows(prompt_of, first, starts, ends, device), None
+        prompts = [_whole_rows(prompt_of, first, starts, ends, device)]
+    elif answer_lengths.any():
+        prompts, answers = [_segments(prompt_lengths, device)], _segments(answer_lengths, device)
     else:
-        prompts = _segments(prompt_lengths, device)
-        answers = _segments(answer_lengths, device) if answer_lengths.any() else None
+        groups = np.split(prompt_lengths, _ends_of_groups(prompt_lengths, device))
+        prompts = [_segments(lengths, device) for lengths in groups]
 
     def send(array: np.ndarray) -> torch.Tensor:
         return sent(array, device)
@@ -120,6 +124,12 @@ def pack(part: Batch, device: torch.device) -> Packed:
         prompt_of=send(prompt_of.astype(np.int64)),
         starts=send(starts.astype(np.int64)),
     )
+
+
+def _ends_of_groups(lengths: np.ndarray, device: torch.device) -> np.ndarray:
+    """Return where rows of rising lengths [R] are split: on a CPU padding to twice a length costs more than a call."""
+    doublings = np.ceil(np.log2(np.maximum(lengths, 1)))
+    return np.flatnonzero(np.diff(doublings)) + 1 if device.type == "cpu" else np.zeros(0, np.int64)
 
 
 def _segments(lengths: np.ndarray, device: torch.device) -> Segments:
@@ -171,9 +181,10 @@ class PackedView:
     def mask(self, visibility: Visibility) -> PackedMask:
         """See View."""
         prompts, answers, starts = self._packed.prompts, self._packed.answers, self._packed.starts
-        longest = prompts.width + (0 if answers is None else answers.width)
+        width = prompts[-1].width  # the longest are last
+        longest = width + (0 if answers is None else answers.width)
         causal = causal_within(visibility, longest, starts.device)
-        column = torch.arange(prompts.width, device=starts.device)
+        column = torch.arange(width, device=starts.device)
         of_prompts = None if causal else visible(visibility, column[:, None], column)
         if answers is None:
             return PackedMask(of_prompts, None)
@@ -190,17 +201,19 @@ class PackedView:
         self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: PackedMask, scale: float | None
     ) -> torch.Tensor:
         """See View; the batch is one run of tokens."""
-        q, k, v = (x[0].transpose(0, 1) for x in (q.to(v.dtype), k.to(v.dtype), v))  # [K, heads, D]
+        q, k, v = (x.squeeze(0).transpose(0, 1) for x in (q.to(v.dtype), k.to(v.dtype), v))  # [K, heads, D]
         prompts, answers = self._packed.prompts, self._packed.answers
-        count = len(prompts.back)
-        pq, pk, pv = (_lay(x[:count], prompts) for x in (q, k, v))
-        attended = _flat(_attention(pq, pk, pv, mask.of_prompts(v), scale), prompts)
+        sizes = [len(rows.back) for rows in (prompts if answers is None else (*prompts, answers))]
+        split, attended = [torch.split(x, sizes) for x in (q, k, v)], []
+        for number, rows in enumerate(prompts):
+            pq, pk, pv = (_lay(x[number], rows) for x in split)
+            attended.append(_flat(_attention(pq, pk, pv, mask.of_prompts(v, rows.width), scale), rows))
         if answers is not None:
-            aq, ak, av = (_lay(x[count:], answers) for x in (q, k, v))
+            aq, ak, av = (_lay(x[-1], answers) for x in split)
             ak = torch.cat([pk.index_select(0, self._packed.prompt_of), ak], dim=2)
             av = torch.cat([pv.index_select(0, self._packed.prompt_of), av], dim=2)
-            attended = torch.cat([attended, _flat(_attention(aq, ak, av, mask.of_answers(v), scale), answers)])
-        return attended[None]
+            attended.append(_flat(_attention(aq, ak, av, mask.of_answers(v), scale), answers))
+        return torch.cat(attended)[None]
 
 
 class PackedMask:
@@ -215,9 +228,9 @@ class PackedMask:
         self._prompts, self._answers = prompts, answers
         self._closed: dict[tuple[str, torch.dtype], torch.Tensor] = {}
 
-    def of_prompts(self, values: torch.Tensor) -> torch.Tensor | None:
-        """Return what is added to scores of prompts, for values of this type."""
-        return None if self._prompts is None else self._of("prompts", self._prompts, values)
+    def of_prompts(self, values: torch.Tensor, width: int) -> torch.Tensor | None:
+        """Return what is added to scores of prompts of a width, for values of this type."""
+        return None if self._prompts is None else self._of("prompts", self._prompts, values)[:width, :width]
 
     def of_answers(self, values: torch.Tensor) -> torch.Tensor:
         """Return what is added to scores of answers, for values of this type."""

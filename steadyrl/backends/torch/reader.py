@@ -45,7 +45,9 @@ class Reader:
             module.training = torch.is_grad_enabled()
         try:
             with self.autocast():
-                hidden = self._packed(part) if self._parts.ours else self._padded(part)
+                hidden = (
+                    read_packed(self._parts.body, pack(part, self._device)) if self._parts.ours else self._padded(part)
+                )
         finally:
             for module in self._checkpointed:
                 module.training = False
@@ -59,9 +61,6 @@ class Reader:
     @property
     def _device(self) -> torch.device:
         return next(self._parts.body.parameters()).device
-
-    def _packed(self, part: Batch) -> torch.Tensor:
-        return read_packed(self._parts.body, pack(part, self._device))
 
     def _padded(self, part: Batch) -> torch.Tensor:
         """Read rows that are padded on the right.
@@ -84,7 +83,7 @@ def read_packed(body: nn.Module, packed: Packed) -> torch.Tensor:
             input_ids=ids, position_ids=packed.places[None], attention_mask=torch.ones_like(ids), use_cache=False
         ).last_hidden_state
     # Indexing adds the gradients of a token that is taken twice in any order on several threads; index_select in one.
-    return hidden[0].index_select(0, packed.chosen)
+    return hidden.squeeze(0).index_select(0, packed.chosen)
 
 
 def _computed_again(layer: Any, *args: Any, **kwargs: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
+from torch.utils.hooks import RemovableHandle
 
 from steadyrl.backends.torch.products import is_linear
 
@@ -29,74 +31,86 @@ class Reads:
     multiplied: list[nn.Module]
 
 
-@torch.no_grad()
-def reads_of(body: nn.Module) -> Reads:
-    """Return what reads what in a model."""
-    tracing = _Tracing()
-    hooks, inside = [], set[int]()
-    for module in body.modules():
-        if id(module) in inside:
-            continue
-        if is_linear(module):
-            inside |= {id(part) for part in module.modules()}
-            hooks += [module.register_forward_pre_hook(tracing.begin), module.register_forward_hook(tracing.end)]
-        elif type(module).__name__.endswith("Norm"):
-            hooks.append(module.register_forward_hook(tracing.normed))
-    try:
-        with tracing:
-            read_some(body)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return tracing.found()
+@dataclass(frozen=True)
+class Call:
+    """A module's inputs and its output."""
+
+    module: nn.Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    output: Any
 
 
-@torch.no_grad()
-def read_some(body: nn.Module) -> None:
-    """Let a model read a few tokens; several, for the embedding of one may be zero, as a pad token's is."""
-    ids = torch.arange(1, 5, device=next(body.parameters()).device)[None]
-    body(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False)
+class Watch(TorchFunctionMode):
+    """The calls of some modules, and what reads their outputs while this is entered; see ``watch``.
 
-
-class _Tracing(TorchFunctionMode):
-    """Notes what linear modules read, and what else happens to the outputs of norms."""
+    Attributes:
+        calls: In the order in which they end. They keep their tensors, so that no later one has the number of another.
+        read_elsewhere: Numbers of the outputs that anything but a linear module reads.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self._readers: dict[int, list[nn.Module]] = {}  # by the number of the tensor that they read
-        self._norms: dict[int, nn.Module] = {}  # by that of their output
-        self._elsewhere = set[int]()  # outputs that something else has read
-        self._alive: list[Any] = []  # lest another tensor takes the number of one
-        self._inside = 0
+        self.calls: list[Call] = []
+        self.read_elsewhere: set[int] = set()
+        self._outputs: set[int] = set()
+        self._in_linear = 0
 
-    def begin(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        """Note that a linear module reads."""
-        self._alive.append(args[0])
-        self._readers.setdefault(id(args[0]), []).append(module)
-        self._inside += 1
+    def hook(self, module: nn.Module) -> Iterator[RemovableHandle]:
+        """Note the calls of a module."""
+        yield module.register_forward_hook(self._ended, with_kwargs=True)
+        if is_linear(module):
+            yield module.register_forward_pre_hook(self._linear_begins)
 
-    def end(self, *_: Any) -> None:
-        """A linear module is done."""
-        self._inside -= 1
+    def _linear_begins(self, *_: Any) -> None:
+        self._in_linear += 1
 
-    def normed(self, module: nn.Module, _: Any, output: Any) -> None:
-        """Note what a norm gives."""
-        self._alive.append(output)
-        self._norms[id(output)] = module
+    def _ended(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        self._in_linear -= is_linear(module)
+        self.calls.append(Call(module, args, kwargs, output))
+        self._outputs.add(id(output))
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if not self._inside and getattr(func, "__name__", "") not in _LOOKS:
-            self._elsewhere |= {id(leaf) for leaf in tree_leaves((args, kwargs)) if id(leaf) in self._norms}
+        if not self._in_linear and getattr(func, "__name__", "") not in _LOOKS:
+            self.read_elsewhere |= self._outputs & {id(leaf) for leaf in tree_leaves((args, kwargs))}
         return func(*args, **(kwargs or {}))
 
-    def found(self) -> Reads:
-        """Return all of it."""
-        groups = self._readers.values()
-        siblings = [group for group in groups if 1 < len(group) == len({id(module) for module in group})]
-        calls = Counter(id(norm) for norm in self._norms.values())
-        multiplied = [
-            norm
-            for number, norm in self._norms.items()
-            if number in self._readers and number not in self._elsewhere and calls[id(norm)] == 1
-        ]
-        return Reads(siblings, multiplied)
+
+def watch(body: nn.Module, modules: Iterable[nn.Module]) -> Watch:
+    """Let a model read a few tokens, and return how it calls some of its modules."""
+    watching = Watch()
+    hooks = [hook for module in modules for hook in watching.hook(module)]
+    # Several tokens, for the embedding of one may be zero, as a pad token's is.
+    ids = torch.arange(1, 5, device=next(body.parameters()).device)[None]
+    try:
+        with watching:
+            body(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return watching
+
+
+@torch.no_grad()
+def reads_of(body: nn.Module) -> Reads:
+    """Return what reads what in a model."""
+    modules, inside = list[nn.Module](), set[nn.Module]()
+    for module in body.modules():
+        if module not in inside and is_linear(module):
+            inside.update(module.modules())
+            modules.append(module)
+        elif module not in inside and type(module).__name__.endswith("Norm"):
+            modules.append(module)
+    watching = watch(body, modules)
+    readers: dict[int, list[nn.Module]] = {}  # by the number of the tensor that they read
+    for call in watching.calls:
+        if is_linear(call.module):
+            readers.setdefault(id(call.args[0]), []).append(call.module)
+    times = Counter(call.module for call in watching.calls)
+    multiplied = [
+        call.module
+        for call in watching.calls
+        if not is_linear(call.module) and id(call.output) in readers.keys() - watching.read_elsewhere
+        and times[call.module] == 1
+    ]  # fmt: skip
+    return Reads([group for group in readers.values() if 1 < len(group) == len(set(group))], multiplied)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,17 +32,6 @@ def require_one_process(folder: Path) -> None:
             f"the backend fsdp wrote '{folder}'; resume with backend.name=fsdp, or start a new run with model.path = "
             f"'{folder / POLICY}'"
         )
-
-
-@contextmanager
-def writing() -> Iterator[None]:
-    """Raise an error of safetensors or tokenizers in writing, such as a full disk, as the OSError it stands for."""
-    try:
-        yield
-    except Exception as error:
-        if not isinstance(error, SafetensorError) and type(error) is not Exception:  # tokenizers raises bare ones
-            raise
-        raise OSError(str(error)) from error
 
 
 def save_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:

@@ -177,7 +177,11 @@ class VllmClient:
                 f"{where} gives no token ids; expected 'token_ids', as vLLM returns them since autumn 2025: update the "
                 "server (text cannot be turned back into the very tokens that were sampled)"
             )
-        if not isinstance(logprobs, list) or len(logprobs) != len(ids) or not all(_finite(x) for x in logprobs):
+        if (
+            not isinstance(logprobs, list)
+            or len(logprobs) != len(ids)
+            or not all(isinstance(x, int | float) and math.isfinite(x) for x in logprobs)
+        ):
             raise EngineError(f"{where} gives no log-prob for some of {len(ids)} tokens: {short(logprobs)}")
         if reason == "stop" and ids[-1] in end_ids:
             return _completion(ids, logprobs, "stop", sampling)
@@ -195,7 +199,3 @@ def _completion(ids: list[int], logprobs: list[float], reason: Any, sampling: Sa
     # Of one token that truncation leaves, the server need not tell which it was.
     kept_ids = tuple(tokens[t : t + 1] for t in range(len(tokens))) if sampling.top_k == 1 else None
     return Completion(tokens, np.array(logprobs, np.float32), reason, kept_ids)
-
-
-def _finite(value: object) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)

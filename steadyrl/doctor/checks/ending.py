@@ -14,10 +14,11 @@ from steadyrl.doctor.statistics.readings import fell, learns, number, setting
 from steadyrl.doctor.statistics.signals import first_lasting, head, tail
 from steadyrl.doctor.statistics.units import together
 
-SOME, NOTABLE, MANY, MOSTLY, NEARLY_ALL = 0.05, 0.15, 0.3, 0.5, 0.9  # shares cut off
+SOME, NOTABLE, GREW, MANY, MOSTLY, NEARLY_ALL = 0.05, 0.15, 0.2, 0.3, 0.5, 0.9  # shares cut off
 PINNED_SHARE, PINNED_SOME = 0.5, 0.25  # of the rows, and of those that tell of themselves only
 PINNED_ROWS = 8  # with one length: fewer may be answers of one form, such as a table of a given size
 PINNED_LEAST = 32.0  # tokens, below which answers can all have one length
+ALIKE, GROWN_ROWS, GROWN_TIMES = 0.01, 5, 1.5  # relative; rows at the end; times the first length
 ALL, HALF_TOKEN = 0.999, 0.5  # share cut off that is all; by which lengths differ, in tokens
 PINNED = 1e-6  # relative: a mean of different lengths is no such number
 EMPTY_WARN, EMPTY_CRITICAL = 0.01, 0.1
@@ -45,6 +46,8 @@ def cut_off(run: Run) -> tuple[Series, str] | None:
     if length is None or most <= 0:
         return None
     at_most = np.abs(length.values - most) <= PINNED * most
+    if (grown := _grown_to_limit(length)) is not None:
+        return grown
     at_limit = limit is not None and abs(most - limit) <= PINNED * limit
     again = at_most.sum() >= PINNED_ROWS and at_most.mean() >= PINNED_SOME and most == round(most) and limit is None
     if not at_limit and not (again and most >= PINNED_LEAST):
@@ -56,12 +59,26 @@ def cut_off(run: Run) -> tuple[Series, str] | None:
     return Series("truncated", "share", "", length.source, length.steps, most_cut), how
 
 
+def _grown_to_limit(length: Series) -> tuple[Series, str] | None:
+    """Return the share cut off, at most, of completions whose length grew to where it no longer varies; else None.
+
+    Mean lengths of other prompts differ by more than a hundredth, unless nearly all of them are ended at one place.
+    """
+    most = float(length.values.max())
+    short_of_most = np.flatnonzero(length.values < (1.0 - ALIKE) * most)
+    start, rows = head(length, 0.0, AT_FIRST), len(length) - 1 - int(short_of_most[-1]) if len(short_of_most) else 0
+    if rows < GROWN_ROWS or most < max(GROWN_TIMES * start, PINNED_LEAST):
+        return None
+    how = f"the mean length grew to {number(most)} tokens and stays within {ALIKE:.0%} of that: it meets a limit there"
+    return replace(length, quantity="truncated", unit="share", values=length.values / most), how
+
+
 def _source(run: Run, quantity: str) -> str | None:
     series = run.get(quantity)
     return None if series is None else series.source
 
 
-@check()
+@check("truncated")
 def truncated(run: Run) -> Result:
     if (measured := cut_off(run)) is None:
         return Unknown("the log has no share of completions cut off, and their lengths show no limit", ("truncated",))
@@ -80,9 +97,9 @@ def truncated(run: Run) -> Result:
     else:
         cause, what = "limit_too_low", "answers need more room, or the policy does not know how to end"
     # Longer answers may pay, and yet a share that grows says that the policy forgets how to end.
-    enough = MANY if cause == "grew" else MOSTLY
-    harmless = level <= NOTABLE or (level <= enough and (learns(run) is True or level < start / 2.0))
-    harmless |= level <= MANY and not (shows_no_gain(run) or fell(run, "reward"))
+    many, mostly = (GREW, GREW) if cause == "grew" else (MANY, MOSTLY)
+    harmless = level <= NOTABLE or (level <= mostly and (learns(run) is True or level < start / 2.0))
+    harmless |= level <= many and not (shows_no_gain(run) or fell(run, "reward"))
     shown = f"share cut off: {number(start)} at the start, {number(level)} at the end"
     if len(share) == 1:
         shown = f"share cut off: {number(level)} in the only row"
@@ -102,14 +119,15 @@ def _other_end(run: Run, share: Series) -> Result:
         return None
     shortest, longest = together(shortest, longest)
     differ = shortest.values < longest.values - HALF_TOKEN
-    if not len(differ) or differ.mean() <= PINNED_SHARE:
+    # The longest of every step that has one cut off is the limit itself, which does not change.
+    if not len(differ) or (differ.mean() <= PINNED_SHARE and np.ptp(longest.values) <= HALF_TOKEN):
         return None
     sentence = "all completions count as cut off though their lengths differ: something else than the limit ends them"
     shown = f"{number(float(shortest.values[-1]))} to {number(float(longest.values[-1]))} tokens in the last row"
     return Found("other_end", "info", None, sentence, (shown,))
 
 
-@check()
+@check("empty_completions")
 def empty_completions(run: Run) -> Result:
     share = run.needed("empty")
     # Means, not medians: a small share is 0 in most steps of a small batch.

@@ -31,7 +31,7 @@ SMALL_VOCABULARY = 1000  # a toy that starts uniform is in order, a language mod
 PER_TOKEN = (0.01, 6.0)  # nats: what a language model's entropy per token may be
 
 
-@check()
+@check("entropy_collapse")
 def entropy_collapse(run: Run) -> Result:
     if (entropy := find(run, "entropy")) is None:
         return Unknown("the entropy is not known per token", ("entropy (exact)", "length"))
@@ -78,7 +78,7 @@ def _bonus(run: Run) -> tuple[str, ...]:
     return () if coefficient is None else (f"the entropy bonus is {coefficient:g}",)
 
 
-@check()
+@check("entropy_explosion")
 def entropy_explosion(run: Run) -> Result:
     if (entropy := find(run, "entropy")) is None:
         return Unknown("the entropy is not known per token", ("entropy (exact)", "length"))
@@ -113,7 +113,7 @@ def _explosion_cause(run: Run, since: int | None) -> tuple[str, tuple[str, ...]]
     return "unknown", () if reward is None else (levels("the reward", reward),)
 
 
-@check()
+@check("entropy_is_a_sum")
 def entropy_is_a_sum(run: Run) -> Result:
     logged = (s.finite() for s in run.series["entropy"] if s.unit in (TOKEN, ""))
     if (entropy := next((series for series in logged if len(series) >= OPENING), None)) is None:

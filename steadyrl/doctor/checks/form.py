@@ -114,7 +114,7 @@ def _ends(run: Run) -> tuple[list[Written], list[Written]]:
     )
 
 
-@check()
+@check("answers_alike")
 def answers_alike(run: Run) -> Result | list[Result]:
     first, last = _ends(run)
     now = form_of(last)

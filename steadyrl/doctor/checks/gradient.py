@@ -41,7 +41,7 @@ HOW_TO_LOG = {
 }
 
 
-@check()
+@check("grad_norm")
 def grad_norm(run: Run) -> Result | list[Result]:
     if (norm := run.get("grad_norm")) is None:
         usual = "Hugging Face trainers log it as grad_norm; in your own loop, log what clip_grad_norm_ returns"
@@ -52,7 +52,7 @@ def grad_norm(run: Run) -> Result | list[Result]:
         return zero
     if erratic := _erratic(run, norm):
         return erratic
-    if len(norm) * run.averaged_over < MIN_STEPS:
+    if run.covers(norm) < MIN_STEPS:
         return Unknown(f"{len(norm)} rows are too few to tell what is usual")
     return [_spikes(run, norm), _exploding(run, norm), _clipped(run, norm)]
 

@@ -11,7 +11,7 @@ from steadyrl.core.stats import answers_are, decide, largest_difference
 from steadyrl.doctor.check import Found, Result, Unknown, check
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.levels import measure
-from steadyrl.doctor.statistics.readings import learns, number, within
+from steadyrl.doctor.statistics.readings import is_penalty, learns, number, within
 
 # Held-out measurements of which more is not better, or that are no goal.
 NO_GOAL = (
@@ -25,7 +25,7 @@ IDLE, LONG_ENOUGH = 0.02, 30  # of the whole's gain; steps, in which a form may 
 RIGHTNESS = re.compile(r"accura|correct|answer|exact|solve|(?<![a-z])acc(?![a-z])", re.IGNORECASE)
 
 
-@check()
+@check("reward_hacking")
 def reward_hacking(run: Run) -> Result | list[Result]:
     reward, heldout, parts = run.needed("reward"), _goals(run, "heldout/"), _goals(run, "reward_part/")
     if not heldout and len(parts) < 2:
@@ -56,7 +56,7 @@ def reward_hacking(run: Run) -> Result | list[Result]:
     return results
 
 
-@check()
+@check("heldout_worse")
 def heldout_worse(run: Run) -> Result:
     measured = {
         name: decide(scores[0], scores[1], largest_difference(scores[0], scores[1]))
@@ -103,8 +103,8 @@ def _given_up(reward: Series, parts: Mapping[str, Series]) -> Result:
 
 def _never_right(run: Run, reward: Series, parts: Mapping[str, Series]) -> Result:
     """Find parts for being right of which none earns anything to speak of while the whole rises by others."""
-    right = {name: part for name, part in parts.items() if RIGHTNESS.search(name)}
-    if not right or len(right) == len(parts) or not learns(run) or len(reward) * run.averaged_over < LONG_ENOUGH:
+    right = {name: part for name, part in parts.items() if RIGHTNESS.search(name) and not is_penalty(name, part)}
+    if not right or len(right) == len(parts) or not learns(run) or run.covers(reward) < LONG_ENOUGH:
         return None
     third = len(reward) // 3
     gain = float(reward.values[-third:].mean() - reward.values[:third].mean())

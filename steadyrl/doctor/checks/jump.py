@@ -36,7 +36,7 @@ class _Moved:
     spread: bool
 
 
-@check()
+@check("reward_jump")
 def reward_jump(run: Run) -> Result:
     reward, spread = run.needed("reward"), reward_spread(run)
     moved = sorted(_moved(run, reward, spread), key=lambda m: m.jump.step)
@@ -102,7 +102,7 @@ def _cause(run: Run, spread: Series | None, since: int, moved: list[_Moved]) -> 
     return "judge_or_engine", "what scores them gives other verdicts"
 
 
-@check()
+@check("value_jump")
 def value_jump(run: Run) -> Result:
     value, reward = together(run.needed("value_mean"), run.needed("reward"))
     spread = run.get("return_std") or reward_spread(run)

@@ -42,18 +42,22 @@ ZERO = 1e-9  # nats; two passes of one model differ by rounding, 1e-7, unless th
 BF16_RATE = 1e-5  # an update of 1e-6 is rounded away for weights above some 4e-4, which most are
 STILL = 1e-9  # gradient norm that counts as none
 WILD_NORM = 100.0  # gradient norm: a hundred times where trainers clip
+GONE = 0.1  # of the first KL: what is left of a mismatch is more
 NEARER, MUCH_NEARER = 0.9, 0.7  # of the first KL, to which a policy comes that learns from its reference
 LOSS_COEF, REWARD_COEF = 0.01, 0.05  # usual coefficients of a penalty in the loss and in the reward
 DISTILLED = re.compile(r"teacher|distil", re.IGNORECASE)
 WEAK = 0.005  # coefficient of a penalty in the loss, whose pull is that share of an advantage of 1
 PRINTED, ALIKE, MOSTLY = 1e-4, 0.1, 0.9  # of the loss: rounding, what is alike, and in how many of the rows
+BROKEN, BROKEN_TIMES = 50.0, 100.0  # nats, and times any row before: the last update broke the policy
 SPIKES = 2  # rows of an impossible KL: one may be a broken line
 UNSLOTH = {"completion_length", "completions/mean_length"}  # TRL itself logs one of the two
 UNMOVED = 1e-8  # nats per token: a KL between successive policies that is rounding
 
 
-@check()
+@check("kl_runaway")
 def kl_runaway(run: Run) -> Result:
+    if broke := _broke(run.needed("kl_ref")):
+        return broke
     if all(series.unit == "" for series in run.series["kl_ref"]):
         return Unknown("the KL is logged in a unit that is not known", ("kl_ref (nats/sequence)",))
     if fault := _impossible(run) or _at_start(run) or _hidden(run):
@@ -81,6 +85,15 @@ def kl_runaway(run: Run) -> Result:
         remedy=_raise_penalty(run) if cause == "weak_penalty" else "",
         change=_more_penalty(run) if cause in ("weak_penalty", "unknown") else None,
     )
+
+
+def _broke(kl: Series) -> Result:
+    """Find a last row that is, in whatever unit, beyond what steps like those before it could make."""
+    last, before = float(kl.values[-1]), float(kl.values[:-1].max(initial=0.0))
+    if len(kl) < 2 or last <= BROKEN or last <= BROKEN_TIMES * before:
+        return None
+    message = f"the KL to the reference is {number(last)} in the last row, and was {number(before)} at most before"
+    return Found("spikes", "critical", int(kl.steps[-1]), message, (levels(kl.source, kl),))
 
 
 def _impossible(run: Run) -> Result:
@@ -164,6 +177,8 @@ def _at_start(run: Run) -> Result:
     first, last = abs(float(kl.values[0])), abs(tail(kl))
     if first < (AT_START_EXACT if exactly else AT_START[kl.unit]) or (first < KEPT * last and not exactly):
         return None
+    if not exactly and last < GONE * first:
+        return None  # another reference stays another one
     nearer = last < MUCH_NEARER * first or (last < NEARER * first and direction(kl) < 0)
     teacher = not exactly and nearer and _distils(run)
     # Another reference does no harm while the reward rises and the policy keeps its distance from it.
@@ -245,7 +260,7 @@ def _more_penalty(run: Run) -> Mapping[str, Value]:
     return {} if value is None else {"kl_coef": LOSS_COEF if run.traits.grouped else REWARD_COEF}
 
 
-@check()
+@check("kl_zero")
 def kl_zero(run: Run) -> Result:
     kl = find(run, "kl_ref") or run.needed("kl_ref")
     zero = np.abs(kl.values) <= ZERO

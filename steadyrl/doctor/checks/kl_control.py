@@ -85,7 +85,7 @@ def adaptive(run: Run) -> bool:
     return run.settings.get("kl_adaptive") is not False
 
 
-@check(when=adaptive)
+@check("kl_unit_clash", when=adaptive)
 def kl_unit_clash(run: Run) -> Result:
     target, unit = setting(run, "kl_target"), run.settings.get("kl_target_unit")
     if not target:
@@ -131,7 +131,7 @@ def _cannot_be_kept(run: Run, target: float, level: float) -> bool:
     return driven and target < LEAST_TARGET and level <= HEALTHY_SEQUENCE
 
 
-@check(when=adaptive)
+@check("kl_controller", when=adaptive)
 def kl_controller(run: Run) -> Result:
     target, moves = target_in(run), coefficient_moves(run)
     if target is None:

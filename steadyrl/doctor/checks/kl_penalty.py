@@ -38,7 +38,7 @@ ROOM = 0.5  # of the spread of the rewards: a coefficient whose balance is at 2 
 LESS = 0.2  # of the coefficient: what is advised at most
 
 
-@check()
+@check("kl_penalty_off")
 def kl_penalty_off(run: Run) -> Result:
     coef, measured, fixed = run.get("kl_coef"), _held_in_loss(run), setting(run, "kl_coef")
     if coef is not None and (since := _dropped(coef)) is not None:
@@ -116,7 +116,7 @@ def penalty_pays(run: Run) -> str:
     return f"at the start the KL penalty took {number(penalty[0])} from the reward of a completion, and {penalty[2]}"
 
 
-@check()
+@check("kl_penalty_outweighs")
 def kl_penalty_outweighs(run: Run) -> Result:
     penalty = _penalty(run)
     if penalty is None:
@@ -186,7 +186,7 @@ def balance(run: Run) -> Balance | None:
     )
 
 
-@check()
+@check("kl_penalty_holds")
 def kl_penalty_holds(run: Run) -> Result:
     reward, where = run.needed("reward"), balance(run)
     if where is None:

@@ -9,6 +9,7 @@ from steadyrl.doctor.checks.kl import BF16_RATE, ZERO
 from steadyrl.doctor.checks.kl_penalty import balance
 from steadyrl.doctor.remedies import calmer, go_back, learning_rate, learning_rate_cut, slower
 from steadyrl.doctor.series import Run, Series
+from steadyrl.doctor.statistics.levels import measure
 from steadyrl.doctor.statistics.readings import (
     KL_OLD_LARGE,
     direction,
@@ -20,9 +21,10 @@ from steadyrl.doctor.statistics.readings import (
     update_size,
     updates_per_step,
     within,
+    worth_having,
 )
 from steadyrl.doctor.statistics.signals import LASTING, first_lasting, head, tail
-from steadyrl.doctor.statistics.units import find
+from steadyrl.doctor.statistics.units import SEQUENCE, find
 
 ENTROPY_JUMP = 2.0  # times up or down within a tenth of the run after the onset
 KL_REF_JUMP, KL_REF_MUCH = 10.0, 1.0  # times, likewise, and to so many nats per token
@@ -34,14 +36,15 @@ LOST_UPDATE = 1.0  # nats per token in one step: nothing of the old policy remai
 LEAP_FROM = 0.1  # of the KL after the step: so near the reference, a step's own KL is that to the reference
 UPDATE_NONE = 5e-5  # nats per token; healthy steps have 1e-3 to 0.05, at a hundredth of their rate 1e-6 to 3e-5
 KL_REF_NONE = 1e-3  # nats per token at the end; healthy runs with a penalty have 1e-3 to 1
-KL_REF_LITTLE = 0.3  # nats per token, where the steps themselves are known to be small
+KL_REF_LITTLE = 0.3  # nats per token where the steps themselves are known to be small; per sequence with no length
 CLIP_NONE = 1e-5
 ENTROPY_STILL = 0.02  # relative change that counts as none
 LORA_RATE = 1e-5  # adapters need 10 to 128 times the rate of full weights, which is some 1e-6
+SLOW = 4.0  # times the least gain that matters, within a log: the spread of the completions
 SHOWN = 2  # signs that have to agree
 
 
-@check()
+@check("learning_rate_too_high")
 def learning_rate_too_high(run: Run) -> Result:
     direct, size = large_signs(run), update_size(run)
     alone = None if size is None else first_lasting(size, size.values > LOST_UPDATE, 1)
@@ -130,10 +133,12 @@ def _jump(series: Series | None, since: int, last: int) -> tuple[float, float] |
     return float(old), float(np.median(after.values[-LASTING:]))
 
 
-@check()
+@check("learning_rate_too_low")
 def learning_rate_too_low(run: Run) -> Result:
     reward = run.needed("reward")
-    if nothing_to_learn(run) or direction(reward) != 0:
+    course, blocks = direction(reward), measure(reward)
+    gain = 0.0 if blocks is None else max(blocks.end, blocks.late) - blocks.first
+    if nothing_to_learn(run) or course < 0 or gain > SLOW * worth_having(run, float(np.median(reward.values))):
         return None
     if (where := balance(run)) is not None and where.holds:  # at any rate
         return None
@@ -141,11 +146,12 @@ def learning_rate_too_low(run: Run) -> Result:
     if moving or len(signs) < SHOWN:
         return None
     cause, because = _low_cause(run)
+    slow = "rises slowly" if course else "is flat"
     return Found(
         cause,
-        "info" if cause == "warm_up" else "warning",
+        "info" if course or cause == "warm_up" else "warning",
         None,
-        f"the policy hardly moves and the reward is flat ({len(signs)} signs)",
+        f"the policy hardly moves and the reward {slow} ({len(signs)} signs)",
         (levels("the reward", reward), *signs, *because),
     )
 
@@ -154,7 +160,7 @@ def _stillness(run: Run) -> tuple[tuple[str, ...], bool]:
     """Return the signs of a policy that does not move, and whether another sign says that it does."""
     several = updates_per_step(run)
     signs, moving = [], False
-    kl, size = find(run, "kl_ref"), update_size(run)
+    kl, size = find(run, "kl_ref") or find(run, "kl_ref", SEQUENCE), update_size(run)
     # With one update per batch both are measured before it, and are 0 by construction.
     if size is not None and several != 1 and size.values.any():
         level = float(np.median(size.values))
@@ -167,11 +173,11 @@ def _stillness(run: Run) -> tuple[tuple[str, ...], bool]:
         moving |= share > 100 * CLIP_NONE
         if share < CLIP_NONE:
             signs.append("nothing is clipped although there are several updates per batch")
-    limit = KL_REF_LITTLE if len(signs) >= SHOWN else KL_REF_NONE
     if kl is not None:
+        limit = KL_REF_LITTLE if len(signs) >= SHOWN or kl.unit == SEQUENCE else KL_REF_NONE
         level = abs(tail(kl))
         moving |= level > limit or bool((np.abs(kl.values[1:]) <= ZERO).mean() > 0.5)  # the latter is kl_zero's
-        signs.append(f"the KL to the reference ends at {number(level)} nats/token")
+        signs.append(f"the KL to the reference ends at {number(level)} {kl.unit}")
     entropy = find(run, "entropy")
     if (
         entropy is not None

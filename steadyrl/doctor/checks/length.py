@@ -25,7 +25,7 @@ REPEATS_MORE = 0.2  # growth of the share of repeated 3-grams
 OPENING = 3  # rows: what breaks within seven steps is over in the first tenth of a run
 
 
-@check()
+@check("length_collapse")
 def length_collapse(run: Run) -> Result:
     length = run.needed("length")
     start, end = max(head(length, 0.0, OPENING), head(length)), tail(length, least=OPENING)
@@ -90,7 +90,7 @@ def correlation(run: Run, changes: bool) -> float:
     return float(a @ b) / power if power > 0 else 0.0
 
 
-@check()
+@check("length_explosion")
 def length_explosion(run: Run) -> Result:
     length, reward = run.needed("length"), run.needed("reward")
     lengths, repeats, cut = measure(length), run.get("repetition"), cut_off(run)
@@ -119,7 +119,7 @@ def length_explosion(run: Run) -> Result:
     )
 
 
-@check()
+@check("repetition")
 def repetition(run: Run) -> Result:
     share = run.needed("repetition")
     blocks = measure(share)

@@ -49,7 +49,7 @@ class _Below:
     at_start: bool
 
 
-@check()
+@check("negative_kl")
 def negative_kl(run: Run) -> Result:
     if (kl := _signed(run)) is None:
         why = "only estimators that cannot be negative are logged (k2, k3, abs or exact), and they would hide it"
@@ -58,7 +58,7 @@ def negative_kl(run: Run) -> Result:
         return None
     errors = run.get("kl_ref_se", kl.unit)
     short = len(kl) < (LEAST_WITHOUT if errors is None else LEAST_WITH_ERRORS)
-    below = _all_below(kl) if short else _below(kl, errors)
+    below = _all_below(kl) if short else _below(kl, errors) or _on_the_whole(kl)
     if below is None and errors is None:
         below = _beyond_chance(run, kl)
     if below is None and short:
@@ -100,6 +100,14 @@ def _all_below(kl: Series) -> _Below | None:
     if -level <= Z_SPREAD * error:
         return None
     return _Below(int(rows.steps[0]), level, _error_of(error, len(rows)), True, len(rows) == len(kl))
+
+
+def _on_the_whole(kl: Series) -> _Below | None:
+    """Find a mean over the whole log below 0 by more than its error, where windows of ten steps are too noisy."""
+    level, error = float(kl.values.mean()), long_run_error(kl.values)
+    if level >= -max(FLOOR.get(kl.unit, FLOOR[""]), Z * error):
+        return None
+    return _Below(int(kl.steps[0]), level, _error_of(error, len(kl)), True, True)
 
 
 def _error_of(error: float, steps: int) -> str:

@@ -26,7 +26,7 @@ LOG_PROBS = ("log_probs", "log-probabilities or their ratio overflowed first: a 
 LASTING = 3  # points in a row: a single one can be a skipped step
 
 
-@check()
+@check("non_finite")
 def non_finite(run: Run) -> Result:
     logged = [(name, series) for name in ORDER for series in run.series.get(name, ())]
     broken = {name: bad for name, series in logged if len(bad := series.steps[~np.isfinite(series.values)])}

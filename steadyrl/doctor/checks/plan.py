@@ -22,7 +22,7 @@ def plans_a_rate(run: Run) -> bool:
     return bool(setting(run, "steps") and setting(run, "learning_rate"))
 
 
-@check(when=plans_a_rate)
+@check("rate_not_reached", when=plans_a_rate)
 def rate_not_reached(run: Run) -> Result:
     steps, warm_up, rate = (setting(run, name) or 0.0 for name in ("steps", "warmup_steps", "learning_rate"))
     if warm_up >= steps:
@@ -51,7 +51,7 @@ def has_target(run: Run) -> bool:
     return setting(run, "reward_target") is not None or bool(setting(run, "kl_ref_target"))
 
 
-@check(when=has_target)
+@check("target_out_of_reach", when=has_target)
 def target_out_of_reach(run: Run) -> list[Result]:
     reward, kl = run.get("reward"), find(run, "kl_ref", SEQUENCE, "exact", "k1")
     return [

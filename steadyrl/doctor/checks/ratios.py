@@ -34,7 +34,7 @@ SPIKES_THAT_COUNT = 3
 ADVANTAGE_SPIKE = 3.0  # times the median
 
 
-@check()
+@check("ratio_off")
 def ratio_off(run: Run) -> Result:
     out_of_bounds = _ratio_out(run)
     if out_of_bounds is None:
@@ -78,7 +78,7 @@ def _warming(run: Run) -> bool:
     return logged is not None and most is not None and float(logged.values[0]) < WARMING * most
 
 
-@check(when=learning_moves)
+@check("clip_fraction_high", when=learning_moves)
 def clip_fraction_high(run: Run) -> Result:
     clipped = run.needed("clip_fraction")
     updates = updates_per_step(run)
@@ -132,7 +132,7 @@ def _epochs(run: Run) -> float | None:
     return setting(run, "epochs") if logged is None else float(np.median(logged.values))
 
 
-@check()
+@check("policy_loss_spikes")
 def policy_loss_spikes(run: Run) -> Result:
     loss, size = run.needed("loss_policy"), update_size(run)
     ratio, greatest = run.get("ratio_mean"), run.get("ratio_max")

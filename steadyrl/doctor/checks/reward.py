@@ -19,13 +19,15 @@ from steadyrl.doctor.statistics.readings import (
     updates_per_step,
     worth_having,
 )
-from steadyrl.doctor.statistics.signals import MIN_STEPS, smallest_detectable, tail, trend
+from steadyrl.doctor.statistics.signals import MIN_STEPS, long_run_error, smallest_detectable, tail, trend
 from steadyrl.doctor.statistics.units import SEQUENCE, find
 
 # A policy at KL K (nats per sequence) from where it began can have moved a roughly normal reward by sqrt(2 K) of its
 # standard deviations at most. For a quarter of one, the smallest gain worth having, K must reach 1/32.
 NOT_MOVED = 1 / 32
 NOT_MOVED_OLD = 5e-5  # nats per token and step: a twentieth of the least that moves a run
+FLAT_FROM = 100  # steps: many runs begin to rise after tens of them, so that fewer tell nothing by themselves
+SIGNS, SURE = 0.25, 2.0  # share of the rows on either side of 0; standard errors
 FIRST, QUICK = 3, 4.0  # steps; standard deviations of single steps in the second half
 CONSTANT_STEPS = 10  # equal rewards one after the other; chance does not give so many, even printed with two digits
 CONSTANT_ROWS = 2  # where the spread of the completions is logged, and is 0
@@ -39,7 +41,7 @@ STEEP = 10.0  # times the median gradient norm, around the step at which the rew
 HUGE_NORM = 100.0  # times the usual limit of 1 at which trainers clip
 
 
-@check()
+@check("reward_flat")
 def reward_flat(run: Run) -> Result:
     reward = run.needed("reward")
     slope, detectable = trend(reward), smallest_detectable(reward)
@@ -49,8 +51,12 @@ def reward_flat(run: Run) -> Result:
         return Unknown("the reward never changes")
     wanted = worth_having(run, float(np.median(reward.values)))
     cause, reason = _flat_cause(run)
+    if cause == "unknown" and run.covers(reward) < FLAT_FROM:
+        few = f"{run.covers(reward)} steps are few for a reward to rise"
+        return Unknown(f"{few}, and {reason}", ("kl_ref", "no_signal"))
     # A policy that has not moved, or has nothing to follow, cannot have gained what the interval still holds.
-    if not shows_no_gain(run) and (detectable > wanted or cause in ("moving_without_gain", "unknown")):
+    idle = cause in ("not_moving", "no_signal")
+    if not shows_no_gain(run) and not (idle and (detectable <= wanted or run.covers(reward) >= FLAT_FROM)):
         hidden = detectable if detectable > wanted else slope.high * len(reward)
         return Unknown(
             f"the reward shows no trend, but a change of {number(hidden)} could hide in its noise, and "
@@ -65,7 +71,7 @@ def reward_flat(run: Run) -> Result:
 def shows_no_gain(run: Run) -> bool:
     """Return True if the 95 % interval of the reward's trend holds no gain that would be worth having."""
     reward = run.get("reward")
-    slope = None if reward is None or len(reward) * run.averaged_over < MIN_STEPS else trend(reward)
+    slope = None if reward is None or run.covers(reward) < MIN_STEPS else trend(reward)
     if reward is None or slope is None:
         return False
     return slope.high * len(reward) < worth_having(run, float(np.median(reward.values))) and not gained(run)
@@ -86,10 +92,12 @@ def _flat_cause(run: Run) -> tuple[str, str]:
     step = None if size is None or not size.values.any() else float(np.median(size.values))
     if sentence := nothing_to_learn(run):
         return "no_signal", sentence
-    if kl is not None and abs(tail(kl)) < NOT_MOVED:
+    if kl is not None and 0.0 < abs(tail(kl)) < NOT_MOVED:
         set_to = learning_rate(run)
         at = "" if set_to is None else f" (learning rate {number(set_to)})"
         return "not_moving", f"the KL to the reference is still {number(abs(tail(kl)))} nats per sequence{at}"
+    if sentence := _noise_about_0(run.get("kl_ref")):
+        return "not_moving", sentence
     if rate is not None and not rate.values.any():
         return "not_moving", "the learning rate is 0 in every step"
     if step is not None and step < NOT_MOVED_OLD and updates_per_step(run) != 1:
@@ -104,7 +112,18 @@ def _flat_cause(run: Run) -> tuple[str, str]:
     return "moving_without_gain", f"the policy moves, the reward does not follow{far}"
 
 
-@check()
+def _noise_about_0(kl: Series | None) -> str:
+    """Return a sentence if a KL, in whatever unit, cannot be told from 0 in the second half of the log; else ""."""
+    if kl is None or len(kl) < FLAT_FROM:
+        return ""
+    late = kl.values[len(kl) // 2 :]
+    mean, error = float(late.mean()), SURE * long_run_error(late)
+    if min((late < 0).mean(), (late > 0).mean()) < SIGNS or not abs(mean) < error < NOT_MOVED:
+        return ""
+    return f"the KL to the reference is {number(mean)} in the mean, which its noise of {number(error)} explains"
+
+
+@check("reward_constant")
 def reward_constant(run: Run) -> Result:
     reward, spread = run.needed("reward"), run.get("reward_std") or run.get("reward_std_within")
     last = float(reward.values[-1])
@@ -115,7 +134,7 @@ def reward_constant(run: Run) -> Result:
     varies = bool((after > SAME * max(abs(last), 1.0)).any())
     equal = len(after) > 0 and not varies and (start == 0 or rows >= CONSTANT_STEPS)
     if rows < (CONSTANT_ROWS if equal else CONSTANT_STEPS):
-        if rows == len(reward) and rows * run.averaged_over < CONSTANT_STEPS:
+        if rows == len(reward) and run.covers(reward) < CONSTANT_STEPS:
             return Unknown(f"{rows} equal rewards do not tell a constant one")
         return _frozen(run, reward)
     before = np.zeros(0) if spread is None else spread.values[spread.steps < since]
@@ -154,7 +173,7 @@ def _constant_cause(before: np.ndarray, level: float, varies: bool, spreads: np.
     return "broke", "critical", "after it varied: an engine died, or the policy writes one text only"
 
 
-@check()
+@check("reward_falling")
 def reward_falling(run: Run) -> Result:
     reward = run.needed("reward")
     wanted = worth_having(run, float(np.median(reward.values)))
@@ -171,7 +190,7 @@ def reward_falling(run: Run) -> Result:
             f"the reward fell at once and for good, from {number(lost.before)} to {number(lost.after)}{suffix}",
             (f"{int((reward.steps >= lost.step).sum())} rows from step {lost.step} on lie at {number(lost.after)}",),
         )
-    if blocks is None or len(reward) * run.averaged_over < MIN_STEPS:
+    if blocks is None or run.covers(reward) < MIN_STEPS:
         return Unknown(f"{len(reward)} rows are too few to tell a falling reward from noise")
     top = int(blocks.means.argmax())
     best = float(blocks.means[top])

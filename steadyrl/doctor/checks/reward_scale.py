@@ -20,7 +20,7 @@ OUTLIER_STEPS, OUTLIER_SHARE = 3, 0.002
 USUAL_BETWEEN = 0.2  # share of the steps since the first outlier that are in order
 
 
-@check()
+@check("reward_unscored")
 def reward_unscored(run: Run) -> Result:
     share = run.needed("reward_unscored")
     start, level = head(share), tail(share, LATE)
@@ -36,7 +36,7 @@ def reward_unscored(run: Run) -> Result:
     )
 
 
-@check()
+@check("reward_scale")
 def reward_scale(run: Run) -> Result | list[Result]:
     spread = reward_spread(run)
     if spread is None:

@@ -124,7 +124,7 @@ def warps_by_settings(run: Run) -> str:
     return f"log-probs are of raw logits, while sampling has {' and '.join(warping)}" if warping else ""
 
 
-@check()
+@check("warped_sampling")
 def warped_sampling(run: Run) -> Result:
     gap, stated, temperature = sampling_gap(run), warps_by_settings(run), setting(run, "temperature")
     if gap is None and not stated:
@@ -149,7 +149,7 @@ def warped_sampling(run: Run) -> Result:
     )
 
 
-@check()
+@check("sampler_mismatch")
 def sampler_mismatch(run: Run) -> Result:
     mismatch = _mismatch(run)
     if mismatch is None:

@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 
 from steadyrl.core.types import Severity
-from steadyrl.doctor.check import Found, Result, Unknown, check
+from steadyrl.doctor.check import FEWEST_ROWS, Found, Result, Unknown, check
 from steadyrl.doctor.checks.reward import shows_no_gain
 from steadyrl.doctor.series import Run, Series
-from steadyrl.doctor.statistics.readings import learns, number, setting
-from steadyrl.doctor.statistics.signals import MIN_STEPS, first_lasting, tail
-from steadyrl.doctor.statistics.units import together
+from steadyrl.doctor.statistics.readings import is_penalty, learns, number, setting
+from steadyrl.doctor.statistics.signals import MIN_STEPS, first_lasting, head, tail
+from steadyrl.doctor.statistics.units import find, together
 
 LITTLE_SIGNAL = 0.7  # share of groups that teach nothing: less than a third of every batch is of use
 HALF_LOST, LONG = 0.5, 200  # the same from the start of so many steps in which nothing was learned
@@ -21,6 +21,7 @@ LATE = 0.2  # of the run: how it is now, rather than how it began
 FIRST_ROWS = 5
 BETWEEN = 0.01  # of the usual loss: a least one below it may have been printed as 0
 ROWS = "rows in which "  # how what is known of whole batches begins
+CERTAIN, STILL, DONE = 0.3, 0.1, 0.9  # of the first entropy and gradient; of the way to the greatest reward
 RIGHT, WRONG = 0.6, 0.4  # of the way from the least to the greatest reward
 SAME = 1e-9
 EQUAL, MOSTLY = 1e-3, 0.9  # relative to the rewards' range: printing and rounding; share of the rows
@@ -28,7 +29,6 @@ ALONG, ROWS_ALONG, SLOPE = 0.99, 10, (0.9, 1.1)  # correlation and slope of mean
 ENDLESS = 0.5  # share cut off, above which no level says that the problems are solved
 RARELY = 0.05  # share of the rows in which a part pays
 IDLE_ROWS, IDLE_STEPS, RARE_STEPS = 5, 10, 50  # what is hard to earn may first be earned after tens of steps
-PENALTY = ("penal",)  # a part that takes away is 0 where nothing is wrong
 
 
 def signal_lost(run: Run) -> tuple[Series, str] | None:
@@ -75,7 +75,7 @@ def _idle_losses(run: Run) -> Series | None:
     return replace(loss, values=size) if at_end[zero].mean() >= MOSTLY else None
 
 
-@check()
+@check("no_signal_groups")
 def no_signal_groups(run: Run) -> Result:
     reward = run.get("reward")
     if run.traits.critic:  # its baseline is the value head: equal rewards of a prompt still teach
@@ -89,24 +89,41 @@ def no_signal_groups(run: Run) -> Result:
     early = float(share.values[: max(FIRST_ROWS, len(share) // 10)].mean())
     nothing = bool((share.values >= NO_SIGNAL_AT_ALL).all())
     learned = learns(run)
-    long = len(share) * run.averaged_over >= LONG
+    long = run.covers(share) >= LONG
     mean = float(share.values.mean())
-    from_start = min(late, mean) > HALF_LOST and long and shows_no_gain(run)
+    if what.startswith(ROWS):  # a row that averages several steps has no spread only if none of them has
+        mean **= 1.0 / run.averaged_over
     # A row without any difference is a batch of which no group teaches anything, a whole step lost.
     idle = what.startswith(ROWS) and mean > HALF_LOST and len(share) >= MIN_STEPS and learns(run) is False
-    if late <= LITTLE_SIGNAL and not from_start and not idle:
-        if len(share) < FIRST_ROWS and not nothing and late > HALF_LOST:
-            return Unknown(f"{late:.0%} of the groups have equal rewards, in {len(share)} rows only")
+    half = min(late, mean) > HALF_LOST and long
+    from_start = half and shows_no_gain(run)
+    if len(share) < FEWEST_ROWS and not nothing and late > HALF_LOST:
+        return Unknown(f"{late:.0%} of the groups have equal rewards, in {len(share)} rows only")
+    if late <= LITTLE_SIGNAL and not half and not idle:
         return None
     cause, reason = _equal_cause(run)
-    worth_knowing = learned and early <= LITTLE_SIGNAL and cause in ("too_easy", "same_answers")
+    worth_knowing = bool(learned) and early <= LITTLE_SIGNAL and cause in ("too_easy", "same_answers")
+    if worth_knowing and late > LITTLE_SIGNAL and (stuck := _stuck(run)):
+        cause, reason, worth_knowing = "same_answers", stuck, False
+    worth_knowing |= late <= LITTLE_SIGNAL and not from_start and not idle
     return Found(
         cause,
         "critical" if nothing else "info" if worth_knowing else "warning",
         int(share.steps[0]) if nothing or idle else first_lasting(share, share.values > min(LITTLE_SIGNAL, late)),
-        f"{_amount(what, mean if idle else late)} teach nothing: {reason}",
+        f"{_amount(what, mean if idle else late, run.averaged_over > 1 and idle)} teach nothing: {reason}",
         (f"{what}: {_course(share, early, late)}",),
     )
+
+
+def _stuck(run: Run) -> str:
+    """Return a sentence if a policy that learned is sure of its answers before all of them are right; else ""."""
+    entropy, norm, place = find(run, "entropy"), run.get("grad_norm"), _place(run)
+    if entropy is None or norm is None or place is None or place[0] > DONE:
+        return ""
+    if tail(entropy, LATE) > CERTAIN * head(entropy) or tail(norm, LATE) > STILL * head(norm):
+        return ""
+    kept = f"its entropy is {number(tail(entropy, LATE))} nats per token, {number(head(entropy))} at the start"
+    return f"the policy gives one answer to a prompt, right in {place[0]:.0%} of them, and looks for no other: {kept}"
 
 
 def _course(share: Series, early: float, late: float) -> str:
@@ -115,21 +132,19 @@ def _course(share: Series, early: float, late: float) -> str:
     return f"{number(early)} at the start, {number(late)} at the end (means)"
 
 
-def _amount(what: str, share: float) -> str:
+def _amount(what: str, share: float, estimated: bool) -> str:
     if what.startswith(ROWS):
-        return f"in {share:.0%} of the rows {what.removeprefix(ROWS)}, so that they"
+        rows = "steps, as many as make whole rows so," if estimated else "rows"
+        return f"in {share:.0%} of the {rows} {what.removeprefix(ROWS)}, so that they"
     return f"{share:.0%} of the groups have equal rewards and"
 
 
 def _equal_cause(run: Run) -> tuple[str, str]:
-    reward, least, greatest = run.get("reward"), run.get("reward_min"), run.get("reward_max")
-    if reward is None:
+    if run.get("reward") is None:
         return "unknown", "the mean reward is not logged"
-    low = float(least.values.min()) if least is not None else min(0.0, float(reward.values.min()))
-    high = float(greatest.values.max()) if greatest is not None else max(1.0, float(reward.values.max()))
-    if high <= low:
+    if (placed := _place(run)) is None:
         return "unknown", "no two rewards of the run differ"
-    place = (tail(reward, LATE) - low) / (high - low)
+    place, low, high = placed
     unpaid = [name for name, part in _owed(run).items() if not part.values.any()]
     if place > RIGHT and unpaid:
         return "too_hard", f"what is paid is the same for all, and {', '.join(unpaid)} never pays"
@@ -145,6 +160,14 @@ def _equal_cause(run: Run) -> tuple[str, str]:
     return "same_answers", f"the completions of a prompt agree, some right, some wrong ({shown})"
 
 
+def _place(run: Run) -> tuple[float, float, float] | None:
+    """Return where the mean reward ends between the least and the greatest (0 to 1), and these two; or None."""
+    reward, least, greatest = run.needed("reward"), run.get("reward_min"), run.get("reward_max")
+    low = float(least.values.min()) if least is not None else min(0.0, float(reward.values.min()))
+    high = float(greatest.values.max()) if greatest is not None else max(1.0, float(reward.values.max()))
+    return None if high <= low else ((tail(reward, LATE) - low) / (high - low), low, high)
+
+
 def _many_earn_some(run: Run, place: float, width: float) -> bool:
     """Return True if more than half of the completions must earn more than the least, and prompts differ.
 
@@ -158,10 +181,10 @@ def _many_earn_some(run: Run, place: float, width: float) -> bool:
 def _owed(run: Run) -> dict[str, Series]:
     """Return the parts of the reward that pay for something, by name."""
     parts = run.parts("reward_part/")
-    return {name: part for name, part in parts.items() if not any(word in name.lower() for word in PENALTY)}
+    return {name: part for name, part in parts.items() if not is_penalty(name, part)}
 
 
-@check()
+@check("advantage_baseline")
 def advantage_baseline(run: Run) -> Result:
     reason = _equals_reward(run)
     severity: Severity = "warning"
@@ -205,7 +228,7 @@ def _equals_reward(run: Run) -> str | None:
     return f"the mean advantage follows the mean reward (correlation {number(along)}, slope {number(slope)})"
 
 
-@check()
+@check("reward_part_idle")
 def reward_part_idle(run: Run) -> Result | list[Result]:
     reward, parts = run.needed("reward"), run.parts("reward_part/")
     idle = {name: part for name, part in parts.items() if _never_moves(run, name, part)}
@@ -216,8 +239,8 @@ def reward_part_idle(run: Run) -> Result | list[Result]:
         ("never_pays", [name for name, part in idle.items() if part.values[0] == 0.0]),
         ("never_differs", [name for name, part in idle.items() if part.values[0] != 0.0]),
     ):
-        owed = [name for name in names if not any(word in name.lower() for word in PENALTY)]
-        long = len(reward) * run.averaged_over >= RARE_STEPS
+        owed = [name for name in names if not is_penalty(name, idle[name])]
+        long = run.covers(reward) >= RARE_STEPS
         never = [name for name in owed if not np.ptp(idle[name].values)]
         harms = cause == "never_pays" and never and long and not learns(run)
         shown = tuple(
@@ -233,7 +256,7 @@ def reward_part_idle(run: Run) -> Result | list[Result]:
 
 def _never_moves(run: Run, name: str, part: Series) -> bool:
     spread = run.get(f"reward_part_std/{name}")
-    long = len(part) >= IDLE_ROWS and len(part) * run.averaged_over >= IDLE_STEPS
+    long = len(part) >= IDLE_ROWS and run.covers(part) >= IDLE_STEPS
     rare = len(part) >= MIN_STEPS and not part.values[0] and int(np.count_nonzero(part.values)) <= RARELY * len(part)
     return long and (rare or not np.ptp(part.values)) and (rare or spread is None or not spread.values.any())
 

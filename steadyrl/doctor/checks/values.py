@@ -26,7 +26,7 @@ ADVANTAGE_FLOOR = 0.05  # standard deviations; a mean below it shifts no update 
 ADVANTAGE_SE = 3.0
 
 
-@check()
+@check("value_loss_spikes")
 def value_loss_spikes(run: Run) -> Result:
     series = run.needed("loss_value")
     if len(series) <= BURSTS_FROM:
@@ -46,7 +46,7 @@ def value_loss_spikes(run: Run) -> Result:
     return Found(cause, "warning", since, f"the value loss spikes from step {since} on: {reason}", (shown,))
 
 
-@check()
+@check("explained_variance_low")
 def explained_variance_low(run: Run) -> Result:
     series = run.needed("explained_variance")
     warm = max(MIN_STEPS, int(WARM_SHARE * len(series)))
@@ -86,7 +86,7 @@ def _low_cause(run: Run, low: float) -> tuple[str, str]:
     return "untrained_head", "the error is wider than the returns themselves, not merely shifted"
 
 
-@check()
+@check("advantage_off")
 def advantage_off(run: Run) -> Result:
     series, spread, completions = run.needed("advantage_mean"), run.get("advantage_std"), setting(run, "batch_size")
     grouped = run.traits.grouped is True

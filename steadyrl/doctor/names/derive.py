@@ -126,9 +126,7 @@ def _of_kl(table: Table, config: Config, log: RawLog, settings: Mapping[str, Any
     """Return where the KL is paid and what it costs; a log without a config shows the place by its metrics."""
     rule = table.kl
     switches = {place: first(config, switch) for place, switch in rule.get("switches", {}).items()}
-    shown = {
-        place for place, names in rule.get("shown", {}).items() if not log.columns.keys().isdisjoint(names.split())
-    }
+    shown = {place for place, names in rule.get("shown", {}).items() if not log.columns.keys().isdisjoint(names)}
     place = next((place for place, on in switches.items() if on or (on is None and place in shown)), None)
     if place is None and switches and None not in switches.values():
         place = rule.get("otherwise")

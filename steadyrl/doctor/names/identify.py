@@ -62,6 +62,7 @@ def identify(log: RawLog) -> Run:
     series: dict[str, list[Series]] = {}
     for entry in entries:
         series.setdefault(entry.name.quantity, []).append(_series(log, entry))
+    heldout = _heldout_reward(series)
     sources = {entry.source for entry in entries}
     algorithm, settings = derive.algorithm(table, log.settings, log), derive.settings(table, log.settings, log)
     return Run(
@@ -70,7 +71,7 @@ def identify(log: RawLog) -> Run:
         algorithm=algorithm,
         series={quantity: tuple(several) for quantity, several in series.items()},
         settings=settings,
-        notes=(*log.notes, *_notes(table, log), *_guess_notes(guessed)),
+        notes=(*log.notes, *_notes(table, log), *_guess_notes(guessed), *heldout),
         unknown=tuple(sorted(set(log.columns) - sources)),
         averaged_over=_averaged_over(log) if table.averages else 1,
         traits=replace(traits(algorithm, settings, series, table.logs_critic), distils=_distils(series)),
@@ -85,6 +86,17 @@ def identify(log: RawLog) -> Run:
 def _distils(series: Mapping[str, Sequence[Series]]) -> bool:
     """Return whether a teacher is all that a run learns from: its KL is logged, and there is no reward but 0."""
     return "kl_teacher" in series and not any(reward.values.any() for reward in series.get("reward", ()))
+
+
+def _heldout_reward(series: dict[str, list[Series]]) -> tuple[str, ...]:
+    """Let the reward of held-out problems stand for a training reward that is not logged; return a note of it."""
+    for quantity in [] if "reward" in series else list(series):
+        family, _, rest = quantity.partition("/")
+        meaning = COMMON.names.get(spell(rest)) if family == "heldout" else None
+        if meaning is not None and meaning.quantity == "reward":
+            series["reward"] = [replace(one, quantity="reward") for one in series[quantity]]
+            return (f"the training reward is not logged; {series[quantity][0].source} stands for it",)
+    return ()
 
 
 def _averaged_over(log: RawLog) -> int:

@@ -47,7 +47,7 @@ def _shapes() -> _Shapes:
         sets = tuple(frozenset(choices.strip().split("|")) for choices in words.split(","))
         rules.append(_Rule(Name(*(field.strip() for field in meaning.split(","))), values, sets))
     patterns = tuple(re.compile(pattern) for pattern in record["parts"])
-    return _Shapes(tuple(rules), frozenset(record["neutral"].split()), patterns, frozenset(record["no_part"].split()))
+    return _Shapes(tuple(rules), frozenset(record["neutral"]), patterns, frozenset(record["no_part"]))
 
 
 def guesses(columns: Mapping[str, Column], placed: frozenset[str]) -> dict[str, Name]:

@@ -16,7 +16,7 @@ from typing import Any
 
 TRAINERS = Path(__file__).parent / "trainers"
 BRACES = re.compile(r"\{([^}]*)\}")
-LISTS = ("distinctive", "prefixes", "heldout", "formats")  # written as words with spaces between
+LISTS = ("distinctive", "prefixes", "heldout", "formats")
 
 Config = Mapping[str, Any]
 
@@ -189,7 +189,7 @@ def load(trainer: str) -> Table:
         "keys": keys(entries.get("keys", "")),
         "place_keys": {place: keys(text) for place, text in entries.get("place_keys", {}).items()},
         "choices": {name: _choice(entries["choices"], name) for name in entries.get("choices", {})},
-        **{name: tuple(entries[name].split()) for name in LISTS if name in entries},
+        **{name: tuple(entries[name]) for name in LISTS if name in entries},
     }
     return Table(trainer, **{**entries, **parsed})
 

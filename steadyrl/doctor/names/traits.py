@@ -20,8 +20,9 @@ _OF_GROUPS = ("no_signal", "reward_std_within")
 
 def _by_algorithm() -> dict[str, Traits]:
     by_name: dict[str, Traits] = {}
-    for names, fields in tomllib.loads(FILE.read_text(encoding="utf-8")).items():
-        by_name |= {name: replace(by_name.get(name, Traits()), **fields) for name in names.split()}
+    for fields in tomllib.loads(FILE.read_text(encoding="utf-8"))["algorithm"]:
+        names = fields.pop("names")
+        by_name |= {name: replace(by_name.get(name, Traits()), **fields) for name in names}
     return by_name
 
 

@@ -30,6 +30,7 @@ STEP_KEYS = (
 STEP_WORD = re.compile(
     r"(?:^|[^A-Za-z])(?:step|steps|iteration|iter|iters|update|batch|round|index|idx)$", re.IGNORECASE
 )
+STEP_FORMS = re.compile(r"^\W*(?:\d+ ?[-\u2013\u2014] ?)?(\d+) ?(?:[/(].*)?\W*$")
 TRACKER_STEP_KEYS = ("train/global_step", "trainer/global_step", "global_step", "_step")
 # Where training rows name their step by one of these, evaluation rows may by another.
 SAME_STEP = ("train/global_step", "trainer/global_step", "global_step", "eval/global_step")
@@ -295,9 +296,9 @@ def _numbers_of(value: Any) -> np.ndarray | None:
 
 
 def step_numbers(values: Sequence[Any]) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return ``numbers`` of steps, of which "3/100" is the third."""
+    """Return ``numbers`` of steps: of "3/100" and "3 (best)" the third, of a range "1-3" its end."""
     if str in set(map(type, values)):
-        values = [value.partition("/")[0] if type(value) is str else value for value in values]
+        values = [STEP_FORMS.sub(r"\1", value) if type(value) is str else value for value in values]
     return numbers(values)
 
 

@@ -14,6 +14,7 @@ MAX_NESTING = 16
 WORDS = {"true": True, "false": False, "none": None, "null": None, "": None}
 
 _WRAPPED = re.compile(r"(?:\w+\.)*(?:float|int|uint|bfloat|double|tensor|array)\w*\(\s*([^\s,()]+).*", re.DOTALL)
+_NO_NUMBERS = {"nan", "inf", "infinity"}
 _MISSING = {"none", "null", "n/a"}
 MINUS = "\u2212"  # the sign that word processors and papers write
 _EMPHASIS = "*`~"  # around a cell of a Markdown table
@@ -49,6 +50,8 @@ def spelled(text: str, null: float | None = math.nan) -> float | None:
     text = text.strip()
     if len(text) > MAX_DIGITS or not text or "_" in text:  # float() reads "2024_01" as a number
         return None
+    if text.isalpha() and text.lower() not in _NO_NUMBERS:  # most words; float() takes long to refuse them
+        return null if text.lower() in _MISSING else None
     try:
         return float(text)  # nearly always
     except ValueError:

@@ -33,6 +33,8 @@ REWARD = re.compile(r"reward", re.IGNORECASE)
 COMMA = re.compile(r"^([-+]?\d+),(\d+(?:[eE][-+]?\d+)?)$")
 RULE = re.compile(r"[\s|:+=_-]*")
 TWO_WORDS = re.compile(r"\b(Training|Validation|Train|Eval) (Loss)\b")
+# Behind a number: a unit that leaves its size as it is, or a remark.
+BEHIND = re.compile(r"(?<=[\d%]) ?(?:ms|sec|s|min|h|x|GB|MB|GiB|MiB|tok|tokens|pp|\(.*\))$")
 NOTHING = {"no log", "", "-", "\u2013", "\u2014", "none", "n/a", "na"}  # dashes of three lengths
 
 
@@ -161,7 +163,7 @@ def find(path: Path, notes: Sequence[str]) -> RawLog | None:
         cells = _cells(line)
         for names in filter(None, (before, header)):
             # One cell more is an index without a name, as pandas prints.
-            row = cells[1:] if len(cells) == len(names) + 1 else cells
+            row = [BEHIND.sub("", cell) for cell in (cells[1:] if len(cells) == len(names) + 1 else cells)]
             if len(row) == len(names) and _is_row(row):
                 header = names
                 tables.setdefault(tuple(names), Rows()).put(dict(zip(names, row, strict=True)))
@@ -198,8 +200,9 @@ def _cells(line: str) -> list[str]:
 
 
 def _is_header(cells: list[str]) -> bool:
-    named = all(cell and spelled(cell) is None and len(cell) <= 80 for cell in cells)
-    return named and len(cells) > 1 and bool(METRIC.search(" ".join(cells))) and any(map(STEPS.search, cells))
+    if len(cells) < 2 or not METRIC.search(" ".join(cells)) or not any(map(STEPS.search, cells)):
+        return False
+    return all(cell and spelled(cell) is None and len(cell) <= 80 for cell in cells)
 
 
 def _is_row(cells: list[str]) -> bool:

@@ -23,7 +23,7 @@ _NUMBER = r"[-+]?(?:\d[\d,]*\.?\d*(?:[eE][-+]?\d+)?|\.\d+|nan|inf|NaN|Infinity)"
 _VALUE = rf"(?:(?:\w+\.)*(?:float|int|tensor)\w*\({_NUMBER}\)|{_NUMBER}(?: ?%)?)"
 _UNIT = r"(?: ?(?:%|[a-zA-Z]{1,3}(?:/[a-z]{1,3})?))?(?=$|[\s,;|)\]])"
 _NAME = r"[A-Za-z_'\"|][\w ./@()'\"-]{0,60}?\|?"
-ASSIGNED = re.compile(rf"({_NAME}) ?([:=]) ?(\[[^\[\]]{{0,200}}\]|{_VALUE}){_UNIT}")
+ASSIGNED = re.compile(rf"({_NAME})(?: ?([:=]) ?| (is) )(\[[^\[\]]{{0,200}}\]|{_VALUE}){_UNIT}")
 WORDED = re.compile(rf"^\W*([A-Za-z][\w ./-]{{0,60}}?) ({_VALUE}){_UNIT}$")
 # At the start, or behind what a logger puts before its text.
 STEP = re.compile(
@@ -31,6 +31,8 @@ STEP = re.compile(
     r"(step|iter(?:ation)?|update|episode)\s*[:#]?\s*(\d{1,15})\b",
     re.IGNORECASE,
 )
+# Of loops inside loops the one that makes the most rounds counts the steps: "Iteration 1/1, Step 7/500".
+OF_TOTAL = re.compile(r"\b(?:step|iter(?:ation)?|update|episode)\s*[:#]?\s*(\d{1,15})\s*/\s*(\d{1,15})", re.IGNORECASE)
 # The values that W&B prints at the end of a run.
 SUMMARY = re.compile(rf"^wandb:\s+([A-Za-z][\w./@-]*)\s+({_NUMBER})$")
 # One metric between bars: its name may have several words.
@@ -60,7 +62,10 @@ class Words:
             return
         begins = STEP.search(line)
         pairs = _pairs(line, begins)
-        step = int(begins[2]) if begins else next((x for name, x in pairs.items() if name.lower() in STEP_NAMES), None)
+        step = next((x for name, x in pairs.items() if name.lower() in STEP_NAMES), None)
+        if begins:
+            counters = OF_TOTAL.findall(line) if "/" in line else []
+            step = int(max(counters, key=lambda counter: int(counter[1]))[0] if counters else begins[2])
         values = {name: value for name, value in pairs.items() if name.lower() not in STEP_NAMES}
         by_step, by_name = self._by_step, self._by_name
         if step is not None and step != by_step.record.get("step"):
@@ -127,7 +132,8 @@ def _pairs(line: str, begins: re.Match[str] | None) -> dict[str, Any]:
         if metric := WHOLE.search(part.strip()):
             pairs.setdefault(metric[1], spelled(metric[2]))
     names = tuple(pairs)
-    for name, sign, value in ASSIGNED.findall(line) if ":" in line or "=" in line else ():
+    assigned = ":" in line or "=" in line or (" is " in line and METRIC.search(line) is not None)
+    for name, sign, _, value in ASSIGNED.findall(line) if assigned else ():
         name = name if sign == ":" else name.split()[-1]  # "SKIP rewards=[0,0]" has a word before the name
         number = _list(value) if value[0] == "[" else spelled(value.replace(",", ""))
         if number is not None and not any(longer.endswith(f" {name}") for longer in names):

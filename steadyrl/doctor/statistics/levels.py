@@ -93,9 +93,9 @@ def measure(series: Series) -> Levels | None:
     rows = series.values[n - size * count :].reshape(count, size)  # [count, size]
     means = rows.mean(axis=1)
     if size >= BLOCK_POINTS:
-        noise = max(_between(means), _within(rows))
+        noise = max(scatter(means), _within(rows))
     else:
-        noise = _between(series.values) / np.sqrt(size)
+        noise = scatter(series.values) / np.sqrt(size)
         if np.median(np.diff(series.steps)) < SPARSE:
             # All that a few neighbouring steps tell is their scatter about a straight line.
             noise = max(noise, float(np.sqrt(np.square(about_line(series.values)).sum() / (n - 2))))
@@ -103,8 +103,8 @@ def measure(series: Series) -> Levels | None:
     return Levels(steps, means, max(float(noise), 1e-9 * float(np.abs(means).max())), n)
 
 
-def _between(x: np.ndarray) -> float:
-    """Return the noise of x [n] from its second differences, which no straight trend enters."""
+def scatter(x: np.ndarray) -> float:
+    """Return the noise of x [n] from its second differences, which no straight trend enters; 0 of fewer than five."""
     if len(x) < 5:
         return 0.0
     # var(x[i-1] - 2 x[i] + x[i+1]) of independent noise is 1 + 4 + 1 times its variance.

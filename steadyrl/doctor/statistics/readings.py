@@ -9,7 +9,7 @@ import numpy as np
 
 from steadyrl.core.stats import paired_difference
 from steadyrl.doctor.series import Run, Series
-from steadyrl.doctor.statistics.levels import FEWEST, drop, measure
+from steadyrl.doctor.statistics.levels import FEWEST, drop, measure, scatter
 from steadyrl.doctor.statistics.signals import LASTING, first_lasting, head, strays, tail, trend
 from steadyrl.doctor.statistics.units import find
 
@@ -23,6 +23,7 @@ NO_SIGNAL = 0.9  # share of groups without any difference in reward, above which
 WORTH_SPREAD, WORTH_LEVEL = 0.25, 0.1
 FEW = 5  # rows that a level is taken over at least, where there are twice as many
 FEWEST_PROBLEMS = 20  # held out, that an interval is taken over
+PENALTY = "penal"
 MOSTLY = 0.5  # share of the spikes that a cause must accompany
 
 
@@ -190,14 +191,19 @@ def worth_having(run: Run, level: float) -> float:
     """Return the smallest change of the mean reward that matters, in units of the reward.
 
     A quarter of the spread between completions: so much moves one completion in ten past another. Where the spread is
-    not logged, a tenth of the level.
+    not logged, a tenth of the level, or a quarter of the scatter of the means, which is less than the spread.
     """
-    spread = run.get("reward_std") or run.get("reward_std_within")
+    spread, reward = run.get("reward_std") or run.get("reward_std_within"), run.get("reward")
     typical = float(np.median(spread.values)) if spread is not None else 0.0
-    if typical > 0:
+    if typical > 0 or reward is None:
         return WORTH_SPREAD * typical
-    reward = run.get("reward")  # which may be 0 in most rows, and then its mean tells its size
-    return WORTH_LEVEL * (abs(level) or (float(np.abs(reward.values).mean()) if reward is not None else 0.0))
+    size = abs(level) or float(np.abs(reward.values).mean())  # it may be 0 in most rows
+    return max(WORTH_LEVEL * size, WORTH_SPREAD * scatter(reward.values))
+
+
+def is_penalty(name: str, part: Series) -> bool:
+    """Return whether a part of the reward only takes away: it is 0 where nothing is wrong."""
+    return PENALTY in name.lower() or bool(part.values.max() <= 0 and part.values.any())
 
 
 def share_with_spike(series: Series | None, steps: np.ndarray, before: int = 5) -> float:

@@ -6,9 +6,9 @@ They give demonstrations, and they show that a page can be solved with the actio
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
-from steadyrl.environments.browse.browser.snapshot import Element, Snapshot
+from steadyrl.environments.browse.browser.snapshot import Element, Line, Snapshot
 
 # The goal, the page and the number of turns so far to the next action.
 Expert = Callable[[str, Snapshot, int], str]
@@ -22,6 +22,11 @@ def number_of(snapshot: Snapshot, name: str, *kinds: str) -> int | None:
         if element.name == name and (not kinds or element.kind in kinds):
             return number
     return None
+
+
+def texts(lines: Iterable[Line]) -> list[str]:
+    """Return what lines hold beside elements."""
+    return [piece for line in lines for piece in line if isinstance(piece, str)]
 
 
 def of_kind(snapshot: Snapshot, kind: str) -> list[tuple[int, Element]]:
@@ -58,11 +63,7 @@ def fill(snapshot: Snapshot, texts: list[str], *buttons: str) -> str:
     return submit(snapshot, *buttons)
 
 
-def _click_test(goal: str, snapshot: Snapshot, turn: int) -> str:
-    return click(number_of(snapshot, "Click Me!"))
-
-
-def _click_test_2(goal: str, snapshot: Snapshot, turn: int) -> str:
+def _click_one(goal: str, snapshot: Snapshot, turn: int) -> str:
     return click(number_of(snapshot, "ONE"))
 
 
@@ -70,13 +71,8 @@ def _click_quoted(goal: str, snapshot: Snapshot, turn: int) -> str:
     return click(number_of(snapshot, first_quoted(goal)))
 
 
-def _click_dialog(goal: str, snapshot: Snapshot, turn: int) -> str:
-    return click(number_of(snapshot, "Close", "button"))
-
-
-def _click_dialog_2(goal: str, snapshot: Snapshot, turn: int) -> str:
-    name = first_quoted(goal)
-    return click(number_of(snapshot, "Close" if name == "x" else name, "button"))
+def _enter_text(goal: str, snapshot: Snapshot, turn: int) -> str:
+    return fill(snapshot, quoted(goal))
 
 
 def _click_sequence(goal: str, snapshot: Snapshot, turn: int) -> str:
@@ -93,21 +89,9 @@ def _check(goal: str, snapshot: Snapshot, turn: int) -> str:
     return submit(snapshot)
 
 
-def _tab(goal: str, snapshot: Snapshot, turn: int) -> str:
-    return click(number_of(snapshot, goal.removeprefix("Click on ").rstrip("."), "link"))
-
-
 def _collapsible(goal: str, snapshot: Snapshot, turn: int) -> str:
     submit = number_of(snapshot, "Submit", "button")
     return click(submit if turn else next((n for n, e in of_kind(snapshot, "item")), None))
-
-
-def _enter_text(goal: str, snapshot: Snapshot, turn: int) -> str:
-    return fill(snapshot, quoted(goal))
-
-
-def _enter_password(goal: str, snapshot: Snapshot, turn: int) -> str:
-    return fill(snapshot, quoted(goal) * 2)
 
 
 def _login(goal: str, snapshot: Snapshot, turn: int) -> str:
@@ -137,8 +121,7 @@ def _read_table(goal: str, snapshot: Snapshot, turn: int) -> str:
 
 
 def _arithmetic(goal: str, snapshot: Snapshot, turn: int) -> str:
-    texts = [piece for line in snapshot.lines for piece in line if isinstance(piece, str)]
-    match = re.match(r"(\d+) ([-+x]) (\d+) =", " ".join(texts))
+    match = re.match(r"(\d+) ([-+x]) (\d+) =", " ".join(texts(snapshot.lines)))
     if not match:
         return GIVE_UP
     a, b = int(match[1]), int(match[3])
@@ -147,17 +130,9 @@ def _arithmetic(goal: str, snapshot: Snapshot, turn: int) -> str:
 
 def _find_word(goal: str, snapshot: Snapshot, turn: int) -> str:
     match = re.search(r"the (\d+)(?:st|nd|rd|th) word", goal)
-    words = " ".join(piece for line in snapshot.lines for piece in line if isinstance(piece, str)).split()
+    words = " ".join(texts(snapshot.lines)).split()
     place = int(match[1]) - 1 if match else len(words)
     return fill(snapshot, [words[place].strip(",.")] if place < len(words) else [])
-
-
-def _ascending(goal: str, snapshot: Snapshot, turn: int) -> str:
-    return click(0)  # the numbers are hidden after the first click, and stay in their order
-
-
-def _grid(goal: str, snapshot: Snapshot, turn: int) -> str:
-    return click(number_of(snapshot, goal.removeprefix("Click on the grid coordinate ").rstrip(".")))
 
 
 def _greatest(goal: str, snapshot: Snapshot, turn: int) -> str:
@@ -166,7 +141,7 @@ def _greatest(goal: str, snapshot: Snapshot, turn: int) -> str:
 
 
 def _generate(goal: str, snapshot: Snapshot, turn: int) -> str:
-    shown = next((piece for line in snapshot.lines for piece in line if isinstance(piece, str)), "")
+    shown = next(iter(texts(snapshot.lines)), "")
     bound = re.search(r"(less|greater) than (-?\d+)", goal)
     if re.fullmatch(r"-?\d+", shown):
         number = int(shown)
@@ -184,20 +159,17 @@ _GUESSES |= {(7, True): 8, (8, True): 9}
 
 
 def _guess(goal: str, snapshot: Snapshot, turn: int) -> str:
-    hint = re.search(
-        r"(higher|lower) than (\d)", " ".join(p for line in snapshot.lines for p in line if isinstance(p, str))
-    )
+    hint = re.search(r"(higher|lower) than (\d)", " ".join(texts(snapshot.lines)))
     return fill(snapshot, [str(_GUESSES.get((int(hint[2]), hint[1] == "higher"), 5) if hint else 5)])
 
 
 def _parity(goal: str, snapshot: Snapshot, turn: int) -> str:
-    numbers = [int(p) for line in snapshot.lines for p in line if isinstance(p, str) and re.fullmatch(r"-?\d+", p)]
+    numbers = [int(text) for text in texts(snapshot.lines) if re.fullmatch(r"-?\d+", text)]
     return click(2 * turn + (numbers[turn] % 2 == 0)) if turn < len(numbers) else submit(snapshot)
 
 
 def _algebra(goal: str, snapshot: Snapshot, turn: int) -> str:
-    text = " ".join(piece for piece in snapshot.lines[0] if isinstance(piece, str))
-    match = re.match(r"(-?\d+|x) ([-+]) (-?\d+|x) = (-?\d+)", text)
+    match = re.match(r"(-?\d+|x) ([-+]) (-?\d+|x) = (-?\d+)", " ".join(texts(snapshot.lines[:1])))
     if not match:
         return GIVE_UP
     a, sign, b, total = match.groups()
@@ -221,23 +193,11 @@ def _movie(goal: str, snapshot: Snapshot, turn: int) -> str:
         return GIVE_UP
     genre, director, year = match.groups()
     wanted = {"genre": genre, "director": director, "year": year, "date": year}
-    labels = [p.lower() for line in snapshot.lines for p in line if isinstance(p, str) and p != "Movie Search"]
-    texts = [next((text for word, text in wanted.items() if word in label), "") for label in labels]
-    if all(box.value == text for (_, box), text in zip(of_kind(snapshot, "textbox"), texts, strict=False)):
+    labels = [text.lower() for text in texts(snapshot.lines) if text != "Movie Search"]
+    values = [next((text for word, text in wanted.items() if word in label), "") for label in labels]
+    if all(box.value == text for (_, box), text in zip(of_kind(snapshot, "textbox"), values, strict=False)):
         return click(len(snapshot.elements()) - 1)
-    return fill(snapshot, texts)
-
-
-def _letters(goal: str, snapshot: Snapshot, turn: int) -> str:
-    return fill(snapshot, ["".join(piece for piece in snapshot.lines[0] if isinstance(piece, str))])
-
-
-def _cases(goal: str, snapshot: Snapshot, turn: int) -> str:
-    return fill(snapshot, [first_quoted(goal).upper() if "upper case" in goal else first_quoted(goal).lower()])
-
-
-def _enter_date(goal: str, snapshot: Snapshot, turn: int) -> str:
-    return submit(snapshot) if turn else f'type 0 "{goal.split()[1]}"'
+    return fill(snapshot, values)
 
 
 def _enter_time(goal: str, snapshot: Snapshot, turn: int) -> str:
@@ -261,10 +221,6 @@ _COLORS |= {
 }
 _COLORS |= {"purple": "800080", "silver": "C0C0C0", "teal": "008080", "yellow": "FFFF00", "magenta": "FF00FF"}
 _COLORS |= {"gold": "FFD700", "orange": "FFA500"}
-
-
-def _color(goal: str, snapshot: Snapshot, turn: int) -> str:
-    return fill(snapshot, [_COLORS.get(goal.split()[1], "")])
 
 
 def _pie(goal: str, snapshot: Snapshot, turn: int) -> str:
@@ -292,42 +248,51 @@ def _dropdown(goal: str, snapshot: Snapshot, turn: int) -> str:
 
 
 PLAIN: dict[str, Expert] = {
-    "click-test": _click_test,
-    "click-test-2": _click_test_2,
+    "click-test": lambda goal, snapshot, turn: click(number_of(snapshot, "Click Me!")),
+    "click-test-2": _click_one,
     "click-button": _click_quoted,
     "click-link": _click_quoted,
-    "click-dialog": _click_dialog,
-    "click-dialog-2": _click_dialog_2,
+    "click-dialog": lambda goal, snapshot, turn: click(number_of(snapshot, "Close", "button")),
+    "click-dialog-2": lambda goal, snapshot, turn: click(
+        number_of(snapshot, "Close" if first_quoted(goal) == "x" else first_quoted(goal), "button")
+    ),
     "click-button-sequence": _click_sequence,
     "click-checkboxes": _check,
     "click-option": _check,
-    "click-tab": _tab,
+    "click-tab": lambda goal, snapshot, turn: click(
+        number_of(snapshot, goal.removeprefix("Click on ").rstrip("."), "link")
+    ),
     "click-collapsible-nodelay": _collapsible,
     "focus-text": _focus,
     "focus-text-2": _focus,
     "enter-text": _enter_text,
-    "enter-password": _enter_password,
+    "enter-password": lambda goal, snapshot, turn: fill(snapshot, quoted(goal) * 2),
     "login-user": _login,
     "choose-list": _choose,
     "read-table": _read_table,
     "simple-arithmetic": _arithmetic,
     "find-word": _find_word,
-    "ascending-numbers": _ascending,
+    # The numbers are hidden after the first click, and stay in their order.
+    "ascending-numbers": lambda goal, snapshot, turn: click(0),
     "click-checkboxes-large": _check,
     "click-checkboxes-transfer": _check,
     "click-collapsible": _collapsible,
     "click-pie": _pie,
     "click-pie-nodelay": _pie,
-    "click-test-transfer": _click_test_2,
-    "enter-date": _enter_date,
-    "enter-text-2": _cases,
+    "click-test-transfer": _click_one,
+    "enter-date": lambda goal, snapshot, turn: submit(snapshot) if turn else f'type 0 "{goal.split()[1]}"',
+    "enter-text-2": lambda goal, snapshot, turn: fill(
+        snapshot, [first_quoted(goal).upper() if "upper case" in goal else first_quoted(goal).lower()]
+    ),
     "enter-text-dynamic": _enter_text,
     "enter-time": _enter_time,
     "find-greatest": _greatest,
     "form-sequence-2": _two_parts,
     "form-sequence-3": _dropdown,
     "generate-number": _generate,
-    "grid-coordinate": _grid,
+    "grid-coordinate": lambda goal, snapshot, turn: click(
+        number_of(snapshot, goal.removeprefix("Click on the grid coordinate ").rstrip("."))
+    ),
     "guess-number": _guess,
     "login-user-popup": _login,
     "multi-layouts": _movie,
@@ -335,8 +300,8 @@ PLAIN: dict[str, Expert] = {
     "odd-or-even": _parity,
     "read-table-2": _labelled,
     "simple-algebra": _algebra,
-    "text-transform": _letters,
+    "text-transform": lambda goal, snapshot, turn: fill(snapshot, ["".join(texts(snapshot.lines[:1]))]),
     "unicode-test": _click_quoted,
-    "use-colorwheel": _color,
+    "use-colorwheel": lambda goal, snapshot, turn: fill(snapshot, [_COLORS.get(goal.split()[1], "")]),
     "use-spinner": _spin,
 }

@@ -165,8 +165,10 @@ class CodeTask:
         wrong: dict[str, Callable[[Problem], str]] = {"wrong solution": lambda problem: self.wrong(problem) or ""}
         has_wrong = any(problem.wrong_solution is not None for problem in self._by_id.values())
         return (wrong if has_wrong else {}) | {
-            "a body of pass": lambda problem: _body_of_pass(self._by_id[problem.id]),
-            "return the first argument": lambda problem: _identity(self._by_id[problem.id]),
+            "a body of pass": lambda problem: f"def {self._by_id[problem.id].entry_point}(*_):\n    pass\n",
+            "return the first argument": lambda problem: (
+                f"def {self._by_id[problem.id].entry_point}(first=None, *_):\n    return first\n"
+            ),
         }
 
     def gold(self, problem: Problem) -> str | None:
@@ -353,11 +355,3 @@ def _remember(cache: OrderedDict[Key, Value], key: Key, value: Value) -> None:
     cache[key] = value
     if len(cache) > _ENTRIES_KEPT:
         cache.popitem(last=False)
-
-
-def _body_of_pass(problem: CodeProblem) -> str:
-    return f"def {problem.entry_point}(*_):\n    pass\n"
-
-
-def _identity(problem: CodeProblem) -> str:
-    return f"def {problem.entry_point}(first=None, *_):\n    return first\n"

@@ -129,4 +129,7 @@ class StudyFile(Section):
     stop: list[Stop] = Field([], description="Reasons to end a run early.")
     launcher: Launch = Field(Launch(), description="Where the runs are made.")
     experiments: list[Experiment] = Field(min_length=1, description="The arms.")
+    picture: list[str] = Field(
+        [], description="The experiments that the report's first picture compares. Empty: all, by the study's metric."
+    )
     not_tested: list[str] = Field([], description="What the study leaves open.")

@@ -126,9 +126,20 @@ class Claim:
     parts: tuple[tuple[str, Judged], ...]
 
     @property
-    def word(self) -> Verdict:
-        """Return the verdict of its expectations."""
-        return together([judged for _, judged in self.parts])
+    def verdict(self) -> str:
+        """Return the verdict of its expectations, by experiment where the experiments differ.
+
+        A conclusion about a founding rate is not refuted by an experiment at another rate.
+        """
+        by_arm: dict[str, list[Judged]] = {}
+        for name, judged in self.parts:
+            by_arm.setdefault(name, []).append(judged)
+        by_word: dict[Verdict, list[str]] = {}
+        for name, expectations in by_arm.items():
+            by_word.setdefault(together(expectations), []).append(name)
+        if len(by_word) == 1:
+            return next(iter(by_word))
+        return "; ".join(f"{word} in {', '.join(names)}" for word, names in by_word.items())
 
 
 def together(judged: Sequence[Judged]) -> Verdict:
@@ -211,8 +222,9 @@ def _judge(study: Study, arm: Arm, expect: Expect, runs: Mapping[str, Sequence[M
     values = values_of(own, metric, expect.take, rule)
     if expect.be in ABSOLUTE:
         met = [meets(expect, value) for value in values]
-        every = len(met) == len(study.seeds)  # a seed without a number may yet miss the bound
-        word: Word = "refuted" if not all(met) else "supported" if every else "undecided"
+        word: Word = "undecided"  # seeds disagree, or a seed without a number may yet do so
+        if len(met) == len(study.seeds) and len(set(met)) == 1:
+            word = "supported" if met[0] else "refuted"
         return Judged(expect, metric, "", word, values, (), None)
     than = expect.than or arm.experiment.base
     than_runs = [seed_run for seed_run in runs[than] if seed_run.state in (*DONE, "failed")]

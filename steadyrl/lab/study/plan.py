@@ -166,6 +166,8 @@ def _resolved(path: Path, file: StudyFile, quick: bool, seeds: Sequence[int]) ->
             _require_named(where, experiment, quick, changed)
         arms[experiment.name] = Arm(experiment, config, changed)
         _check_expectations(where, experiment, arms)
+    if unknown := [name for name in file.picture if name not in arms]:
+        raise ConfigError(f"{path}: picture names '{unknown[0]}', which is no experiment; there are: {', '.join(arms)}")
     _check_metrics(path, file, arms)
     return Study(path, file, tuple(arms.values()), tuple(seeds), quick, _warm(path, file, quick))
 

@@ -49,38 +49,10 @@ class Adjustment:
     finding: Finding
 
 
-def _slower(now: float, start: float, rows: Rows) -> float:
-    return max(now * 0.5, LEAST_MULTIPLIER)
-
-
-def _fewer(now: float, start: float, rows: Rows) -> float:
-    return max(int(now) - 1, 1)
-
-
-def _more_entropy(now: float, start: float, rows: Rows) -> float:
-    return min(max(2.0 * now, 0.005), max(4.0 * start, 0.02))
-
-
-def _less_entropy(now: float, start: float, rows: Rows) -> float:
-    return max(0.3 * now, 0.01 * start)
-
-
-def _wider(now: float, start: float, rows: Rows) -> float:
-    return max(now, 0.28)
-
-
-def _more_kl(now: float, start: float, rows: Rows) -> float:
-    return max(now, min(1.5 * now, 10.0 * start))  # a target for the KL may have raised it further
-
-
 def _less_kl(now: float, start: float, rows: Rows) -> float:
     """Return half of the usual spread of the rewards, at which reward and penalty balance 2 nats from the reference."""
     usual = _usual_spread(rows)
     return now if usual <= 0 else max(min(now, HALF * usual), 0.1 * now)
-
-
-def _warmer(now: float, start: float, rows: Rows) -> float:
-    return min(1.2 * now, max(now, min(1.5 * start, 2.0)))
 
 
 def _limited(now: float, start: float, rows: Rows) -> float:
@@ -96,14 +68,29 @@ def _usual_spread(rows: Rows) -> float:
 
 
 MOVES: Mapping[str, Move] = {
-    "learning_rate": Move(RATE_MULTIPLIER, _slower, "learning rate x 0.5, down to 0.1, and the band of its KL with it"),
-    "epochs": Move("update.epochs", _fewer, "one epoch less, down to 1"),
-    "entropy_up": Move("algorithm.args.entropy_coef", _more_entropy, "x 2, from 0.005 on, up to 4 x or 0.02"),
-    "entropy_down": Move("algorithm.args.entropy_coef", _less_entropy, "x 0.3, down to 0.01 x"),
-    "clip": Move("algorithm.args.clip_high", _wider, "upper clip bound to 0.28"),
-    "kl_coef": Move(KL_COEF, _more_kl, "x 1.5, up to 10 x"),
+    "learning_rate": Move(
+        RATE_MULTIPLIER,
+        lambda now, start, rows: max(now * 0.5, LEAST_MULTIPLIER),
+        "learning rate x 0.5, down to 0.1, and the band of its KL with it",
+    ),
+    "epochs": Move("update.epochs", lambda now, start, rows: max(int(now) - 1, 1), "one epoch less, down to 1"),
+    "entropy_up": Move(
+        "algorithm.args.entropy_coef",
+        lambda now, start, rows: min(max(2.0 * now, 0.005), max(4.0 * start, 0.02)),
+        "x 2, from 0.005 on, up to 4 x or 0.02",
+    ),
+    "entropy_down": Move(
+        "algorithm.args.entropy_coef", lambda now, start, rows: max(0.3 * now, 0.01 * start), "x 0.3, down to 0.01 x"
+    ),
+    "clip": Move("algorithm.args.clip_high", lambda now, start, rows: max(now, 0.28), "upper clip bound to 0.28"),
+    # A target for the KL may have raised it further.
+    "kl_coef": Move(KL_COEF, lambda now, start, rows: max(now, min(1.5 * now, 10.0 * start)), "x 1.5, up to 10 x"),
     "kl_coef_down": Move(KL_COEF, _less_kl, "to half of the usual spread of the rewards, at most to a tenth at once"),
-    "temperature": Move("sampling.temperature", _warmer, "x 1.2, up to 1.5 x and 2"),
+    "temperature": Move(
+        "sampling.temperature",
+        lambda now, start, rows: min(1.2 * now, max(now, min(1.5 * start, 2.0))),
+        "x 1.2, up to 1.5 x and 2",
+    ),
     "reward_limit": Move("update.reward_limit", _limited, "4 usual standard deviations from the step's median"),
 }
 # (check, cause) -> moves, tried in this order, as the checks' records have them. What has none is not for the

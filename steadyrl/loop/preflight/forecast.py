@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from steadyrl.backends.settings import MICRO_BATCH_TOKENS
 from steadyrl.backends.torch.device_memory import peak_device_memory
-from steadyrl.core.config import Config
-from steadyrl.core.types import Finding
-from steadyrl.loop.preflight.trial import Timed, Trial, step_rollouts
+from steadyrl.doctor.check import Check, Found, Passed, Result, Unknown
+from steadyrl.loop.preflight.trial import Timed, Trial, check, step_rollouts
 from steadyrl.loop.preflight.trial_updates import TrialUpdates
 from steadyrl.loop.train import Session
 
@@ -32,16 +31,21 @@ class Memory:
     place: str
 
 
-def forecast(trial: Trial, updates: TrialUpdates, before: Memory) -> list[Finding]:
-    """Scale what was measured to the run.
+@dataclass(frozen=True)
+class Measured:
+    """What a forecast is made from: the rollouts and the updates, with times, and the memory before and after them.
 
-    Args:
-        trial: The rollouts, with times.
-        updates: The updates, with times.
+    Attributes:
+        trial: The rollouts.
+        updates: The updates.
         before: What was in use before the trial.
+        now: What is in use after the updates.
     """
-    config = trial.session.config
-    return [_time(trial, updates), _memory(trial, before, memory_now()), _disk(config, updates.saved_bytes)]
+
+    trial: Trial
+    updates: TrialUpdates
+    before: Memory
+    now: Memory
 
 
 def memory_now() -> Memory:
@@ -80,10 +84,11 @@ def affine(few: Timed, many: Timed, rows: float, calls: float) -> float:
     return calls * (many.seconds - per_row * many.rows) + per_row * rows
 
 
-def _time(trial: Trial, tried: TrialUpdates) -> Finding:
-    session, config = trial.session, trial.session.config
-    if tried.updates is None:
-        return Finding("time", state="unknown", message="no update could be timed")
+@check("time")
+def run_time(measured: Measured) -> Result:
+    trial, session, config = measured.trial, measured.trial.session, measured.trial.session.config
+    if measured.updates.updates is None:
+        return Unknown("no update could be timed")
     rows = step_rollouts(session)
     per_reward = trial.reward.seconds / trial.reward.rows
     updates = config.update.epochs * config.update.minibatches
@@ -91,7 +96,7 @@ def _time(trial: Trial, tried: TrialUpdates) -> Finding:
         "sampling": _drawing(trial, rows),
         "rewards": per_reward * rows,
         "scoring": trial.scoring.seconds / trial.scoring.rows * rows,
-        "updates": affine(*tried.updates, rows=config.update.epochs * rows, calls=updates),
+        "updates": affine(*measured.updates.updates, rows=config.update.epochs * rows, calls=updates),
     }
     step = sum(parts.values())
     per_evaluation = _evaluation(trial, per_reward)
@@ -103,9 +108,7 @@ def _time(trial: Trial, tried: TrialUpdates) -> Finding:
     message += f"{duration(step)} ({breakdown})"
     if evaluations:
         message += f" and {evaluations} evaluations of {duration(per_evaluation)}"
-    return Finding(
-        "time", state="ok", message=f"{message}; measured on {trial.reward.rows} rollouts; a step has {rows}"
-    )
+    return Passed(f"{message}; measured on {trial.reward.rows} rollouts; a step has {rows}")
 
 
 def _drawing(trial: Trial, rows: int) -> float:
@@ -126,10 +129,11 @@ def _evaluation(trial: Trial, per_reward: float) -> float:
     return sum(_drawing(trial, n) + per_reward * n for count in rows for n in (count * samples, count))
 
 
-def _memory(trial: Trial, before: Memory, now: Memory) -> Finding:
-    """Bound the memory of a full step: what the trial added, Adam's moments apart, grows with its rollouts at most."""
-    config, described = trial.session.config, trial.session.backend.describe()
-    sizes = _held_sizes(described)
+@check("memory")
+def memory(measured: Measured) -> Result:
+    # What the trial added, Adam's moments apart, grows with its rollouts at most.
+    trial, now = measured.trial, measured.now
+    sizes = _held_sizes(trial.session.backend.describe())
     moments = sizes.get("optimizer", 0.0)
     rows, lengths = step_rollouts(trial.session), trial.batch.lengths
     # Rows are computed in parts of bounded size.
@@ -138,7 +142,7 @@ def _memory(trial: Trial, before: Memory, now: Memory) -> Finding:
     )
     drawn = min(rows, _limit(trial.session, "generate_rows", rows))
     growth = max(1.0, at_once / trial.scoring.rows, drawn / trial.sampling[1].rows)
-    most = now.peak + (growth - 1) * max(0, now.peak - before.peak - moments)
+    most = now.peak + (growth - 1) * max(0, now.peak - measured.before.peak - moments)
     message = (
         f"peak so far {_size(now.peak)}, at most {_size(most)} in a full step; the {now.place} has {_size(now.total)}"
     )
@@ -146,19 +150,13 @@ def _memory(trial: Trial, before: Memory, now: Memory) -> Finding:
         breakdown = ", ".join(f"{name} {_size(size)}" for name, size in sizes.items())
         message += f"; from step to step it holds {breakdown}"
     if most <= now.total:
-        return Finding("memory", state="ok", message=message)
-    return Finding(
-        "memory",
-        state="unknown",
-        message=f"{message}: a full step may not fit",
-        cause="memory",
-        remedy="lower what is computed at once",
-        overrides=tuple(
-            f"backend.args.{name}={max(1, _limit(trial.session, name, 1) // 2)}"
-            for name in ("micro_batch_tokens", "generate_rows")
-            if hasattr(config.backend.args, name)
-        ),
-    )
+        return Passed(message)
+    halved = {
+        f"backend.args.{name}": max(1, _limit(trial.session, name, 1) // 2)
+        for name in ("micro_batch_tokens", "generate_rows")
+        if hasattr(trial.session.config.backend.args, name)
+    }
+    return Found("memory", "warning", message=f"{message}: a full step may not fit", change=halved)
 
 
 def _held_sizes(described: Mapping[str, object]) -> dict[str, float]:
@@ -170,9 +168,11 @@ def _held_sizes(described: Mapping[str, object]) -> dict[str, float]:
     return {"optimizer": trained * _MOMENT_BYTES} if isinstance(trained, int) else {}
 
 
-def _disk(config: Config, saved_bytes: int | None) -> Finding:
+@check("disk")
+def disk(measured: Measured) -> Result:
+    config, saved_bytes = measured.trial.session.config, measured.updates.saved_bytes
     if saved_bytes is None:
-        return Finding("disk", state="unknown", message="no checkpoint could be made")
+        return Unknown("no checkpoint could be made")
     folder = Path(config.run.folder).absolute()
     while not folder.exists():
         folder = folder.parent
@@ -184,15 +184,11 @@ def _disk(config: Config, saved_bytes: int | None) -> Finding:
     message = f"a checkpoint takes {_size(saved_bytes)}, {count} at a time {_size(needed)}"
     message += f"; {_size(free)} are free in {folder}"
     if needed <= free:
-        return Finding("disk", state="ok", message=message)
-    return Finding(
-        "disk",
-        "critical",
-        message=message,
-        cause="disk",
-        remedy="free some space, keep fewer checkpoints, or write the runs elsewhere (run.folder)",
-        overrides=("run.keep_checkpoints=1",) if config.run.keep_checkpoints > 1 else (),
-    )
+        return Passed(message)
+    return Found("disk", message=message, change={"run.keep_checkpoints": 1})
+
+
+COSTS: Sequence[Check[Measured]] = (run_time, memory, disk)
 
 
 def _size(count: float) -> str:

@@ -6,13 +6,15 @@ another temperature), not by its looks.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 
-from steadyrl.core.types import Batch, Finding, Problem, Rollout, Sampling, TokenScores
-from steadyrl.loop.preflight.trial import Trial, measure, rows_of
+from steadyrl.core.types import Batch, Rollout, Sampling, TokenScores
+from steadyrl.doctor.check import Found, Passed, Result, Unknown
+from steadyrl.doctor.remedies import Value
+from steadyrl.loop.preflight.trial import Trial, check, rows_of, score
 from steadyrl.loop.rollout.collect import collect
 from steadyrl.loop.train import Session
 from steadyrl.maths.batch import take_rows
@@ -29,33 +31,31 @@ _WIDEST, _FINEST = 8.0, 1.01  # factors of the temperature, where a fitting one 
 _SOLVED = 0.1  # share of a gap that is left where a condition explains it
 
 
-@dataclass(frozen=True)
-class _Cause:
-    name: str
-    message: str
-    remedy: str
-    overrides: tuple[str, ...] = ()
+NOT_FINITE = "some log-probs are not finite"
+DELIBERATE = (
+    "log-probs leave out the temperature or truncation that tokens are drawn with: a deliberate mismatch, for studies"
+)
 
 
-def sampler_parity(trial: Trial) -> Finding:
-    """Compare the sampler's log-probs with the trainer's, token by token."""
-    name, raw = "sampler_parity", _deliberate(trial.session.sampling)
-    if raw is not None:
-        return _failed(name, "sampling.logprobs is 'raw'", raw)
+@check("sampler_parity")
+def sampler_parity(trial: Trial) -> Result:
+    sampling = trial.session.sampling
+    if _deliberate(sampling):
+        return Found("raw_logprobs", message=f"sampling.logprobs is 'raw'; {DELIBERATE}")
     gap = _gap(trial.batch, trial.scores.logprobs)
     message = _sizes("log-probs of sampler and trainer", gap)
     if _within(trial.session, gap):
-        return Finding(name, state="ok", message=message)
+        return Passed(message)
     if not np.isfinite(gap).all():
-        return _failed(name, message, _not_finite())
-    return _failed(name, message, _explain(trial, gap))
+        return Found("not_finite", message=f"{message}; {NOT_FINITE}")
+    explained = _explain(trial, gap)
+    return replace(explained, message=f"{message}; {explained.message}")
 
 
-def sampled_entropy(trial: Trial) -> Finding:
-    """Compare the sampled tokens' mean -log p with the exact entropy: they agree where both have one distribution."""
-    name = "sampled_entropy"
+@check("sampled_entropy")
+def sampled_entropy(trial: Trial) -> Result:
     if trial.scores.entropy is None:
-        return Finding(name, state="unknown", message="the backend's score gives no entropy")
+        return Unknown("the backend's score gives no entropy")
     mask = trial.batch.completion_mask
     surprise, entropy = -trial.batch.sampling_logprobs[mask].astype(np.float64), trial.scores.entropy[mask]
     difference, error = _surprise_gap(surprise, entropy)
@@ -64,20 +64,25 @@ def sampled_entropy(trial: Trial) -> Finding:
         f"{difference:+.4f}, standard error {error:.4f}, {mask.sum()} tokens"
     )
     if abs(difference) <= max(STANDARD_ERRORS * error, _tolerance(trial.session)[0]):
-        return Finding(name, state="ok", message=message)
+        return Passed(message)
     if not np.isfinite(difference):
-        return _failed(name, message, _not_finite())
-    raw = _deliberate(trial.session.sampling)
-    return _failed(name, message, raw or _warped_sampling(trial, difference))
+        return Found("not_finite", message=f"{message}; {NOT_FINITE}")
+    if _deliberate(trial.session.sampling):
+        return Found("raw_logprobs", message=f"{message}; {DELIBERATE}")
+    return Found(
+        "warp",
+        message=f"{message}; {_warped_sampling(trial, difference)}",
+        change=_unwarped(trial.session.sampling),
+    )
 
 
-def reference_parity(trial: Trial) -> Finding:
-    """Compare the policy with the reference, which are one model before the first update."""
-    name, ref, exact = "reference_parity", trial.scores.ref_logprobs, trial.scores.kl_ref_exact
+@check("reference_parity")
+def reference_parity(trial: Trial) -> Result:
+    ref, exact = trial.scores.ref_logprobs, trial.scores.kl_ref_exact
     if "ref_logprobs" not in trial.session.algorithm.needs:
-        return Finding(name, state="unknown", message="the algorithm uses no reference")
+        return Unknown("the algorithm uses no reference")
     if ref is None:
-        return Finding(name, state="unknown", message="the backend's score gives no log-probs of the reference")
+        return Unknown("the backend's score gives no log-probs of the reference")
     mask = trial.batch.completion_mask
     gap = (trial.scores.logprobs - ref)[mask]
     message = _sizes("log-probs of policy and reference", gap)
@@ -87,51 +92,53 @@ def reference_parity(trial: Trial) -> Finding:
         message += f"; exact KL at most {np.abs(exact[mask]).max():.2g} nats/token"
         apart = not bool(np.abs(exact[mask]).max() <= allowed)
     if _within(trial.session, gap) and not apart:
-        return Finding(name, state="ok", message=message)
+        return Passed(message)
     if not np.isfinite(gap).all():
-        return _failed(name, message, _not_finite())
-    return _failed(name, message, _explain_reference(trial))
+        return Found("not_finite", message=f"{message}; {NOT_FINITE}")
+    explained = _explain_reference(trial)
+    return replace(explained, message=f"{message}; {explained.message}")
 
 
-def _explain(trial: Trial, gap: np.ndarray) -> _Cause:
-    for look in (_noise, _warp, _padding, _offset):
-        cause = look(trial, gap)
-        if cause is not None:
-            return cause
+def _explain(trial: Trial, gap: np.ndarray) -> Found:
+    for look in (_noise, _warp, _padding):
+        explained = look(trial, gap)
+        if explained is not None:
+            return explained
+    if gap.std() <= _CONSTANT * abs(gap.mean()):
+        return Found(
+            "warp",
+            message=f"it is a constant offset of {gap.mean():+.4f} +- {gap.std():.1g} nats, which no temperature "
+            "explains: one side scales its log-probs or normalises them over other tokens",
+        )
     growth = _growth(trial.batch, gap)
     if growth > _BUILDS_UP or np.abs(gap).mean() <= _ROUNDING:
-        return _Cause(
+        return Found(
             "precision",
-            "it is the same at every scoring and no padding changes it; on the half of tokens with more before them "
-            f"it is {growth:.1f} times that of the others: rounding, in one of the two passes",
-            "sample and score in one precision, float32 if it can be had; until then the loss corrects for it",
-            ("backend.precision=fp32",),
+            message="it is the same at every scoring and no padding changes it; on the half of tokens with more before "
+            f"them it is {growth:.1f} times that of the others: rounding, in one of the two passes",
         )
-    return _Cause(
+    return Found(
         "weights",
-        "it is the same at every scoring, and neither padding, temperature nor length explains it: the sampler holds "
-        "other weights than the trainer, or reads another prompt",
-        "let the sampler use the trainer's weights and token ids",
+        message="it is the same at every scoring, and neither padding, temperature nor length explains it: the sampler "
+        "holds other weights than the trainer, or reads another prompt",
     )
 
 
-def _noise(trial: Trial, gap: np.ndarray) -> _Cause | None:
-    again = _gap(trial.batch, measure(trial.session, trial.batch).logprobs)
+def _noise(trial: Trial, gap: np.ndarray) -> Found | None:
+    again = _gap(trial.batch, score(trial.session, trial.batch).logprobs)
     if not _within(trial.session, again - gap):
-        return _dropout(f"the trainer's log-probs change between two scorings by up to {_most(again - gap):.2g} nats")
+        most = _most(again - gap)
+        return Found("dropout", message=f"the trainer's log-probs change between two scorings by up to {most:.2g} nats")
     problems = [group.problem for group in trial.groups[:_ALONE]]
-    first, second = (_draw(trial.session, problems) for _ in range(2))
-    shift = np.concatenate([_where_alike(a, b) for a, b in zip(first, second, strict=True)])
-    if not _within(trial.session, shift):
-        return _dropout(
-            f"drawn again by equal seeds, the same tokens' log-probs change by up to {_most(shift):.2g} nats"
-        )
-    return None
-
-
-def _draw(session: Session, problems: list[Problem]) -> list[Rollout]:
-    groups = collect(session.backend, problems, 1, session.sampling, (session.config.run.seed, 0))
-    return [group.rollouts[0] for group in groups]
+    session, key = trial.session, (trial.session.config.run.seed, 0)
+    first, second = (collect(session.backend, problems, 1, session.sampling, key) for _ in range(2))
+    shift = np.concatenate([_where_alike(a.rollouts[0], b.rollouts[0]) for a, b in zip(first, second, strict=True)])
+    if _within(trial.session, shift):
+        return None
+    return Found(
+        "dropout",
+        message=f"drawn again by equal seeds, the same tokens' log-probs change by up to {_most(shift):.2g} nats",
+    )
 
 
 def _where_alike(first: Rollout, second: Rollout) -> np.ndarray:
@@ -142,46 +149,44 @@ def _where_alike(first: Rollout, second: Rollout) -> np.ndarray:
     return change
 
 
-def _warp(trial: Trial, gap: np.ndarray) -> _Cause | None:
+def _warp(trial: Trial, gap: np.ndarray) -> Found | None:
     """Measure without temperature and truncation: do these explain the gap?"""
     session, sampling, batch = trial.session, trial.session.sampling, trial.batch
-    overrides = _unwarped(sampling)
+    plain_sampling = _unwarped(sampling)
     own, sampler = trial.scores.logprobs, batch.sampling_logprobs
-    if overrides:
-        plain = _score_at(session, batch, replace(sampling, logprobs="raw"))
+    if plain_sampling:
+        plain = score(session, batch, replace(sampling, logprobs="raw")).logprobs
         if _within(session, (plain - own)[batch.completion_mask]):
-            return _Cause(
-                "warp",
-                "the trainer's log-probs are the same with and without temperature and truncation: it ignores them",
-                "scale the trainer's logits as the sampler does; until then sample from the plain distribution",
-                overrides,
+            message = (
+                "the trainer's log-probs are the same with and without temperature and truncation: it ignores them"
             )
+            return Found("warp", message=message, change=plain_sampling)
     ways = {
         "temperature": (batch, replace(sampling, temperature=1.0)),
         "truncation": (replace(batch, kept=None), sampling),
         "temperature and truncation": (batch, replace(sampling, logprobs="raw")),
     }
     for name, (rows, variant) in ways.items():
-        if overrides and _within(session, (_score_at(session, rows, variant) - sampler)[batch.completion_mask]):
-            return _Cause(
+        if plain_sampling and _within(
+            session, (score(session, rows, variant).logprobs - sampler)[batch.completion_mask]
+        ):
+            return Found(
                 "warp",
-                f"measured without the {name} the trainer agrees with the sampler: the sampler reports log-probs "
-                f"from before the {name}",
-                "take the sampler's log-probs after temperature and truncation; until then sample without them",
-                overrides,
+                message=f"measured without the {name} the trainer agrees with the sampler: the sampler reports "
+                f"log-probs from before the {name}",
+                change=plain_sampling,
             )
     fitting, left = _fit_temperature(session, lambda scores: float(np.abs(_gap(batch, scores.logprobs)).mean()), batch)
     if left > _SOLVED * np.abs(gap).mean():
         return None
-    return _Cause(
+    return Found(
         "warp",
-        f"at temperature {fitting:.2f} in place of {sampling.temperature:g} the trainer agrees with the sampler",
-        "let sampler and trainer use one temperature",
-        (f"sampling.temperature={fitting:.2f}",),
+        message=f"at temperature {fitting:.2f} in place of {sampling.temperature:g} trainer and sampler agree",
+        change={"sampling.temperature": f"{fitting:.2f}"},
     )
 
 
-def _padding(trial: Trial, gap: np.ndarray) -> _Cause | None:
+def _padding(trial: Trial, gap: np.ndarray) -> Found | None:
     """Measure and draw some rows alone, where nothing is padded."""
     session, batch, mask = trial.session, trial.batch, trial.batch.completion_mask
     per_row = np.zeros(mask.shape)
@@ -190,48 +195,35 @@ def _padding(trial: Trial, gap: np.ndarray) -> _Cause | None:
     alone, shift = [], []
     for row in worst:
         part = take_rows(batch, np.array([row]))
-        logprobs = measure(session, part).logprobs
+        logprobs = score(session, part).logprobs
         alone.append(_gap(part, logprobs))
         shift.append((logprobs - trial.scores.logprobs[row : row + 1, : logprobs.shape[1]])[part.completion_mask])
     padded = np.concatenate([per_row[row][mask[row]] for row in worst])
     if not _within(session, np.concatenate(shift)):
-        return _Cause(
+        return Found(
             "padding",
-            f"scored alone, the {len(worst)} worst rows are {np.abs(np.concatenate(alone)).mean():.2g} nats from the "
-            f"sampler, scored among others {padded.mean():.2g}: padding or positions in the trainer",
-            "mask the padding and count positions from each row's first token when scoring",
-            _one_at_a_time(session, "micro_batch_tokens"),
+            message=f"scored alone, the {len(worst)} worst rows are {np.abs(np.concatenate(alone)).mean():.2g} nats "
+            f"from the sampler, scored among others {padded.mean():.2g}: padding or positions in the trainer",
+            change=_one_at_a_time(session, "micro_batch_tokens"),
         )
     problems = [trial.measured[trial.batch.groups[row]].problem for row in worst]
     own = []
     for number, problem in enumerate(problems):
         lone = rows_of(session, collect(session.backend, [problem], 1, session.sampling, (number,)))
-        own.append(_gap(lone, measure(session, lone).logprobs))
+        own.append(_gap(lone, score(session, lone).logprobs))
     if _within(session, np.concatenate(own)):
-        return _Cause(
+        return Found(
             "padding",
-            f"drawn alone, completions of the {len(worst)} worst prompts are scored alike by both "
+            message=f"drawn alone, completions of the {len(worst)} worst prompts are scored alike by both "
             f"(at most {_most(np.concatenate(own)):.2g} nats apart): padding or positions in the sampler",
-            "mask the padding and count positions from each prompt's first token when sampling",
-            _one_at_a_time(session, "generate_rows"),
+            change=_one_at_a_time(session, "generate_rows"),
         )
     return None
 
 
-def _one_at_a_time(session: Session, setting: str) -> tuple[str, ...]:
-    """Return the override that lets the backend compute one row at a time, where it has the setting."""
-    return (f"backend.args.{setting}=1",) if hasattr(session.config.backend.args, setting) else ()
-
-
-def _offset(trial: Trial, gap: np.ndarray) -> _Cause | None:
-    if gap.std() > _CONSTANT * abs(gap.mean()):
-        return None
-    return _Cause(
-        "warp",
-        f"it is a constant offset of {gap.mean():+.4f} +- {gap.std():.1g} nats, which no temperature explains: one "
-        "side scales its log-probs or normalises them over other tokens",
-        "normalise over the same tokens on both sides",
-    )
+def _one_at_a_time(session: Session, setting: str) -> Mapping[str, Value]:
+    """Return the setting that lets the backend compute one row at a time, where it has it."""
+    return {f"backend.args.{setting}": 1} if hasattr(session.config.backend.args, setting) else {}
 
 
 def _growth(batch: Batch, gap: np.ndarray) -> float:
@@ -243,7 +235,8 @@ def _growth(batch: Batch, gap: np.ndarray) -> float:
     return float(np.abs(gap[~early]).mean() / max(np.abs(gap[early]).mean(), np.finfo(float).tiny))
 
 
-def _warped_sampling(trial: Trial, difference: float) -> _Cause:
+def _warped_sampling(trial: Trial, difference: float) -> str:
+    """Return from what distribution the tokens come, and the temperature that fits them where one does."""
     session, mask = trial.session, trial.batch.completion_mask
 
     def miss(scores: TokenScores) -> float:
@@ -253,38 +246,29 @@ def _warped_sampling(trial: Trial, difference: float) -> _Cause:
     fitting, left = _fit_temperature(session, miss, trial.batch)
     side = "sharper" if difference < 0 else "flatter"
     message = f"the tokens come from a {side} distribution than the one that is scored"
-    if left <= _SOLVED * abs(difference):
-        message += f": they fit temperature {fitting:.2f}, the setting is {session.sampling.temperature:g}"
-    return _Cause(
-        "warp",
-        message,
-        "let the sampler draw from the distribution whose log-probs it reports: temperature, top-p and top-k on both "
-        "sides (a generation config of the model's own is the usual reason)",
-        _unwarped(session.sampling),
-    )
+    if left > _SOLVED * abs(difference):
+        return message
+    return f"{message}: they fit temperature {fitting:.2f}, the setting is {session.sampling.temperature:g}"
 
 
-def _explain_reference(trial: Trial) -> _Cause:
+def _explain_reference(trial: Trial) -> Found:
     session, mask = trial.session, trial.batch.completion_mask
-    first, second = trial.scores, measure(session, trial.batch)
+    first, second = trial.scores, score(session, trial.batch)
     assert first.ref_logprobs is not None and second.ref_logprobs is not None, "asked for, and given once"
     pairs = ((first.ref_logprobs, second.ref_logprobs), (first.logprobs, second.logprobs))
     changed = np.concatenate([(earlier - later)[mask] for earlier, later in pairs])
     if not _within(session, changed):
-        return _dropout(f"log-probs change between two scorings by up to {_most(changed):.2g} nats")
-    if _unwarped(session.sampling):
-        plain = _score_at(session, trial.batch, replace(session.sampling, logprobs="raw"))
+        return Found("dropout", message=f"log-probs change between two scorings by up to {_most(changed):.2g} nats")
+    plain_sampling = _unwarped(session.sampling)
+    if plain_sampling:
+        plain = score(session, trial.batch, replace(session.sampling, logprobs="raw")).logprobs
         if _within(session, (plain - first.ref_logprobs)[mask]):
-            return _Cause(
-                "warp",
-                "the reference has the policy's log-probs of temperature 1 without truncation",
-                "score the reference under the distribution that was sampled from",
-                _unwarped(session.sampling),
-            )
-    return _Cause(
+            message = "the reference has the policy's log-probs of temperature 1 without truncation"
+            return Found("warp", message=message, change=plain_sampling)
+    return Found(
         "weights",
-        "the difference is the same at every scoring: the reference is another model than the policy starts from",
-        "start policy and reference from the same weights; a KL to another model is pulled there from step 0 on",
+        message="the difference is the same at every scoring: the reference is another model than the policy starts "
+        "from",
     )
 
 
@@ -294,7 +278,7 @@ def _fit_temperature(session: Session, miss: Callable[[TokenScores], float], bat
     while width > _FINEST:
         for at in best * np.geomspace(1 / width, width, 5):
             sampling = replace(session.sampling, temperature=float(at))
-            now = miss(measure(replace(session, sampling=sampling), batch))
+            now = miss(score(session, batch, sampling))
             if now < left:
                 best, left = float(at), now
         width **= 0.5
@@ -311,11 +295,6 @@ def _surprise_gap(surprise: np.ndarray, entropy: np.ndarray) -> tuple[float, flo
     peaked = entropy < _PEAKED
     variance = np.sum(difference[~peaked] ** 2) + max(np.sum(difference[peaked] ** 2), np.sum(entropy[peaked]))
     return float(difference.mean()), float(np.sqrt(variance)) / len(difference)
-
-
-def _score_at(session: Session, batch: Batch, sampling: Sampling) -> np.ndarray:
-    logprobs: np.ndarray = measure(replace(session, sampling=sampling), batch).logprobs
-    return logprobs
 
 
 def _gap(batch: Batch, logprobs: np.ndarray) -> np.ndarray:
@@ -341,42 +320,12 @@ def _sizes(what: str, gap: np.ndarray) -> str:
     return f"{what}: mean |difference| {np.abs(gap).mean():.2g}, at most {_most(gap):.2g} nats, {len(gap)} tokens"
 
 
-def _unwarped(sampling: Sampling) -> tuple[str, ...]:
+def _unwarped(sampling: Sampling) -> Mapping[str, Value]:
     """Return the settings that undo temperature and truncation; none where there is neither."""
-    plain = {"temperature": 1.0, "top_p": 1.0, "top_k": 0}
-    return tuple(f"sampling.{name}={value}" for name, value in plain.items() if getattr(sampling, name) != value)
+    plain: Mapping[str, Value] = {"temperature": 1.0, "top_p": 1.0, "top_k": 0}
+    return {f"sampling.{name}": value for name, value in plain.items() if getattr(sampling, name) != value}
 
 
-def _deliberate(sampling: Sampling) -> _Cause | None:
-    if sampling.logprobs != "raw" or not _unwarped(sampling):
-        return None
-    return _Cause(
-        "raw_logprobs",
-        "log-probs leave out the temperature or truncation that tokens are drawn with: a deliberate mismatch, for "
-        "studies; KL estimates are biased and can be negative",
-        "measure under the distribution that is sampled from",
-        ("sampling.logprobs=sampled",),
-    )
-
-
-def _dropout(message: str) -> _Cause:
-    return _Cause("dropout", message, "switch dropout off (eval mode) in every pass: sampling, scoring and updates")
-
-
-def _not_finite() -> _Cause:
-    return _Cause(
-        "not_finite",
-        "some log-probs are not finite",
-        "look for tokens of probability 0 that were sampled, and for weights that are not finite",
-    )
-
-
-def _failed(name: str, message: str, cause: _Cause) -> Finding:
-    return Finding(
-        name,
-        "critical",
-        message=f"{message}; {cause.message}",
-        cause=cause.name,
-        remedy=cause.remedy,
-        overrides=cause.overrides,
-    )
+def _deliberate(sampling: Sampling) -> bool:
+    """Return whether log-probs leave out, as the config says, what tokens are drawn with."""
+    return sampling.logprobs == "raw" and bool(_unwarped(sampling))

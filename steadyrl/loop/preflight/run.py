@@ -7,16 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from steadyrl.core.config import in_force
 from steadyrl.core.types import Finding, Rollout
-from steadyrl.loop.preflight.forecast import forecast, memory_now
+from steadyrl.doctor.check import Check, Found, Passed, Result, Unknown, judged
+from steadyrl.doctor.remedies import Value
+from steadyrl.loop.preflight.forecast import COSTS, Measured, memory_now
 from steadyrl.loop.preflight.parity import reference_parity, sampled_entropy, sampler_parity
 from steadyrl.loop.preflight.plan import schedule, targets
-from steadyrl.loop.preflight.trial import Trial, advice_for_signal, begin_trial, gold_rollouts, silent
-from steadyrl.loop.preflight.trial_updates import make_trial_updates
+from steadyrl.loop.preflight.trial import Trial, begin_trial, check, gold_rollouts, more_signal, silent
+from steadyrl.loop.preflight.trial_updates import UPDATE_CHECKS, make_trial_updates
 from steadyrl.loop.rewards.combine import score_texts
 from steadyrl.loop.tasks.data_line import data_counts, data_line
 from steadyrl.loop.train import Session
@@ -43,19 +46,9 @@ def preflight(session: Session, phase: Callable[[str], None] = silent) -> list[F
     """
     before = memory_now()
     trial = begin_trial(session, phase)
-    findings = [
-        data(session),
-        schedule(session),
-        targets(trial),
-        completions(trial),
-        rewards(trial),
-        gold_answer(trial),
-        sampler_parity(trial),
-        sampled_entropy(trial),
-        reference_parity(trial),
-    ]
+    findings = judged(BEFORE_UPDATES, trial)
     updates = make_trial_updates(trial, phase)
-    findings += [*updates.findings, *forecast(trial, updates, before)]
+    findings += [*updates.findings, *judged(COSTS, Measured(trial, updates, before, memory_now()))]
     # Advice that is followed already would send its reader in a circle.
     return [replace(f, overrides=tuple(o for o in f.overrides if not in_force(session.config, o))) for f in findings]
 
@@ -96,71 +89,52 @@ def finding_lines(findings: Sequence[Finding]) -> list[str]:
     return lines
 
 
-def data(session: Session) -> Finding:
-    """Say what is trained on and what judges."""
-    return Finding("data", state="ok", message=data_line(data_counts(session.task, session.problems, session.heldout)))
+@check("data")
+def data(trial: Trial) -> Result:
+    session = trial.session
+    return Passed(data_line(data_counts(session.task, session.problems, session.heldout)))
 
 
-def completions(trial: Trial) -> Finding:
-    """Judge how completions end, and whether they say anything."""
-    name, ends_with = "completions", trial.session.backend.tokenizer.end_ids
+@check("completions")
+def completions(trial: Trial) -> Result:
+    end_ids, sampling = trial.session.backend.tokenizer.end_ids, trial.session.sampling
     rollouts = _rollouts(trial)
-    ends = {id(r): _ends(r, ends_with) for r in rollouts}
+    ends = {id(r): _ends(r, end_ids) for r in rollouts}
     # An episode that ran out of turns has stop_reason "length", though each of its turns may have ended as it should.
     truncated = _share(r.stop_reason == "length" and not ends[id(r)] for r in rollouts)
     empty = _share(not r.text.strip() for r in rollouts)
     ended = _share(ends.values())
-    beyond = _share(_goes_on(r, ends_with) for r in rollouts)
+    beyond = _share(_goes_on(r, end_ids) for r in rollouts)
     tokens = float(np.mean([r.length for r in rollouts]))
     message = (
         f"{len(rollouts)} of {tokens:.1f} tokens on average: {truncated:.0%} truncated, {ended:.0%} ended by an "
         f"end token, {empty:.0%} empty"
     )
-    limit = trial.session.sampling.max_new_tokens
     if beyond:
-        return Finding(
-            name,
-            "critical",
-            message=f"{message}; {beyond:.0%} go on after it: text that nobody reads is trained",
-            cause="text_after_end",
-            remedy="stop each completion at the first of the tokenizer's end tokens",
+        return Found(
+            "text_after_end", message=f"{message}; {beyond:.0%} go on after it: text that nobody reads is trained"
         )
-    may_stop = bool(trial.session.sampling.stop)  # at a string, without an end token
-    if not may_stop and any(r.stop_reason == "stop" and not ends[id(r)] for r in rollouts):
-        return Finding(
-            name,
-            "critical",
-            message=f"{message}; some stopped without it: the end of the text is not trained",
-            cause="end_token_missing",
-            remedy="leave the end token in the completion",
+    # A stop string ends a completion without an end token.
+    if not sampling.stop and any(r.stop_reason == "stop" and not ends[id(r)] for r in rollouts):
+        return Found(
+            "end_token_missing", message=f"{message}; some stopped without it: the end of the text is not trained"
         )
     if trial.session.algorithm.source == "demonstrations":
-        return Finding(name, state="ok", message=f"{message}; good answers are imitated, however the policy's own end")
+        return Passed(f"{message}; good answers are imitated, however the policy's own end")
+    change: dict[str, Value] = {"model.chat_template": "auto"}
     if truncated > TRUNCATED_AT_MOST:
-        return Finding(
-            name,
-            "critical",
-            message=f"{message}; the limit is {limit} tokens",
-            cause="never_ends",
-            remedy=f"allow longer completions{_or_template(trial)}",
-            overrides=(f"sampling.max_new_tokens={2 * limit}", "model.chat_template=auto"),
-        )
-    if empty > EMPTY_AT_MOST:
-        return Finding(
-            name,
-            "critical",
-            message=message,
-            cause="empty",
-            remedy=f"see that prompts end where an answer begins: an end token closes them{_or_template(trial)}",
-            overrides=("model.chat_template=auto",),
-        )
-    return Finding(name, state="ok", message=message)
+        limit = sampling.max_new_tokens
+        change = {"sampling.max_new_tokens": 2 * limit, **change}
+        return _ill_ended(trial, "never_ends", f"{message}; the limit is {limit} tokens", change)
+    return _ill_ended(trial, "empty", message, change) if empty > EMPTY_AT_MOST else Passed(message)
 
 
-def _or_template(trial: Trial) -> str:
-    """Return what else may help where the model's chat template is not in use."""
-    config = trial.session.config
-    return "" if in_force(config, "model.chat_template=auto") else "; the model's chat template teaches it where to end"
+def _ill_ended(trial: Trial, cause: str, message: str, change: Mapping[str, Value]) -> Found:
+    """Return a finding for whose cause the model's chat template may help, where the template is not in use."""
+    remedy = completions.cause(cause).remedy
+    if not in_force(trial.session.config, "model.chat_template=auto"):
+        remedy += " The model's chat template teaches it where to end."
+    return Found(cause, message=message, remedy=remedy, change=change)
 
 
 def _ends(rollout: Rollout, end_ids: tuple[int, ...]) -> bool:
@@ -174,76 +148,46 @@ def _goes_on(rollout: Rollout, end_ids: tuple[int, ...]) -> bool:
     return bool((np.isin(ids[:-1], end_ids) & mask[:-1] & mask[1:]).any())
 
 
-def rewards(trial: Trial) -> Finding:
-    """Judge whether the rewards can teach: had at all, and different where the algorithm compares them."""
-    name, rollouts = "rewards", _rollouts(trial)
+@check("rewards")
+def rewards(trial: Trial) -> Result:
+    rollouts = _rollouts(trial)
     scores = [r.reward for r in rollouts if r.reward is not None]
     unscored = 1 - len(scores) / len(rollouts)
-    reasons = [r.unscored for r in rollouts if r.unscored]
     message = f"{len(scores)} of {len(rollouts)} rollouts scored"
     if unscored > UNSCORED_AT_MOST:
-        return Finding(
-            name,
-            "critical",
-            message=f"{message}; the first reason: {reasons[0]}",
-            cause="unscored",
-            remedy="fix the reward (or its service)",
-        )
+        reason = next(r.unscored for r in rollouts if r.unscored)
+        return Found("unscored", message=f"{message}; the first reason: {reason}")
     message += f", mean {np.mean(scores):.4g}, standard deviation {np.std(scores):.3g}"
     if trial.session.algorithm.source == "demonstrations":
-        return Finding(
-            name, state="ok", message=f"{message}; good answers are imitated, whatever the policy's own earn"
-        )
+        return Passed(f"{message}; good answers are imitated, whatever the policy's own earn")
     if len(set(scores)) == 1:
-        return Finding(
-            name,
-            "critical",
-            message=f"{message}: all are {scores[0]:g}; what fewer than {3 / len(scores):.0%} of answers earn may not "
-            "show",
-            cause="constant",
-            remedy="take easier problems, a reward with more than two values, or a better starting policy",
-        )
+        rare = f"what fewer than {3 / len(scores):.0%} of answers earn may not show"
+        return Found("constant", message=f"{message}: all are {scores[0]:g}; {rare}")
     if trial.session.config.rollout.samples_per_prompt == 1:
-        return Finding(name, state="ok", message=message)
+        return Passed(message)
     signal = _share(len({r.reward for r in group.rollouts} - {None}) > 1 for group in trial.groups)
     message += f"; {signal:.0%} of {len(trial.groups)} groups have different rewards"
     if signal:
-        return Finding(name, state="ok", message=message)
-    remedy, overrides = advice_for_signal(trial)
-    return Finding(
-        name,
-        "critical",
-        message=f"{message}: the reward depends on the problem alone",
-        cause="no_signal",
-        remedy=remedy,
-        overrides=overrides,
-    )
+        return Passed(message)
+    message += ": the reward depends on the problem alone"
+    return Found("no_signal", message=message, change=more_signal(trial))
 
 
-def gold_answer(trial: Trial) -> Finding:
-    """Compare what a known good answer earns with what an empty one does."""
-    name, session = "gold_answer", trial.session
-    answers = gold_rollouts(trial)
+@check("gold_answer")
+def gold_answer(trial: Trial) -> Result:
+    session, answers = trial.session, gold_rollouts(trial)
     if not answers:
-        return Finding(name, state="unknown", message="the task knows no good answers")
+        return Unknown("the task knows no good answers")
     gold, empty = [r for _, r in answers], score_texts([(p, "") for p, _ in answers], session.terms)
     pairs = [(g, e) for g, e in zip(gold, empty, strict=True) if g.reward is not None and e.reward is not None]
     if not pairs:
-        return Finding(
-            name, state="unknown", message=f"none of {len(answers)} good answers could be scored: {gold[0].unscored}"
-        )
+        return Unknown(f"none of {len(answers)} good answers could be scored: {gold[0].unscored}")
     means = [float(np.mean([r.reward for r in side])) for side in zip(*pairs, strict=True)]
     message = f"good answers earn {means[0]:.4g}, empty ones {means[1]:.4g}, mean of {len(pairs)} problems"
     message += f" ({len(answers) - len(pairs)} more unscored)" if len(answers) > len(pairs) else ""
     if means[0] > means[1]:
-        return Finding(name, state="ok", message=message)
-    return Finding(
-        name,
-        "critical",
-        message=f"{message}{_against(session, pairs)}",
-        cause="empty_wins",
-        remedy="weigh the rewards so that a good answer earns more than none; as it is, silence is the best policy",
-    )
+        return Passed(message)
+    return Found("empty_wins", message=f"{message}{_against(session, pairs)}")
 
 
 def _against(session: Session, pairs: Sequence[tuple[Rollout, Rollout]]) -> str:
@@ -263,3 +207,9 @@ def _rollouts(trial: Trial) -> list[Rollout]:
 
 def _share(truths: Iterable[bool]) -> float:
     return float(np.mean(list(truths)))
+
+
+BEFORE_UPDATES: Sequence[Check[Trial]] = (
+    data, schedule, targets, completions, rewards, gold_answer, sampler_parity, sampled_entropy, reference_parity,
+)  # fmt: skip
+CHECKS: Sequence[Check[Any]] = (*BEFORE_UPDATES, *UPDATE_CHECKS, *COSTS)  # in the order of their findings

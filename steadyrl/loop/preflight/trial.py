@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
-from steadyrl.core.types import Batch, Group, Problem, Rollout, TokenScores
+from steadyrl.core.types import Batch, Group, Problem, Rollout, Sampling, TokenScores
+from steadyrl.doctor.check import Registry
+from steadyrl.doctor.remedies import Value
 from steadyrl.loop.curriculum.passes import uniform
 from steadyrl.loop.rewards.combine import require_scores, score_groups, score_texts
 from steadyrl.loop.rollout.collect import collect
@@ -27,6 +30,8 @@ LARGE, LEAST_OF_LARGE = 10_000_000, 4  # parameters, rollouts
 _CANDIDATES = 8  # problems looked at for each one that is taken, so that long and short prompts meet in a batch
 _GOLD_PROBLEMS = 64
 _KEY = 2**31 + 2  # the preflight's draws never meet those of training or of evaluations
+RECORDS = Registry.read(Path(__file__).with_name("checks.toml"))
+check = RECORDS.check
 
 
 @dataclass(frozen=True)
@@ -47,12 +52,12 @@ class Trial:
         measured: Those of them that were measured.
         batch: All rollouts of these that hold a token of the policy, scored or not (a reward of 0 stands for an unknown
             one).
-        scores: What the trainer measures on every row of ``batch``, without a look at the sampler's log-probs.
+        scores: What the trainer measures on every row of ``batch``.
         training: What the algorithm would train on, prepared; None where it kept nothing.
         sampling: What drawing took, of a part of the rows and of the others; of all rows, twice the same, where a step
             draws as many and no more need be told of it.
         reward: What scoring by the rewards took.
-        scoring: What scoring by the trainer took, as training does it.
+        scoring: What scoring by the trainer took, once more, as the first time takes longer.
     """
 
     session: Session
@@ -102,7 +107,7 @@ def begin_trial(session: Session, phase: Callable[[str], None] = silent) -> Tria
     measured = _part(session, groups)
     batch = rows_of(session, measured)
     phase(f"preflight: {len(batch.lengths)} completions scored by policy and reference")
-    scores = measure(session, batch)
+    scores = score(session, batch)
     start = time.perf_counter()
     selected = session.algorithm.select(measured)
     training = _prepare(session, selected) if selected else None
@@ -119,19 +124,11 @@ def begin_trial(session: Session, phase: Callable[[str], None] = silent) -> Tria
     )
 
 
-def advice_for_signal(trial: Trial) -> tuple[str, tuple[str, ...]]:
-    """Return what makes the rewards of a problem differ, in words and as settings."""
+def more_signal(trial: Trial) -> Mapping[str, Value]:
+    """Return the settings that make the rewards of a problem differ."""
     if all(len({rollout.completion_ids.tobytes() for rollout in group.rollouts}) == 1 for group in trial.groups):
-        return (
-            "the completions of each problem are all the same: sample from more tokens, or take a policy that is less "
-            "sure of its answers",
-            ("sampling.temperature=1.0", "sampling.top_p=1.0", "sampling.top_k=0"),
-        )
-    samples = 4 * trial.session.config.rollout.samples_per_prompt
-    return (
-        "draw more samples per problem, at a higher temperature if they are alike, or take easier problems",
-        (f"rollout.samples_per_prompt={samples}",),
-    )
+        return {"sampling.temperature": 1.0, "sampling.top_p": 1.0, "sampling.top_k": 0}
+    return {"rollout.samples_per_prompt": 4 * trial.session.config.rollout.samples_per_prompt}
 
 
 def is_large(session: Session) -> bool:
@@ -162,23 +159,9 @@ def step_rollouts(session: Session) -> int:
     return session.config.rollout.prompts_per_step * session.config.rollout.samples_per_prompt
 
 
-def measure(session: Session, batch: Batch, needs: frozenset[str] | None = None) -> TokenScores:
-    """Have the trainer measure every row itself.
-
-    A backend may take the sampler's log-probs for its own where the two agree on some rows. Here it cannot: they are
-    withheld, as those of tokens that no sampler drew.
-
-    Args:
-        session: Holds the trainer.
-        batch: What is measured.
-        needs: See Algorithm; None for the algorithm's own.
-    """
-    withheld = np.where(batch.completion_mask, np.nan, 0.0).astype(np.float32)
-    return session.backend.score(
-        replace(batch, sampling_logprobs=withheld),
-        session.sampling,
-        session.algorithm.needs if needs is None else needs,
-    )
+def score(session: Session, batch: Batch, sampling: Sampling | None = None) -> TokenScores:
+    """Have the trainer score rows, under the session's sampling or another."""
+    return session.backend.score(batch, sampling or session.sampling, session.algorithm.needs)
 
 
 def rows_of(session: Session, groups: Sequence[Group]) -> Batch:
@@ -201,7 +184,7 @@ def _prepare(session: Session, groups: list[Group]) -> Batch | None:
     trained = np.flatnonzero(batch.trained_mask.any(axis=1))
     if not trained.size:
         return None
-    batch = replace(batch, old=session.backend.score(batch, session.sampling, session.algorithm.needs))
+    batch = replace(batch, old=score(session, batch))
     return take_rows(session.algorithm.prepare(batch, session.algorithm.state), trained)
 
 

@@ -10,7 +10,7 @@ import math
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,8 +22,9 @@ from steadyrl.core.errors import AccessError
 from steadyrl.core.protocols import Repeatable
 from steadyrl.core.scratch import scratch_folder
 from steadyrl.core.types import Array, Batch, Finding, TokenScores
+from steadyrl.doctor.check import Check, Found, Passed, Result, Unknown, judged
 from steadyrl.doctor.checks.gradient import ZERO
-from steadyrl.loop.preflight.trial import Timed, Trial, advice_for_signal, measure, silent
+from steadyrl.loop.preflight.trial import Timed, Trial, check, more_signal, silent
 from steadyrl.loop.train import Session
 from steadyrl.maths import kl
 from steadyrl.maths.batch import take_rows
@@ -39,7 +40,6 @@ _ROUNDING = 1e-4
 _ERRORS = 2.0  # standard errors: a gain within them may be rounding
 _LEAP = 1.0  # nats/token (k3): an update that goes further leaves what its gradient was taken of
 _BYTES_PER_PARAMETER = 12  # of what is trained: weight and Adam's two moments, float32
-_NAMES = ("gradient", "update", "continuation")
 _UPDATES = 4
 
 
@@ -53,18 +53,66 @@ class TrialUpdates:
         saved_bytes: Size of a checkpoint with the optimizer's state; None likewise.
     """
 
-    findings: tuple[Finding, ...]
+    findings: Sequence[Finding]
     updates: tuple[Timed, Timed] | None = None
     saved_bytes: int | None = None
 
 
 @dataclass(frozen=True)
-class _Taken:
+class _Step:
     """One optimizer step: its statistics (means), scores after it, and its seconds."""
 
     stats: Mapping[str, float]
     after: TokenScores
     seconds: float
+
+
+@dataclass(frozen=True)
+class _Further:
+    """What followed the first update.
+
+    Attributes:
+        after: Scores of all rows after the first update.
+        second: The second update, on a part of the rows.
+        repeated: The second update once more, after loading what was saved before it.
+        anew: The first update once more, after loading the start.
+    """
+
+    after: TokenScores
+    second: _Step
+    repeated: _Step
+    anew: _Step
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """The updates, while what was saved between them can still be loaded.
+
+    Attributes:
+        trial: Where the rows come from.
+        batch: The rows that train.
+        part: Some of them.
+        rate: The learning rate of the run's first step.
+        before: Scores of the rows before the first update.
+        first: The first update, on all rows, with scores of a part.
+        start: The folder of the state before the first update.
+        middle: That of the state after it.
+        further: What followed; None where the gradient is not finite.
+    """
+
+    trial: Trial
+    batch: Batch
+    part: Batch
+    rate: float
+    before: TokenScores
+    first: _Step
+    start: Path
+    middle: Path
+    further: _Further | None
+
+    @property
+    def session(self) -> Session:
+        return self.trial.session
 
 
 def make_trial_updates(trial: Trial, phase: Callable[[str], None] = silent) -> TrialUpdates:
@@ -78,11 +126,8 @@ def make_trial_updates(trial: Trial, phase: Callable[[str], None] = silent) -> T
         AccessError: There is no room for the state in the folder for temporary files.
     """
     if trial.training is None:
-        return TrialUpdates(
-            tuple(
-                Finding(name, state="unknown", message="the algorithm kept no rollout to train on") for name in _NAMES
-            )
-        )
+        why = "the algorithm kept no rollout to train on"
+        return TrialUpdates([Finding(look.name, state="unknown", message=why) for look in UPDATE_CHECKS])
     _require_room(trial.session)
     with scratch_folder() as folder:
         start, middle = folder / "start", folder / "middle"
@@ -96,7 +141,9 @@ def make_trial_updates(trial: Trial, phase: Callable[[str], None] = silent) -> T
                 trial_updates = _updates(trial, rows, start, middle, phase)
             if exactly is not None and trial_updates.updates is not None:  # a run is quicker than what repeats
                 backend.load(start)
-                trial_updates = replace(trial_updates, updates=_timed(trial.session, rows))
+                part, rate = _part(rows), trial.session.config.update.rate(0, trial.session.config.run.steps)
+                few, many = (Timed(len(b.lengths), _take(trial.session, b, part, rate).seconds) for b in (part, rows))
+                trial_updates = replace(trial_updates, updates=(few, many))
             return trial_updates
         finally:
             backend.load(start)
@@ -104,17 +151,14 @@ def make_trial_updates(trial: Trial, phase: Callable[[str], None] = silent) -> T
 
 def _updates(trial: Trial, batch: Batch, start: Path, middle: Path, phase: Callable[[str], None]) -> TrialUpdates:
     session, backend = trial.session, trial.session.backend
-    rate = session.config.update.rate(0, session.config.run.steps)
-    part = _part(batch)
+    rate, part = session.config.update.rate(0, session.config.run.steps), _part(batch)
     phase(f"preflight: two updates on {len(batch.lengths)} completions")
     before = _before(trial, batch)
     first = _take(session, batch, part, rate)
     tell("trial updates", 1, _UPDATES)
-    norm = first.stats["grad_norm"]
-    gradient = _gradient(trial, batch, before, norm)
-    if not math.isfinite(norm):
-        unknown = (Finding(name, state="unknown", message="no update could be made") for name in _NAMES[1:])
-        return TrialUpdates((gradient, *unknown))
+    attempt = _Attempt(trial, batch, part, rate, before, first, start, middle, None)
+    if not math.isfinite(first.stats["grad_norm"]):
+        return TrialUpdates(judged(UPDATE_CHECKS, attempt))
     after = _measure(session, batch)
     phase("preflight: saving, loading, and the same updates again")
     _save(session, middle)
@@ -127,24 +171,14 @@ def _updates(trial: Trial, batch: Batch, start: Path, middle: Path, phase: Calla
     backend.load(start)
     anew = _take(session, batch, part, rate)
     tell("trial updates", 4, _UPDATES)
-    update = Finding("update", state="unknown", message="the gradient is 0: no update can be judged")
-    if norm > ZERO:
-        update = _update(session, batch, before, after, rate, start)
-    continuation = _continuation(session, part, middle, (first, second, repeated, anew))
+    findings = judged(UPDATE_CHECKS, replace(attempt, further=_Further(after, second, repeated, anew)))
     timed = (Timed(len(part.lengths), repeated.seconds), Timed(len(batch.lengths), anew.seconds))
-    return TrialUpdates((gradient, update, continuation), timed, saved)
+    return TrialUpdates(findings, timed, saved)
 
 
 def _part(batch: Batch) -> Batch:
     """Return a part of the rows: two sizes tell what of an update's time grows with them."""
     return take_rows(batch, np.arange(0, len(batch.lengths), 4))
-
-
-def _timed(session: Session, batch: Batch) -> tuple[Timed, Timed]:
-    """Make a step on a part of the rows, and one on all."""
-    part, rate = _part(batch), session.config.update.rate(0, session.config.run.steps)
-    few, many = (_take(session, rows, part, rate).seconds for rows in (part, batch))
-    return Timed(len(part.lengths), few), Timed(len(batch.lengths), many)
 
 
 def _before(trial: Trial, batch: Batch) -> TokenScores:
@@ -156,141 +190,98 @@ def _before(trial: Trial, batch: Batch) -> TokenScores:
     return _measure(trial.session, batch)
 
 
-def _take(session: Session, rows: Batch, measured: Batch, rate: float) -> _Taken:
+def _take(session: Session, rows: Batch, measured: Batch, rate: float) -> _Step:
     """Make one optimizer step on some rows, and measure some afterwards."""
     began = time.perf_counter()
     stats = session.algorithm.update(session.backend, rows, session.update_at(rate))
     seconds = time.perf_counter() - began
-    return _Taken({name: total / count for name, (total, count) in stats.items()}, _measure(session, measured), seconds)
+    return _Step({name: total / count for name, (total, count) in stats.items()}, _measure(session, measured), seconds)
 
 
 def _measure(session: Session, rows: Batch) -> TokenScores:
     """Measure what updates change; the reference stays as it is."""
-    return measure(session, rows, session.algorithm.needs - {"ref_logprobs"})
+    return session.backend.score(rows, session.sampling, session.algorithm.needs - {"ref_logprobs"})
 
 
-def _gradient(trial: Trial, batch: Batch, before: TokenScores, norm: float) -> Finding:
+@check("gradient")
+def gradient(attempt: _Attempt) -> Result:
+    batch, norm = attempt.batch, attempt.first.stats["grad_norm"]
     message = f"gradient norm {norm:.3g} before clipping, {len(batch.lengths)} rollouts"
     if math.isfinite(norm) and norm > ZERO:  # what the doctor would call no gradient in the run is none here
-        return Finding("gradient", state="ok", message=message)
+        return Passed(message)
     mask = batch.completion_mask
     if math.isfinite(norm):
         if batch.advantages is not None and not batch.advantages[mask].any():
-            remedy, overrides = advice_for_signal(trial)
-            return Finding(
-                "gradient",
-                "critical",
-                message=f"{message}; every advantage is 0: the rewards do not differ where the algorithm compares them",
-                cause="no_signal",
-                remedy=remedy,
-                overrides=overrides,
-            )
-        return Finding(
-            "gradient",
-            "critical",
-            message=f"{message}; advantages are not 0, but no gradient reaches the weights",
-            cause="no_gradient",
-            remedy="see that the loss uses the log-probs it is given, and that some weights are trained",
-        )
-    inputs = {"log-probs": before.logprobs, "advantages": batch.advantages, "returns": batch.returns}
+            message += "; every advantage is 0: the rewards do not differ where the algorithm compares them"
+            return Found("no_signal", message=message, change=more_signal(attempt.trial))
+        return Found("no_gradient", message=f"{message}; advantages are not 0, but no gradient reaches the weights")
+    inputs = {"log-probs": attempt.before.logprobs, "advantages": batch.advantages, "returns": batch.returns}
     bad = [name for name, array in inputs.items() if array is not None and not np.isfinite(array[mask]).all()]
-    return Finding(
-        "gradient",
-        "critical",
-        message=f"{message}; " + (f"not finite: {', '.join(bad)}" if bad else "what goes into the loss is finite"),
-        cause="not_finite_inputs" if bad else "overflow",
-        remedy="fix what is not finite before it enters the loss"
-        if bad
-        else "look for an overflow in the loss or in the backward pass; float32 has the wider range",
-    )
+    if bad:
+        return Found("not_finite_inputs", message=f"{message}; not finite: {', '.join(bad)}")
+    return Found("overflow", message=f"{message}; what goes into the loss is finite")
 
 
-def _update(
-    session: Session, batch: Batch, before: TokenScores, after: TokenScores, rate: float, start: Path
-) -> Finding:
-    """Judge the first update: did it change the policy, for the better, and by a step and not a leap?"""
+@check("update")
+def update(attempt: _Attempt) -> Result:
+    session, batch, before, rate = attempt.session, attempt.batch, attempt.before, attempt.rate
+    if attempt.further is None:
+        return Unknown("no update could be made")
+    if not attempt.first.stats["grad_norm"] > ZERO:
+        return Unknown("the gradient is 0: no update can be judged")
     if rate == 0:
-        return Finding(
-            "update", state="unknown", message="the learning rate of the first step is 0: no update can be judged"
-        )
+        return Unknown("the learning rate of the first step is 0: no update can be judged")
+    after = attempt.further.after
     if not _differ(after.logprobs, before.logprobs):
-        return Finding(
-            "update",
-            "critical",
-            message=f"one update at learning rate {rate:g} left every log-prob as it was",
-            cause="no_update",
-            remedy="see that the optimizer holds the policy's weights; a rate below the weights' precision is lost too",
-        )
-    moved = _moved(batch, before, after)
+        return Found("no_update", message=f"one update at learning rate {rate:g} left every log-prob as it was")
+    moved, limit = _moved(batch, before, after), _longest(session)
     message = f"one update at learning rate {rate:g} took the policy {moved:.3g} nats/token (k3) from the old one"
     if batch.advantages is None or not batch.advantages[batch.completion_mask].any():
-        return Finding(
-            "update", state="unknown", message=f"{message}; without advantages no direction is better than another"
-        )
-    gain, limit = _gain(batch, before, after), max(_LEAP, session.config.update.kl_old_limit)
+        return Unknown(f"{message}; without advantages no direction is better than another")
+    gain, error = _gain(batch, before, after)
     message += f", and the mean of advantage times log-prob changed by {gain:+.3g}"
     if gain > 0 and moved <= limit:
-        return Finding("update", state="ok", message=message)
-    error = _gain_error(batch, before, after)
+        return Passed(message)
     if moved <= limit and abs(gain) <= _ERRORS * error and session.backend.describe().get("precision") == "bf16":
         # Any change of the weights changes how bfloat16 rounds, and so each log-prob a little, in either direction.
-        return Finding(
-            "update",
-            state="unknown",
-            message=f"{message}, too little to tell from the rounding of bfloat16 (standard error {error:.3g})",
-        )
-    return _no_gain(session, batch, before, rate, start, message, moved)
+        return Unknown(f"{message}, too little to tell from the rounding of bfloat16 (standard error {error:.3g})")
+    return _no_gain(attempt, message, moved)
 
 
-def _no_gain(
-    session: Session, batch: Batch, before: TokenScores, rate: float, start: Path, message: str, moved: float
-) -> Finding:
+def _longest(session: Session) -> float:
+    """Return how far an update may go, in nats/token."""
+    return max(_LEAP, session.config.update.kl_old_limit)
+
+
+def _no_gain(attempt: _Attempt, message: str, moved: float) -> Found:
     """Say why an update did not make the mean of advantage times log-prob rise: try it again at lower rates."""
-    limit = max(_LEAP, session.config.update.kl_old_limit)
+    session, batch, before, rate = attempt.session, attempt.batch, attempt.before, attempt.rate
     for share in _SLOWER:
-        session.backend.load(start)
+        session.backend.load(attempt.start)
         slower = _take(session, batch, batch, rate * share).after
-        if _gain(batch, before, slower) > 0 and _moved(batch, before, slower) <= limit:
-            return Finding(
-                "update",
-                "critical",
-                message=f"{message}; at learning rate {rate * share:g} by {_gain(batch, before, slower):+.3g} and "
-                f"{_moved(batch, before, slower):.3g} nats/token away: the step is too long",
-                cause="learning_rate",
-                remedy="lower the learning rate",
-                overrides=(f"update.learning_rate={session.config.update.learning_rate * share:g}",),
+        gain, distance = _gain(batch, before, slower)[0], _moved(batch, before, slower)
+        if gain > 0 and distance <= _longest(session):
+            return Found(
+                "learning_rate",
+                message=f"{message}; at learning rate {rate * share:g} by {gain:+.3g} and {distance:.3g} nats/token "
+                "away: the step is too long",
+                change={"update.learning_rate": f"{session.config.update.learning_rate * share:g}"},
             )
+    lowest = f"no rate down to {rate * _SLOWER[-1]:g} makes"
     if not moved <= _LEAP:  # NaN is no step either
-        return Finding(
-            "update",
-            "critical",
-            message=f"{message}; a step of more than {_LEAP:g} nats/token leaves what its gradient was taken of, and "
-            f"no rate down to {rate * _SLOWER[-1]:g} makes the mean rise",
-            cause="learning_rate",
-            remedy="lower the learning rate; if the mean falls at a rate that moves the policy little, see the sign of "
-            "the loss too",
-        )
-    return Finding(
-        "update",
-        "critical",
-        message=f"{message}; no rate down to {rate * _SLOWER[-1]:g} makes it rise",
-        cause="loss_sign",
-        remedy="see the sign of the loss and of the advantages, and that the largest part of the loss is the policy's",
-    )
+        message += f"; a step of more than {_LEAP:g} nats/token leaves what its gradient was taken of, and"
+        return Found("learning_rate", message=f"{message} {lowest} the mean rise")
+    return Found("loss_sign", message=f"{message}; {lowest} it rise")
 
 
-def _gain(batch: Batch, before: TokenScores, after: TokenScores) -> float:
-    """Return the mean of advantage x change of log-prob over the completion tokens."""
+def _gain(batch: Batch, before: TokenScores, after: TokenScores) -> tuple[float, float]:
+    """Return the mean of advantage x change of log-prob over the completion tokens, and its standard error.
+
+    The error is that where the changes of log-probs are independent noise of mean 0.
+    """
     assert batch.advantages is not None, "asked only where there are advantages"
-    mask = batch.completion_mask
-    return float((batch.advantages * (after.logprobs - before.logprobs))[mask].mean())
-
-
-def _gain_error(batch: Batch, before: TokenScores, after: TokenScores) -> float:
-    """Return the standard error of ``_gain`` where the changes of log-probs are independent noise of mean 0."""
-    assert batch.advantages is not None, "asked only where there are advantages"
-    parts = (batch.advantages * (after.logprobs - before.logprobs))[batch.completion_mask]
-    return float(np.sqrt(np.sum(parts**2))) / len(parts)
+    gains = (batch.advantages * (after.logprobs - before.logprobs))[batch.completion_mask]
+    return float(gains.mean()), float(np.sqrt(np.sum(gains**2))) / len(gains)
 
 
 def _moved(batch: Batch, before: TokenScores, after: TokenScores) -> float:
@@ -298,52 +289,44 @@ def _moved(batch: Batch, before: TokenScores, after: TokenScores) -> float:
     return float(kl.k3(np, before.logprobs, after.logprobs)[batch.completion_mask].mean())
 
 
-def _continuation(
-    session: Session,
-    part: Batch,
-    middle: Path,
-    steps: tuple[_Taken, _Taken, _Taken, _Taken],
-) -> Finding:
-    """Compare a step with the same step after loading what was saved before it."""
-    first, second, repeated, anew = steps
+@check("continuation")
+def continuation(attempt: _Attempt) -> Result:
+    session, part, middle, first, further = (
+        attempt.session, attempt.part, attempt.middle, attempt.first, attempt.further,
+    )  # fmt: skip
+    if further is None:
+        return Unknown("no update could be made")
     apart = {
-        "the step after loading": _apart(second, repeated),
-        "the first step after loading the start": _apart(first, anew),
+        "the step after loading": _apart(further.second, further.repeated),
+        "the first step after loading the start": _apart(first, further.anew),
     }
     worst = max(apart, key=lambda name: apart[name])
     if apart[worst] <= EXACT:
-        return Finding(
-            "continuation", state="ok", message=f"a step repeated after save and load differs by {apart[worst]:.2g}"
-        )
+        return Passed(f"a step repeated after save and load differs by {apart[worst]:.2g}")
     session.backend.load(middle)
     loaded = _measure(session, part)
-    step = _differ(second.after.logprobs, loaded.logprobs)
+    step = _differ(further.second.after.logprobs, loaded.logprobs)
+    message = f"{worst} differs by {apart[worst]:.2g}"
     if apart[worst] <= min(_ROUNDING * step, _REORDERED):
-        message = f"{worst} differs by {apart[worst]:.2g}, less than 1e-4 of what a step changes: rounding"
-        return Finding("continuation", state="ok", message=message)
+        return Passed(f"{message}, less than 1e-4 of what a step changes: rounding")
     noise = _noise(session, part, middle)
-    message = f"{worst} differs from the same step before by {apart[worst]:.2g}"
     if EXACT / 100 < noise <= _DROPOUT and apart[worst] <= _REORDERED:
-        message += f", as steps do here that are repeated without loading (by {noise:.2g}): sums whose order changes"
-        return Finding("continuation", state="ok", message=message)
+        return Passed(
+            f"{message}, as steps do here that are repeated without loading (by {noise:.2g}): sums whose order changes"
+        )
     if noise > _DROPOUT:
-        cause, what = "noise", f"steps differ by {noise:.2g} without loading too: dropout is on in updates or scoring"
+        cause, shown = "noise", f"steps differ by {noise:.2g} without loading too"
     elif _differ(loaded.logprobs, first.after.logprobs) > EXACT:
-        cause, what = "weights", "log-probs after loading are not those before saving: the weights are not restored"
+        cause, shown = "weights", "log-probs after loading are not those before saving"
     elif "values" in session.algorithm.needs and _differ(loaded.values, first.after.values) > EXACT:
-        cause, what = "value_head", "values after loading are not those before saving: the value head is not restored"
+        cause, shown = "value_head", "values after loading are not those before saving"
     else:
-        cause, what = "optimizer", "weights are restored, the optimizer's state is not"
-    return Finding(
-        "continuation",
-        "critical",
-        message=f"{message}, {EXACT:g} is allowed; {what}. A resumed run would be another run, and this session may "
-        "not be as it was",
-        cause=cause,
-        remedy="update without dropout"
-        if cause == "noise"
-        else "save and load weights, value head and both of Adam's moments with its count of steps",
-    )
+        cause, shown = "optimizer", "weights are restored, the optimizer's state is not"
+    again = "A resumed run would be another run, and this session may not be as it was"
+    return Found(cause, message=f"{message}, {EXACT:g} is allowed; {shown}. {again}")
+
+
+UPDATE_CHECKS: Sequence[Check[_Attempt]] = (gradient, update, continuation)
 
 
 def _noise(session: Session, part: Batch, middle: Path) -> float:
@@ -357,7 +340,7 @@ def _noise(session: Session, part: Batch, middle: Path) -> float:
     return _apart(replace(once, stats=stats), again)
 
 
-def _apart(first: _Taken, second: _Taken) -> float:
+def _apart(first: _Step, second: _Step) -> float:
     """Return the greatest difference of two steps: statistics relative to their size, log-probs in nats."""
     stats = [
         abs(value - second.stats[name]) / max(1.0, abs(value))

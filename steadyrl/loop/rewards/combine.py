@@ -19,7 +19,7 @@ from steadyrl.core.protocols import Checking, RewardFn, Task
 from steadyrl.core.sections import FunctionSettings, RewardSettings
 from steadyrl.core.types import Group, Problem, Rollout, Score
 from steadyrl.loop.rewards.attempts import NO_LIMITS
-from steadyrl.loop.rewards.functions import TAKEN, BatchReward, Prepared, per_rollout
+from steadyrl.loop.rewards.functions import TAKEN, BatchReward, Prepared, per_rollout, required
 from steadyrl.loop.rewards.reasoning import answers_alone
 from steadyrl.loop.rewards.text import columns_for_text, from_text, is_for_text
 from steadyrl.loop.rewards.trl import columns_for_trl, from_trl, is_for_trl
@@ -225,6 +225,7 @@ def _total(rollout: Rollout, scores: Sequence[tuple[Term, Score]], shared: Set[s
         unscored="; ".join(missing) or None,
         note="; ".join(score.note for _, score in scores if score.note),
         trains=all(score.trains for _, score in scores),
+        turn_shares=tuple((end, term.weight * share) for term, score in counting for end, share in score.turn_rewards),
     )
 
 
@@ -293,8 +294,7 @@ def _adapt(
         return from_trl(name, function, max_steps, limits), columns_for_trl(function)
     if is_for_verl(function):
         return per_rollout(name, from_verl(name, function), limits), columns_for_verl(function)
-    parameters = [p for p in signature.parameters.values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-    needed = {parameter.name for parameter in parameters if parameter.default is parameter.empty}
+    needed = required(function)
     peers = plugins.of_peers("rewards")
     if needed and needed <= peers.keys():
         peer = peers[min(needed)]

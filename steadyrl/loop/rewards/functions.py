@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import math
 import reprlib
@@ -41,6 +42,47 @@ class Prepared(Protocol):
 
     def __call__(self, problem: Problem, rollout: Rollout) -> Score:
         """Score one rollout."""
+
+
+def required(function: Callable[..., Any]) -> frozenset[str]:
+    """Return the names of the parameters without which a function cannot be called."""
+    parameters = inspect.signature(function).parameters.values()
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return frozenset(p.name for p in parameters if p.kind in named and p.default is p.empty)
+
+
+def by_name(function: Callable[..., Any]) -> Callable[[Mapping[str, Any]], Any]:
+    """Return a call of a function with those of some arguments that it takes; all where it ends with ``**columns``."""
+    parameters = inspect.signature(function).parameters
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+
+    def call(arguments: Mapping[str, Any]) -> Any:
+        return function(**{name: value for name, value in arguments.items() if takes_all or name in parameters})
+
+    return call
+
+
+def of_rollout(
+    function: Callable[..., Any],
+    arguments: Callable[[Problem, Rollout], Mapping[str, Any]],
+    score: Callable[[Any], Any] = lambda value: value,
+) -> AnyRewardFn:
+    """Return a function as a reward of one rollout, asynchronous where it is.
+
+    Args:
+        function: Is called by name with those of the arguments that it takes.
+        arguments: All that may be taken, by name.
+        score: Makes what a reward returns of what the function returns.
+    """
+    call = by_name(function)
+
+    def reward(problem: Problem, rollout: Rollout) -> Any:
+        return score(call(arguments(problem, rollout)))
+
+    async def async_reward(problem: Problem, rollout: Rollout) -> Any:
+        return score(await call(arguments(problem, rollout)))
+
+    return async_reward if is_async(function) else reward
 
 
 def per_rollout(name: str, function: AnyRewardFn, settings: FunctionSettings = NO_LIMITS) -> BatchReward:
@@ -95,7 +137,8 @@ def as_score(name: str, value: object) -> Score:
     """
     if isinstance(value, Score):
         number = None if value.value is None else _number(name, value.value)
-        score = replace(value, value=number, parts=_parts(name, value.parts), note=str(value.note))
+        shares = tuple((int(end), _number(name, share)) for end, share in value.turn_rewards)
+        score = replace(value, value=number, parts=_parts(name, value.parts), note=str(value.note), turn_rewards=shares)
         if number is None or _is_finite(number):
             return score
         return replace(score, value=None, unscored=f"{name} returned {number}")

@@ -10,11 +10,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from steadyrl.core.types import Problem, Rollout
-from steadyrl.loop.rewards.functions import AnyRewardFn
-from steadyrl.loop.rewards.waiting import is_async
-
-_TEXTS = frozenset({"completion", "prompt"})
+from steadyrl.loop.rewards.functions import AnyRewardFn, of_rollout, required
 
 
 def is_for_text(function: Callable[..., Any]) -> bool:
@@ -24,21 +20,11 @@ def is_for_text(function: Callable[..., Any]) -> bool:
 
 def columns_for_text(function: Callable[..., Any]) -> frozenset[str]:
     """Return the columns of the data without which a function of a completion cannot be called."""
-    parameters = inspect.signature(function).parameters.values()
-    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return frozenset(p.name for p in parameters if p.kind in named and p.default is p.empty) - _TEXTS
+    return required(function) - {"completion", "prompt"}
 
 
 def from_text(function: Callable[..., Any]) -> AnyRewardFn:
-    """Return a function of a completion as a reward of one rollout, asynchronous where it is."""
-    parameters = inspect.signature(function).parameters
-    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-
-    def reward(problem: Problem, rollout: Rollout) -> Any:
-        available = {**problem.columns, "prompt": problem.prompt, "completion": rollout.text}
-        return function(**{key: value for key, value in available.items() if takes_all or key in parameters})
-
-    async def async_reward(problem: Problem, rollout: Rollout) -> Any:
-        return await reward(problem, rollout)
-
-    return async_reward if is_async(function) else reward
+    """Return a function of a completion as a reward of one rollout."""
+    return of_rollout(function, lambda problem, rollout: {
+        **problem.columns, "prompt": problem.prompt, "completion": rollout.text,
+    })  # fmt: skip

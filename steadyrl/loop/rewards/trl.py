@@ -12,13 +12,14 @@ import inspect
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from steadyrl.core.errors import ConfigError, DataError
 from steadyrl.core.sections import FunctionSettings
 from steadyrl.core.types import Score
 from steadyrl.loop.rewards.attempts import NO_LIMITS, repeated, within
-from steadyrl.loop.rewards.functions import RAISED, BatchReward, Pairs, as_score, raised_reason
+from steadyrl.loop.rewards.functions import RAISED, BatchReward, Pairs, as_score, by_name, raised_reason, required
 from steadyrl.loop.rewards.waiting import is_async, wait_for
 
 log = logging.getLogger(__name__)
@@ -76,10 +77,7 @@ def is_for_trl(function: Callable[..., Any]) -> bool:
 
 def columns_for_trl(function: Callable[..., Any]) -> frozenset[str]:
     """Return the columns of the data without which a function written for TRL cannot be called."""
-    parameters = inspect.signature(function).parameters.values()
-    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    needed = {p.name for p in parameters if p.kind in named and p.default is p.empty}
-    return frozenset(needed - _arguments([], Logged(), 0).keys())
+    return required(function) - _arguments([], Logged(), 0).keys()
 
 
 def from_trl(
@@ -99,9 +97,7 @@ def from_trl(
     Raises:
         ConfigError: It needs what only TRL's environments give.
     """
-    parameters = inspect.signature(function).parameters
-    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    if "environments" in parameters and parameters["environments"].default is inspect.Parameter.empty:
+    if "environments" in required(function):
         raise ConfigError(
             f"the reward '{name}' takes the environments of TRL, which are not known here; expected a function of "
             "completions and columns, or rewards of rollout.outcome (see docs/environments.md)"
@@ -115,11 +111,14 @@ def from_trl(
         def call(some: Pairs) -> list[Any]:
             nonlocal logged
             logged = Logged()
-            arguments = _arguments(some, logged, max_steps)
-            if not takes_all:
-                arguments = {key: value for key, value in arguments.items() if key in parameters}
+            named_call = partial(by_name(function), _arguments(some, logged, max_steps))
             try:
-                return _called(function, arguments, settings.timeout_s)
+                if not is_async(function):
+                    return within(settings.timeout_s, lambda: _listed(named_call()))  # type: ignore[no-any-return]  # a list
+                (returned,) = wait_for([named_call()], settings.timeout_s)
+                if isinstance(returned, BaseException):
+                    raise returned
+                return _listed(returned)
             except RAISED as error:  # the rollout boundary
                 return [error] * len(some)
 
@@ -139,15 +138,6 @@ def from_trl(
         return [as_score(name, logged.added_to(_score(name, value), row)) for row, value in enumerate(values)]
 
     return reward
-
-
-def _called(function: Callable[..., Any], arguments: Mapping[str, Any], timeout_s: float) -> list[Any]:
-    if not is_async(function):
-        return within(timeout_s, lambda: _listed(function(**arguments)))  # type: ignore[no-any-return]  # a list
-    (returned,) = wait_for([function(**arguments)], timeout_s)
-    if isinstance(returned, BaseException):
-        raise returned
-    return _listed(returned)
 
 
 def _listed(returned: Any) -> list[Any]:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import inspect
 import numbers
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from steadyrl.core.errors import DataError
 from steadyrl.core.types import Problem, Rollout, Score
-from steadyrl.loop.rewards.functions import AnyRewardFn
-from steadyrl.loop.rewards.waiting import is_async
+from steadyrl.loop.rewards.functions import AnyRewardFn, of_rollout, required
 
 
 def is_for_verl(function: Callable[..., Any]) -> bool:
@@ -24,34 +24,24 @@ def is_for_verl(function: Callable[..., Any]) -> bool:
 
 def columns_for_verl(function: Callable[..., Any]) -> frozenset[str]:
     """Return the columns of the data without which a function written for verl cannot be called."""
-    truth = inspect.signature(function).parameters.get("ground_truth")
-    return frozenset({"reward_model"} if truth and truth.default is truth.empty else ())
+    return frozenset({"reward_model"} if "ground_truth" in required(function) else ())
 
 
 def from_verl(name: str, function: Callable[..., Any]) -> AnyRewardFn:
-    """Return a verl function as a reward of one rollout, asynchronous where it is.
+    """Return a verl function as a reward of one rollout.
 
     Of a dict the entry "score" counts; other numbers are logged as parts, and everything else in the note.
     """
-    parameters = inspect.signature(function).parameters
-    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    return of_rollout(function, _arguments, partial(_scored, name))
 
-    def arguments(problem: Problem, rollout: Rollout) -> dict[str, Any]:
-        available = {
-            "data_source": problem.columns.get("data_source"),
-            "solution_str": rollout.text,
-            "ground_truth": _ground_truth(problem),
-            "extra_info": problem.columns.get("extra_info"),
-        }
-        return available if takes_all else {key: value for key, value in available.items() if key in parameters}
 
-    def reward(problem: Problem, rollout: Rollout) -> Any:
-        return _scored(name, function(**arguments(problem, rollout)))
-
-    async def async_reward(problem: Problem, rollout: Rollout) -> Any:
-        return _scored(name, await function(**arguments(problem, rollout)))
-
-    return async_reward if is_async(function) else reward
+def _arguments(problem: Problem, rollout: Rollout) -> dict[str, Any]:
+    return {
+        "data_source": problem.columns.get("data_source"),
+        "solution_str": rollout.text,
+        "ground_truth": _ground_truth(problem),
+        "extra_info": problem.columns.get("extra_info"),
+    }
 
 
 def _ground_truth(problem: Problem) -> Any:

@@ -54,7 +54,7 @@ def wait_for(coroutines: Sequence[Coroutine[Any, Any, Any]], timeout_s: float = 
     except TimeoutError:  # one works without ever waiting, or does not let itself be cancelled
         _loop.cache_clear()  # the loop and its thread are left to it
         outcomes = [too_long(timeout_s)] * len(coroutines)
-    except BaseException:
+    except BaseException:  # an interrupt, above all: nobody waits for them any more
         running.cancel()
         raise
     for value in outcomes:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
 from steadyrl.core.counting.interrupts import at_once
@@ -49,7 +49,7 @@ def rollouts_of_step(state: State, ahead: int, draw: Draw, backend: Backend, clo
         place = _place(state)
         _take_in(state, place, draw(place, clock))
     place = _place(state)
-    with _sampler_apart(backend) if ahead else nullcontext(False) as apart:
+    with backend.sampler_apart() if ahead and isinstance(backend, Detached) else nullcontext(False) as apart:
         if apart:
             yield from _beside(state, place, ahead, draw, clock)
             return
@@ -61,10 +61,6 @@ def rollouts_of_step(state: State, ahead: int, draw: Draw, backend: Backend, clo
         after.curriculum,
         after.problems_drawn,
     )
-
-
-def _sampler_apart(backend: Backend) -> AbstractContextManager[bool]:
-    return backend.sampler_apart() if isinstance(backend, Detached) else nullcontext(False)
 
 
 def _beside(state: State, place: State, ahead: int, draw: Draw, clock: Clock) -> Iterator[Drawn]:

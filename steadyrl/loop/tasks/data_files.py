@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path, PurePath
 from typing import Any
 
+from steadyrl.core.counting.count import begin
 from steadyrl.core.errors import DataError
 from steadyrl.core.plugins import require
 
@@ -46,6 +47,7 @@ SPLIT_IN = {
 _SHARD = re.compile(r"(\w+(?:\.\w+)*)-\d{5}-of-\d{5}")
 _FRONT = re.compile(r"\s*---[ \t]*\r?\n(.*?)\r?\n---[ \t]*(?:\r?\n|$)", re.DOTALL)
 _LONGEST_README = 1 << 20  # characters
+_HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")  # owner and name
 
 Splits = Mapping[str, Sequence[Path]]
 
@@ -55,14 +57,16 @@ class DataFiles:
     """The files of one configuration.
 
     Attributes:
-        path: What the user named.
+        path: The path as the user wrote it: of a file, a pattern of files or a folder; or a name on the hub.
         configuration: Its name; "" where it has none.
         splits: Files by the name of their split. Of one file, or of a pattern of files, that is "train".
+        is_folder: Whether it is a folder or a data set of the hub, which may have several splits.
     """
 
     path: Path
     configuration: str
     splits: Splits
+    is_folder: bool
 
     def to_train(self, split: str) -> str:
         """Return the split to train on: the one that is named, "train", or the only one that is not there to judge.
@@ -95,7 +99,7 @@ class DataFiles:
 
     def named(self, split: str) -> str:
         """Return how a split is spoken of: the file, or the folder with configuration and split."""
-        if not self.path.is_dir():
+        if not self.is_folder:
             return str(self.path)
         return f"{self.path}: {', '.join(filter(None, (self.configuration, split)))}"
 
@@ -108,16 +112,18 @@ def find_data(path: Path, configuration: str = "") -> DataFiles:
     """Find the files of a data set.
 
     Args:
-        path: A file, a pattern such as ``data/part-*.parquet``, or a folder.
+        path: A file, a pattern such as ``data/part-*.parquet``, a folder, or the name of a data set on the Hugging Face
+            hub, such as ``openai/gsm8k``, whose data files are downloaded into the hub's cache.
         configuration: Which one to take of several; "" where the folder names a default, or has only one.
 
     Raises:
         DataError: There is nothing to read, or several configurations and none is chosen.
         MissingExtraError: README.md has configurations, and no YAML can be read.
     """
-    if not path.is_dir():
-        return DataFiles(path, "", {TRAIN: _named_files(path)})
-    finders, default = _configurations(path)
+    folder = _downloaded(path) if _may_be_on_hub(path) else path
+    if not folder.is_dir():
+        return DataFiles(path, "", {TRAIN: _named_files(path)}, is_folder=False)
+    finders, default = _configurations(folder)
     name = configuration if configuration in finders else default
     if configuration and name != configuration and name != "":
         raise DataError(
@@ -128,7 +134,7 @@ def find_data(path: Path, configuration: str = "") -> DataFiles:
             f"'{path}' holds the configurations {', '.join(finders)}, which are data sets of their own; choose one: "
             f"task.args.config = '{next(iter(finders))}'"
         )
-    return DataFiles(path, name, finders[name]())
+    return DataFiles(path, name, finders[name](), is_folder=True)
 
 
 def kind_of_file(path: Path) -> str:
@@ -136,12 +142,38 @@ def kind_of_file(path: Path) -> str:
     return next((KINDS[end] for end in path.name.lower().split(".")[1:] if end in KINDS), "")
 
 
+def _may_be_on_hub(path: Path) -> bool:
+    """Return whether a path is no file or folder here, and looks like a name on the hub."""
+    here = path.exists() or path.parent.is_dir() or kind_of_file(path)
+    return not here and _HUB_NAME.fullmatch(path.as_posix()) is not None
+
+
+def _downloaded(name: Path) -> Path:
+    """Return the folder with the data files of a data set of the hub, which without a network is the cached one.
+
+    Raises:
+        DataError: The hub has no such data set, or cannot be reached and the cache has none.
+    """
+    hub = require("huggingface_hub")
+    begin(f"reading the data set '{name.as_posix()}' of the Hugging Face hub")
+    patterns = ["README.md", *(f"*.{end}{packed}" for end in KINDS for packed in ("", ".*"))]
+    try:
+        return Path(hub.snapshot_download(name.as_posix(), repo_type="dataset", allow_patterns=patterns))
+    except (OSError, ValueError) as error:  # of the network, of the hub's answer, of a name that cannot be one
+        reason = str(error).strip().partition("\n")[0]
+        raise DataError(
+            f"there is no file or folder '{name}', and no data set of that name from the Hugging Face hub ({reason}); "
+            "check the name and the network, or write a file where the hub is reached: "
+            "load_dataset(...).to_parquet('train.parquet')"
+        ) from error
+
+
 def _named_files(path: Path) -> list[Path]:
     if path.exists() or not glob.has_magic(str(path)):
         if not path.exists() and not path.suffix:
             raise DataError(
-                f"there is no file or folder '{path}'; of a data set on the hub write a file first, as "
-                "load_dataset(...).to_parquet('train.parquet') does"
+                f"there is no file or folder '{path}'; check the path, or name a data set of the Hugging Face hub as "
+                "OWNER/NAME"
             )
         return [path]
     files = sorted(file for name in glob.glob(str(path), recursive=True) if (file := Path(name)).is_file())

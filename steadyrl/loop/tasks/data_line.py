@@ -33,7 +33,12 @@ def in_both(task: Task, train: Sequence[Problem], heldout: Sequence[Problem]) ->
 
     What an episode meets is not in its prompt: there it is the id that counts.
     """
-    key_of = _id if isinstance(task, Interactive) else _prompt_text
+
+    def key_of(problem: Problem) -> str:
+        if isinstance(task, Interactive):
+            return problem.id
+        return json.dumps(problem.messages) if problem.messages else problem.prompt
+
     trained = {key_of(problem) for problem in train}
     return [problem.id for problem in heldout if key_of(problem) in trained]
 
@@ -54,11 +59,3 @@ def data_line(data: Counts) -> str:
 
 def _from(split: Mapping[str, Any]) -> str:
     return f" ({split['source']})" if split.get("source") else ""
-
-
-def _id(problem: Problem) -> str:
-    return problem.id
-
-
-def _prompt_text(problem: Problem) -> str:
-    return json.dumps(problem.messages) if problem.messages else problem.prompt

@@ -32,7 +32,7 @@ from steadyrl.core import plugins
 from steadyrl.core.errors import ConfigError, SteadyError, exception_line
 from steadyrl.core.protocols import Episode, PromptLimit, RewardFn, Turn
 from steadyrl.core.sections import PathText
-from steadyrl.core.types import Message, Problem, Rollout, ToolCall
+from steadyrl.core.types import Message, Problem, Rollout, Score, ToolCall
 from steadyrl.loop.rewards.functions import RAISED
 from steadyrl.loop.rewards.waiting import wait_for
 from steadyrl.loop.tasks.prompts import PromptsTask
@@ -172,8 +172,9 @@ class EnvironmentTask:
         return EnvironmentEpisode(environment, problem, seed, Toolbox(tools, environment, limits))
 
 
-def _episode_return(problem: Problem, rollout: Rollout) -> float:
-    return float(sum(reward for _, reward in rollout.turn_rewards) + rollout.outcome.get("reward", 0.0))
+def _episode_return(problem: Problem, rollout: Rollout) -> Score:
+    total = sum(reward for _, reward in rollout.turn_rewards) + rollout.outcome.get("reward", 0.0)
+    return Score(float(total), turn_rewards=rollout.turn_rewards)
 
 
 class ToolsAlone:

@@ -56,8 +56,9 @@ class PromptsTask:
         """Settings of the prompts task."""
 
         path: PathText = Field(
-            description="A file with a prompt per row (JSON lines, parquet, Arrow or CSV), a pattern of such files, or "
-            "a folder, whose splits are found as `datasets` finds them."
+            description="A file with a prompt per row (JSON lines, parquet, Arrow or CSV), a pattern of such files, a "
+            "folder, whose splits are found as `datasets` finds them, or a data set of the Hugging Face hub, as "
+            "OWNER/NAME."
         )
         config: str = Field(
             "", description="Configuration of the folder's data set, where it has several, such as 'main'."
@@ -155,7 +156,8 @@ class PromptsTask:
 
     def ask(self, text: str) -> Problem:
         """Return the text as a new problem, behind the system message that all training problems share, if they do."""
-        systems = {problem.messages[:1] and _system(problem.messages[0]) for problem in self._train}
+        first = [problem.messages[0] if problem.messages else {} for problem in self._train]
+        systems = {message["content"] if message.get("role") == "system" else "" for message in first}
         (system,) = systems if len(systems) == 1 else ("",)
         if not system:
             return Problem("asked", text)
@@ -177,7 +179,7 @@ class _Row:
 
 def _judges(data: DataFiles, trained: str, settings: PromptsTask.Settings) -> tuple[Sequence[Path], str]:
     """Return the files of held-out problems and where they are; no files where a share of the others is held out."""
-    if not data.path.is_dir() or (settings.heldout and settings.heldout not in data.splits):
+    if not data.is_folder or (settings.heldout and settings.heldout not in data.splits):
         if not settings.heldout:
             return (), ""
         heldout_data = find_data(Path(settings.heldout), settings.config)
@@ -295,10 +297,6 @@ def _filled(value: object, where: str) -> str:
     if not text.strip():
         raise DataError(f"{where} is empty; give it a text or remove the row")
     return text
-
-
-def _system(message: Message) -> str:
-    return message["content"] if message["role"] == "system" else ""
 
 
 def _id_of(prompt: str, messages: Sequence[Message]) -> str:

@@ -142,7 +142,7 @@ def _harms(root: Finding, findings: Sequence[Finding]) -> bool:
     return root.harms or any(f.harms and f.check in chain and f.follows for f in findings)
 
 
-def _topic(diagnosis: Diagnosis, topic: str, checks: Sequence[Check]) -> dict[str, Any]:
+def _topic(diagnosis: Diagnosis, topic: str, checks: Sequence[Check[Run]]) -> dict[str, Any]:
     names = {check.name for check in checks}
     findings = [finding for finding in diagnosis.findings if finding.check in names]
     silent = [gap for gap in diagnosis.unknown if gap.check in names]
@@ -179,7 +179,7 @@ def _expected(harmful: Sequence[Finding], findings: Sequence[Finding]) -> list[s
     return [BY_NAME[check].healthy for check in dict.fromkeys(checks) if check in BY_NAME]
 
 
-def _item(diagnosis: Diagnosis, check: Check) -> dict[str, str]:
+def _item(diagnosis: Diagnosis, check: Check[Run]) -> dict[str, str]:
     """Return a line of the checklist: pass, fail, not throughout, or unknown."""
     findings = [finding for finding in diagnosis.findings if finding.check == check.name]
     gaps = [_gap(gap)["why"] for gap in diagnosis.unknown if gap.check == check.name]

@@ -25,14 +25,13 @@ COLUMNS = (
     ("grad_norm", "gradient"),
     ("seconds", "minutes"),
 )
-WORDS: Mapping[str, str] = {"ok": "pass", "found": "fail", "unknown": "cannot tell"}
 
 
 def shown_epochs(table: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Return the table as headings and cells of text, for a page or a terminal, without empty columns.
 
     Args:
-        table: See ``epoch_table``, with the checklist; None where there is none.
+        table: See ``epoch_table``; None where there is none.
     """
     if table is None:
         return None
@@ -47,7 +46,6 @@ def shown_epochs(table: Mapping[str, Any] | None) -> dict[str, Any] | None:
             for key, trend in trends.items()
             if trend is not None
         ],
-        "checklist": [{**point, "word": WORDS[point["state"]]} for point in table["checklist"]],
     }
 
 

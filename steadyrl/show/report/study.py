@@ -19,9 +19,9 @@ from steadyrl.lab.study.outcome import Claim, Judged, Made, Outcome, Verdict, cl
 from steadyrl.lab.study.plan import Study, jobs
 from steadyrl.lab.study.study import DONE, require_runs
 from steadyrl.show.report import markup
+from steadyrl.show.report import study_pictures as pictures
 from steadyrl.show.report.criteria import criteria
 from steadyrl.show.report.curves import Records, curves, script, style
-from steadyrl.show.report.study_pictures import Topic, overlay
 from steadyrl.show.report.write import page
 
 # The topics of the founding documents: what each is told by.
@@ -98,11 +98,14 @@ def write_study(study: Study, root: Path, to: Path | None = None) -> tuple[Path,
         Row(outcome.arm.name, outcome.word, section["finding"])
         for outcome, section in zip(arm_outcomes, sections, strict=True)
     ]
-    answer = _answer_picture(study, records)
+    shown = {name: records[name] for name in study.file.picture or records if records[name]}
+    whole = pictures.Topic(study.file.metric, (study.file.metric,))  # of many experiments only one panel can be read
+    answer = pictures.overlay(shown, pictures.TOPICS if study.file.picture else (whole,))
     if answer is not None:
         write_text(to / "answer.svg", answer)
     view = {
         "answer": None if answer is None else markup.inline_svg(answer, "answer"),
+        "pictured": ", ".join(study.file.picture) or f"{study.file.metric} of every experiment",
         "study": study.file,
         "file": study.path.name,
         "command": _command(study),
@@ -120,16 +123,9 @@ def write_study(study: Study, root: Path, to: Path | None = None) -> tuple[Path,
     }
     write_json(to / "summary.json", _summary(arm_outcomes, rows))
     write_text(to / "report.md", page("study.md.j2", view, markup.markdown))
-    shown = [name for name, runs in records.items() if runs][:4]
-    more = {"data": curves(records, shown), "script": script(), "style": style()}
+    more = {"data": curves(records, list(shown)[:4]), "script": script(), "style": style()}
     write_text(to / "report.html", page("study.html.j2", {**view, **more}, markup.clean))
     return to / "report.html", rows
-
-
-def _answer_picture(study: Study, records: Mapping[str, Sequence[Records]]) -> str | None:
-    """Draw the metric that the study is judged by, all experiments over one another, as SVG text."""
-    metric = study.file.metric
-    return overlay({name: runs for name, runs in records.items() if runs}, (Topic(metric, (metric,)),))
 
 
 def _section(
@@ -157,7 +153,7 @@ def _section(
         "status": _status(study, outcome),
         "next": experiment.next or _next(outcome),
         "picture": f"{experiment.name}.svg",
-        "svg": overlay(groups) if records[experiment.name] else None,
+        "svg": pictures.overlay(groups) if records[experiment.name] else None,
         "done": f"{sum(run.state in DONE for run in outcome.runs)} of {len(study.seeds)}",
     }
 
@@ -188,11 +184,14 @@ def _weak(study: Study, arm_outcomes: Sequence[Outcome]) -> str:
 def _claim(claim: Claim) -> dict[str, Any]:
     """Return an earlier conclusion beside what was measured."""
     parts = [{"name": name, **_judged(judged)} for name, judged in claim.parts]
-    return {"text": claim.text, "word": claim.word, "parts": parts}
+    return {"text": claim.text, "verdict": claim.verdict, "parts": parts}
 
 
 def _judged(judged: Judged) -> dict[str, Any]:
-    return {"says": judged.expect.says, "word": judged.word, "numbers": numbers(judged)}
+    power = ""
+    if judged.change is not None and judged.change.smallest is not None:
+        power = f"So few seeds show a true difference of {markup.number(judged.change.smallest)} in 4 of 5 studies."
+    return {"says": judged.expect.says, "word": judged.word, "numbers": numbers(judged), "power": power}
 
 
 def numbers(judged: Judged) -> str:
@@ -213,14 +212,11 @@ def numbers(judged: Judged) -> str:
         f"{what}: {markup.number(change.second)} against {markup.number(change.first)} of {judged.than}, "
         f"difference {markup.signed(change.change)}"
     )
-    if change.low is None or change.high is None or change.smallest is None:
+    if change.low is None or change.high is None:
         return f"{text}; one seed, so there is no interval."
     bounds = markup.interval([change.low, change.high])
     over = f"{change.seeds[1]} pairs of equal" if change.paired else f"{change.seeds[1]} and {change.seeds[0]}"
-    return (
-        f"{text} {bounds} over {over} seeds; so few seeds show a true difference of "
-        f"{markup.number(change.smallest)} in 4 of 5 studies."
-    )
+    return f"{text} {bounds} over {over} seeds."
 
 
 def _finding(study: Study, outcome: Outcome, judged: Sequence[Mapping[str, Any]]) -> str:

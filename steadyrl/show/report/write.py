@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -32,7 +31,6 @@ from steadyrl.show.report.evidence import Evidence, read_evidence
 from steadyrl.show.report.figures import means, metric_values, summarise, target_sentence
 from steadyrl.show.report.overview import moment, overview
 from steadyrl.show.report.settings import settings_rows
-from steadyrl.show.review.checklist import checklist
 from steadyrl.show.review.epochs import epoch_table
 
 FIRST_COLUMNS = ("recall", "precision", "f1", "results")  # of the ranking, in the order search people expect
@@ -93,7 +91,10 @@ def report_view(path: Path | str) -> dict[str, Any]:
 def _view(path: Path | str, evidence: Evidence) -> dict[str, Any]:
     diagnosis = examine(identify(read_log(Path(path))))
     summary = {**summarise(evidence, diagnosis.harmful), "best": best_figures(evidence)}
-    summary |= {"epochs": _epochs(evidence, diagnosis), "doctor": _doctor(diagnosis)}
+    summary |= {
+        "epochs": epoch_table(evidence.metrics, diagnosis.findings, evidence.findings),
+        "doctor": _doctor(diagnosis),
+    }
     return {
         "summary": summary,
         "headline": headline(summary),
@@ -155,14 +156,6 @@ def _doctor(diagnosis: Diagnosis) -> dict[str, Any]:
         "not_throughout": {finding.check: "; ".join(finding.evidence) for finding in diagnosis.uneven},
         "unknown": {finding.check: finding.message for finding in diagnosis.unknown},
     }
-
-
-def _epochs(evidence: Evidence, diagnosis: Diagnosis) -> dict[str, Any] | None:
-    """Return the epoch table of a run with its checklist, or None if it has none."""
-    table = epoch_table(evidence.metrics, diagnosis.findings, evidence.findings)
-    if table is None:
-        return None
-    return {**table, "checklist": [asdict(point) for point in checklist(table, evidence.metrics, diagnosis.findings)]}
 
 
 def reward_weights(settings: Mapping[str, Any]) -> dict[str, float]:

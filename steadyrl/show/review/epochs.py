@@ -83,7 +83,7 @@ def epoch_table(
     parts = split(metrics)
     if parts is None:
         return None
-    notices = [*_found(findings, metrics[0]["step"]), *_raised(live)]
+    notices = [*_diagnosed(findings, metrics[0]["step"]), *_raised(live)]
     before = [None, *(records for _, records in parts[:-1])]
     rows = [_row(name, records, last, notices) for (name, records), last in zip(parts, before, strict=True)]
     passes = passes_at_end(metrics)
@@ -126,7 +126,7 @@ def _name(first: int, last: int) -> str:
     return f"{first}" if first == last else f"{first}-{last}"
 
 
-def _found(findings: Sequence[Finding], first: int) -> Iterator[_Notice]:
+def _diagnosed(findings: Sequence[Finding], first: int) -> Iterator[_Notice]:
     """Place what the doctor found at the end: at the step where it begins, or at the first if it holds throughout."""
     for finding in findings:
         if finding.severity in WORST:

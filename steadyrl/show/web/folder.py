@@ -64,7 +64,7 @@ class Folder:
     def __init__(self, root: Path):
         self.root = root.resolve()
         if not self.root.is_dir():
-            raise RunError(f"there is no folder '{root}'; give one that holds runs, such as runs/")
+            raise RunError(f"there is no folder '{root}'; name a folder of runs, or make one with `steadyrl train`")
         self.labels = Labels(self.root)
         self._places: dict[str, Place] = {}
         self._searched = -FRESH_S

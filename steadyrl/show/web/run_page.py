@@ -123,7 +123,7 @@ def _forecast(path: Path, name: str, steps: bytes, values: bytes, when: tuple[in
 
 
 @lru_cache(maxsize=64)
-def _widths(path: Path, metric: str, finished_paths: tuple[Path, ...]) -> list[float]:
+def _widths(path: Path, metric: str, finished_paths: tuple[Path, ...]) -> list[float | None]:
     return widths_on([RunDir(finished) for finished in finished_paths], RunDir(path), metric)
 
 

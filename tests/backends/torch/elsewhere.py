@@ -29,7 +29,6 @@ import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import return_and_correct_aliasing
-from torch.utils._pytree import tree_leaves, tree_map
 
 from steadyrl.backends.torch import arithmetic, device
 
@@ -49,6 +48,12 @@ FUSED = {_aten._fused_adamw_, _aten._fused_adam_, _aten._fused_sgd_}
 PRODUCTS = dict.fromkeys((_aten.mm, _aten.bmm, _aten.mv), slice(2)) | dict.fromkeys(
     (_aten.addmm, _aten.addmm_, _aten.baddbmm, _aten.baddbmm_, _aten.addmv), slice(1, 3)
 )
+# What writes to chosen places, what reads them too, and what adds to them in any order.
+PUT = {_aten.index_put, _aten.index_put_, _aten._index_put_impl_}
+INDEXED = {_aten.index, _aten.index_put, _aten.index_put_}
+ATOMIC = PUT | {
+    _aten.index_add, _aten.index_add_, _aten.scatter_add, _aten.scatter_add_, _aten.embedding_dense_backward,
+}  # fmt: skip
 CONVOLUTIONS = {_aten.convolution: slice(2), _aten.convolution_backward: slice(3)}
 TO_HOST = {"cpu", "tolist", "numpy", "item", "__int__", "__float__", "__bool__", "__index__"}
 FEW_ROWS = 4  # fewer are multiplied exactly
@@ -107,10 +112,12 @@ class Standin:
         if packet is _aten.histc and not args[0].is_floating_point():  # a CPU counts no whole numbers
             return func(args[0].float(), *args[1:], **kwargs).to(args[0].dtype)
         if self.any_order and not torch.are_deterministic_algorithms_enabled():
-            args = self._shuffled(packet, args, kwargs)
+            args = self._shuffled(packet, args)
         return func(*args, **kwargs)
 
-    def _shuffled(self, packet, args, kwargs):
+    def _shuffled(self, packet, args):
+        if packet not in ATOMIC:
+            return args
         if packet in {_aten.index_add, _aten.index_add_}:
             start, dim, index, source = args
             order = self._permutation(len(index))
@@ -120,7 +127,7 @@ class Standin:
             order = self._permutation(index.shape[dim])
             source = source.narrow(dim, 0, index.shape[dim])
             return start, dim, index.index_select(dim, order), source.index_select(dim, order)
-        if packet in {_aten.index_put, _aten.index_put_, _aten._index_put_impl_} and (args[3:4] == (True,)):
+        if packet in PUT and (args[3:4] == (True,)):
             start, indices, values, *rest = args
             if all(i is None or i.shape == indices[0].shape for i in indices) and indices[0].dim() == 1:
                 order = self._permutation(len(indices[0]))
@@ -182,7 +189,8 @@ class Elsewhere(torch.Tensor):
         # A view of what was made outside of inference mode is no tensor of it either.
         outside = func.is_view and not args[0].is_inference()
         with torch.inference_mode(False) if outside else nullcontext():
-            return return_and_correct_aliasing(func, args, kwargs, tree_map(_sent, found))
+            sent = tree_map(_sent, found)
+            return return_and_correct_aliasing(func, args, kwargs, sent) if _aliases(func) else sent
 
 
 class Pretend(TorchFunctionMode):
@@ -382,7 +390,7 @@ def _clips():
 
 def _indexes_by_the_host(packet):
     """Return whether a tensor is indexed by one of the CPU, which PyTorch copies; ours are to be there already."""
-    return packet in {_aten.index, _aten.index_put, _aten.index_put_} and "transformers" in next(_frames())[0]
+    return packet in INDEXED and "transformers" in next(_frames())[0]
 
 
 def _in_tf32(packet, args):
@@ -434,13 +442,38 @@ def _look_at(standin, func, args, kwargs):
         raise MixedDevicesError(f"{func}: a tensor of the CPU, {list(plain[0].shape)}, beside one of the device")
     if plain and standin.captured is not None:
         raise MixedDevicesError(f"{func}: a copy from the host is no part of a graph")
-    by_mask = packet in {_aten.index, _aten.index_put, _aten.index_put_, _aten._index_put_impl_} and any(
+    by_mask = (packet in INDEXED or packet in PUT) and any(
         isinstance(x, torch.Tensor) and x.dtype == torch.bool for x in args[1]
     )
-    counted = func not in {_aten.repeat_interleave.self_int}  # a number that the host knows: nothing is counted
+    counted = func is not _aten.repeat_interleave.self_int  # a number that the host knows: nothing is counted
     to_host = packet in BOTH and args and not isinstance(args[0], Elsewhere)
     if by_mask or to_host or (packet in WAITS and counted):
         standin.wait(str(func))
+
+
+@functools.cache
+def _aliases(func):
+    """Return whether an operation writes to an argument or returns a view of one."""
+    schema = func._schema
+    return any(x.alias_info is not None for x in (*schema.arguments, *schema.returns))
+
+
+def tree_map(change, tree):
+    """Return nested tuples, lists and dictionaries with changed leaves; torch's own knows more types and is slow."""
+    if isinstance(tree, (tuple, list)):
+        return type(tree)([tree_map(change, branch) for branch in tree])
+    if isinstance(tree, dict):
+        return {name: tree_map(change, branch) for name, branch in tree.items()}
+    return change(tree)
+
+
+def tree_leaves(tree):
+    """Return the leaves of nested tuples, lists and dictionaries."""
+    if isinstance(tree, dict):
+        tree = tree.values()
+    elif not isinstance(tree, (tuple, list)):
+        return [tree]
+    return [leaf for branch in tree for leaf in tree_leaves(branch)]
 
 
 def _memory(real):

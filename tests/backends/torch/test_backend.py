@@ -38,7 +38,7 @@ transformers = needs.package("transformers")
 
 from safetensors.torch import load_file, save_file  # noqa: E402
 
-from steadyrl.backends.torch import state  # noqa: E402
+from steadyrl.backends.huggingface import portable  # noqa: E402
 from steadyrl.backends.torch.backend import TorchBackend  # noqa: E402
 from steadyrl.backends.torch.sampler import draw, sample, warp  # noqa: E402
 
@@ -497,7 +497,7 @@ def test_a_full_disk_is_one_clear_line_and_leaves_the_checkpoint_before(tiny_mod
 
 def test_a_tokenizer_that_cannot_be_written_is_an_error_of_the_system(tiny_models, tmp_path):
     tokenizer = opened(tiny_models["llama"]).tokenizer.hf
-    with files_end_after(1000), pytest.raises(OSError, match="File too large"), state.writing():
+    with files_end_after(1000), pytest.raises(OSError, match="File too large"), portable.writing():
         tokenizer.save_pretrained(tmp_path)
 
 

@@ -242,13 +242,30 @@ def test_packed_hidden_states_and_gradients_of_an_adapter_equal_its_own_forward(
     assert (off - found).abs().max() > 1e-2
 
 
+def test_rows_are_padded_with_rows_of_about_their_length():
+    """Read are 9, 70, 12, 40 and 15 tokens: the last of each row is not. Up to 16, up to 64 and beyond go together."""
+    rng = np.random.default_rng(0)
+    batch = batch_of([rng.integers(3, VOCABULARY, n) for n in (8, 69, 9, 38, 11)],
+                     [rng.integers(3, VOCABULARY, n) for n in (2, 2, 4, 3, 5)])  # fmt: skip
+    packed = pack(batch, torch.device("cpu"))
+    assert [(rows.rows, rows.width) for rows in packed.prompts] == [(3, 15), (1, 40), (1, 70)]
+    assert packed.ids.tolist()[:9] == batch.tokens[0, :9].tolist()
+
+
 def test_packing_long_rows_takes_memory_in_proportion_to_their_tokens():
     """Four of 3,000 tokens: a mask of what each may attend to would have 36 million places."""
     rng = np.random.default_rng(0)
     prompt = rng.integers(3, VOCABULARY, 100)
     batch = batch_of([prompt] * 4, [rng.integers(3, VOCABULARY, 2900) for _ in range(4)])
     packed = pack(batch, torch.device("cpu"))
-    tensors = [packed.ids, packed.places, packed.chosen, packed.prompts.back, packed.prompts.lay, packed.prompt_of]
+    tensors = [
+        packed.ids,
+        packed.places,
+        packed.chosen,
+        packed.prompts[0].back,
+        packed.prompts[0].lay,
+        packed.prompt_of,
+    ]
     assert sum(t.numel() for t in tensors) < 6 * batch.tokens.size
 
 

@@ -1,4 +1,4 @@
-"""The kernels of decoding, interpreted on the CPU and compiled on a GPU."""
+"""The kernels of decoding, of layers and of rows, interpreted on the CPU and compiled on a GPU."""
 
 import os
 import subprocess
@@ -16,19 +16,24 @@ from steadyrl.backends.torch import head, masters, sampler  # noqa: E402
 from steadyrl.backends.torch.decoder import kernels  # noqa: E402
 
 ROOT = Path(__file__).parents[3]
-CASES = Path(__file__).with_name("kernel_cases.py")
+CASES, ROWS = (str(Path(__file__).with_name(name)) for name in ("kernel_cases.py", "interpreted_rows.py"))
 
 
 @pytest.mark.parametrize("interpreted", [True, pytest.param(False, marks=pytest.mark.gpu)])
 def test_the_kernels_hold_in_a_process_of_their_own(interpreted):
     """Triton reads once whether it interprets, and another test may have imported it."""
     needs.skip_without_packages("triton", extra="test")
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name != "TRITON_INTERPRET" and not name.startswith("PYTEST_")
+    }
     if interpreted:
         environment["TRITON_INTERPRET"] = "1"
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", str(CASES)]
+    files = (CASES, ROWS) if interpreted else (CASES,)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *files]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=ROOT)
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode == 0 and "passed" in done.stdout, done.stdout[-6000:] + done.stderr[-2000:]
 
 
 def test_decoding_goes_on_without_kernels_where_they_do_not_run(caplog):

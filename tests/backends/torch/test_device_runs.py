@@ -82,13 +82,16 @@ def metrics(session, folder):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_run_finishes_where_sampler_and_trainer_differ_by_rounding(opened, tmp_path, way):
+    evaluated = way in {"PPO", "GRPO, adapter, several updates"}
     with pretended() as device:
-        session = opened(*WAYS[way])
+        session = opened(*WAYS[way], f"evaluate.problems={2 if evaluated else 0}")
         described = session.backend.describe()
         assert (described["device"], described["precision"]) == ("cuda", "bf16")
         steps = metrics(session, tmp_path / "run")
     assert len(steps) == 1
-    assert {file.name for file in (tmp_path / "run" / "evaluations").iterdir()} >= {"before.jsonl", "after.jsonl"}
+    if evaluated:
+        written = {file.name for file in (tmp_path / "run" / "evaluations").iterdir()}
+        assert written >= {"before.jsonl", "after.jsonl"}
     assert device.rounded > 0 and device.casts > 0
     for line in steps:
         assert all(np.isfinite(v) for v in line.values() if isinstance(v, float)), line

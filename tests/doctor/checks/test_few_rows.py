@@ -191,3 +191,39 @@ def test_what_is_broken_in_the_first_row_has_no_first_cause(said):
     _, diagnosis = said([sound, sound, {**sound, "kl": float("nan")}, row])
     (message,) = [f.message for f in diagnosis.findings if f.check == "non_finite"]
     assert "overflowed first" in message
+
+
+def test_a_kl_that_breaks_out_in_the_last_row_is_a_fault_in_whatever_unit(said):
+    rows = [{"reward": 0.5, "kl": 0.4, "loss": 0.1}, {"reward": 0.25, "kl": 190.0, "loss": 240.0}]
+    _, diagnosis = said(rows)
+    assert (diagnosis.findings[0].check, diagnosis.findings[0].severity) == ("kl_runaway", "critical")
+    assert said([*rows, {"reward": 0.5, "kl": 0.5, "loss": 0.1}])[1].verdict == "too little to judge"
+    assert said([{**rows[0], "kl": 2.5}, rows[1]])[1].verdict == "too little to judge"  # 76 times
+
+
+def test_a_kl_that_is_nothing_but_noise_tells_that_a_flat_reward_stands_still(said):
+    rng = np.random.default_rng(1)
+    rows = [{"reward": x, "kl": y} for x, y in zip(rng.normal(-2, 0.6, 300), rng.normal(0, 0.003, 300), strict=True)]
+    found = said(rows)[1].findings[0]
+    assert (found.check, found.cause) == ("reward_flat", "not_moving")
+    moved = [{**row, "kl": row["kl"] + 0.002} for row in rows]
+    assert not any(finding.cause == "not_moving" for finding in said(moved)[1].findings)
+
+
+def test_single_rewards_scatter_by_what_a_gain_would_have_to_pass(said):
+    rng = np.random.default_rng(6)
+    every = [{"reward": x} for x in rng.choice([-1.5, 1.0], 2000, p=[0.6, 0.4])]  # of a mean of -0.5
+    assert said(every)[1].findings[0].check == "reward_flat"  # by a tenth of the mean the noise would hide a gain
+    assert said(every[:60])[1].verdict == "too little to judge"
+
+
+def test_a_penalty_that_is_never_earned_is_no_answer_that_is_never_right(said):
+    def rows(right):
+        return [
+            {"reward": 0.1 + n / 60, "rewards/form": 0.1 + n / 60 - right[n], "rewards/date_correct": right[n]}
+            for n in range(40)
+        ]
+
+    idle, penalty = [0.0] * 40, [-0.25 if n in (3, 8) else 0.0 for n in range(40)]
+    assert said(rows(idle))[1].findings[0].cause == "rightness_idle"
+    assert not any(found.harms for found in said(rows(penalty))[1].findings)

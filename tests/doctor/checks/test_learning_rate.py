@@ -138,6 +138,26 @@ def test_nothing_moves_at_a_low_rate(seed, make, finding):
     assert found.overrides == ("update.learning_rate=0.001",)
 
 
+def test_a_reward_that_crawls_up_at_a_low_rate_is_worth_knowing(make, finding):
+    made = make(3)
+    crawl(made)
+    made.put("reward", 0.3 + 0.1 * made.t + 0.004 * made.noise())  # by half a spread of the completions
+    found = finding(learning_rate_too_low, made)
+    assert (found.cause, found.severity) == ("learning_rate", "info")
+    assert "rises slowly" in found.message and found.overrides == ("update.learning_rate=0.001",)
+
+
+def test_a_kl_per_sequence_shows_that_the_policy_stands_where_no_length_is_logged(make, finding):
+    made = make(3)
+    crawl(made)
+    # Without lengths; the median of the last tenth of the steps is 0.06 * 189.5 / 200.
+    made.curves = {key: values for key, values in made.curves.items() if key[0] in ("reward", "reward_std", "kl_old")}
+    made.put("kl_ref", 0.06 * made.t, "nats/sequence", "k1")
+    assert "0.0568 nats/sequence" in " ".join(finding(learning_rate_too_low, made).evidence)
+    made.put("kl_ref", 3.0 * made.t, "nats/sequence", "k1")
+    assert said(learning_rate_too_low(made.run())) == []
+
+
 def test_small_steps_that_clip_nothing_are_too_small_though_they_add_up(make, finding):
     made = make(4)
     crawl(made)

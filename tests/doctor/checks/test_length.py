@@ -131,9 +131,9 @@ def test_a_share_that_grew_is_told_from_one_that_was_there():
 
 
 def test_growing_texts_are_worth_knowing_only_while_the_reward_rises():
-    share = np.where(np.arange(N) < 100, 0.05, 0.25)
+    share = np.where(np.arange(N) < 100, 0.05, 0.19)
     assert finding(truncated(healthy(n=N, truncated=share))).severity == "info"
-    many = np.where(np.arange(N) < 100, 0.1, 0.35)
+    many = np.where(np.arange(N) < 100, 0.05, 0.22)
     assert finding(truncated(healthy(n=N, truncated=many))).severity == "warning"
     share, flat = np.where(np.arange(N) < 100, 0.1, 0.8), 0.5 + noise(rng(1), N, 0.03)
     assert finding(truncated(healthy(n=N, truncated=share, reward=flat))).severity == "warning"
@@ -209,3 +209,21 @@ def test_what_is_not_logged_is_unclear():
     assert [unclear(check(run)).would_tell[0] for check in checks] == [
         "length", "length", "truncated|length|ended_tokens", "empty", "repetition",
     ]  # fmt: skip
+
+
+def test_a_mean_length_that_grew_and_no_longer_varies_meets_a_limit():
+    length = np.concatenate([[310.0, 240, 150, 120], 766.0 + np.array([-3.0, 1, -2, 2, 0, -1])])
+    found = finding(truncated(healthy(n=10, length=length, without=["truncated"])))
+    assert found.cause == "grew" and "stays within 1%" in found.evidence[1]
+    varies = np.concatenate([length[:4], 766.0 + np.array([-30.0, 10, -20, 20, 0, -10])])
+    assert "show no limit" in unclear(truncated(healthy(n=10, length=varies, without=["truncated"]))).message
+    alike = np.where(np.arange(10) < 4, 760.0, length)  # of one form from the start on
+    assert "show no limit" in unclear(truncated(healthy(n=10, length=alike, without=["truncated"]))).message
+
+
+def test_longest_answers_that_differ_from_step_to_step_were_not_ended_by_a_limit():
+    every = {"truncated": np.ones(2), "length": np.array([90.0, 95])}
+    run = healthy(n=2, **every, length_min=np.array([90.0, 90]), length_max=np.array([90.0, 104]))
+    assert finding(truncated(run)).cause == "other_end"
+    run = healthy(n=2, **every, length_min=np.array([90.0, 104]), length_max=np.array([104.0, 104]))
+    assert finding(truncated(run)).cause == "never_ends"

@@ -126,6 +126,20 @@ def test_noise_around_zero_is_no_fault(make, silent):
         silent(negative_kl, made)
 
 
+def test_a_mean_below_zero_shows_over_a_whole_log_where_ten_steps_are_too_noisy(make, silent):
+    for seed in range(10):
+        made = make(seed, n=400)
+        made.drop("kl_ref", "kl_ref_se")
+        noise = 0.2 * made.rng.standard_normal(400)
+        made.put("kl_ref", noise - noise.mean() - 0.1, "nats/sequence", "k1")  # 10 standard errors below 0
+        (finding,) = negative_kl(made.run())
+        assert finding.since_step == 0
+        assert "about -0.1 nats/sequence" in " ".join(finding.evidence)
+        made.drop("kl_ref")
+        made.put("kl_ref", noise - noise.mean() - 0.02, "nats/sequence", "k1")  # 2 standard errors
+        silent(negative_kl, made)
+
+
 def test_rounding_below_zero_is_no_fault(make):
     made = make(0)
     made.drop("kl_ref")

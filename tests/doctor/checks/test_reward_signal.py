@@ -5,7 +5,7 @@ import pytest
 
 from steadyrl.doctor.checks.reward_scale import reward_scale, reward_unscored
 from steadyrl.doctor.checks.signal import no_signal_groups
-from tests.doctor.checks.series_for_values import finding, healthy, noise, said, unclear
+from tests.doctor.checks.series_for_values import finding, healthy, noise, said, series, unclear
 
 N = 200
 
@@ -149,3 +149,27 @@ def test_checks_of_the_signal_say_what_they_miss():
     )
     missing = [unclear(check(run)).would_tell[0] for check in (no_signal_groups, reward_unscored)]
     assert missing == ["no_signal", "reward_unscored"]
+
+
+FADES = 2.0 ** -np.linspace(0, 6, 60)
+
+
+def stuck(entropy=0.4 * FADES, **columns):
+    usual = {"reward": np.minimum(0.2 + np.arange(60) / 40, 0.7), "no_signal": np.linspace(0, 1, 60)}
+    usual |= {"grad_norm": 3 * FADES, "entropy": series("entropy", entropy, unit="nats/token", estimator="exact")}
+    return healthy(n=60, algorithm="grpo", **{**usual, **columns})
+
+
+def test_a_policy_sure_of_its_answers_before_all_are_right_is_stuck():
+    found = finding(no_signal_groups(stuck()))
+    assert (found.cause, found.severity) == ("same_answers", "warning")
+    assert "looks for no other" in found.message and "entropy is 0.00" in found.message
+
+
+@pytest.mark.parametrize(
+    "column",
+    [{"grad_norm": np.full(60, 1.5)}, {"entropy": np.full(60, 0.4)}, {"reward": np.linspace(0.2, 0.99, 60)}],
+    ids=["a gradient", "an entropy", "all are right"],
+)
+def test_a_policy_that_learned_is_not_stuck_with(column):
+    assert finding(no_signal_groups(stuck(**column))).severity == "info"

@@ -524,3 +524,11 @@ def test_no_column_is_ever_lost(names, format):
     run = identify(log(names, format=format))
     placed = [series.source for several in run.series.values() for series in several]
     assert sorted([*placed, *run.unknown]) == sorted(names)
+
+
+def test_a_held_out_reward_stands_for_the_training_reward_that_is_not_logged():
+    run = identify(log(["eval/reward", "entropy"]))
+    assert run.needed("reward").source == run.needed("heldout/reward").source == "eval/reward"
+    assert any("eval/reward stands for it" in note for note in run.notes)
+    both = identify(log(["eval/reward", "reward"]))
+    assert both.needed("reward").source == "reward"

@@ -101,3 +101,10 @@ def test_columns_in_a_dict_beside_the_columns_belong_to_them(tmp_path):
     (diagnosis,) = diagnose(tmp_path / "curves.json")
     assert set(diagnosis.run.parts("reward_part/")) == {"style", "proof_reward"}
     assert any(f.check == "reward_part_idle" and "proof_reward" in f.message for f in diagnosis.findings)
+
+
+def test_how_often_answers_are_right_is_the_reward_where_nothing_else_is():
+    shares = {"corr": column(0.25, 0.5), "len": column(90.0, 80.0)}
+    assert guesses(shares, frozenset())["corr"].quantity == "reward"
+    assert "corr" not in guesses(shares, frozenset({"reward"}))
+    assert "corr" not in guesses({"corr": column(25.0, 50.0)}, frozenset())

@@ -191,3 +191,34 @@ def test_nulls_of_a_table_in_which_no_row_is_complete_were_not_logged(tmp_path):
     assert np.isnan(values(log, "kl")).all()
     broke = [{"step": 1, "reward": 0.5}, {"step": 2, "reward": None}, {"step": 3, "reward": 0.5}]
     assert np.isnan(values(read(tmp_path / "broke.json", json.dumps(broke)), "reward")[1])
+
+
+def test_ranges_of_steps_units_and_remarks_leave_the_numbers_of_a_table(tmp_path):
+    log = read(
+        tmp_path / "notes.md",
+        "| steps | Reward | Time | Mean Length |\n|---|---|---|---|\n| 1\u201325 | 0.125 | 31.5s | 96.0 (hit max) |\n"
+        "| **26\u201350** | 0.25 | 29 s | 48.0 |\n| 51-75 (best) | **0.5** | 30s | 24.5 tokens |\n",
+    )
+    assert log.columns["Reward"].steps.tolist() == [25, 50, 75]
+    assert values(log, "Reward") == [0.125, 0.25, 0.5]
+    assert values(log, "Time") == [31.5, 29.0, 30.0]
+    assert values(log, "Mean Length") == [96.0, 48.0, 24.5]
+
+
+def test_a_unit_that_changes_the_size_of_a_number_is_none(tmp_path):
+    text = "| Step | Reward | Tokens |\n|---|---|---|\n| 1 | 0.5 | 10k |\n| 2 | 0.75 | 20k |\n"
+    assert "Tokens" not in read(tmp_path / "notes.md", text).columns
+
+
+def test_of_loops_inside_loops_the_longest_counts_the_steps(tmp_path):
+    text = "".join(f"Mean Reward: 0.{n}\nIteration 1/2, Step {n}/90, update 1/1, loss: 0.0{n}\n" for n in range(2, 9))
+    log = read(tmp_path / "train.log", text)
+    assert log.columns["loss"].steps.tolist() == list(range(2, 9))
+
+
+def test_a_value_may_follow_the_word_is(tmp_path):
+    text = "".join(f"At step {n} grpo_loss is -0.{n} and kl is {n}.5, which is {n} more\n" for n in range(1, 9))
+    log = read(tmp_path / "train.log", text)
+    assert values(log, "grpo_loss") == [-n / 10 for n in range(1, 9)]
+    assert values(log, "kl") == [n + 0.5 for n in range(1, 9)]
+    assert log.columns["kl"].steps.tolist() == list(range(1, 9))

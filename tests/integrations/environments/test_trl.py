@@ -67,7 +67,7 @@ def test_it_trains_ten_steps(tmp_path):
 
 def test_these_are_what_trl_s_trainer_uses_of_it():
     """Its source is read: an import would need accelerate and datasets."""
-    skip_without_packages("trl", extra="torch]' trl 'steadyrl[data")
+    skip_without_packages("trl", extra="torch,data", beside="trl")
     source = (Path(importlib.util.find_spec("trl").origin).parent / "trainer" / "grpo_trainer.py").read_text()
     assert "inspect.getmembers(type(instance), predicate=inspect.isfunction)" in source
     assert 'elif member_name == "get_reward":' in source

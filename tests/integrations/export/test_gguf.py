@@ -15,7 +15,7 @@ needs.skip_without_packages("gguf", extra="gguf")
 
 
 def read(file):
-    reader = needs.package("gguf").GGUFReader(file)
+    reader = needs.package("gguf", "gguf").GGUFReader(file)
     tensors = {tensor.name: tensor for tensor in reader.tensors}
     return reader, tensors
 

@@ -46,11 +46,13 @@ def test_runs_are_pairs_where_both_experiments_have_the_same_seeds(tmp_path, rew
         (BASE, "supported"),
         ({0: 1.0, 1: 2.0}, "undecided"),
         ({**BASE, 2: None}, "undecided"),
-        ({0: 0.5}, "refuted"),
+        ({0: 0.5}, "undecided"),
+        ({0: 0.5, 1: 2.0, 2: 2.5}, "undecided"),  # seeds that disagree refute nothing
+        ({0: 0.5, 1: 0.6, 2: 0.7}, "refuted"),
         ({}, "undecided"),
     ],
 )
-def test_a_bound_is_supported_once_every_seed_of_the_study_meets_it(tmp_path, rewards, word):
+def test_a_bound_is_decided_once_every_seed_of_the_study_meets_or_misses_it(tmp_path, rewards, word):
     arm = Arm(Experiment(name="arm", title="t"), None, {})
     expect = Expect(says="It reaches 1.", be="at least", value=1.0)
     assert _judge(STUDY, arm, expect, {"arm": made(tmp_path, "arm", rewards)}).word == word

@@ -204,7 +204,7 @@ def test_the_run_that_all_start_from_is_one_of_the_runs_to_make(file, tmp_path):
     assert begun == [(5, 5)]
 
 
-def test_a_claim_is_refuted_by_any_expectation_that_names_it(file, tmp_path):
+def test_a_claim_is_judged_by_experiment_where_the_experiments_differ(file, tmp_path):
     claim = 'claim = "Rates | teach."'
     path = file()
     path.write_text(
@@ -217,11 +217,13 @@ def test_a_claim_is_refuted_by_any_expectation_that_names_it(file, tmp_path):
     found = outcomes(study, folder_of(study, tmp_path))
     assert [(one.arm.name, one.word) for one in found[1:]] == [("high", "supported"), ("twice", "refuted")]
     (one,) = claims(found)
-    assert (one.text, one.word, [name for name, _ in one.parts]) == ("Rates | teach.", "refuted", ["high", "twice"])
-    assert (
-        "| Rates \\| teach. | **refuted** | [high](#high): It learns."
-        in write_study(study, tmp_path)[0].with_suffix(".md").read_text()
-    )
+    verdict = "supported in high; refuted in twice"
+    assert (one.text, one.verdict, [name for name, _ in one.parts]) == ("Rates | teach.", verdict, ["high", "twice"])
+    assert replace(one, parts=(*one.parts[1:], ("twice", one.parts[0][1]))).verdict == "refuted"  # by one of its two
+    text = write_study(study, tmp_path)[0].with_suffix(".md").read_text()
+    (row,) = re.findall(r"\| Rates \\\| teach. \| \[high\]\(#high\): It learns. .*", text)
+    assert row.endswith(f"| **{verdict}** |") and "show a true difference" not in row
+    assert "supported**: It learns. reward/mean" in text and "seeds. So few seeds show a true difference of" in text
 
 
 def test_a_report_of_one_run_each_says_that_it_is_weak_evidence(file, tmp_path):
@@ -373,3 +375,20 @@ def test_the_report_begins_with_the_answer_and_its_picture(file, tmp_path):
         assert answer < text.index(picture, answer) < asked < text.index("Every number")
         assert answer < text.index("supported") < asked
     assert page.read_text().count("The answer") == 1
+
+
+def test_the_first_picture_has_every_topic_of_the_experiments_that_the_file_names(file, tmp_path):
+    path = file()
+    run_study(read_study(path), tmp_path)
+
+    def titles(page):
+        return re.findall("(Reward|Value loss|Entropy)</text>", (page.parent / "answer.svg").read_text())
+
+    assert titles(write_study(read_study(path), tmp_path)[0]) == []  # one panel, by its metric
+    path.write_text('picture = ["high"]\n' + path.read_text())
+    page, _ = write_study(read_study(path), tmp_path)
+    assert titles(page) == ["Reward", "Value loss", "Entropy"]
+    assert "![high over the steps](answer.svg)" in page.with_suffix(".md").read_text()
+    path.write_text(path.read_text().replace('["high"]', '["hihg"]'))
+    with pytest.raises(ConfigError, match="picture names 'hihg', which is no experiment; there are: none, high"):
+        read_study(path)

@@ -71,7 +71,7 @@ def found(rng, step):
     ]  # fmt: skip
 
 
-def decisions(settings, seed, steps=300):
+def decisions(settings, seed, steps=150):
     """Yield (pilot, numbers, record, findings, context, action) of a run in which anything may be measured."""
     rng = np.random.default_rng(seed)
     pilot, numbers, step = PilotState(), {"kl_coef": settings.algorithm.args.kl_coef}, 0

@@ -6,8 +6,9 @@ from types import SimpleNamespace
 import pytest
 
 from steadyrl.backends.settings import GradientSettings
+from steadyrl.doctor.check import judged
 from steadyrl.loop.preflight import forecast as module
-from steadyrl.loop.preflight.forecast import Memory, affine, duration, forecast
+from steadyrl.loop.preflight.forecast import COSTS, Measured, Memory, affine, duration, memory_now
 from steadyrl.loop.preflight.trial import Timed, begin_trial
 from steadyrl.loop.preflight.trial_updates import TrialUpdates
 
@@ -15,7 +16,7 @@ NOW = Memory(0, 1, "machine")
 
 
 def told(trial, updates=TrialUpdates(()), before=NOW):  # noqa: B008  # frozen
-    return {verdict.check: verdict for verdict in forecast(trial, updates, before)}
+    return {verdict.check: verdict for verdict in judged(COSTS, Measured(trial, updates, before, memory_now()))}
 
 
 def test_a_cost_per_call_and_one_per_row_are_told_apart():
@@ -110,7 +111,7 @@ def test_memory_grows_with_the_rollouts_but_for_the_moments(timed, monkeypatch):
     assert fits.state == "ok"
     assert "peak so far 4.00 GiB, at most 13.00 GiB in a full step; the CUDA device has 14.00 GiB" in fits.message
     tight = memory(12 * gib)
-    assert (tight.state, tight.cause) == ("unknown", "memory")
+    assert (tight.state, tight.severity, tight.cause) == ("found", "warning", "memory")
     assert tight.overrides == ("backend.args.micro_batch_tokens=4096", "backend.args.generate_rows=128")
 
 

@@ -40,7 +40,7 @@ def trial(toy, tmp_path):
 def causes(trial):
     """Return the cause by name of what failed."""
     looks = (sampler_parity, sampled_entropy, reference_parity)
-    return {v.check: v.cause for v in (look(trial) for look in looks) if v.state != "ok"}
+    return {v.check: v.cause for look in looks for v in look(trial) if v.state != "ok"}
 
 
 @pytest.mark.parametrize("overrides", [(), NARROW, ("sampling.temperature=2.0",)])
@@ -60,7 +60,7 @@ def test_a_policy_that_is_almost_sure_passes(trial):
 def test_log_probs_that_leave_out_the_warp_on_purpose_are_flagged(trial):
     found = trial(Peaked(), *NARROW, "sampling.logprobs=raw")
     assert causes(found) == {"sampler_parity": "raw_logprobs", "sampled_entropy": "raw_logprobs"}
-    assert sampler_parity(found).overrides == ("sampling.logprobs=sampled",)
+    assert sampler_parity(found)[0].overrides == ("sampling.logprobs=sampled",)
 
 
 def test_raw_log_probs_without_a_warp_are_no_mismatch(trial):
@@ -77,7 +77,7 @@ class DrawsSharper(Peaked):
 def test_another_temperature_of_the_sampler_is_found(trial):
     found = trial(DrawsSharper())
     assert causes(found) == {"sampler_parity": "warp", "sampled_entropy": "warp"}
-    verdict = sampler_parity(found)
+    (verdict,) = sampler_parity(found)
     assert "at temperature 0.50 in place of 1" in verdict.message
     assert verdict.overrides == ("sampling.temperature=0.50",)
 
@@ -99,7 +99,7 @@ class DrawsSharperInSecret(Peaked):
 def test_warped_sampling_with_log_probs_that_agree_is_told_by_the_entropy(trial):
     found = trial(DrawsSharperInSecret())
     assert causes(found) == {"sampled_entropy": "warp"}
-    message = sampled_entropy(found).message
+    message = sampled_entropy(found)[0].message
     assert "sharper" in message
     fitting = float(message.partition("they fit temperature ")[2].partition(",")[0])
     assert fitting == pytest.approx(0.5, abs=0.06)
@@ -120,7 +120,7 @@ class ScoresUnwarped(Peaked):
     [(ReportsUnwarped, "the sampler reports log-probs from before the"), (ScoresUnwarped, "it ignores them")],
 )
 def test_a_warp_on_one_side_only_is_told_with_its_side(trial, backend, words):
-    verdict = sampler_parity(trial(backend(), *NARROW))
+    (verdict,) = sampler_parity(trial(backend(), *NARROW))
     assert (verdict.state, verdict.cause) == ("found", "warp")
     assert words in verdict.message
     assert verdict.overrides == ("sampling.temperature=1.0", "sampling.top_p=1.0", "sampling.top_k=0")
@@ -183,7 +183,7 @@ FAULTS = {
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_gap_between_sampler_and_trainer_is_told_by_its_cause(trial, name):
     backend, cause, words = FAULTS[name]
-    verdict = sampler_parity(trial(backend))
+    (verdict,) = sampler_parity(trial(backend))
     assert (verdict.state, verdict.cause) == ("found", cause)
     assert words in verdict.message
     assert verdict.remedy
@@ -232,7 +232,7 @@ def test_a_reference_that_is_scored_otherwise_is_told_by_its_cause(trial, change
 
 
 def test_without_a_reference_there_is_nothing_to_tell(trial):
-    verdict = reference_parity(trial(Peaked(), "algorithm.name=grpo", "algorithm.args.kl_coef=0.0"))
+    (verdict,) = reference_parity(trial(Peaked(), "algorithm.name=grpo", "algorithm.args.kl_coef=0.0"))
     assert (verdict.state, verdict.message) == ("unknown", "the algorithm uses no reference")
 
 

@@ -10,40 +10,44 @@ from steadyrl.loop.preflight.trial import begin_trial
 from steadyrl.loop.train import Watch
 
 
+def judged(check, session):
+    (finding,) = check(begin_trial(session))
+    return finding
+
+
 def verdict(toy, *overrides):
-    return targets(begin_trial(toy(*overrides)))
+    return judged(targets, toy(*overrides))
 
 
 def test_a_warm_up_longer_than_the_run_is_said_with_its_numbers(toy):
-    found = schedule(toy("run.steps=30", "update.warmup_steps=120", "update.learning_rate=0.02"))
+    found = judged(schedule, toy("run.steps=30", "update.warmup_steps=120", "update.learning_rate=0.02"))
     assert (found.check, found.state, found.severity, found.cause) == ("schedule", "found", "warning", "warm_up")
     assert "ends at 0.005, 25% of the 0.02" in found.message
     assert found.overrides == ("update.warmup_steps=3",)
 
 
 def test_a_usual_warm_up_passes_and_says_where_the_rate_ends(toy):
-    found = schedule(toy("run.steps=30", "update.warmup_steps=5", "update.schedule=linear"))
+    found = judged(schedule, toy("run.steps=30", "update.warmup_steps=5", "update.schedule=linear"))
     assert found.state == "ok"
     assert "from 0.02 at the first step to 0.1" in found.message
 
 
 def test_a_trial_of_a_few_steps_may_end_within_its_warm_up(toy):
-    found = schedule(toy("run.steps=4", "update.warmup_steps=10", "update.learning_rate=0.02"))
+    found = judged(schedule, toy("run.steps=4", "update.warmup_steps=10", "update.learning_rate=0.02"))
     assert found.state == "ok"
     assert "ends at 0.008, 40% of the 0.02" in found.message
 
 
 def test_a_fall_that_would_end_within_the_warm_up_is_said(toy):
-    found = schedule(
-        toy("run.steps=90", "update.warmup_steps=20", "update.schedule=cosine", "update.schedule_steps=15")
-    )
+    falls = ("update.schedule=cosine", "update.schedule_steps=15")
+    found = judged(schedule, toy("run.steps=90", "update.warmup_steps=20", *falls))
     assert (found.state, found.cause, found.overrides) == ("found", "never_falls", ("update.schedule_steps=90",))
 
 
 def test_a_reward_target_above_what_good_answers_earn_is_said(toy):
     session = toy("run.target=1.7")
     session.task.gold = lambda problem: "aaab"
-    found = targets(begin_trial(session))
+    found = judged(targets, session)
     assert (found.state, found.severity, found.cause) == ("found", "warning", "reward")
     assert "run.target is 1.7" in found.message
     key, _, value = found.overrides[0].partition("=")

@@ -13,7 +13,7 @@ from steadyrl.core.rundir import RunDir
 from steadyrl.core.types import Finding
 from steadyrl.loop.checkpoint import State
 from steadyrl.loop.preflight.run import completions, gold_answer, preflight, rewards, summary_line
-from steadyrl.loop.preflight.trial import begin_trial, measure
+from steadyrl.loop.preflight.trial import begin_trial, score
 from steadyrl.loop.train import one_step, open_session, train
 
 # peft reads a property of the model that transformers has renamed.
@@ -202,7 +202,7 @@ def test_the_trainer_measures_each_row_once(tiny, monkeypatch):
         return measure_all(backend, batch, *rest)
 
     monkeypatch.setattr(type(session.backend), "measure", counted)
-    measure(session, trial.batch)
+    score(session, trial.batch)
     assert measured == [len(trial.batch.lengths)]
 
 
@@ -215,6 +215,11 @@ def test_the_groups_that_teach_are_measured_of_a_large_model(toy, monkeypatch):
     assert all(differs) or not any(len({r.reward for r in group.rollouts}) > 1 for group in left)
 
 
+def finding_of(check, trial):
+    (finding,) = check(trial)
+    return finding
+
+
 def cause_of(verdict):
     assert verdict.state == "found"
     assert verdict.remedy
@@ -222,12 +227,12 @@ def cause_of(verdict):
 
 
 def test_rewards_that_are_all_equal_are_told(toy):
-    verdict = rewards(begin_trial(toy(reward="toy_rewards:nothing")))
+    verdict = finding_of(rewards, begin_trial(toy(reward="toy_rewards:nothing")))
     assert cause_of(verdict) == "constant"
 
 
 def test_what_imitates_good_answers_needs_no_rewards_that_differ(toy):
-    verdict = rewards(begin_trial(toy("algorithm.name=sft", reward="toy_rewards:nothing")))
+    verdict = finding_of(rewards, begin_trial(toy("algorithm.name=sft", reward="toy_rewards:nothing")))
     assert verdict.state == "ok"
     assert "good answers are imitated" in verdict.message
     assert "32 of 32 rollouts scored, mean 0, standard deviation 0" in verdict.message
@@ -235,7 +240,7 @@ def test_what_imitates_good_answers_needs_no_rewards_that_differ(toy):
 
 @pytest.mark.parametrize(("name", "share"), [("always_fails", "0 of 32"), ("refuses_odd_lengths", " of 32")])
 def test_rewards_that_fail_are_told_with_the_reason(toy, name, share):
-    verdict = rewards(begin_trial(toy("sampling.max_new_tokens=5", reward=f"toy_rewards:{name}")))
+    verdict = finding_of(rewards, begin_trial(toy("sampling.max_new_tokens=5", reward=f"toy_rewards:{name}")))
     assert cause_of(verdict) == "unscored"
     assert share in verdict.message
     assert f"{name} raised RuntimeError" in verdict.message
@@ -251,7 +256,7 @@ def by_problem(trial):
 
 
 def test_rewards_that_differ_between_problems_only_are_no_signal_to_groups(toy):
-    verdict = rewards(by_problem(begin_trial(toy())))
+    verdict = finding_of(rewards, by_problem(begin_trial(toy())))
     assert cause_of(verdict) == "no_signal"
     assert "0% of 16 groups" in verdict.message
     assert verdict.overrides == ("rollout.samples_per_prompt=8",)
@@ -269,13 +274,13 @@ def test_where_all_completions_of_a_problem_are_the_same_the_advice_is_other_sam
     session = toy("algorithm.name=grpo", sampling)
     (gradient,) = [finding for finding in preflight(session) if finding.check == "gradient"]
     assert (gradient.cause, gradient.overrides) == ("no_signal", (change,))
-    verdict = rewards(by_problem(begin_trial(session)))
+    verdict = finding_of(rewards, by_problem(begin_trial(session)))
     assert verdict.cause == "no_signal"
     assert change in verdict.overrides
 
 
 def test_with_one_sample_per_problem_rewards_are_compared_over_the_batch(toy):
-    assert rewards(by_problem(begin_trial(toy("rollout.samples_per_prompt=1")))).state == "ok"
+    assert finding_of(rewards, by_problem(begin_trial(toy("rollout.samples_per_prompt=1")))).state == "ok"
 
 
 @pytest.fixture
@@ -287,21 +292,21 @@ def with_gold(toy, tmp_path):
 
 
 def test_a_good_answer_that_beats_the_empty_one_passes(with_gold):
-    verdict = gold_answer(with_gold("toy_rewards:share_of_a"))
+    verdict = finding_of(gold_answer, with_gold("toy_rewards:share_of_a"))
     assert verdict.state == "ok"
     assert "good answers earn 0.4286, empty ones 0," in verdict.message  # three of seven characters
 
 
 def test_a_reward_that_silence_wins_is_told_by_name(with_gold):
     """Two words earn 2 - 2/16, none earns 2."""
-    verdict = gold_answer(with_gold("length"))
+    verdict = finding_of(gold_answer, with_gold("length"))
     assert cause_of(verdict) == "empty_wins"
     assert "good answers earn 1.875, empty ones 2," in verdict.message
     assert "'length' pays the empty answer 0.125 more" in verdict.message
 
 
 def test_good_answers_that_cannot_be_scored_leave_it_open(with_gold):
-    assert gold_answer(with_gold("toy_rewards:always_fails")).state == "unknown"
+    assert finding_of(gold_answer, with_gold("toy_rewards:always_fails")).state == "unknown"
 
 
 def favouring(token, logit):
@@ -314,13 +319,13 @@ def favouring(token, logit):
 
 @pytest.mark.parametrize(("token", "logit", "cause"), [("eos", -30.0, "never_ends"), ("eos", 30.0, "empty")])
 def test_completions_that_never_end_or_say_nothing_are_told(toy, token, logit, cause):
-    assert cause_of(completions(begin_trial(replace(toy(), backend=favouring(token, logit))))) == cause
+    assert cause_of(finding_of(completions, begin_trial(replace(toy(), backend=favouring(token, logit))))) == cause
 
 
 def test_the_ends_of_a_policy_that_imitates_do_not_stop_it(toy):
     """An untrained policy that never ends is why good answers are imitated."""
     session = replace(toy("algorithm.name=sft"), backend=favouring("eos", -30.0))
-    verdict = completions(begin_trial(session))
+    verdict = finding_of(completions, begin_trial(session))
     assert verdict.state == "ok"
     assert "100% truncated" in verdict.message
 
@@ -342,7 +347,7 @@ def mostly_empty(trial, share):
 
 
 def test_the_shares_of_completions_are_counted(toy):
-    verdict = completions(mostly_empty(begin_trial(toy()), 6 / 32))
+    verdict = finding_of(completions, mostly_empty(begin_trial(toy()), 6 / 32))
     assert verdict.state == "ok"
     assert "81% truncated, 19% ended by an end token, 19% empty" in verdict.message
 
@@ -350,7 +355,7 @@ def test_the_shares_of_completions_are_counted(toy):
 @pytest.mark.parametrize(("share", "cause"), [(0.65, None), (0.95, "empty")])
 def test_a_policy_may_begin_with_many_empty_answers_but_not_with_hardly_a_text(toy, share, cause):
     """As SmolLM2 does on sums, where GRPO goes from 4 to 69 % right."""
-    verdict = completions(mostly_empty(begin_trial(toy()), share))
+    verdict = finding_of(completions, mostly_empty(begin_trial(toy()), share))
     assert (verdict.state, verdict.cause or None) == ("ok" if cause is None else "found", cause)
 
 
@@ -363,7 +368,7 @@ def test_text_after_the_end_and_a_missing_end_are_told(toy):
         mask = np.array([i not in environment for i in range(len(ids))])
         told = {"completion_ids": np.array(ids), "completion_mask": mask, "stop_reason": reason}
         rollouts = tuple(replace(r, **told) for r in trial.groups[0].rollouts)
-        return completions(replace(trial, groups=[replace(trial.groups[0], rollouts=rollouts)])).cause
+        return finding_of(completions, replace(trial, groups=[replace(trial.groups[0], rollouts=rollouts)])).cause
 
     assert judged([1, eos, 2, 3], "length") == "text_after_end"
     # Of several turns each has its end, and running out of turns is no text cut off.

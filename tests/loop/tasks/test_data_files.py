@@ -1,12 +1,16 @@
 """Which files of a folder are which split. The expected splits are those that datasets 5.2's load_dataset gives."""
 
+import importlib
 import json
 import sys
+from pathlib import Path
 
 import pytest
 
+from steadyrl.core.counting.count import heard_by
 from steadyrl.core.errors import DataError, MissingExtraError
 from steadyrl.loop.tasks.data_files import find_data
+from tests import needs
 
 LAYOUTS = {
     "no word of a split": ("a.jsonl b.jsonl", {"train": "a.jsonl b.jsonl"}),
@@ -119,6 +123,45 @@ def test_files_may_be_named_by_a_pattern(tmp_path):
     }
     with pytest.raises(DataError, match=r"no file is like '.*dev\.jsonl'"):
         find_data(tmp_path / "*" / "dev.jsonl")
+
+
+@pytest.fixture
+def hub_cache(tmp_path, monkeypatch):
+    """Return the empty cache of a hub that cannot be reached."""
+    needs.package("huggingface_hub")
+    constants = importlib.import_module("huggingface_hub.constants")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    return tmp_path / "hub"
+
+
+def test_a_name_on_the_hub_is_its_downloaded_folder(hub_cache):
+    commit = "0123456789" * 4
+    snapshot = lay_out(hub_cache / "datasets--own--sums" / "snapshots" / commit, "main/train.jsonl main/test.jsonl")
+    lay_out(snapshot.parents[1], "refs/main").joinpath("refs", "main").write_text(commit)
+    begun = []
+    with heard_by(lambda *count: None, begun.append):
+        data = find_data(Path("own/sums"))
+    assert data.splits == {"train": [snapshot / "main/train.jsonl"], "test": [snapshot / "main/test.jsonl"]}
+    assert data.named("test") == "own/sums: main, test" and data.to_judge("train") == "test"
+    assert begun == ["reading the data set 'own/sums' of the Hugging Face hub"]
+
+
+def test_a_data_set_that_the_hub_does_not_give_is_refused_with_the_reason(hub_cache):
+    with pytest.raises(DataError, match=r"'own/sums', and no data set.*hub \(.*disabled.*\); check.*to_parquet"):
+        find_data(Path("own/sums"))
+
+
+@pytest.mark.parametrize("name", ["sums", "a/b/sums", "own/sums.jsonl", "/own/sums", "here/sums"])
+def test_the_hub_is_not_asked_for_what_is_no_name_on_it(name, tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)  # asking would end with the name of its extra
+    if name.endswith(".jsonl"):
+        assert find_data(Path(name)).splits == {"train": [Path(name)]}
+    else:
+        with pytest.raises(DataError, match=f"there is no file or folder '{name}'; check the path, or name a data set"):
+            find_data(Path(name))
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd.json", "../other/a.jsonl", "hf://datasets/a/b.jsonl", 3, None, ["a", 3]])

@@ -1,6 +1,7 @@
 """An environment of a user's own: what the policy reads, what earns, what breaks, and that it can be learned."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from steadyrl.backends.toy import CharTokenizer, ToyBackend
 from steadyrl.core import config, plugins
 from steadyrl.core.errors import ConfigError
-from steadyrl.core.types import Group, Problem, Rollout, Sampling
+from steadyrl.core.types import Group, Problem, Rollout, Sampling, Score
 from steadyrl.loop import record
 from steadyrl.loop.evaluate import evaluate
 from steadyrl.loop.rewards.combine import make_terms, score_groups
@@ -17,8 +18,30 @@ from steadyrl.loop.rollout.episode import Environment
 from steadyrl.loop.rollout.records import rollout_records
 from steadyrl.loop.tasks.check import check_task
 from steadyrl.loop.train import open_session, train
+from steadyrl.maths.advantages import at_turn_ends
+from steadyrl.maths.batch import make_batch
 
 SAMPLING = Sampling(max_new_tokens=12)
+THREE_TURNS = Rollout(
+    problem_id="p",
+    prompt_ids=np.array([1]),
+    completion_ids=np.array([2, 3, 4, 5, 6, 7]),
+    completion_mask=np.array([True, True, False, True, False, True]),
+    sampling_logprobs=np.zeros(6, np.float32),
+    text="a",
+    stop_reason="stop",
+    turns=("a", "b", "c"),
+    turn_rewards=((2, 0.5), (6, -1.0)),  # behind the last tokens of the first and of the third turn
+)
+
+
+def one(problem, rollout):
+    return 1.0
+
+
+def half(problem, rollout):
+    shares = tuple((end, reward / 2) for end, reward in rollout.turn_rewards)
+    return Score(sum(share for _, share in shares), turn_rewards=shares)
 
 
 def task_of(environment="", **args):
@@ -69,6 +92,30 @@ def test_the_return_is_the_sum_of_the_turns_rewards_and_each_stands_at_the_turn_
     assert "calls" not in kept
 
 
+@pytest.mark.parametrize(
+    ("weight", "reward", "by_turn"),
+    # Turns: 0.5, nothing and -1; the episode: 1. The reward is weight * 0.5 + 3 * 1, and its rest is of the last turn.
+    [(2.0, 4.0, [1.0, 0.0, 3.0]), (0.0, 3.0, [0.0, 0.0, 3.0]), (-1.0, 2.5, [-0.5, 0.0, 3.0])],
+)
+def test_the_rewards_of_turns_have_the_weight_of_the_return(weight, reward, by_turn):
+    episode = replace(THREE_TURNS, outcome={"reward": 1.0})
+    terms = make_terms({"episode_return": weight, "tests.loop.tasks.test_environment:one": 3.0}, task_of("Guess"), 1)
+    (scored,) = score_groups([Group(Problem("p", ""), (episode,))], terms)
+    batch = make_batch([scored], 0)
+    mask = batch.completion_mask
+    assert batch.rewards.tolist() == [reward]
+    paid = at_turn_ends(batch.rewards, batch.turn_rewards, mask)[0]
+    assert paid[[2, 4, 6]].tolist() == by_turn and paid.sum() == reward
+    assert scored.rollouts[0].turn_rewards == episode.turn_rewards  # as the environment gave them
+
+
+def test_a_reward_of_ones_own_pays_turns_by_the_shares_that_it_returns():
+    """Half of what the turns earned, at the weight 4: the first turn earned 4 * 0.25 of 4 * -0.25."""
+    terms = make_terms({"tests.loop.tasks.test_environment:half": 4.0}, task_of("Guess"), 1)
+    (scored,) = score_groups([Group(Problem("p", ""), (THREE_TURNS,))], terms)
+    assert (scored.rollouts[0].reward, scored.rollouts[0].turn_shares) == (-1.0, ((2, 1.0), (6, -2.0)))
+
+
 def test_what_the_episode_earned_counts_where_turns_ran_out():
     task = task_of("Endless", max_turns=3)
     (group,) = collect(ToyBackend(), [Problem("p", "", {"seed": 0})], 2, SAMPLING, (0,), 0, Environment(task, 12))
@@ -77,18 +124,7 @@ def test_what_the_episode_earned_counts_where_turns_ran_out():
 
 
 def test_a_record_says_which_turns_were_rewarded():
-    rollout = Rollout(
-        problem_id="p",
-        prompt_ids=np.array([1]),
-        completion_ids=np.array([2, 3, 4, 5, 6, 7]),
-        completion_mask=np.array([True, True, False, True, False, True]),
-        sampling_logprobs=np.zeros(6, np.float32),
-        text="a",
-        stop_reason="stop",
-        turns=("a", "b", "c"),
-        turn_rewards=((2, 0.5), (6, -1.0)),  # behind the last tokens of the first and of the third turn
-    )
-    (kept,) = rollout_records([Group(Problem("p", ""), (rollout,))])
+    (kept,) = rollout_records([Group(Problem("p", ""), (THREE_TURNS,))])
     assert kept["turn_rewards"] == [0.5, None, -1.0]
 
 
@@ -239,7 +275,8 @@ def checked(environment="", rewards=None, **args):
 def test_check_plays_a_sound_environment_and_shows_three_episodes():
     checks = checked("Guess")
     assert [name for name, check in checks.items() if check.state == "found"] == []
-    assert checks["gold answer"].message == "mean reward 1.000, expected at least 0.05"
+    # A wrong guess costs 0.1, and there are eight turns.
+    assert checks["gold answer"].message == "mean reward 1.000, expected more than the -0.800 of an empty answer"
     assert checks["scripted policy"].message == "12 episodes of 1.0 turns on average, mean reward 1.000"
     assert checks["scripted policy"].evidence[:3] == (
         "episode 1, train-0: reward 1.0",
@@ -247,6 +284,22 @@ def test_check_plays_a_sound_environment_and_shows_three_episodes():
         "    says:  1   [reward 1]",
     )
     assert sum(line.startswith("episode") for line in checks["scripted policy"].evidence) == 3
+
+
+@pytest.mark.parametrize(("weight", "mean"), [(0.001, 0.001), (-0.1, -0.1)])
+def test_check_asks_an_expert_for_more_than_an_empty_answer_on_any_scale(weight, mean):
+    """At a weight below 0 the expert earns -0.1 and the empty answer -0.1 * 8 * -0.1 = 0.08, which is more."""
+    check = checked("Guess", {"episode_return": weight})["gold answer"]
+    assert f"mean reward {mean:.3f}, expected more than the {-0.8 * weight:.3f}" in check.message
+    assert check.state == ("ok" if weight > 0 else "found")
+
+
+def test_check_finds_an_expert_who_solves_nothing():
+    check = checked("LostGuess")["gold answer"]
+    assert (check.state, check.message) == (
+        "found",
+        "mean reward -0.800, expected more than the -0.800 of an empty answer",
+    )
 
 
 def test_check_counts_the_calls_that_fail():
@@ -261,7 +314,7 @@ def test_check_counts_the_calls_that_fail():
 
 def test_check_finds_an_expert_whose_calls_all_fail_but_does_not_ask_for_a_reward_near_1():
     checks = checked("Shelf")
-    assert checks["gold answer"].message == "mean reward 0.300, expected at least 0.05"
+    assert checks["gold answer"].message == "mean reward 0.300, expected more than the 0.000 of an empty answer"
     assert {checks[name].state for name in ("gold answer", "scripted policy")} == {"ok"}
     checks = checked("Shelf", environment_args={"open": False})
     assert "the first: take: error: there is no tool 'take'; there are none" in checks["scripted policy"].message

@@ -2,7 +2,6 @@
 
 import json
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -152,11 +151,6 @@ def test_a_column_whose_values_python_cannot_hold_is_named(arrow, tmp_path):
         for ending in ("parquet", "arrow"):
             with pytest.raises(DataError, match=rf"cannot read 'when' of '.*bad\.{ending}' \(.*{reason}"):
                 list(read_rows([tmp_path / f"bad.{ending}"]))
-
-
-def test_a_data_set_on_the_hub_is_answered_with_how_to_get_it():
-    with pytest.raises(DataError, match=r"there is no file or folder 'trl-lib/DeepMath-103K'.*to_parquet"):
-        find_data(Path("trl-lib/DeepMath-103K"))
 
 
 def test_a_folder_with_nothing_to_read_is_refused(tmp_path):
