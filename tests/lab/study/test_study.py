@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from steadyrl.cli.study import _Shown, app
 from steadyrl.core import config as configs
 from steadyrl.core.errors import ConfigError, RunError
 from steadyrl.core.rundir import RunDir
-from steadyrl.lab.jobs import Follow, find_run, folder_of_job
+from steadyrl.lab.jobs import Follow, find_run, folder_of_job, run_job
 from steadyrl.lab.launchers.command import choose
 from steadyrl.lab.study.longer import shorter
 from steadyrl.lab.study.outcome import claims, outcomes
@@ -132,6 +133,14 @@ def test_a_run_that_another_process_makes_is_left_to_it_until_that_is_no_more(fi
     assert notes == [("waiting for other processes, which make what is missing (1)", 3)]
     first, second, *others = (job.key for job in jobs(study))
     assert ended == [first, *others, second]
+
+
+def test_steps_that_are_made_again_from_a_checkpoint_count_once(file, tmp_path):
+    job, steps = jobs(read_study(file()))[0], []
+    cut = run_job(job, tmp_path, None, lambda event: None, lambda records: len(records) == 10)
+    shutil.rmtree(cut.checkpoint_folder(10))  # a kill leaves steps after the last checkpoint, which is that of step 8
+    run_job(job, tmp_path, cut, lambda event: None, lambda records: steps.append([r["step"] for r in records]))
+    assert steps == [list(range(made + 1)) for made in range(8, 16)]
 
 
 def test_a_rule_written_before_ends_an_arm_and_the_report_says_so(file, tmp_path):
