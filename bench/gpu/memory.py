@@ -53,7 +53,7 @@ def halved(place: Place) -> Iterator[Row]:
     # The first gradient stays, on the host, and the second needs room of its own beside what is halved.
     with _allowed(place, before + 2 * expected.nbytes + int(ROOM * needed)):
         gradient = _gradient(session, batch)
-    width = backend._micro_batch_tokens
+    width = backend._micro_batch.size
     yield Row("micro-batch after memory ran out", width, "tokens", f"< {WHOLE}", width < WHOLE)
     far = float(np.linalg.norm(gradient - expected) / np.linalg.norm(expected))
     # Sums of some ten thousand tokens in another order: the root of their number times 6e-8, and ten times that.

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
+from steadyrl.core.counting.count import tell
 from steadyrl.core.errors import ModelError
 
 log = logging.getLogger(__name__)
+Result = TypeVar("Result")
 
 # Bytes of weights and moments that are copied before the updates of a step, so that they can be taken back. The copy
 # takes some hundredths of a second, less than 2 % of a step of a model of this size (22 million trained numbers).
@@ -33,20 +37,58 @@ def require_room(context: int | None, prompt: int, new: int) -> None:
         )
 
 
-def halved(error: BaseException, size: int, setting: str) -> int:
-    """Return half the size after an error that says that memory ran out, and log it.
+class AtOnce:
+    """How much a backend does at once: half as much after each lack of memory, and no result depends on that.
 
     Args:
-        error: What was raised.
-        size: What was tried at once.
-        setting: The setting that bounds it, for the message.
-
-    Raises:
-        ModelError: Not even one at a time fits.
+        size: To begin with, at least 1.
+        setting: The setting that bounds the size, for messages.
+        ran_out: Whether an error says that memory ran out; frees what can be freed then.
     """
-    if size <= 1:
-        raise ModelError(
-            f"memory ran out with {setting} at 1 already; take a smaller model, or shorter prompts and completions"
-        ) from error
-    log.warning("memory ran out with %s = %d; going on with %d, which changes no result", setting, size, size // 2)
-    return size // 2
+
+    def __init__(self, size: int, setting: str, ran_out: Callable[[Exception], bool]):
+        self.size, self._setting, self._ran_out = size, setting, ran_out
+
+    def fitting(self, work: Callable[[int], Result], most: int | None = None) -> Result:
+        """Do some work, and again with half the size where it does not fit into memory.
+
+        Args:
+            work: Is given the size.
+            most: What there is to do, where that may be less than the size.
+
+        Raises:
+            ModelError: Not even one at a time fits.
+        """
+        while True:
+            size = self.size if most is None else min(self.size, most)
+            try:
+                return work(size)
+            except (RuntimeError, MemoryError) as error:
+                if not self._ran_out(error):
+                    raise
+                if size <= 1:
+                    raise ModelError(
+                        f"memory ran out with {self._setting} at 1 already; take a smaller model, or shorter prompts "
+                        "and completions"
+                    ) from error
+            self.size = size // 2
+            log.warning(
+                "memory ran out with %s = %d; going on with %d, which changes no result", self._setting, size, self.size
+            )
+
+    def each(
+        self, order: Sequence[int], work: Callable[[Sequence[int]], Sequence[Result]], counted: str
+    ) -> list[Result]:
+        """Do some work for items in an order, as many at once as fit; return what came of each, by number.
+
+        Args:
+            order: The numbers of the items, each once, from 0.
+            work: Returns what comes of the first of the items that it is given, of one at least.
+            counted: What the items are called where they are counted.
+        """
+        done: dict[int, Result] = {}
+        while len(done) < len(order):
+            results = self.fitting(lambda size: work(order[len(done) : len(done) + size]), len(order) - len(done))
+            done.update(zip(order[len(done) :], results, strict=False))
+            tell(counted, len(done), len(order))
+        return [done[number] for number in range(len(order))]

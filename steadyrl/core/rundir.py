@@ -426,6 +426,18 @@ def parse_json(text: str, **hooks: Any) -> Any:
     return parsed
 
 
+def error_message(body: str) -> str:
+    """Return what the body of an HTTP server's error says: its "error", "message" or "detail", or all of it."""
+    try:
+        answer = parse_json(body)
+    except ValueError:
+        return body
+    for key in ("error", "message", "detail"):  # vLLM and OpenAI nest the message under "error"
+        if isinstance(answer, dict) and answer.get(key):
+            answer = answer[key]
+    return answer if isinstance(answer, str) else json.dumps(answer)
+
+
 def too_deep(value: Any) -> bool:
     """Say whether more than ``DEEPEST`` lists and objects stand inside one another."""
     level: list[Any] = [value]

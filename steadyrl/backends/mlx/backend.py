@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import TypeVar
 
 import mlx.core as mx
 import mlx.optimizers as optim
@@ -19,7 +18,7 @@ import numpy as np
 from mlx.utils import tree_flatten, tree_map
 
 from steadyrl.backends.huggingface import portable
-from steadyrl.backends.limits import MOST_REMEMBERED, require_room
+from steadyrl.backends.limits import MOST_REMEMBERED, AtOnce, require_room
 from steadyrl.backends.mlx import memory, state
 from steadyrl.backends.mlx.kernels import fused_or_plain
 from steadyrl.backends.mlx.likelihood import at_chosen, chosen_logprobs, chunks, entropy_of, log_softmax, total
@@ -36,8 +35,6 @@ from steadyrl.maths.batch import loss_arrays, loss_stats, micro_batches, take_ro
 ADAM_BETAS, ADAM_EPS = [0.9, 0.95], 1e-8  # of the PyTorch backend
 _NORM_EPS = 1e-6  # that PyTorch adds to a norm before it divides by it
 
-Result = TypeVar("Result")
-
 
 class MlxBackend:
     """See Backend."""
@@ -48,11 +45,12 @@ class MlxBackend:
         memory.limit(config.backend.args.memory_gib)
         fused_or_plain()
         self._section = config.model
-        self._micro_batch_tokens: int = config.backend.args.micro_batch_tokens or MICRO_BATCH_TOKENS
-        self._generate_rows = config.backend.args.generate_rows
+        own = config.backend.args
+        tokens = own.micro_batch_tokens or MICRO_BATCH_TOKENS
+        self._micro_batch = AtOnce(tokens, "backend.args.micro_batch_tokens", memory.ran_out)
+        self._rows = AtOnce(own.generate_rows, "backend.args.generate_rows", memory.ran_out)
         self._refers = "ref_logprobs" in algorithm.needs
         self._value_rate = algorithm.value_rate
-        own = config.backend.args
         self._halved_weights = own.weights == "bf16" and not config.model.lora_rank
         lower = mx.bfloat16 if "bf16" in {own.weights, config.backend.precision} else None
         self._net = Network(
@@ -91,16 +89,11 @@ class MlxBackend:
         """See Backend."""
         require_room(self._loaded.context, max(map(len, prompts), default=0), sampling.max_new_tokens)
         order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
-        done: dict[int, Completion] = {}
-        while len(done) < len(order):
-            rows = order[len(done) : len(done) + self._generate_rows]
-            try:
-                drawn = self._sample([prompts[i] for i in rows], sampling, [seeds[i] for i in rows])
-            except (RuntimeError, MemoryError) as error:
-                self._generate_rows = memory.halved(error, len(rows), "backend.args.generate_rows")
-                continue
-            done.update(zip(rows, drawn, strict=True))
-        return [done[i] for i in range(len(prompts))]
+
+        def draw(rows: Sequence[int]) -> list[Completion]:
+            return self._sample([prompts[i] for i in rows], sampling, [seeds[i] for i in rows])
+
+        return self._rows.each(order, draw, "completions in all")
 
     def _sample(self, prompts: list[np.ndarray], sampling: Sampling, seeds: list[int]) -> list[Completion]:
         end_ids, pad_id = self.tokenizer.end_ids, self.tokenizer.pad_id
@@ -110,7 +103,7 @@ class MlxBackend:
     def score(self, batch: Batch, sampling: Sampling, needs: frozenset[str]) -> TokenScores:
         """See Backend."""
         return TokenScores(
-            **self._fitting(lambda size: self._measured(micro_batches(batch, size), batch, sampling, needs))
+            **self._micro_batch.fitting(lambda size: self._measured(micro_batches(batch, size), batch, sampling, needs))
         )
 
     def _measured(
@@ -201,7 +194,9 @@ class MlxBackend:
     def gradients(self, batch: Batch, update: Update) -> tuple[dict[str, mx.array], Stats]:
         """Return the gradient of each parameter, and what the loss measured."""
         try:
-            gradients, totals = self._fitting(lambda size: self._accumulate(micro_batches(batch, size), batch, update))
+            gradients, totals = self._micro_batch.fitting(
+                lambda size: self._accumulate(micro_batches(batch, size), batch, update)
+            )
         finally:
             self._net.use(self._net.params)  # what was differentiated must not stay in the model
         return gradients, loss_stats(batch, totals)
@@ -248,15 +243,6 @@ class MlxBackend:
             entropy=None if entropy is None else spread(entropy),
             values=spread(values(params, hidden)) if has_values(params) else None,
         )
-
-    def _fitting(self, work: Callable[[int], Result]) -> Result:
-        """Do the work with micro-batches of so many tokens that it fits into memory; its result is always the same."""
-        while True:
-            size = self._micro_batch_tokens
-            try:
-                return work(size)
-            except (RuntimeError, MemoryError) as error:
-                self._micro_batch_tokens = memory.halved(error, size, "backend.args.micro_batch_tokens")
 
     def _kept_mask(self, part: Batch, sampling: Sampling) -> np.ndarray | None:
         """Return [N, V] bool, True for the ids that truncation left, or None where nothing was cut."""

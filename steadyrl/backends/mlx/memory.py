@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import mlx.core as mx
 
-from steadyrl.backends import limits
-
 GIB = 2**30
 # What MLX says when an array does not fit. Where Metal itself runs out, the process is aborted and nothing can be done.
 _LACKING = ("Unable to allocate", "Attempting to allocate", "Insufficient Memory")
@@ -18,9 +16,9 @@ def limit(memory_gib: float) -> None:
         mx.set_cache_limit(int(memory_gib * GIB) // 4)  # freed buffers that are kept for reuse
 
 
-def halved(error: BaseException, size: int, setting: str) -> int:
-    """Return half the size, see ``limits.halved``; anything but a lack of memory is raised again."""
-    if not isinstance(error, MemoryError) and not any(words in str(error) for words in _LACKING):
-        raise error
-    mx.clear_cache()
-    return limits.halved(error, size, setting)
+def ran_out(error: Exception) -> bool:
+    """Return whether an error says that memory ran out; freed memory is given back then."""
+    lacks = isinstance(error, MemoryError) or any(words in str(error) for words in _LACKING)
+    if lacks:
+        mx.clear_cache()
+    return lacks

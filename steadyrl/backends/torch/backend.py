@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from torch import nn
 
 from steadyrl.backends.huggingface import portable
 from steadyrl.backends.huggingface.folder import context_length
-from steadyrl.backends.limits import MOST_REMEMBERED, require_room
+from steadyrl.backends.limits import MOST_REMEMBERED, AtOnce, require_room
 from steadyrl.backends.settings import MICRO_BATCH_TOKENS
 from steadyrl.backends.step import Measured, Objective, Reading, accumulate
 from steadyrl.backends.torch import footprint, memory, probe, state
@@ -48,7 +48,6 @@ from steadyrl.core.types import Batch, Completion, Sampling, TokenScores
 from steadyrl.maths.batch import loss_arrays, loss_stats, micro_batches, take_rows
 
 VALUE_HEAD = "value_head."  # before the names of its weights
-Result = TypeVar("Result")
 Scores = dict[str, np.ndarray]  # [B, T] by name
 
 
@@ -110,7 +109,8 @@ class TorchBackend:
         self.reads_once = config.update.epochs * config.update.minibatches == 1
         self._scored: Scored | None = None
         self._value_rate = algorithm.value_rate
-        self._micro_batch_tokens = self._tokens_at_once = own.micro_batch_tokens or self._tokens_that_fit(config)
+        self._tokens_at_once = own.micro_batch_tokens or self._tokens_that_fit(config)
+        self._micro_batch = AtOnce(self._tokens_at_once, "backend.args.micro_batch_tokens", memory.ran_out)
         self.begin_training(config.update.weight_decay)
 
     def begin_training(self, weight_decay: float) -> None:
@@ -220,10 +220,10 @@ class TorchBackend:
         self._scored = None
         reference = self.reference if "ref_logprobs" in needs else None
         with nullcontext() if reference is None else reference.on(self.device):
-            return self._fitting(lambda: self._measure_parts(batch, sampling, needs))
+            return self._micro_batch.fitting(lambda tokens: self._measure_parts(batch, sampling, needs, tokens))
 
-    def _measure_parts(self, batch: Batch, sampling: Sampling, needs: frozenset[str]) -> Scores:
-        parts = [(rows, take_rows(batch, rows)) for rows in micro_batches(batch, self._micro_batch_tokens)]
+    def _measure_parts(self, batch: Batch, sampling: Sampling, needs: frozenset[str], tokens: int) -> Scores:
+        parts = [(rows, take_rows(batch, rows)) for rows in micro_batches(batch, tokens)]
         flats = []
         for _, part in parts:
             with torch.set_grad_enabled(self.reads_once and len(parts) == 1):
@@ -300,13 +300,12 @@ class TorchBackend:
         def read(part: Batch) -> Reading:
             return torch, self.new_scores(self._read_once(part), part, update), self.arrays(part)
 
-        def whole() -> dict[str, float]:
+        def whole(tokens: int) -> dict[str, float]:
             self._masters.forget_gradients()
-            rows = micro_batches(batch, self._micro_batch_tokens)
-            return accumulate(batch, rows, update.loss, read, self._backward, numbers_of)
+            return accumulate(batch, micro_batches(batch, tokens), update.loss, read, self._backward, numbers_of)
 
         with self.working():
-            totals = self._fitting(whole)
+            totals = self._micro_batch.fitting(whole)
         named = {name: weight.grad for name, weight in self._masters.named.items() if weight.grad is not None}
         return named, loss_stats(batch, totals)
 
@@ -342,16 +341,6 @@ class TorchBackend:
         """Return hidden states [N, H] of rows, those of scoring them where they are kept."""
         scored, self._scored = self._scored, None
         return scored.hidden if scored is not None and scored.of(part) else self._read(part)
-
-    def _fitting(self, work: Callable[[], Result]) -> Result:
-        """Do the work again with smaller micro-batches where it does not fit into memory; its result is the same."""
-        while True:
-            try:
-                return work()
-            except (RuntimeError, MemoryError) as error:
-                self._micro_batch_tokens = memory.halved(
-                    error, self._micro_batch_tokens, "backend.args.micro_batch_tokens"
-                )
 
     def new_scores(self, hidden: torch.Tensor, part: Batch, update: Update) -> TokenScores:
         """Return what a loss is computed from, [B, T] with gradients, of hidden states [N, H]; see chosen_logprobs."""

@@ -8,13 +8,13 @@ from contextlib import AbstractContextManager, contextmanager
 import numpy as np
 import torch
 
+from steadyrl.backends.limits import AtOnce
 from steadyrl.backends.stops import StopStrings
 from steadyrl.backends.torch import memory
 from steadyrl.backends.torch.forward import pads
 from steadyrl.backends.torch.model import Parts
 from steadyrl.backends.torch.prefixes import Prefixes
 from steadyrl.backends.torch.sampler import sample
-from steadyrl.core.counting.count import tell
 from steadyrl.core.protocols import Tokenizer
 from steadyrl.core.types import Completion, Sampling
 
@@ -31,7 +31,8 @@ class Generation:
     """
 
     def __init__(self, parts: Parts, kind: str, tokenizer: Tokenizer, lower: torch.dtype | None, rows: int):
-        self._parts, self._tokenizer, self._lower, self._rows = parts, tokenizer, lower, rows
+        self._parts, self._tokenizer, self._lower = parts, tokenizer, lower
+        self._at_once = AtOnce(rows, "backend.args.generate_rows", memory.ran_out)
         # Of the model's own cache; where not, only prompts of one length go together.
         self._pads = parts.ours or pads(parts, kind)
         self._prefixes: Prefixes | None = None
@@ -40,7 +41,7 @@ class Generation:
     def keeping(self, together: bool) -> Iterator[None]:
         """See PrefixCaching; a model whose keys and values are not ours to keep reads everything again."""
         if self._parts.ours:
-            self._prefixes = Prefixes(self._rows, together)
+            self._prefixes = Prefixes(self._at_once.size, together)
         try:
             yield
         finally:
@@ -65,31 +66,25 @@ class Generation:
         known_prefixes = [None] * len(prompts) if prefixes is None else prefixes.hand_over(prompts)
         unread = [len(prompt) - len(prefix or ()) for prompt, prefix in zip(prompts, known_prefixes, strict=True)]
         order = sorted(range(len(prompts)), key=unread.__getitem__)
-        done: dict[int, Completion] = {}
-        while len(done) < len(order):
-            rows = order[len(done) : len(done) + self._rows]
+
+        def draw(rows: Sequence[int]) -> list[Completion]:
             if not self._pads:
                 rows = [i for i in rows if len(prompts[i]) == len(prompts[rows[0]])]
             before = [known_prefixes[i] for i in rows]
             for i in rows:
                 known_prefixes[i] = None  # ``before`` alone holds it, and is emptied
-            try:
-                with within():
-                    drawn = sample(
-                        self._parts,
-                        [prompts[i] for i in rows],
-                        sampling,
-                        [seeds[i] for i in rows],
-                        self._tokenizer.end_ids,
-                        self._tokenizer.pad_id,
-                        self._lower,
-                        StopStrings(sampling.stop, self._tokenizer.decode) if sampling.stop else None,
-                        before,
-                        None if prefixes is None else prefixes.keep,
-                    )
-            except (RuntimeError, MemoryError) as error:
-                self._rows = memory.halved(error, len(rows), "backend.args.generate_rows")
-                continue
-            done.update(zip(rows, drawn, strict=True))
-            tell("completions in all", len(done), len(order))
-        return [done[i] for i in range(len(prompts))]
+            with within():
+                return sample(
+                    self._parts,
+                    [prompts[i] for i in rows],
+                    sampling,
+                    [seeds[i] for i in rows],
+                    self._tokenizer.end_ids,
+                    self._tokenizer.pad_id,
+                    self._lower,
+                    StopStrings(sampling.stop, self._tokenizer.decode) if sampling.stop else None,
+                    before,
+                    None if prefixes is None else prefixes.keep,
+                )
+
+        return self._at_once.each(order, draw, "completions in all")

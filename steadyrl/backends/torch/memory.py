@@ -8,8 +8,6 @@ import platform
 
 import torch
 
-from steadyrl.backends import limits
-
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # names of malloc.h
 # Tensors of 2 MiB and more lie on pages of that size where Linux gives them on request: fewer faults in a first step,
 # and fewer look-ups of addresses in products that read weights. PyTorch reads this with its first tensor.
@@ -28,16 +26,9 @@ def keep_freed(device: torch.device) -> None:
         libc.mallopt(M_TRIM_THRESHOLD, -1)
 
 
-def halved(error: BaseException, size: int, setting: str) -> int:
-    """Return half the size, see ``limits.halved``; anything but a lack of memory is raised again."""
-    if not _lacks_memory(error):
-        raise error
-    if torch.cuda.is_available():
+def ran_out(error: Exception) -> bool:
+    """Return whether an error says that memory ran out; a GPU's freed memory is given back then."""
+    lacks = isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+    if lacks and torch.cuda.is_available():
         torch.cuda.empty_cache()
-    return limits.halved(error, size, setting)
-
-
-def _lacks_memory(error: BaseException) -> bool:
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return True
-    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    return lacks

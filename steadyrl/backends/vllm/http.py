@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from steadyrl.core.errors import EngineError
+from steadyrl.core.rundir import error_message
 
 CONNECT_S = 10.0  # a host that is down must be found out long before a completion may be late
 ATTEMPTS, FIRST_WAIT_S = 3, 0.5  # each wait is twice the one before
@@ -90,7 +91,7 @@ class Http:
                 continue
             if code < 400:
                 return raw
-            failure = self._refusal(path, code, _message(raw), phase, need, broken)
+            failure = self._refusal(path, code, short(error_message(raw.decode(errors="replace"))), phase, need, broken)
             if code not in _BUSY:
                 break
         raise failure
@@ -159,16 +160,3 @@ def short(answer: object) -> str:
 def _headers() -> dict[str, str]:
     key = os.environ.get("VLLM_API_KEY")
     return {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
-
-
-def _message(raw: bytes) -> str:
-    """Return what an error's body says: vLLM nests it under "error", FastAPI under "detail"."""
-    text = raw.decode(errors="replace").strip()
-    try:
-        parsed = json.loads(text)
-    except ValueError:
-        return short(text)
-    for key in ("error", "message", "detail"):
-        if isinstance(parsed, dict) and parsed.get(key):
-            parsed = parsed[key]
-    return short(parsed)

@@ -82,14 +82,10 @@ def _is_set(step: Step, element: Element) -> bool:
 def _find(step: Step, snapshot: Snapshot) -> Place | None:
     number = 0
     for at, line in enumerate(snapshot.lines):
-        near = not step.beside or any(_text(piece) == step.beside for piece in line)
+        near = not step.beside or step.beside in {piece.name if isinstance(piece, Element) else piece for piece in line}
         for piece in line:
             if isinstance(piece, Element):
                 if near and (piece.kind, piece.name) == (step.kind, step.name):
                     return Place(at, number, piece)
                 number += 1
     return None
-
-
-def _text(piece: object) -> object:
-    return piece.name if isinstance(piece, Element) else piece

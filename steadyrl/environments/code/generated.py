@@ -97,7 +97,8 @@ def generated_problems(
         if drawn is None or drawn.text in seen_texts:
             continue
         seen_texts.add(drawn.text)
-        if half in ("both", _half(drawn.id)) and (problem := _problem(drawn)) is not None:
+        half_of_id = "ab"[hashlib.sha256(drawn.id.encode()).digest()[0] % 2]
+        if half in ("both", half_of_id) and (problem := _problem(drawn)) is not None:
             problems.append(problem)
     return problems
 
@@ -126,7 +127,9 @@ def _draw(rng: random.Random, lengths: tuple[int, ...]) -> _Drawn | None:
             return None
         n = str(rng.randint(2, largest))
         instructions.append(words.replace("{n}", n))
-        inner = f"({expression})" if _binds_weakly(expression) and form.startswith(("{}", "-")) else expression
+        outermost = ast.parse(expression, mode="eval").body
+        binds_weakly = isinstance(outermost, ast.BinOp | ast.UnaryOp | ast.Compare)
+        inner = f"({expression})" if binds_weakly and form.startswith(("{}", "-")) else expression
         expression = form.replace("{n}", n).replace("{}", inner)
     return _Drawn(name, f"{', then '.join(instructions)}: {name}", expression, arguments)
 
@@ -149,14 +152,6 @@ def _problem(drawn: _Drawn) -> CodeProblem | None:
         canonical_solution=f" {expression}",
         wrong_solution=f" {wrong}",
     )
-
-
-def _half(problem: str) -> str:
-    return "ab"[hashlib.sha256(problem.encode()).digest()[0] % 2]
-
-
-def _binds_weakly(expression: str) -> bool:
-    return isinstance(ast.parse(expression, mode="eval").body, ast.BinOp | ast.UnaryOp | ast.Compare)
 
 
 def _function(name: str, expression: str) -> Callable[[object], object]:

@@ -61,7 +61,9 @@ def lint(ruff: str, programs: Sequence[str]) -> list[list[str]]:
             write_text(folder / name, text[:LONGEST].encode("utf-8", "replace").decode("utf-8"))
         by_name: dict[str, list[str]] = {name: [] for name in names}
         for finding in _run(ruff, str(folder)):
-            by_name[Path(finding["filename"]).name].append(_line(finding))
+            row, code = finding["location"]["row"], finding["code"] or "syntax"
+            line = f"line {row}: {code} {finding['message'].splitlines()[0]}"
+            by_name[Path(finding["filename"]).name].append(line)
     return [by_name[name] for name in names]
 
 
@@ -78,8 +80,3 @@ def _run(ruff: str, folder: str) -> list[dict[str, Any]]:
         error_lines = str(getattr(error, "stderr", "") or error).strip().splitlines() or ["nothing"]
         raise DataError(f"ruff could not read the answers: {error_lines[-1]}; set task.args.lint = 'off'") from error
     return sorted(findings, key=lambda finding: (finding["location"]["row"], finding["location"]["column"]))
-
-
-def _line(finding: dict[str, Any]) -> str:
-    code = finding["code"] or "syntax"
-    return f"line {finding['location']['row']}: {code} {finding['message'].splitlines()[0]}"

@@ -27,18 +27,14 @@ def inspect(code: str) -> tuple[list[str], int]:
         tree = ast.parse(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         return [f"syntax: {error}"], 0
-    objections = [*_lines(code), *_unused_imports(tree)]
+    long_lines = [number for number, line in enumerate(code.splitlines(), start=1) if len(line) > _LONG_LINE]
+    objections = [(number, f"longer than {_LONG_LINE} characters") for number in long_lines]
+    objections += _unused_imports(tree)
     for node in ast.walk(tree):
         objections += _of_node(node)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             objections += _of_function(node)
     return [f"line {line}: {text}" for line, text in sorted(objections)], sum(1 for _ in ast.walk(tree))
-
-
-def _lines(code: str) -> Iterator[tuple[int, str]]:
-    for number, line in enumerate(code.splitlines(), start=1):
-        if len(line) > _LONG_LINE:
-            yield number, f"longer than {_LONG_LINE} characters"
 
 
 def _of_node(node: ast.AST) -> Iterator[tuple[int, str]]:

@@ -249,7 +249,8 @@ def replay(
         namespace: dict[str, Any] = {"__name__": "tests", "__mark__": mark, "__thrown_away__": steps.thrown_away}
         try:
             exec(code, namespace)
-            steps.errors = _errors(namespace)
+            classes_here = {name: value for name, value in namespace.items() if isinstance(value, type)}
+            steps.errors = {name: value for name, value in classes_here.items() if issubclass(value, Exception)}
             for borrowed in classes:
                 if borrowed not in steps.errors:
                     namespace[borrowed] = steps.take("global", borrowed)
@@ -269,9 +270,3 @@ def replay(
         values_only_steps = Steps(*before, True)
         in_doubt = run(values_only_steps) != (counts, reached_end) or values_only_steps.recorded != steps.recorded
     return json.dumps(steps.recorded), len(steps.recorded), counts, reached_end, steps.refused, in_doubt
-
-
-def _errors(namespace: dict[str, Any]) -> dict[str, type[Exception]]:
-    return {
-        name: value for name, value in namespace.items() if isinstance(value, type) and issubclass(value, Exception)
-    }

@@ -11,7 +11,7 @@ import functools
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -115,12 +115,8 @@ class Feedback:
             if (
                 used_words.isdisjoint(own)
                 and len(used_words) + len(own) <= _WORDS
-                and not _nested(has[leaf], selected.values())
+                and not any(has[leaf] @ other == min(has[leaf].sum(), other.sum()) for other in selected.values())
             ):
                 selected[leaf.text if isinstance(leaf, Term) else f'"{" ".join(own)}"'] = has[leaf]
                 used_words.update(own)
         return list(selected)
-
-
-def _nested(documents: np.ndarray, result_sets: Iterable[np.ndarray]) -> bool:
-    return any(documents @ result_set == min(documents.sum(), result_set.sum()) for result_set in result_sets)

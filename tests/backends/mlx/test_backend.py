@@ -221,12 +221,9 @@ def test_memory_that_runs_out_halves_the_micro_batches(tiny_models, caplog):
             raise RuntimeError("[malloc] Unable to allocate 99 bytes.")
         return backend._measured([np.arange(len(TEXTS))], batch, PLAIN, frozenset())
 
-    assert backend._fitting(too_large)["logprobs"].shape == batch.tokens.shape
+    assert backend._micro_batch.fitting(too_large)["logprobs"].shape == batch.tokens.shape
     assert sizes == [8192, 4096, 2048] and "going on with 2048" in caplog.text
-    with pytest.raises(ValueError, match="else"):
-        memory.halved(ValueError("something else"), 8, "x")
-    with pytest.raises(ModelError, match="memory ran out with x at 1 already"):
-        memory.halved(MemoryError(), 1, "x")
+    assert not memory.ran_out(ValueError("something else"))
 
 
 def test_the_bound_of_memory_reaches_mlx():

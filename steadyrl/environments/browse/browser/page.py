@@ -7,7 +7,7 @@ import contextlib
 from typing import Any
 
 from steadyrl.environments.browse.browser.actions import Back, Click, Select, Type
-from steadyrl.environments.browse.browser.snapshot import Element, Line, Piece, Snapshot
+from steadyrl.environments.browse.browser.snapshot import Element, Piece, Snapshot
 
 _LOOKS = 5  # a page that is replaced while it is looked at is looked at again, at most so often
 
@@ -56,7 +56,7 @@ class Page:
                     raise
                 state = {"leaving": True}
             if not state["leaving"]:
-                return Snapshot(tuple(_line(line) for line in state["lines"]), state["fresh"])
+                return Snapshot(tuple(tuple(map(_piece, line)) for line in state["lines"]), state["fresh"])
             await self._loaded.wait()
             self._loaded.clear()  # it may have told of the page before; then this one is waited for in the next round
         raise TimeoutError("the page is replaced again and again")
@@ -117,10 +117,6 @@ class Page:
     async def _dismiss(self, dialog: Any) -> None:
         with contextlib.suppress(self._error):  # it may have closed with its page
             await dialog.dismiss()
-
-
-def _line(pieces: list[Any]) -> Line:
-    return tuple(_piece(piece) for piece in pieces)
 
 
 def _piece(piece: Any) -> Piece:

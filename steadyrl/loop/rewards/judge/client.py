@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from steadyrl.core.errors import ConfigError
-from steadyrl.core.rundir import parse_json
+from steadyrl.core.rundir import error_message, parse_json
 from steadyrl.loop.rewards.judge.secrets import Secret
 from steadyrl.loop.rewards.judge.settings import JudgeSettings
 from steadyrl.loop.rewards.judge.transport import DeadlineError, Times, post, read_body
@@ -161,7 +161,7 @@ class ChatClient:
         """Return why a request failed, from a status; a server may ask for a wait before the next try."""
         try:
             with error:
-                message = _message(read_body(error).decode(errors="replace"))
+                message = error_message(read_body(error).decode(errors="replace"))
         except (OSError, http.client.HTTPException):
             message = "no reason"
         hint, reason = _HINTS.get(error.code, ""), f"it answers {error.code}"
@@ -241,18 +241,6 @@ def _tokens(usage: Any) -> tuple[int, int] | None:
     if not all(isinstance(n, int) and not isinstance(n, bool) and 0 <= n <= _MOST_TOKENS for n in counts):
         return None
     return counts[0], counts[1]  # type: ignore[return-value]  # just checked
-
-
-def _message(text: str) -> str:
-    """Return what an error's body says: under "error" and "message", or as it is."""
-    try:
-        body = parse_json(text)
-    except ValueError:
-        return text
-    for key in ("error", "message", "detail"):
-        if isinstance(body, dict) and body.get(key):
-            body = body[key]
-    return body if isinstance(body, str) else json.dumps(body)
 
 
 def _short(text: str) -> str:
