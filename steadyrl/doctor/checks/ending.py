@@ -14,7 +14,7 @@ from steadyrl.doctor.statistics.readings import fell, learns, number, setting
 from steadyrl.doctor.statistics.signals import first_lasting, head, tail
 from steadyrl.doctor.statistics.units import together
 
-SOME, NOTABLE, GREW, MANY, MOSTLY, NEARLY_ALL = 0.05, 0.15, 0.2, 0.3, 0.5, 0.9  # shares cut off
+SOME, NOTABLE, GREW, MANY, MOSTLY, NEARLY_ALL = 0.05, 0.15, 0.25, 0.3, 0.5, 0.9  # shares cut off
 PINNED_SHARE, PINNED_SOME = 0.5, 0.25  # of the rows, and of those that tell of themselves only
 PINNED_ROWS = 8  # with one length: fewer may be answers of one form, such as a table of a given size
 PINNED_LEAST = 32.0  # tokens, below which answers can all have one length

@@ -131,9 +131,9 @@ def test_a_share_that_grew_is_told_from_one_that_was_there():
 
 
 def test_growing_texts_are_worth_knowing_only_while_the_reward_rises():
-    share = np.where(np.arange(N) < 100, 0.05, 0.19)
+    share = np.where(np.arange(N) < 100, 0.05, 0.24)
     assert finding(truncated(healthy(n=N, truncated=share))).severity == "info"
-    many = np.where(np.arange(N) < 100, 0.05, 0.22)
+    many = np.where(np.arange(N) < 100, 0.05, 0.27)
     assert finding(truncated(healthy(n=N, truncated=many))).severity == "warning"
     share, flat = np.where(np.arange(N) < 100, 0.1, 0.8), 0.5 + noise(rng(1), N, 0.03)
     assert finding(truncated(healthy(n=N, truncated=share, reward=flat))).severity == "warning"
