@@ -120,15 +120,14 @@ def test_the_calculator_s_expert_writes_what_the_question_asks_for(calculator):
 def test_the_searcher_takes_what_shares_a_module_and_a_word(monkeypatch):
     monkeypatch.syspath_prepend(EXAMPLES / "agents")
     searcher = importlib.import_module("searcher")
-    assert searcher.related("queue.Queue.put_nowait") == "queue put nowait"
     first = ["queue.Queue.put", "os.putenv", "queue.Empty"]
     results = [*first, "queue.Queue.put_nowait", "queue.Full", "asyncio.Queue.put"]
     # of the first search all of the module, of the second only what has the word "put"
-    expected = {"queue.Queue.put", "queue.Empty", "queue.Queue.put_nowait"}
+    expected = ["queue.Queue.put", "queue.Empty", "queue.Queue.put_nowait"]
     assert searcher.belonging("queue.Queue.put", first, results) == expected
     episode = searcher.Searcher()
     episode.reset(Problem("p", "?", {"relevant": ["queue.Queue.put", "queue.Queue.get"]}))
-    episode.results = ["queue.Queue.put", "queue.Full"]
-    # 2 found with 1 of 2 relevant: 2 * 1 / (2 + 2); numbers of nothing and names of nothing count as nothing
-    assert episode.step({"role": "assistant", "content": "1, 2 and 77: no.such.name"}) == (None, 0.5, True)
+    # 2 names with 1 of 2 relevant: 2 * 1 / (2 + 2); names of nothing and a name that is cut count as nothing
+    answer = "queue.Queue.put\nqueue.Full\nno.such.name\nqueue.Queue.pu"
+    assert episode.step({"role": "assistant", "content": answer}) == (None, 0.5, True)
     assert episode.close()["answer"] == ["queue.Full", "queue.Queue.put"]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 from calculator import FORMS, calculate
-from searcher import RESULTS, expanded, f1, library, new_results, ranked, related
+from searcher import RESULTS, expanded, f1, library, new_results, ranked
 
 
 def show(name: str, scores) -> None:
@@ -28,7 +28,7 @@ def main() -> None:
     pairs = list(zip(firsts, relevant, strict=True))
 
     def measure(name, answers):
-        show(name, [f1(set(answer), wanted) for answer, wanted in zip(answers, relevant, strict=True)])
+        show(name, [f1(answer, wanted) for answer, wanted in zip(answers, relevant, strict=True)])
 
     for count in (1, 3, 5, 10):
         measure(f"the first {count} of a ranked search with the request", [names[:count] for names in lists])
@@ -36,7 +36,7 @@ def main() -> None:
     best = [max((expanded(name, names) for name in names), key=lambda a: f1(a, w), default=()) for names, w in pairs]
     measure("what belongs to the best result, in hindsight", best)
     measure(f"the relevant of the first {RESULTS}, in hindsight", [set(names) & wanted for names, wanted in pairs])
-    reached = [max(({*n, *new_results(related(x), n)} & w for x in n), key=len, default=()) for n, w in pairs]
+    reached = [max(({*n, *new_results(x, n)} & w for x in n), key=len, default=()) for n, w in pairs]
     measure("the relevant of both searches, in hindsight", reached)
 
     stories = [json.loads(line) for line in Path("stories-heldout.jsonl").read_text().splitlines()]

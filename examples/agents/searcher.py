@@ -26,7 +26,7 @@ class Searcher:
     def __init__(self, search: bool = True):
         if not search:
             self.tools = ()
-        self.results: list[str] = []  # of all searches; the policy calls them by number, from 1
+        self.results: list[str] = []  # of all searches
         self.first: list[str] = []  # of the first search
 
     def search(self, query: str) -> str:
@@ -34,22 +34,20 @@ class Searcher:
         new = new_results(query, self.results)
         self.results += new
         self.first = self.first or new
-        return "\n".join(f"{self.results.index(name) + 1} {name}" for name in new) or "nothing new"
+        return "\n".join(new) or "nothing new"
 
     tools = (search,)
 
     def reset(self, problem):
         self.request, self.relevant = problem.prompt, set(problem.columns["relevant"])
         self.answer: set[str] = set()
-        how = "Search, then answer with the numbers of all" if self.tools else "Answer with the full names of all"
-        return f"{how} functions for this: {self.request}"
+        how = "Search, then answer" if self.tools else "Answer"
+        return f"{how} with the full names of all functions for this: {self.request}"
 
     def step(self, message):
         if message.get("tool_calls") or message.get("invalid_tool_calls"):
             return None, None, False
-        numbered = {str(number): name for number, name in enumerate(self.results, 1)}
-        words = re.findall(r"[\w.]*\w", message["content"])
-        self.answer = {numbered.get(word, word) for word in words} & names()
+        self.answer = set(re.findall(r"[\w.]*\w", message["content"])) & names()
         return None, f1(self.answer, self.relevant), True
 
     def close(self):
@@ -66,11 +64,10 @@ class Searcher:
         if not self.worth_it:  # where no result is relevant there is nothing to learn from
             return None
         if not self.results:
-            return call(self.request)
+            return call(" ".join(re.findall(r"\w+", self.request)))
         if self.results == self.first:
-            return call(related(self.choice))
-        answer = belonging(self.choice, self.first, self.results)
-        return " ".join(str(self.results.index(name) + 1) for name in sorted(answer, key=self.results.index))
+            return call(self.choice)
+        return "\n".join(belonging(self.choice, self.first, self.results))
 
 
 def ranked(query: str, count: int) -> list[str]:
@@ -91,35 +88,30 @@ def names() -> frozenset[str]:
 
 
 def f1(answer, relevant) -> float:
-    return 2 * len(answer & relevant) / (len(answer) + len(relevant))
+    return 2 * len(relevant.intersection(answer)) / (len(answer) + len(relevant))
 
 
 def call(query: str):
-    """Return a turn that searches for the words of a text that mean something."""
-    function = {"name": "search", "arguments": {"query": " ".join(content_words(query))}}
+    """Return a turn that searches."""
+    function = {"name": "search", "arguments": {"query": query}}
     return {"role": "assistant", "content": "", "tool_calls": [{"id": "1", "type": "function", "function": function}]}
-
-
-def last_words(name: str) -> list[str]:
-    return name_words(name.rpartition(".")[2])
 
 
 def module(name: str) -> str:
     return name.partition(".")[0]
 
 
-def related(name: str) -> str:
-    """Return a query for what belongs to a function: its module, and the words of its own name."""
-    return " ".join([module(name), *last_words(name)])
+def subject(name: str) -> set[str]:
+    """Return the words of a function's own name."""
+    return {word for word in name_words(name.rpartition(".")[2]) if len(word) > 2}
 
 
-def belonging(name: str, first: list[str], results: list[str]) -> set[str]:
-    """Return a function and results of its module: those of the first search, and those that share a word with it."""
-    own = {word for word in last_words(name) if len(word) > 2}
-    same = {result for result in results if module(result) == module(name)}
-    return {name} | {result for result in same if result in first or own & set(last_words(result))}
+def belonging(name: str, first: list[str], results: list[str]) -> list[str]:
+    """Return the results of a function's module that the first search found, or that share a word with the function."""
+    same = [result for result in results if module(result) == module(name)]
+    return [result for result in same if result in first or subject(name) & subject(result)]
 
 
-def expanded(name: str, first: list[str]) -> set[str]:
-    """Return what belongs to a function after a search for it."""
-    return belonging(name, first, [*first, *new_results(related(name), first)])
+def expanded(name: str, first: list[str]) -> list[str]:
+    """Return what belongs to a function of the first results after a search for its name."""
+    return belonging(name, first, [*first, *new_results(name, first)])

@@ -72,6 +72,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "openenv": "steadyrl.integrations.environments.openenv:OpenEnvEnvironment",
         "textarena": "steadyrl.integrations.environments.textarena:TextArenaEnvironment",
         "trl": "steadyrl.integrations.environments.trl:TrlEnvironment",
+        "verifiers": "steadyrl.integrations.environments.verifiers:VerifiersEnvironment",
     },
     "tool": {"mcp": "steadyrl.integrations.environments.mcp:connect"},
     "reward": {
@@ -130,6 +131,7 @@ _EXTRA_OF = {
     **{
         name: name for name in ("wandb", "tensorboard", "trackio", "mlflow", "gymnasium", "textarena", "mcp", "openenv")
     },
+    **dict.fromkeys(("verifiers", "aiohttp"), "verifiers"),
     "reasoning_gym": "reasoning-gym",
 }
 

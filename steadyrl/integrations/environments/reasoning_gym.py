@@ -132,9 +132,8 @@ class ReasoningGymTask:
     ) -> tuple[Problem, ...]:
         count = settings.train_count if split == "train" else settings.heldout_count
         names = settings.datasets
-        sets = [
-            _create(gym, name, {**settings.dataset_args.get(name, {}), "seed": seed, "size": count}) for name in names
-        ]
+        numbered = {"seed": seed, "size": max(count, 1)}  # the package makes no empty set
+        sets = [_create(gym, name, {**settings.dataset_args.get(name, {}), **numbered}) for name in names]
         self._sets |= dict(zip(names, sets, strict=True))
         problems: list[Problem] = []
         for i in range(count):

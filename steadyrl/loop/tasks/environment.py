@@ -64,7 +64,7 @@ class EnvironmentTask:
         environment: str = Field(
             "",
             description="Import path of the class, such as 'my_module:Guess', or an adapter: 'gymnasium', 'textarena', "
-            "'trl' or 'openenv'. Empty plays with the tools alone.",
+            "'trl', 'openenv' or 'verifiers'. Empty plays with the tools alone.",
         )
         environment_args: dict[str, Any] = Field(
             default_factory=dict, description="Arguments of the class or the adapter, by name."
