@@ -151,6 +151,7 @@ def settings() -> None:
     picture.write_text(drawn, encoding="utf-8")
     console.print(f"\nboth in one picture: {picture}")
     steadyrl("report", *(str(run.path) for run in runs.values()), "--to", str(FOLDER / "settings"))
+    console.print("; ".join(f"{letter} has the {name}" for letter, name in zip("AB", runs, strict=True)))
 
 
 def sums() -> None:
