@@ -60,7 +60,7 @@ class Training:
 
     def __init__(self, name: str, arguments: Sequence[str]) -> None:
         self.name = name
-        self.said = ["starting"]
+        self.lines = ["starting"]
         self.folder: Path | None = None
         command = [sys.executable, "-m", "steadyrl", "train", *arguments, f"run.folder={FOLDER}"]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -71,7 +71,7 @@ class Training:
         assert self.process.stdout is not None
         with self.process.stdout as lines:
             for line in lines:
-                self.said.append(line.rstrip())
+                self.lines.append(line.rstrip())
                 if line.startswith("run directory: "):
                     self.folder = Path(line.partition(": ")[2].strip())
 
@@ -83,13 +83,13 @@ class Training:
 
     def status(self) -> str:
         """Return the name and the last line of the output that is no detail of another line, which are indented."""
-        return f"{self.name}: {[line for line in self.said if line and not line.startswith(' ')][-1]}"
+        return f"{self.name}: {[line for line in self.lines if line and not line.startswith(' ')][-1]}"
 
     def end(self) -> RunDir:
         """Return the finished run; a failed one ends the demo with its last lines."""
         self._reader.join()
         if self.process.wait() or self.folder is None:
-            sys.exit("\n".join([f"{self.name}: the training failed", *self.said[-20:]]))
+            sys.exit("\n".join([f"{self.name}: the training failed", *self.lines[-20:]]))
         return RunDir.open(self.folder)
 
 
@@ -151,6 +151,7 @@ def settings() -> None:
     picture.write_text(drawn, encoding="utf-8")
     console.print(f"\nboth in one picture: {picture}")
     steadyrl("report", *(str(run.path) for run in runs.values()), "--to", str(FOLDER / "settings"))
+    console.print("; ".join(f"{letter} has the {name}" for letter, name in zip("AB", runs, strict=True)))
 
 
 def sums() -> None:

@@ -58,7 +58,7 @@ def test_a_row_shows_the_last_step(demo):
 def test_the_status_is_the_last_line_that_is_no_detail(demo):
     training = demo.Training("toy", ["toy.toml"])
     training.end()
-    training.said = ["starting", "step 3 (4/9)", "    rollouts scored by correct: 1 of 192", ""]
+    training.lines = ["starting", "step 3 (4/9)", "    rollouts scored by correct: 1 of 192", ""]
     assert training.status() == "toy: step 3 (4/9)"
 
 

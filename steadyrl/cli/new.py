@@ -59,7 +59,7 @@ def new_command(
     prompt: Annotated[str, typer.Option(help="the column of the prompt, where its name does not tell")] = "",
     answer: Annotated[str, typer.Option(help="the column of the right answer, where its name does not tell")] = "",
 ) -> None:
-    """Write config.toml and rewards.py for your own data: columns, answer length, batch and rate are found out.
+    """Write config.toml and rewards.py for your own data, which decide columns, answer length, batch and rate.
 
     The rewards compare an answer with the right one where the data have a column for it.
     """

@@ -155,6 +155,7 @@ def _downloaded(name: Path) -> Path:
         DataError: The hub has no such data set, or cannot be reached and the cache has none.
     """
     hub = require("huggingface_hub")
+    require("huggingface_hub.utils").disable_progress_bars()  # they would run through ours
     begin(f"reading the data set '{name.as_posix()}' of the Hugging Face hub")
     patterns = ["README.md", *(f"*.{end}{packed}" for end in KINDS for packed in ("", ".*"))]
     try:

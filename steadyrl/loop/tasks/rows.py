@@ -113,5 +113,7 @@ def _dicts(path: Path, batch: Any) -> list[dict[str, Any]]:
 
 
 def _unreadable(path: Path, error: Exception) -> DataError:
+    if isinstance(error, FileNotFoundError):
+        return DataError(f"there is no file {path}; check the path")
     first_line = str(error).partition("\n")[0]
     return DataError(f"cannot read '{path}' ({first_line:.200}); expected a whole {path.suffix[1:]} file")

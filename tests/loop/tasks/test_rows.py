@@ -130,8 +130,6 @@ def test_a_damaged_file_is_refused_in_one_line(arrow, tmp_path, ending):
         path.write_bytes(content)
         with pytest.raises(DataError, match=f"cannot read '.*' .*; expected a whole {ending} file"):
             list(read_rows([path]))
-    with pytest.raises(DataError, match=r"cannot read '.*absent"):
-        list(read_rows([tmp_path / f"absent.{ending}"]))
 
 
 def test_a_column_whose_values_python_cannot_hold_is_named(arrow, tmp_path):
@@ -156,6 +154,14 @@ def test_a_column_whose_values_python_cannot_hold_is_named(arrow, tmp_path):
 def test_a_folder_with_nothing_to_read_is_refused(tmp_path):
     with pytest.raises(DataError, match="is a folder without data: expected files of parquet, arrow"):
         find_data(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["no.jsonl", "no.csv", "no.parquet", "no.arrow"])
+def test_a_file_that_is_not_there_is_no_damaged_file(tmp_path, name):
+    if not name.endswith("jsonl"):
+        needs.package("pyarrow", "data")
+    with pytest.raises(DataError, match=rf"there is no file .*{name}; check the path"):
+        list(read_rows([tmp_path / name]))
 
 
 def test_without_pyarrow_the_extra_is_named(tmp_path, monkeypatch):
