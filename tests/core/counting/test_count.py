@@ -40,6 +40,7 @@ def test_a_training_counts_its_updates_and_evaluations_and_every_count_ends(toy,
     settings = config.dump(toy("update.epochs=2", "update.minibatches=2").config)
     with heard_by(lambda what, done, total: heard.setdefault(what, []).append((done, total))):
         launch.run(settings)
-    assert heard["updates"][:4] == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    # Each pass over the batch says where it begins.
+    assert heard["updates"][:6] == [(0, 4), (1, 4), (2, 4), (2, 4), (3, 4), (4, 4)]
     assert heard["trial updates"] == [(1, 4), (2, 4), (3, 4), (4, 4)]
     assert [counts[-1][0] == counts[-1][1] for counts in heard.values()] == [True] * len(heard)
