@@ -90,14 +90,16 @@ def compare(
         }
         for side, subject in zip("ab", subjects, strict=True)
     ]
-    if not any(_all_answered(questions_of, of_side) for of_side in files):
-        _require_policy(subjects[1])
+    if not any(all(all_known(questions, of.get(name)) for name, questions in questions_of.items()) for of in files):
+        open_policy(subjects[1])  # and release it: an error is reported before the other one has answered anything
+        gc.collect()
     note = (follow or Follow()).note
     answers = [
         _answers(f"{label} = {subject.name} ({subject.what})", subject, questions_of, of_side, (note, metric))
         for label, subject, of_side in zip("AB", subjects, files, strict=True)
     ]
-    called, solved = _called(subjects), solved_from(config, "" if metric == TOTAL else metric)
+    called = (f"A ({subjects[0].name})", f"B ({subjects[1].name})")
+    solved = solved_from(config, "" if metric == TOTAL else metric)
     judged = {
         name: findings(questions.problems, (answers[0][name], answers[1][name]), metric, options.margin, called, solved)
         for name, questions in questions_of.items()
@@ -160,16 +162,14 @@ def _harms(subjects: Sequence[Subject], called: Sequence[str]) -> dict[str, tupl
 
 def _all_questions(task: Task, config: Config, options: Options, deploy: Decoding) -> dict[str, Questions]:
     own = HeldoutSet("", _heldout(task, config, options), make_terms(config.rewards, task, planned_updates(config)))
-    sets = open_sets(config if options.problems is None else _with_problems(config, options.problems))
+    count = config.evaluate.problems if options.problems is None else options.problems
+    evaluated = config.evaluate.model_copy(update={"problems": count})
+    sets = open_sets(config.model_copy(update={"evaluate": evaluated}))
     return {
         deploy: _questions(task, own, config, options, deploy),
         _beside(deploy): _questions(task, own, config, replace(options, samples=1), _beside(deploy)),
         **{further.name: _questions(task, further, config, options, deploy) for further in sets},
     }
-
-
-def _with_problems(config: Config, count: int) -> Config:
-    return config.model_copy(update={"evaluate": config.evaluate.model_copy(update={"problems": count})})
 
 
 def _rows_of_set(name: str, judged: Mapping[str, Any], metric: str) -> list[dict[str, Any]]:
@@ -218,20 +218,6 @@ def _answers_file(path: Path, subject: Subject, questions: Questions, config: Co
         **{name: settings[name] for name in ("task", "rewards", "rollout")},
     }
     return AnswersFile(path, json.loads(json.dumps(request)))
-
-
-def _require_policy(subject: Subject) -> None:
-    """Load a policy and release it again, so that an error is reported before the other one has answered anything.
-
-    Raises:
-        SteadyError: It cannot be loaded.
-    """
-    open_policy(subject)
-    gc.collect()
-
-
-def _all_answered(questions_of: QuestionsOf, files: Files) -> bool:
-    return all(all_known(questions, files.get(decoding)) for decoding, questions in questions_of.items())
 
 
 def _answers(
@@ -284,7 +270,3 @@ def _about(subject: Subject, answers: Answers, metric: str) -> dict[str, Any]:
     records = [record for samples in answers.values() for record in samples]
     unknown = sum(sample_value(record, metric) is None for record in records)
     return {"name": subject.name, "what": subject.what, "answers": len(records), "unscored": unknown}
-
-
-def _called(subjects: Sequence[Subject]) -> tuple[str, str]:
-    return f"A ({subjects[0].name})", f"B ({subjects[1].name})"

@@ -60,13 +60,8 @@ def halve(search: Search, rates: Sequence[float]) -> list[Trial] | None:
         if measured is None:
             return None
         trials |= dict(zip(alive, measured, strict=True))
-        alive = sorted(alive, key=lambda rate: _order(trials[rate]))[: _survivors(len(alive))]
+        alive = sorted(alive, key=lambda rate: trials[rate].rank)[: _survivors(len(alive))]
     return [trials[rate] for rate in rates]
-
-
-def _order(trial: Trial) -> tuple[bool, bool, float]:
-    """Sort by score, those with a critical finding later and those without a score last."""
-    return trial.score is None, bool(trial.critical), -(trial.score or 0.0)
 
 
 def _survivors(count: int) -> int:

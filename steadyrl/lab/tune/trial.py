@@ -59,6 +59,11 @@ class Trial:
     state: str
     error: float = 0.0
 
+    @property
+    def rank(self) -> tuple[bool, bool, float]:
+        """Return what sorts trials: by score, those with a critical finding later and those without a score last."""
+        return self.score is None, bool(self.critical), -(self.score or 0.0)
+
     @classmethod
     def read(cls, record: Mapping[str, Any]) -> Trial:
         """Return the trial of a record."""
@@ -221,13 +226,10 @@ def best_first(trials: Sequence[Trial]) -> list[Trial]:
     them only if it leads the best of them beyond the error of both scores and has no critical finding: the rate that
     led half-way collapsed later, and the lower one that was paused for it is the better answer.
     """
-    scored = [trial for trial in trials if trial.score is not None]
-    finished = sorted((t for t in scored if t.state == "finished"), key=lambda t: (bool(t.critical), -(t.score or 0.0)))
+    scored = sorted((trial for trial in trials if trial.score is not None), key=lambda trial: trial.rank)
+    finished = [trial for trial in scored if trial.state == "finished"]
     paused = [trial for trial in scored if trial.state == "pruned" and not trial.critical]
     if finished:
-        paused = [trial for trial in paused if _leads(trial, finished[0])]
-    return [*sorted(paused, key=lambda trial: -(trial.score or 0.0)), *finished]
-
-
-def _leads(paused: Trial, finished: Trial) -> bool:
-    return (paused.score or 0.0) - (finished.score or 0.0) > SURE * math.hypot(paused.error, finished.error)
+        best, score = finished[0], finished[0].score or 0.0
+        paused = [t for t in paused if (t.score or 0.0) - score > SURE * math.hypot(t.error, best.error)]
+    return [*paused, *finished]
