@@ -317,8 +317,11 @@ def page(lines: Sequence[Mapping[str, Any]]) -> str:
     out += ["", _apart(lines)]
     for kind, (near, total) in counted.items():
         out += ["", f"Within 10 % of the best of five fixed rates, {kind}: {near} of {total} starts."]
-    out += ["", f"Cells that decide much, where the best fixed rate at least doubles the reward and at most {FEW} of the "
-            f"five are near the best: {strict[2]}, with {strict[0]} of {strict[1]} starts near the best."]  # fmt: skip
+    decisive = (
+        f"Cells that decide much, where the best fixed rate at least doubles the reward and at most {FEW} of the five "
+        f"are near the best: {strict[2]}, with {strict[0]} of {strict[1]} starts near the best."
+    )
+    out += ["", decisive]
     return "\n".join(out) + "\n"
 
 

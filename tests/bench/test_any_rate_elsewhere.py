@@ -40,13 +40,13 @@ def test_a_seed_with_one_run_missing_is_not_counted(bench):
     second = runs(bench, 1, [0.1, 0.1, 0.1, 0.1, 0.9], [0.1, 0.1, 0.1])
     assert bench.whole_seeds(bench.CELLS["smollm2-words"], first + second[1:]) == [0]
     assert (
-        row(bench, first + second[1:])
-        == "| smollm2-words | 40 | 1 | 0.100 | 0.500 at 0.003 | 5.00 | 1 of 5 | 0.460 (92%) | 0.440 (88%) | 0.500 (100%) | 2 of 3 |"
+        row(bench, first + second[1:]) == "| smollm2-words | 40 | 1 | 0.100 | 0.500 at 0.003 | 5.00 | 1 of 5 "
+        "| 0.460 (92%) | 0.440 (88%) | 0.500 (100%) | 2 of 3 |"
     )
     assert bench.whole_seeds(bench.CELLS["smollm2-words"], first + second) == [0, 1]
     assert (
-        row(bench, first + second)
-        == "| smollm2-words | 40 | 2 | 0.100 | 0.650 at 0.01 | 6.50 | 1 of 5 | 0.280 (43%) | 0.270 (42%) | 0.300 (46%) | 0 of 3 |"
+        row(bench, first + second) == "| smollm2-words | 40 | 2 | 0.100 | 0.650 at 0.01 | 6.50 | 1 of 5 "
+        "| 0.280 (43%) | 0.270 (42%) | 0.300 (46%) | 0 of 3 |"
     )
 
 
