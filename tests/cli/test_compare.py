@@ -113,7 +113,8 @@ def test_the_verdict_comes_first_with_its_numbers(steadyrl, run):
     assert row[1] == "12"
     assert float(row[3]) - float(row[2]) == pytest.approx(float(row[4]), abs=0.0011)
     assert "by difficulty" in out
-    assert err.splitlines() == [
+    # On a busy machine other lines say what takes long.
+    assert [line for line in err.splitlines() if line.startswith("answering")] == [
         "answering 12 problems: A = base (base model 'base'), sampled",
         "answering 12 problems: A = base (base model 'base'), greedy",
         f"answering 12 problems: B = {run} (run, step 4), sampled",
