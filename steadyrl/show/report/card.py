@@ -16,7 +16,7 @@ from steadyrl.core.rundir import RunDir, write_text
 from steadyrl.core.types import DECODINGS, plain_text
 from steadyrl.doctor.causes import tree
 from steadyrl.doctor.examine import diagnose
-from steadyrl.show.report import markup
+from steadyrl.show.page import markup
 from steadyrl.show.report.best import BIASED
 from steadyrl.show.report.evidence import Evaluation, Evidence, read_evaluation, read_evidence
 from steadyrl.show.report.figures import change, decoding_of, metric_samples, part_names, part_values

@@ -9,7 +9,7 @@ from typing import Any
 from steadyrl.core.rundir import read_json, write_text
 from steadyrl.lab.compare.compare import RECORD
 from steadyrl.lab.compare.findings import metric_row
-from steadyrl.show.report import markup
+from steadyrl.show.page import markup
 from steadyrl.show.report.compare_picture import draw
 from steadyrl.show.report.write import page
 

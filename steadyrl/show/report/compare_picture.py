@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -18,16 +17,14 @@ WORD_COLOURS = {"better": plots.GREEN, "worse": plots.VERMILLION, "equal": plots
 
 def draw(record: Mapping[str, Any]) -> str:
     """Return the picture of a comparison's record as SVG text."""
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()  # a reader's own matplotlibrc must not change the picture
-        with matplotlib.rc_context(plots.STYLE):
-            figure = Figure(figsize=(WIDTH_INCHES, HEIGHT_INCHES))
-            grid = figure.add_gridspec(2, 2, height_ratios=(1.0, 3.0), width_ratios=(1.0, 1.35))
-            _draw_ruler(figure.add_subplot(grid[0, :]), record)
-            first, second = (np.array([p[side] for p in record["problems"]]) for side in ("a", "b"))
-            _draw_pairs(figure.add_subplot(grid[1, 0]), first, second)
-            _draw_differences(figure.add_subplot(grid[1, 1]), second - first)
-            return plots.as_svg(figure)
+    with plots.drawing():
+        figure = Figure(figsize=(WIDTH_INCHES, HEIGHT_INCHES))
+        grid = figure.add_gridspec(2, 2, height_ratios=(1.0, 3.0), width_ratios=(1.0, 1.35))
+        _draw_ruler(figure.add_subplot(grid[0, :]), record)
+        first, second = (np.array([p[side] for p in record["problems"]]) for side in ("a", "b"))
+        _draw_pairs(figure.add_subplot(grid[1, 0]), first, second)
+        _draw_differences(figure.add_subplot(grid[1, 1]), second - first)
+        return plots.as_svg(figure)
 
 
 def _draw_ruler(axes: Axes, record: Mapping[str, Any]) -> None:

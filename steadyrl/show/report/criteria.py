@@ -10,7 +10,7 @@ from steadyrl.lab.study.file import ABSOLUTE, Expect
 from steadyrl.lab.study.outcome import Outcome, meets, middle, values_of
 from steadyrl.lab.study.plan import Study
 from steadyrl.lab.study.study import DONE
-from steadyrl.show.report import markup
+from steadyrl.show.page import markup
 
 LEAST_ARMS = 2  # that name a bound: one of a single experiment is in its own section
 

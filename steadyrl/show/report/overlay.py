@@ -12,7 +12,7 @@ from steadyrl.core.rundir import RunDir, write_text
 from steadyrl.lab.measure import heldout_mean, measure
 from steadyrl.lab.study.file import Rule
 from steadyrl.lab.study.plan import flat
-from steadyrl.show.report import markup
+from steadyrl.show.page import markup
 from steadyrl.show.report.curves import curves, script, style
 from steadyrl.show.report.study import TAKES, TOPICS
 from steadyrl.show.report.study_pictures import overlay

@@ -7,7 +7,8 @@ the median. The same metrics give the same bytes.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -72,6 +73,15 @@ STYLE: Any = {  # matplotlib's types of the keys change with its version
     "xtick.labelcolor": INK,
     "ytick.labelcolor": INK,
 }
+
+
+@contextmanager
+def drawing(**style: Any) -> Iterator[None]:
+    """Draw in the project's own style, whatever a reader's matplotlibrc says."""
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        with matplotlib.rc_context(STYLE | style):
+            yield
 
 
 @dataclass(frozen=True)
@@ -174,24 +184,18 @@ def draw(
         metric: The task's metric, drawn even without a weight.
         heldout: Held-out scores by step, beside those that the steps themselves logged.
     """
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()  # a reader's own matplotlibrc must not change the pictures
-        with matplotlib.rc_context(STYLE):
-            figures = {
-                name: _grid(*drawn) for name, drawn in _pictures(metrics, weights, metric, heldout or {}).items()
-            }
-            return {name: (as_svg(figure), as_png(figure)) for name, figure in figures.items()}
+    with drawing():
+        figures = {name: _grid(*drawn) for name, drawn in _pictures(metrics, weights, metric, heldout or {}).items()}
+        return {name: (as_svg(figure), as_png(figure)) for name, figure in figures.items()}
 
 
 def draw_each(
     metrics: Metrics, weights: Mapping[str, float], metric: str | None, heldout: Mapping[int, float] | None = None
 ) -> dict[str, list[str]]:
     """Draw the panels of ``draw`` one by one as SVG text, for pages that place them as their width allows."""
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()
-        with matplotlib.rc_context(STYLE):
-            drawn = _pictures(metrics, weights, metric, heldout or {})
-            return {name: [as_svg(single(panel)) for panel in panels] for name, (panels, _) in drawn.items()}
+    with drawing():
+        drawn = _pictures(metrics, weights, metric, heldout or {})
+        return {name: [as_svg(single(panel)) for panel in panels] for name, (panels, _) in drawn.items()}
 
 
 def _pictures(
@@ -274,10 +278,8 @@ def picture(metrics: Metrics, weights: Mapping[str, float], metric: str | None) 
     """
     if not metrics:
         raise RunError("there is no step to draw yet; wait for the first one")
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()
-        with matplotlib.rc_context(STYLE):
-            return _grid(*_pictures(metrics, weights, metric, {})["train"])
+    with drawing():
+        return _grid(*_pictures(metrics, weights, metric, {})["train"])
 
 
 def absences(metrics: Metrics) -> list[str]:

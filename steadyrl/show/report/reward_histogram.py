@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
@@ -37,26 +36,22 @@ def draw(metrics: Metrics, recorded: Recorded) -> tuple[str, bytes] | None:
     drawings = _drawings(metrics, recorded)
     if not drawings:
         return None
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()  # a reader's own matplotlibrc must not change the pictures
-        with matplotlib.rc_context(plots.STYLE):
-            figure = Figure(figsize=(plots.WIDTH_INCHES, plots.ROW_INCHES))
-            panels = list(figure.subplots(1, len(drawings), squeeze=False).flat)
-            for axes, drawing in zip(panels, drawings, strict=True):
-                drawing(axes)
-            if len(panels) == 2:
-                low, high = (f(axes.get_ylim()[i] for axes in panels) for i, f in enumerate((min, max)))
-                for axes in panels:
-                    axes.set_ylim(low, high)
-            return plots.as_svg(figure), plots.as_png(figure)
+    with plots.drawing():
+        figure = Figure(figsize=(plots.WIDTH_INCHES, plots.ROW_INCHES))
+        panels = list(figure.subplots(1, len(drawings), squeeze=False).flat)
+        for axes, drawing in zip(panels, drawings, strict=True):
+            drawing(axes)
+        if len(panels) == 2:
+            low, high = (f(axes.get_ylim()[i] for axes in panels) for i, f in enumerate((min, max)))
+            for axes in panels:
+                axes.set_ylim(low, high)
+        return plots.as_svg(figure), plots.as_png(figure)
 
 
 def draw_each(metrics: Metrics, recorded: Recorded) -> list[str]:
     """Draw the panels of ``draw`` one by one as SVG text, for pages that place them as their width allows."""
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()
-        with matplotlib.rc_context(plots.STYLE):
-            return [plots.as_svg(plots.single(drawing)) for drawing in _drawings(metrics, recorded)]
+    with plots.drawing():
+        return [plots.as_svg(plots.single(drawing)) for drawing in _drawings(metrics, recorded)]
 
 
 def _drawings(metrics: Metrics, recorded: Recorded) -> list[plots.Drawing]:

@@ -18,7 +18,7 @@ from steadyrl.lab.study.file import ABSOLUTE, Take
 from steadyrl.lab.study.outcome import Claim, Judged, Made, Outcome, Verdict, claims, meets, middle, outcomes, values_of
 from steadyrl.lab.study.plan import Study, jobs
 from steadyrl.lab.study.study import DONE, require_runs
-from steadyrl.show.report import markup
+from steadyrl.show.page import markup
 from steadyrl.show.report.criteria import criteria
 from steadyrl.show.report.curves import Records, curves, script, style
 from steadyrl.show.report.study_pictures import Topic, overlay

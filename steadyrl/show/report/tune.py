@@ -11,7 +11,8 @@ from matplotlib.figure import Figure
 
 from steadyrl.core.rundir import read_json, write_text
 from steadyrl.lab.tune.tune import RATE, RESULT
-from steadyrl.show.report import markup, plots
+from steadyrl.show.page import markup
+from steadyrl.show.report import plots
 from steadyrl.show.report.study_pictures import drawing
 
 

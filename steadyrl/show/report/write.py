@@ -22,7 +22,8 @@ from steadyrl.doctor.examine import Diagnosis, examine
 from steadyrl.doctor.names.identify import identify
 from steadyrl.doctor.readers.own import read as read_log
 from steadyrl.loop.rewards.form import FORM_ONLY
-from steadyrl.show.report import markup, plots, reward_histogram
+from steadyrl.show.page import markup
+from steadyrl.show.report import plots, reward_histogram
 from steadyrl.show.report.actions import action_rows
 from steadyrl.show.report.answers import form_rows, random_samples
 from steadyrl.show.report.best import best_figures, best_sentences

@@ -190,7 +190,7 @@ def _verdict(first: Place, second: Place, called: Mapping[str, str]) -> dict[str
     ordered = sorted(moved, key=lambda problem: -moved[problem])
     changes: dict[str, dict[str, Any]] = {decoding: change(*sides) for decoding, sides in metrics.items()}
     leading = {called[place.id]: row(place).finding for place in (first, second)}
-    harms = {name: [str(finding["check"])] for name, finding in leading.items() if finding is not None}
+    harms = {name: [finding.check] for name, finding in leading.items() if finding is not None}
     return {
         **names,
         "lacks": [],

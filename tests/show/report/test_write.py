@@ -11,7 +11,7 @@ from markdown_it import MarkdownIt
 from steadyrl.core.config import Config, dump
 from steadyrl.core.errors import AccessError, RunError
 from steadyrl.core.rundir import RunDir, append_line, write_json, write_lines
-from steadyrl.show.report import markup
+from steadyrl.show.page import markup
 from steadyrl.show.report.evidence import read_evidence
 from steadyrl.show.report.write import write_report
 from tests.conftest import draw_nothing

@@ -143,7 +143,7 @@ def test_a_run_that_has_ended_shows_what_steadyrl_doctor_finds_and_nothing_stale
     assert "truncated" in {finding.check for finding in findings}
     for address in ("/run/over", "/run/over/live"):
         text = ask(create(tmp_path), address).text
-        shown = re.findall(r'<summary><span class="severity.*?<strong>(\w+)</strong>', text, re.S)
+        shown = re.findall(r'<summary><span class="word.*?<strong>(\w+)</strong>', text, re.S)
         assert sorted(shown) == sorted(finding.check for finding in findings)
         assert "lower the learning rate" not in text, "what to do about the stale one"
 
@@ -465,7 +465,7 @@ def test_a_comparison_goes_by_the_answers_that_will_be_used_and_names_the_opposi
     for deploy, (word, opposite) in pairs.items():
         write_json(run.resolved_file, {**run.resolved(), "evaluate": {"deploy": deploy}})
         text = ask(create(folder), "/compare?run=ppo-one&run=grpo-two").text
-        assert f'<span class="verdict is-none">{word}</span>' in text
+        assert f'<span class="word">{word}</span>' in text
         assert f"{word} by {deploy} answers, because the 95 % interval [" in text
         assert f"; but {opposite}, because the 95 % interval [" in text
         assert "sampled answers: <strong>grpo-two</strong> 0.500, ppo-one 0.250" in text

@@ -18,7 +18,7 @@ LONGEST_TEXT = 1500  # characters of one answer; the evaluations keep the rest
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 # An underscore inside a word starts no emphasis, and kl_ref_k1 stays readable without backslashes.
-_CODE = re.compile(r"(?<![`\\])(`[^`\\|&<>]+`)(?!`)")
+CODE = re.compile(r"(?<![`\\])(`[^`\\|&<>]+`)(?!`)")
 _MARKDOWN = re.compile(r"[\\`*|~]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|(?<=\])[(:]")
 
 
@@ -87,7 +87,7 @@ def markdown(value: Any) -> Any:
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
     line = " ".join(clean(value).split())
-    pieces = _CODE.split(line)  # text and code in turn; what stands in a span of code is no markup
+    pieces = CODE.split(line)  # text and code in turn; what stands in a span of code is no markup
     return "".join(piece if number % 2 else _escaped(piece) for number, piece in enumerate(pieces))
 
 
