@@ -104,7 +104,8 @@ def _(record: Heading) -> Markup:
 
 @html.register
 def _(record: Note) -> Markup:
-    role = Markup(f' class="{record.role}"') if record.role else ""
+    tone = "" if record.tone == "none" else f" is-{record.tone}"
+    role = Markup(f' class="{record.role}{tone}"') if record.role else ""
     parts = re.split(r"\n\s*\n", record.text.strip()) if isinstance(record.text, str) else [record.text]
     return Markup("\n").join(Markup("<p{}>{}</p>").format(role, inline(part)) for part in parts)
 

@@ -64,6 +64,11 @@ def signed(value: float | None) -> str:
     return f"+{number(value)}" if value is not None and value >= 0 else number(value)
 
 
+def p_value(p: float) -> str:
+    """Return a p-value in the usual form."""
+    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
+
+
 def interval(bounds: list[float] | None) -> str:
     """Return [low, high], or a dash for None."""
     return "–" if bounds is None else f"[{number(bounds[0])}, {number(bounds[1])}]"

@@ -83,6 +83,7 @@ class Note:
 
     text: Text
     role: Literal["headline", "note", "soft", ""] = ""
+    tone: Tone = "none"
 
 
 @dataclass(frozen=True)
