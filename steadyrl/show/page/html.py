@@ -249,7 +249,7 @@ def _(record: Sample) -> Markup:
 @html.register
 def _(record: Curves) -> Markup:
     scripts = Markup("\n".join(file.read_text("utf-8") for file in (ASSETS / "uplot.min.js", HERE / "curves.js")))
-    data = Markup(record.data.replace("<", "\\u003c"))
+    data = Markup(record.data.replace("<", "\\u003c"))  # it cannot end its script
     return Markup(
         '<div id="curves"></div>\n<script type="application/json" id="curves-data">{}</script>\n<script>{}</script>'
     ).format(data, scripts)

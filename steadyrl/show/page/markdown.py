@@ -137,7 +137,7 @@ def _(record: Sample) -> Iterator[str]:
 
 @blocks.register
 def _(record: Curves) -> Iterator[str]:
-    yield from ()  # the HTML page has them
+    yield f"The curves can be explored in [{record.file}]({record.file})."
 
 
 @blocks.register

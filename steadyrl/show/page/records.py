@@ -179,9 +179,15 @@ class Sample:
 
 @dataclass(frozen=True)
 class Curves:
-    """Curves that a reader explores: the data of ``report.curves``, drawn by a script of the page."""
+    """Curves that a reader explores: the data of ``report.curves``, drawn by a script of the HTML page.
+
+    Attributes:
+        data: JSON.
+        file: The HTML page, to which Markdown links.
+    """
 
     data: str
+    file: str
 
 
 @dataclass(frozen=True)

@@ -133,8 +133,8 @@ def _tests(record: Mapping[str, Any]) -> Facts:
 
 
 def _measurements(rows: Sequence[Mapping[str, Any]]) -> Table:
-    columns = ("measurement", *numbers("n", "A", "B", "B - A", "95 % interval"))
-    return Table(columns, [(row["name"], *_cells(row)) for row in rows], frozenset({0}))
+    cells = [(row["name"], *_cells(row)) for row in rows]
+    return Table(("measurement", *numbers("n", "A", "B", "B - A", "95 % interval")), cells, frozenset({0}))
 
 
 def _cells(row: Mapping[str, Any]) -> tuple[Text, ...]:
@@ -149,8 +149,10 @@ def _difficulty(rows: Sequence[Mapping[str, Any]]) -> Iterator[Record]:
             "decide where to look, not as verdicts.",
             "soft",
         )
-        columns = ("difficulty", *numbers("n", "A", "B", "B - A", "95 % interval", "won", "lost"))
-        yield Table(columns, [(row["level"], *_cells(row), f"{row['wins']}", f"{row['losses']}") for row in rows])
+        yield Table(
+            ("difficulty", *numbers("n", "A", "B", "B - A", "95 % interval", "won", "lost")),
+            [(row["level"], *_cells(row), f"{row['wins']}", f"{row['losses']}") for row in rows],
+        )
 
 
 def _sample(example: Mapping[str, Any]) -> Sample:

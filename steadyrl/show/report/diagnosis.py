@@ -24,6 +24,7 @@ from steadyrl.show.page.records import (
     Note,
     Picture,
     Record,
+    Span,
     Table,
     Text,
     numbers,
@@ -251,5 +252,5 @@ def _remark(state: str, finding: Finding) -> str:
 
 def _settings(run: Run) -> Iterator[Record]:
     if run.settings:
-        rows = [(name, f"{run.settings[name]}") for name in sorted(run.settings)]
+        rows = [(Span(name, "code"), f"{run.settings[name]}") for name in sorted(run.settings)]
         yield Fold(f"Settings that the log holds ({len(rows)})", [Table(("setting", "value"), rows)])

@@ -206,7 +206,7 @@ def test_a_report_of_one_run_each_says_that_it_is_weak_evidence(file, tmp_path):
     text = write_study(study, tmp_path)[0].with_suffix(".md").read_text()
     assert "weak evidence" not in text and "2 seeds decide only large differences" in text
     assert "`steadyrl study run rates.toml --quick --seeds 2`" in text
-    assert "| [high](#high) | A high rate | 2 of 2 | supported |" in text
+    assert "| [high](#high) | A high rate | 2 of 2 | **supported** |" in text
 
 
 def test_a_study_without_runs_says_how_to_make_them(file, tmp_path):

@@ -44,7 +44,7 @@ RECORDS = [
     Findings([Placed(0, FINDING), Placed(1, FINDING)]),
     Sample(WILD, "ask " + WILD, [Answer("A", "say " + WILD, "remark"), Answer("B", "no")]),
     Fold("more", [Note("inside")]),
-    Curves('{"x":"</script>"}'),
+    Curves('{"x":"</script>"}', "page.html"),
 ]
 
 
@@ -63,9 +63,8 @@ def test_html_shows_text_as_it_is(record):
 def test_no_text_becomes_markup_in_markdown():
     tokens = MarkdownIt("commonmark").enable("table").parse(markdown.page(RECORDS))
     inline = [child for token in tokens for child in token.children or []]
-    assert not [
-        token for token in [*tokens, *inline] if token.type in ("html_block", "html_inline", "link_open", "em_open")
-    ]
+    assert not [token for token in [*tokens, *inline] if token.type in ("html_block", "html_inline", "em_open")]
+    assert [token.attrs for token in inline if token.type == "link_open"] == [{"href": "page.html"}]
     assert [token.tag for token in tokens if token.type == "heading_open"] == ["h2", "h3"]
 
 

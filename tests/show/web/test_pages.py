@@ -446,11 +446,11 @@ def test_a_comparison_shows_what_differs_and_which_problems_moved(folder):
     differing = text[text.index("Settings that differ") : text.index("Why they differ")]
     assert "<code>update.learning_rate</code>" in differing
     row = differing[differing.index("update.learning_rate") :]
-    assert re.findall(r"<td.*?><code>(.*?)</code></td>", row[: row.index("</tr>")]) == ["0.001", "0.01"]
+    assert re.findall(r"<td data-label=[^>]*>(.*?)</td>", row[: row.index("</tr>")]) == ["0.001", "0.01"]
     assert "run.seed" not in differing
     assert "2 gained, 1 lost, 1 equal" in text
     gained, lost = text.index("Gained ("), text.index("Lost (")
-    assert gained < text.index("<strong>p0</strong>") < lost < text.index("<strong>p1</strong>")
+    assert gained < text.index("<h3>p0 (+0.500)</h3>") < lost < text.index("<h3>p1 (-0.700)</h3>")
     assert "undecided by sampled answers, because 3 of 4 problems differ" in text
     assert "the doctor calls ppo-one sick: kl_runaway" in text
 
@@ -465,7 +465,7 @@ def test_a_comparison_goes_by_the_answers_that_will_be_used_and_names_the_opposi
     for deploy, (word, opposite) in pairs.items():
         write_json(run.resolved_file, {**run.resolved(), "evaluate": {"deploy": deploy}})
         text = ask(create(folder), "/compare?run=ppo-one&run=grpo-two").text
-        assert f'<span class="word">{word}</span>' in text
+        assert f"<strong>{word}</strong>" in text
         assert f"{word} by {deploy} answers, because the 95 % interval [" in text
         assert f"; but {opposite}, because the 95 % interval [" in text
         assert "sampled answers: <strong>grpo-two</strong> 0.500, ppo-one 0.250" in text
