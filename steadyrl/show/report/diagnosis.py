@@ -110,7 +110,8 @@ def diagnosis_view(diagnosis: Diagnosis, pictures: Sequence[Picture] = ()) -> li
         *_expected(roots, diagnosis.findings),
         Heading("Measurements", 3),
         _measurements(diagnosis),
-        *_checks(diagnosis),
+        Heading("Monitoring checklist", 3),
+        checks_table(diagnosis),
         *_settings(run),
         *([Note(f"Metrics that are not known: {', '.join(run.unknown)}", "soft")] if run.unknown else []),
     ]
@@ -222,8 +223,8 @@ def _topic_word(diagnosis: Diagnosis, checks: Sequence[Check]) -> str:
     return "not judged" if not checks else "not measured" if len(silent) == len(checks) else "fine"
 
 
-def _checks(diagnosis: Diagnosis) -> Iterator[Record]:
-    """Yield every check that applies, by topic: what it expects, whether that holds, and why or why not."""
+def checks_table(diagnosis: Diagnosis) -> Fold:
+    """Return every check that applies, by topic: what it expects, whether that holds, and why or why not."""
     results = {finding.check: ("unknown", finding) for finding in reversed(diagnosis.unknown)}
     results |= {finding.check: ("not throughout", finding) for finding in reversed(diagnosis.uneven)}
     results |= {
@@ -239,8 +240,7 @@ def _checks(diagnosis: Diagnosis) -> Iterator[Record]:
             states.append(state)
             rows.append((word(state), check.healthy, check.name, "" if finding is None else _remark(state, finding)))
     counts = ", ".join(f"{states.count(state)} {state}" for state in STATES if state in states)
-    yield Heading("Monitoring checklist", 3)
-    yield Fold(f"{len(states)} checks: {counts}", [Table(("", "expected", "check", "remark"), rows)])
+    return Fold(f"{len(states)} checks: {counts}", [Table(("", "expected", "check", "remark"), rows)])
 
 
 def _remark(state: str, finding: Finding) -> str:

@@ -129,11 +129,11 @@ class Pages:
         if path.is_file() and path.stat().st_size > MOST_REPORTED:
             view["problem"] = f"The run is too long for a report while a page waits: steadyrl report {place.path}"
             return page("run_report.html.j2", view)
-        from steadyrl.show.report.write import report_view  # matplotlib takes a second to load
+        from steadyrl.show.report.write import read_report, report_view  # matplotlib takes a second to load
 
         try:
             with self.reporting:
-                view |= report_view(place.path)
+                view["report"] = report_view(read_report(place.path))
         except RunError as error:
             view["problem"] = str(error)
         return page("run_report.html.j2", view)

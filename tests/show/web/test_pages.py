@@ -420,7 +420,7 @@ def test_the_page_of_the_report_is_the_body_of_the_report(folder):
     from steadyrl.show.report.write import write_report
 
     written = write_report(folder / "ppo-one") / "report.html"
-    top, _, rest = written.read_text().partition('<p class="headline">')[2].partition("<figure>")  # the page has none
+    top, _, rest = written.read_text().partition('<p class="headline">')[2].partition("<figure ")  # the page has none
     body = rest.partition("</figure>")[2].partition("<h2>Training</h2>")[0]
     assert "verdict" in top and "Health" in body
     page = " ".join(ask(create(folder), "/run/ppo-one/report").text.split())
