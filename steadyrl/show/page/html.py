@@ -169,12 +169,17 @@ def _(record: Picture) -> Markup:
     )
 
 
-def inline_svg(svg: str, name: str) -> Markup:
-    """Make a drawn SVG part of an HTML page: no prolog, no name spaces, unique ids, as wide and as dark as the page."""
+def unique_svg(svg: str, name: str) -> str:
+    """Make a drawn SVG part of a page or picture: no prolog, no name spaces, unique ids, as wide as there is room."""
     body = svg[svg.index("<svg") :]
     body = re.sub(r' xmlns(:xlink)?="[^"]*"', "", body)
     body = re.sub(r' width="[^"]*" height="[^"]*"', "", body, count=1)
-    body = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", body)
+    return re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", body)
+
+
+def inline_svg(svg: str, name: str) -> Markup:
+    """Make a drawn SVG part of an HTML page, as dark as the page."""
+    body = unique_svg(svg, name)
     for colour, variable in PAGE_COLOURS.items():
         body = body.replace(f": {colour}", f": var(--{variable}, {colour})")
     return Markup(body)

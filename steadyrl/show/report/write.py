@@ -96,15 +96,13 @@ def write_report(path: Path | str) -> Path:
     """
     report, folder = read_report(path), RunDir(path).report_folder
     write_json(folder / "summary.json", report.summary)
-    drawn = _drawn(report)
-    pictures = plots.draw(*drawn)
-    panels = plots.draw_each(*drawn)
-    metrics, recorded = report.evidence.metrics, report.evidence.recorded
-    if rewards := reward_histogram.draw(metrics, recorded):
-        pictures["rewards"], panels["rewards"] = rewards, reward_histogram.draw_each(metrics, recorded)
-    for name, (svg, png) in pictures.items():
-        write_text(folder / f"{name}.svg", svg)
-        _write_bytes(folder / f"{name}.png", png)
+    pictures = plots.draw(*_drawn(report))
+    if rewards := reward_histogram.draw(report.evidence.metrics, report.evidence.recorded):
+        pictures["rewards"] = rewards
+    for name, drawn in pictures.items():
+        write_text(folder / f"{name}.svg", drawn.svg)
+        _write_bytes(folder / f"{name}.png", drawn.png)
+    panels = {name: drawn.panels for name, drawn in pictures.items()}
     page = [Heading(report.summary["run"], 1), *report_view(report, panels)]
     write_text(folder / "report.md", markdown.page(page))
     write_text(folder / "report.html", html.page(f"{report.summary['run']}: report", page))
