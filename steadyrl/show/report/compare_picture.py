@@ -9,10 +9,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from steadyrl.show.page.records import TONES
 from steadyrl.show.report import plots
 
 WIDTH_INCHES, HEIGHT_INCHES = 9.0, 5.4
-WORD_COLOURS = {"better": plots.GREEN, "worse": plots.VERMILLION, "equal": plots.BLUE, "undecided": plots.GREY}
+COLOURS = {"good": plots.GREEN, "bad": plots.VERMILLION, "info": plots.BLUE, "warn": plots.GREY}  # by tone
 
 
 def draw(record: Mapping[str, Any]) -> str:
@@ -31,7 +32,7 @@ def _draw_ruler(axes: Axes, record: Mapping[str, Any]) -> None:
     """Draw the difference with its interval, over the range that could not be shown and the margin."""
     verdict = record["verdict"]
     word = verdict["word"]
-    change, colour = verdict["change"], WORD_COLOURS["undecided" if record["doubts"] else word]
+    change, colour = verdict["change"], COLOURS[TONES["undecided" if record["doubts"] else word]]
     axes.set_title(f"B - A: {word}{', with doubts' if record['doubts'] else ''}")
     if verdict["smallest"] is not None:
         reach = verdict["smallest"]

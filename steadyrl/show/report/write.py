@@ -50,7 +50,7 @@ from steadyrl.show.report.epochs import shown_epochs
 from steadyrl.show.report.evidence import Evidence, read_evidence
 from steadyrl.show.report.figures import means, metric_values, summarise, target_sentence
 from steadyrl.show.report.overview import moment, overview
-from steadyrl.show.report.settings import settings_rows
+from steadyrl.show.report.settings import settings_view
 from steadyrl.show.review.checklist import checklist
 from steadyrl.show.review.epochs import epoch_table
 
@@ -158,7 +158,8 @@ def report_view(report: Report, panels: Mapping[str, Sequence[str]] | None = Non
         *_epoch_table(shown_epochs(summary["epochs"])),
         *(_training(report, pictures) if pictures else []),
         *_samples(random_samples(evidence), summary["metric"] or "metric"),
-        *_settings(settings_rows(evidence.settings)),
+        Heading("Settings"),
+        *settings_view(evidence.settings),
         Facts(_facts(evidence)),
         Heading("How to repeat it"),
         Code(_repeat(evidence.info)),
@@ -276,24 +277,6 @@ def _samples(samples: Sequence[Mapping[str, Any]], metric: str) -> list[Record]:
             label = (f"{when} training, {metric} ", strong(markup.number(answer["metric"])), f"{cut}{unscored}")
             answers.append(Answer(label, answer["text"], answer["note"]))
         records.append(Sample(sample["problem"], sample["prompt"], answers))
-    return records
-
-
-def _settings(settings: Mapping[str, Any]) -> list[Record]:
-    changed, own = (
-        [tuple(Span(text, "code") for text in row) for row in settings[kind]] for kind in ("changed", "own")
-    )
-    recorded = "Nothing differs from the defaults." if settings["recorded"] else "The run recorded no settings."
-    records: list[Record] = [Heading("Settings")]
-    if changed:
-        differ = Note("These settings differ from the defaults:", "soft")
-        records += [differ, Table(("setting", "this run", "default"), changed)]
-    else:
-        records.append(Note(recorded))
-    if own:
-        parts = "task, algorithm, curriculum, backend and sampler"
-        records.append(Note(f"These are all settings that {parts} have of their own:", "soft"))
-        records.append(Table(("setting", "this run"), own))
     return records
 
 

@@ -16,9 +16,11 @@ from steadyrl.core.rundir import RunDir, read_json
 from steadyrl.doctor.causes import Placed, tree
 from steadyrl.doctor.examine import Diagnosis
 from steadyrl.lab.forecast import LEAST_POINTS, curve_of, finished_beside, forecast_curve, score_name, widths_on
+from steadyrl.show.page.markup import number
+from steadyrl.show.page.records import Span, Table, Text, numbers
 from steadyrl.show.report.actions import describe_action
 from steadyrl.show.report.diagnosis import facts_of
-from steadyrl.show.report.settings import settings_rows
+from steadyrl.show.report.settings import settings_view
 from steadyrl.show.review.epochs import finite_number
 from steadyrl.show.web.columns import Curves, Shelf
 from steadyrl.show.web.diagnosis import Diagnoses, log_names, log_panels, log_pins
@@ -145,7 +147,7 @@ def run_view(place: Place, shelf: Shelf, diagnoses: Diagnoses) -> dict[str, Any]
         "source": source(place, live["run"]["name"]),
         "numbers": _numbers(curves),
         "checkpoints": run.checkpoints(),
-        "settings": settings_rows(run.resolved() if readable else {}),
+        "settings": settings_view(run.resolved()) if readable else [],
     }
 
 
@@ -256,25 +258,17 @@ def recorded_steps(run: RunDir) -> list[int]:
     return sorted(int(name) for name in names if name.isdecimal() and len(name) <= 12)
 
 
-def _numbers(curves: Curves) -> dict[str, list[dict[str, Any]]]:
-    """Return the numbers of a run in a table, by topic: for readers without scripts, and for those who want digits."""
-    by_topic: dict[str, list[dict[str, Any]]] = {}
+def _numbers(curves: Curves) -> Table:
+    """Return the numbers of a run by topic: for readers without scripts, and for those who want digits."""
+    by_topic: dict[str, list[Sequence[Text]]] = {}
     for name, (mean, low, high) in curves.lines.items():
         measured = np.flatnonzero(np.isfinite(mean))
-        if not len(measured):
-            continue
-        topic_rows = by_topic.setdefault(topic_of(name), [])
-        topic_rows.append(
-            {
-                "name": name,
-                "first": float(mean[measured[0]]),
-                "last": float(mean[measured[-1]]),
-                "low": float(np.nanmin(low)),
-                "high": float(np.nanmax(high)),
-                "step": int(curves.steps[measured[-1]]),
-            }
-        )
-    return by_topic
+        if len(measured):
+            ends = (float(mean[measured[0]]), float(mean[measured[-1]]), float(np.nanmin(low)), float(np.nanmax(high)))
+            row = (Span(name, "code"), *map(number, ends), f"{curves.steps[measured[-1]]}")
+            by_topic.setdefault(topic_of(name), []).append(row)
+    rows = [row for topic, topic_rows in by_topic.items() for row in (topic, *topic_rows)]
+    return Table(("metric", *numbers("first", "last", "lowest", "highest", "at step")), rows)
 
 
 def curves_json(curves: Curves) -> dict[str, Any]:
