@@ -265,7 +265,7 @@ def _numbers(curves: Curves) -> Table:
         measured = np.flatnonzero(np.isfinite(mean))
         if len(measured):
             ends = (float(mean[measured[0]]), float(mean[measured[-1]]), float(np.nanmin(low)), float(np.nanmax(high)))
-            row = (Span(name, "code"), *map(number, ends), f"{curves.steps[measured[-1]]}")
+            row: Sequence[Text] = (Span(name, "code"), *map(number, ends), f"{curves.steps[measured[-1]]}")
             by_topic.setdefault(topic_of(name), []).append(row)
     rows = [row for topic, topic_rows in by_topic.items() for row in (topic, *topic_rows)]
     return Table(("metric", *numbers("first", "last", "lowest", "highest", "at step")), rows)
