@@ -34,7 +34,7 @@ FLOORS = (
         "environments.math",
         "integrations.environments",
     },
-    {"loop.launch", "lab", "show.review"},  # the front door, science
+    {"loop.launch", "lab", "show.review", "show.page"},  # the front door, science, how pages are written
     {"show.report"},  # writing
     {"show.web", "integrations.export"},  # the pages, which the command line serves; model folders for others
     {"cli", "integrations.trl"},  # user interfaces

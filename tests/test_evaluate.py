@@ -20,7 +20,7 @@ from steadyrl.loop.launch import run as train
 from steadyrl.loop.rewards.combine import Term
 from steadyrl.show.report.evidence import read_evidence
 from steadyrl.show.report.figures import summarise
-from steadyrl.show.report.write import report_view
+from steadyrl.show.report.write import changes
 
 
 @pytest.mark.parametrize("samples", [1, 2, 5, 7])
@@ -139,7 +139,7 @@ def test_every_set_is_in_files_metrics_report_and_measures(tmp_path):
     assert {name: figures["n"] for name, figures in summary["sets"].items()} == {"easy": 3, "hard": 5}
     assert summary["sets"]["hard"]["after"] == pytest.approx(run.metrics()[-1]["heldout/hard/reward"])
     assert summary["after"] == pytest.approx(run.metrics()[-1]["heldout/reward"])
-    rows = {(row["name"], row["decoding"]) for row in report_view(run.path)["changes"]["main"]}
+    rows = {(row["name"], row["decoding"]) for row in changes(summary, {})["main"]}
     assert {("reward", "sampled, avg@3"), ("hard: reward", "greedy"), ("easy: pass@3", "sampled")} <= rows
     assert set(run.info()["data"]) == {"train", "heldout", "heldout/hard", "heldout/easy"}
 

@@ -13,8 +13,9 @@ from steadyrl.core.rundir import RunDir
 from steadyrl.core.stats import holds_target
 from steadyrl.loop import launch
 from steadyrl.loop.train import Watch, train
+from steadyrl.show.page import markdown
 from steadyrl.show.report.figures import target_figures
-from steadyrl.show.report.write import report_view
+from steadyrl.show.report.write import read_report, report_view
 
 
 def test_a_target_holds_where_the_smoothed_reward_stays_above_it_for_a_tenth_of_the_run():
@@ -54,7 +55,7 @@ def test_run_json_and_the_report_say_that_the_target_ended_the_run_and_a_resume_
     run = launch.run(settings("run.steps=40", "run.target=0.1"))
     steps = len(run.metrics())
     assert run.info()["stopped_early"] == {"step": steps, "target": 0.1}
-    shown = " ".join(report_view(run.path)["notes"])
+    shown = markdown.page(report_view(read_report(run.path)))
     assert re.search(rf"stopped early, after {steps} steps: .*run.target", shown)
     assert re.search(r"The reward's target \(run.target\) is 0\.1.*reached it at step \d+", shown)
     with pytest.raises(RunError, match=rf"reached run.target = 0.1 after {steps} of 40 steps; add a higher"):

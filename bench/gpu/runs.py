@@ -57,13 +57,13 @@ def _killed(place: Place, setting: bool) -> Iterator[Row]:
 
 def learning(place: Place) -> Iterator[Row]:
     """Train the example by GRPO for some steps, and see whether it learns."""
-    from steadyrl.show.report.write import report_view  # after the run, whose memory is its own
+    from steadyrl.show.report.write import read_report  # after the run, whose memory is its own
 
     folder, steps = place.folder / "learning", STEPS[place.device]
     with stopwatch() as seconds:
         options = (f"run.steps={steps}", "run.preflight=off", "evaluate.problems=60")
         finished(*_train(place, folder, *options, config=ROOT / EXAMPLE))
-    score = report_view(_run(folder))["summary"]["greedy"]
+    score = read_report(_run(folder)).summary["greedy"]
     before, after = score["before"], score["after"]
     yield Row(f"search-grpo, {steps} steps: greedy F1 before", before)
     yield Row(f"search-grpo, {steps} steps: greedy F1 after", after, bound=f"> {before:.3f}", ok=after > before)

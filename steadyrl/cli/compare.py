@@ -11,7 +11,6 @@ from typing import Annotated
 import typer
 
 from steadyrl.cli.activity import following
-from steadyrl.cli.compare_text import show
 from steadyrl.cli.terminal import note
 from steadyrl.core import config as configs
 from steadyrl.core.config import Config
@@ -19,6 +18,10 @@ from steadyrl.core.errors import ConfigError
 from steadyrl.core.rundir import RunDir
 from steadyrl.lab.compare.compare import Options, compare
 from steadyrl.lab.jobs import Follow
+from steadyrl.show.page.terminal import show
+from steadyrl.show.report.compare import comparison_view, write_comparison
+
+EXAMPLES = 2  # wins shown, and losses; the report has more
 
 
 class Decoding(StrEnum):
@@ -71,7 +74,7 @@ def compare_command(
     if as_json:
         print(json.dumps(record, indent=2))
     else:
-        show(record)
+        show(comparison_view(record, examples=EXAMPLES))
     if report is not None:
         _write(report)
 
@@ -91,8 +94,6 @@ def _config(path: Path, overrides: list[str]) -> Config:
 
 
 def _write(folder: Path) -> None:
-    from steadyrl.show.report.compare import write_comparison  # matplotlib takes a second to load
-
     with following() as activity:
         activity.begin("writing the report")
         path = write_comparison(folder)

@@ -20,6 +20,7 @@ from steadyrl.doctor.causes import as_record as as_finding
 from steadyrl.doctor.causes import tree
 from steadyrl.doctor.differ import differ, sentences
 from steadyrl.doctor.examine import Diagnosis, diagnose_all
+from steadyrl.show.report.diagnosis import write_diagnosis
 
 HEALTHY, SICK, UNREADABLE, TOO_LITTLE = 0, 1, 2, 3  # exit codes
 UNBROKEN = 100_000  # characters
@@ -143,6 +144,4 @@ def _show(diagnoses: list[Diagnosis], difference: list[str], full: bool) -> None
 
 
 def _write(diagnoses: list[Diagnosis], folder: Path) -> None:
-    from steadyrl.show.report.diagnosis import write_diagnosis  # matplotlib takes a second to load
-
     note(f"report: {write_diagnosis(diagnoses, folder)}")

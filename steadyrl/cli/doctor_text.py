@@ -14,9 +14,10 @@ from steadyrl.doctor.causes import Placed, tree
 from steadyrl.doctor.deciding import deciding_series
 from steadyrl.doctor.examine import BY_NAME, CHECKS, Diagnosis
 from steadyrl.doctor.series import Run
+from steadyrl.show.page.records import TONES
+from steadyrl.show.page.terminal import STYLES
+from steadyrl.show.report.diagnosis import facts_of
 
-STYLES = {"critical": "bold red", "warning": "bold yellow", "info": "bold cyan"}
-VERDICTS = {"healthy": "bold green", "sick": "bold red", "too little to judge": "bold yellow"}
 INDENT = 4  # columns per link of a chain
 NOT_LOGGED = "the log has no "  # how a check says that it lacks what it needs
 MOST_UNKNOWN = 5  # names shown of those that could not be placed
@@ -25,12 +26,12 @@ MOST_OTHERS = 6  # further findings named in the short answer
 
 def show(console: Console, diagnosis: Diagnosis, full: bool = True) -> None:
     """Print a diagnosis: all of it, or what fits on a screen."""
-    _line(console, _head(diagnosis), style="bold")
+    _line(console, f"{diagnosis.run.path}: {facts_of(diagnosis.run)}", style="bold")
     for text in diagnosis.run.notes if full else ():
         _line(console, f"note: {text}", 2)
     if diagnosis.run.unknown and full:
         _line(console, _unknown(diagnosis.run.unknown), 2)
-    _line(console, _verdict(diagnosis, full), style=VERDICTS[diagnosis.verdict])
+    _line(console, _verdict(diagnosis, full), style=_style(diagnosis.verdict))
     if not full:
         _short(console, diagnosis)
         return
@@ -51,7 +52,7 @@ def _short(console: Console, diagnosis: Diagnosis) -> None:
     if harmful:
         # The first link of the worst chain is its root, which may itself be worth knowing only.
         lead = diagnosis.findings[0]
-        _line(console, f"{lead.check} ({_words(lead.cause)}), {_since(lead)}: {lead.message}", 2, STYLES[lead.severity])
+        _line(console, f"{lead.check} ({_words(lead.cause)}), {_since(lead)}: {lead.message}", 2, _style(lead.severity))
         evidence = next((text for text in lead.evidence if text not in lead.message), "")
         if evidence:  # what the message holds already is not said twice
             _line(console, f"seen: {evidence}", 2)
@@ -94,14 +95,8 @@ def changes(run: Run, finding: Finding) -> list[str]:
     return shown
 
 
-def _head(diagnosis: Diagnosis) -> str:
-    run = diagnosis.run
-    first, last = run.span
-    who = "an unknown trainer" if run.trainer == "unknown" else run.trainer
-    averaged = f", {run.averaged_over} to a row" if run.averaged_over > 1 else ""
-    algorithm = f", {run.algorithm}" if run.algorithm else ""
-    rows = f"1 row (step {first}{averaged})" if run.steps == 1 else f"{run.steps} rows ({first} to {last}{averaged})"
-    return f"{run.path}: {who}{algorithm}, {rows}"
+def _style(word: str) -> str:
+    return STYLES[TONES[word]]
 
 
 def _verdict(diagnosis: Diagnosis, full: bool) -> str:
@@ -120,7 +115,7 @@ def _finding(console: Console, diagnosis: Diagnosis, placed: Placed, shown: set[
     finding, left = placed.finding, INDENT * placed.depth
     console.print()
     title = Text()
-    title.append(f"{finding.severity} ", STYLES[finding.severity])
+    title.append(f"{finding.severity} ", _style(finding.severity))
     title.append(_clean(f"{finding.check} ({_words(finding.cause)}), {_since(finding)}"), "bold")
     if finding.follows:
         title.append(_clean(f", caused by {finding.follows}"))

@@ -74,7 +74,7 @@ def _scores(row: Row) -> tuple[float | None, float | None]:
 
 def _verdict(row: Row) -> str:
     """Return how the score moved, the doctor's verdict with the worst finding, and the status of an unfinished run."""
-    health = f"{row.verdict or row.finding['severity']}: {row.finding['check']}" if row.finding else row.verdict
+    health = f"{row.verdict or row.finding.severity}: {row.finding.check}" if row.finding else row.verdict
     words = ("" if row.status in _FINISHED else row.status, row.change, health)
     return ", ".join(word for word in words if word) or "-"
 

@@ -14,7 +14,7 @@ from steadyrl.doctor.readers.own import read as read_log
 from steadyrl.loop.launch import Answer, sample
 from steadyrl.python.curve import svg_curve
 from steadyrl.show.report.plots import Picture, picture
-from steadyrl.show.report.write import report_view, reward_weights
+from steadyrl.show.report.write import read_report, reward_weights
 
 _STYLE = "font-family: system-ui, sans-serif; font-size: 14px; line-height: 1.5"
 
@@ -59,12 +59,12 @@ class Run(RunDir):
         try:
             steps = self.resolved().get("run", {}).get("steps")
             lines = [f"{self.status}, {len(self.metrics())} of {steps} steps"]
-            view = report_view(self.path)
+            report = read_report(self.path)
         except SteadyError as error:  # it has made no step, or a file is damaged: showing a run must not raise
             return [str(error)]
-        findings = view["health"]["found"]
-        lead = next((f"; {finding['check']}: {finding['text']}" for finding in findings if finding["harms"]), "")
-        return [*lines, view["headline"], f"doctor: {view['summary']['doctor']['verdict']}{lead}"]
+        findings = report.diagnosis.findings
+        lead = next((f"; {finding.check}: {finding.message}" for finding in findings if finding.harms), "")
+        return [*lines, report.headline, f"doctor: {report.diagnosis.verdict}{lead}"]
 
     def __repr__(self) -> str:
         return "\n    ".join([f"run {self.path}", *self._lines()])

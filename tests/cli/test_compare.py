@@ -6,13 +6,13 @@ import shutil
 import sys
 
 import pytest
-from rich.console import Console
 
-from steadyrl.cli import compare_text
 from steadyrl.cli.main import main
 from steadyrl.core import config
 from steadyrl.loop import record
 from steadyrl.loop.train import open_session, train
+from steadyrl.show.page.records import Answer, Sample
+from steadyrl.show.page.terminal import show
 
 CONFIG = """
 [run]
@@ -103,16 +103,18 @@ def test_the_verdict_comes_first_with_its_numbers(steadyrl, run):
     number = r"[+-]?\d+\.\d+"
     what = rf"reward {number} -> {number}, difference {number}, 95 % interval \[{number}, {number}\], 12 problems"
     could_not = rf"could not have shown less than {number} \(80 % power\)"
-    undecided = rf"undecided, and this set {could_not}: {what}"
+    undecided = rf"[Uu]ndecided, and this set {could_not}: {what}"
     verdict = rf"{undecided}|B \({run}\) is (better|worse) than A \(base\): {what}"
-    assert re.fullmatch(rf"({verdict}); but the doctor calls B \({run}\) sick: truncated", lines[0])
-    assert re.search(rf"^greedy answers, one to each problem: ({verdict})$", out, re.MULTILINE)
-    assert re.search(rf"this set {could_not}", out)
-    assert re.search(r"^B wins \d+, ties \d+, loses \d+ of 12 problems; chance alone .* p [=<] ", out, re.MULTILINE)
-    (row,) = [line.split() for line in lines if line.startswith(" reward ")]
+    assert re.fullmatch(rf"({verdict}); but the doctor calls B \({run}\) sick: truncated\.", lines[0])
+    assert re.search(rf"^Greedy answers, one to each problem: ({verdict})\.$", out, re.MULTILINE)
+    assert re.search(rf"[Tt]his set {could_not}", out)
+    won, tied, lost = map(int, re.search(r"^problems won, tied, lost by B +(\d+), (\d+), (\d+) *$", out, re.M).groups())
+    assert won + tied + lost == 12
+    assert re.search(r"^chance alone, by flipped signs +p [=<] ", out, re.MULTILINE)
+    (row,) = [line.split() for line in lines if line.split()[:2] == ["reward", "12"]]
     assert row[1] == "12"
     assert float(row[3]) - float(row[2]) == pytest.approx(float(row[4]), abs=0.0011)
-    assert "by difficulty" in out
+    assert "By difficulty" in out
     # On a busy machine other lines say what takes long.
     assert [line for line in err.splitlines() if line.startswith("answering")] == [
         "answering 12 problems: A = base (base model 'base'), sampled",
@@ -243,17 +245,7 @@ def test_a_missing_config_or_subject_is_usage(steadyrl):
 
 def test_ids_prompts_and_answers_cannot_act_on_the_terminal(capsys):
     wild = "a\x1b]0;title\x07\x9b2J\u202eb"
-    answer = {"text": wild, "unscored": wild, "reward": None, "parts": {}}
-    example = {
-        "why": "win",
-        "problem": wild,
-        "difference": 1.0,
-        "prompt": wild,
-        "sample": 0,
-        "a": [answer],
-        "b": [answer],
-    }
-    compare_text._examples(Console(markup=False), {"examples": [example]})
+    show([Sample(wild, wild, [Answer(wild, wild), Answer(wild, wild)])])
     shown = capsys.readouterr().out
     assert shown.count("title") == 6
     assert not set("\x1b\x07\x9b\u202e") & set(shown)

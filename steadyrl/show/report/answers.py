@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from steadyrl.core.types import DECODINGS
-from steadyrl.show.report import markup
+from steadyrl.show.page import markup
 from steadyrl.show.report.evidence import Answer, Evidence
 
 SAMPLES = 10  # problems whose answers are shown

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from steadyrl.show.page.markup import interval, number, signed
 from steadyrl.show.report.evidence import Evidence, best_step
 from steadyrl.show.report.figures import change, metric_samples
-from steadyrl.show.report.markup import interval, number, signed
 from steadyrl.show.review.epochs import finite_number
 
 BIASED = (

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from jinja2 import PackageLoader
 from markupsafe import Markup
 
 from steadyrl.core.config import resolve, reward_weights
@@ -16,12 +17,12 @@ from steadyrl.core.rundir import RunDir, write_text
 from steadyrl.core.types import DECODINGS, plain_text
 from steadyrl.doctor.causes import tree
 from steadyrl.doctor.examine import diagnose
-from steadyrl.show.report import markup
+from steadyrl.show.page import markup
+from steadyrl.show.page.templates import environment
 from steadyrl.show.report.best import BIASED
 from steadyrl.show.report.evidence import Evaluation, Evidence, read_evaluation, read_evidence
 from steadyrl.show.report.figures import change, decoding_of, metric_samples, part_names, part_values
 from steadyrl.show.report.settings import settings_rows
-from steadyrl.show.report.write import page
 
 REQUEST = "{request}"  # in the template of a prompt
 LICENCES = ("LICENSE*", "LICENCE*", "NOTICE*", "COPYING*")
@@ -56,7 +57,7 @@ def write_card(path: Path, run: Path, exported: Mapping[str, Any]) -> None:
         "data": _data(evidence.info.get("data") or {}),
         "packages": ", ".join(f"{name} {version}" for name, version in (evidence.info.get("packages") or {}).items()),
     }
-    write_text(path, page("model_card.md.j2", view, markup.markdown))
+    write_text(path, _page("model_card.md.j2", view))
 
 
 def write_joined_card(path: Path, runs: Sequence[Path], exported: Mapping[str, Any]) -> None:
@@ -76,7 +77,12 @@ def write_joined_card(path: Path, runs: Sequence[Path], exported: Mapping[str, A
             {**record, "name": record["run"], "info": evidence.info, "changes": main, "doctor": _doctor(run)}
         )
     view = _base(exported) | {"name": exported["run"], "members": members}
-    write_text(path, page("joined_card.md.j2", view, markup.markdown))
+    write_text(path, _page("joined_card.md.j2", view))
+
+
+def _page(template: str, view: Mapping[str, Any]) -> str:
+    jinja_environment = environment(PackageLoader("steadyrl.show.report"), markup.markdown, autoescape=False)
+    return jinja_environment.get_template(template).render(view)
 
 
 def _base(exported: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,20 +1,38 @@
-"""Writes a comparison as a page: comparison.html and its picture, from comparison.json only."""
+"""A comparison of two models as a page: the verdict, its tests, every measurement, and answers side by side."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from steadyrl.core.rundir import read_json, write_text
 from steadyrl.lab.compare.compare import RECORD
 from steadyrl.lab.compare.findings import metric_row
-from steadyrl.show.report import markup
-from steadyrl.show.report.compare_picture import draw
-from steadyrl.show.report.write import page
+from steadyrl.show.page import html
+from steadyrl.show.page.markup import interval, number, p_value, shorten, signed
+from steadyrl.show.page.records import (
+    TONES,
+    Answer,
+    Facts,
+    Heading,
+    Note,
+    Picture,
+    Record,
+    Sample,
+    Table,
+    Text,
+    numbers,
+)
 
-HEADINGS = {"win": "large win", "loss": "large loss", "tie": "no difference"}
+WHY = {"win": "large win", "loss": "large loss", "tie": "no difference"}
 SAMPLES_SHOWN = 2  # of each side of an example
+LABEL = "The difference with its interval, every problem's mean for A and B, and all differences in order"
+CAPTION = (
+    "Top: the difference of the means with its 95 % interval. A set like this misses a true difference inside the grey "
+    "range more than once in five times. Left: every problem at its mean for A and for B. B is better above the "
+    "diagonal, and larger dots are several problems. Right: the same differences in order."
+)
 
 
 def write_comparison(folder: Path | str) -> Path:
@@ -24,39 +42,135 @@ def write_comparison(folder: Path | str) -> Path:
         RunError: The folder holds no comparison.json.
         AccessError: The folder cannot be written.
     """
+    from steadyrl.show.report.compare_picture import draw  # matplotlib takes a second to load
+
     folder = Path(folder)
     record = read_json(folder / RECORD)
-    svg = draw(record)
-    write_text(folder / "comparison.svg", svg)
-    view = {
-        "record": record,
-        "sentences": [_as_sentence(text) for text in record["sentences"]],
-        "picture": markup.inline_svg(svg, "comparison"),
-        "rows": [metric_row(record, record["metric"]), *record["parts"]],
-        "examples": [_example(example) for example in record["examples"]],
-        "shown": SAMPLES_SHOWN,
-    }
-    write_text(folder / "comparison.html", page("comparison.html.j2", view, markup.clean))
+    picture = Picture("comparison.svg", LABEL, CAPTION, (draw(record),))
+    write_text(folder / picture.file, picture.panels[0])
+    a, b = record["a"]["name"], record["b"]["name"]
+    page = [Heading(f"{b} against {a}", 1), *comparison_view(record, (picture,))]
+    write_text(folder / "comparison.html", html.page(f"{a} and {b}: comparison", page))
     return folder / "comparison.html"
+
+
+def comparison_view(
+    record: Mapping[str, Any], pictures: Sequence[Picture] = (), examples: int | None = None
+) -> list[Record]:
+    """Return what every page and the terminal show of a comparison.
+
+    Args:
+        record: As ``lab.compare.compare`` returned it.
+        pictures: Of the differences.
+        examples: Of answers, from the largest wins, from the largest losses and from what is equal; None for all.
+    """
+    a, b, answers = record["a"], record["b"], "answers" if record["samples"] > 1 else "answer"
+    word = "undecided" if record["doubts"] else record["verdict"]["word"]
+    headline, *details = map(_as_sentence, record["sentences"])
+    shown = [
+        example
+        for why in WHY
+        for example in [example for example in record["examples"] if example["why"] == why][:examples]
+    ]
+    return [
+        Note(headline, "headline", TONES[word]),
+        *map(Note, details),
+        Note(
+            f"A = {a['name']} ({a['what']}), B = {b['name']} ({b['what']}); task {record['task']}, "
+            f"{record['samples']} {record['decoding']} {answers} to each problem, seed {record['seed']}.",
+            "soft",
+        ),
+        Note(
+            "The interval is over problems, whose samples are averaged first. It says what other problems of this kind "
+            "would show. Another training seed can differ by more.",
+            "soft",
+        ),
+        *_left_out(record),
+        *pictures,
+        Heading("The tests"),
+        _tests(record),
+        Heading("Every measurement"),
+        Note(f"Means over the problems where both have it (n). The verdict is about {record['metric']} alone.", "soft"),
+        _measurements([metric_row(record, record["metric"]), *record["parts"]]),
+        *_difficulty(record["difficulty"]),
+        Heading("Side by side"),
+        Note("The largest wins of B, its largest losses, and some problems without a difference.", "soft"),
+        *(_sample(example) for example in shown),
+    ]
 
 
 def _as_sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}.".replace(" -> ", " → ")
 
 
-def _example(example: Mapping[str, Any]) -> dict[str, Any]:
+def _left_out(record: Mapping[str, Any]) -> Iterator[Record]:
+    of_a, of_b, metric = record["a"]["unscored"], record["b"]["unscored"], record["metric"]
+    if record["left_out"]:
+        yield Note(
+            f"{record['left_out']} problems could not be measured for both and are left out ({of_a} answers of A and "
+            f"{of_b} of B have no {metric}).",
+            "note",
+        )
+    elif of_a or of_b:
+        others = "the other samples of these problems count"
+        yield Note(f"{of_a} answers of A and {of_b} of B have no {metric}; {others}.", "note")
+
+
+def _tests(record: Mapping[str, Any]) -> Facts:
+    verdict = record["verdict"]
+    facts = {
+        "problems won, tied, lost by B": f"{verdict['wins']}, {verdict['ties']}, {verdict['losses']}",
+        "standard error of the difference": number(verdict["change"]["standard_error"]),
+        "chance alone, by flipped signs": p_value(verdict["p_value"]),
+    }
+    if verdict["mcnemar"] is not None:
+        passes = "more passes than the other's" if record["samples"] > 1 else "a pass"
+        facts[f"McNemar's exact test ({passes} wins)"] = p_value(verdict["mcnemar"])
+    facts["smallest difference that could be shown"] = number(verdict["smallest"])
+    if verdict["margin"] is not None:
+        facts["margin"] = number(verdict["margin"])
+    return Facts([*facts.items(), ("problems with the same answers from both", f"{record['same_answers']}")])
+
+
+def _measurements(rows: Sequence[Mapping[str, Any]]) -> Table:
+    cells = [(row["name"], *_cells(row)) for row in rows]
+    return Table(("measurement", *numbers("n", "A", "B", "B - A", "95 % interval")), cells, frozenset({0}))
+
+
+def _cells(row: Mapping[str, Any]) -> tuple[Text, ...]:
+    return f"{row['n']}", number(row["a"]), number(row["b"]), signed(row["difference"]), interval(row["interval"])
+
+
+def _difficulty(rows: Sequence[Mapping[str, Any]]) -> Iterator[Record]:
+    if rows:
+        yield Heading("By difficulty")
+        yield Note(
+            "Each row has fewer problems than the whole set, and many rows show something by chance. Use them to "
+            "decide where to look, not as verdicts.",
+            "soft",
+        )
+        yield Table(
+            ("difficulty", *numbers("n", "A", "B", "B - A", "95 % interval", "won", "lost")),
+            [(row["level"], *_cells(row), f"{row['wins']}", f"{row['losses']}") for row in rows],
+        )
+
+
+def _sample(example: Mapping[str, Any]) -> Sample:
     """Return an example with the sample that shows its difference first, beside the same sample of the other side."""
     other_samples = [i for i in range(len(example["a"])) if i != example["sample"]]
     shown = [example["sample"], *other_samples][:SAMPLES_SHOWN]
-    return {
-        "problem": example["problem"],
-        "why": HEADINGS[example["why"]],
-        "difference": example["difference"],
-        "prompt": markup.shorten(example["prompt"]),
-        "sides": [(side.upper(), [_answer(example[side][i]) for i in shown]) for side in ("a", "b")],
-        "more": max(0, len(example["a"]) - SAMPLES_SHOWN),
-    }
+    hidden = len(example["a"]) - len(shown)
+    more = f", {hidden} more samples are not shown" if hidden else ""
+    title = f"{example['problem']} ({WHY[example['why']]}, {signed(example['difference'])}{more})"
+    answers = [_answer(side.upper(), example[side][i]) for i in shown for side in ("a", "b")]
+    return Sample(title, shorten(example["prompt"]), answers)
 
 
-def _answer(record: Mapping[str, Any]) -> dict[str, Any]:
-    return {**record, "text": markup.shorten(record["text"]), "note": markup.shorten(record["note"])}
+def _answer(side: str, answer: Mapping[str, Any]) -> Answer:
+    if answer["unscored"]:
+        label = f"{side}, unscored: {answer['unscored']}"
+    else:
+        parts = "".join(f", {name} {number(value)}" for name, value in sorted(answer["parts"].items()))
+        label = f"{side}, reward {number(answer['reward'])}{parts}"
+    cut = ", cut at the token limit" if answer["truncated"] else ""
+    return Answer(f"{label}{cut}", shorten(answer["text"]), shorten(answer["note"]))

@@ -5,36 +5,34 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from steadyrl.show.page.records import TONES
 from steadyrl.show.report import plots
 
 WIDTH_INCHES, HEIGHT_INCHES = 9.0, 5.4
-WORD_COLOURS = {"better": plots.GREEN, "worse": plots.VERMILLION, "equal": plots.BLUE, "undecided": plots.GREY}
+COLOURS = {"good": plots.GREEN, "bad": plots.VERMILLION, "info": plots.BLUE, "warn": plots.GREY}  # by tone
 
 
 def draw(record: Mapping[str, Any]) -> str:
     """Return the picture of a comparison's record as SVG text."""
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()  # a reader's own matplotlibrc must not change the picture
-        with matplotlib.rc_context(plots.STYLE):
-            figure = Figure(figsize=(WIDTH_INCHES, HEIGHT_INCHES))
-            grid = figure.add_gridspec(2, 2, height_ratios=(1.0, 3.0), width_ratios=(1.0, 1.35))
-            _draw_ruler(figure.add_subplot(grid[0, :]), record)
-            first, second = (np.array([p[side] for p in record["problems"]]) for side in ("a", "b"))
-            _draw_pairs(figure.add_subplot(grid[1, 0]), first, second)
-            _draw_differences(figure.add_subplot(grid[1, 1]), second - first)
-            return plots.as_svg(figure)
+    with plots.drawing():
+        figure = Figure(figsize=(WIDTH_INCHES, HEIGHT_INCHES))
+        grid = figure.add_gridspec(2, 2, height_ratios=(1.0, 3.0), width_ratios=(1.0, 1.35))
+        _draw_ruler(figure.add_subplot(grid[0, :]), record)
+        first, second = (np.array([p[side] for p in record["problems"]]) for side in ("a", "b"))
+        _draw_pairs(figure.add_subplot(grid[1, 0]), first, second)
+        _draw_differences(figure.add_subplot(grid[1, 1]), second - first)
+        return plots.as_svg(figure)
 
 
 def _draw_ruler(axes: Axes, record: Mapping[str, Any]) -> None:
     """Draw the difference with its interval, over the range that could not be shown and the margin."""
     verdict = record["verdict"]
     word = verdict["word"]
-    change, colour = verdict["change"], WORD_COLOURS["undecided" if record["doubts"] else word]
+    change, colour = verdict["change"], COLOURS[TONES["undecided" if record["doubts"] else word]]
     axes.set_title(f"B - A: {word}{', with doubts' if record['doubts'] else ''}")
     if verdict["smallest"] is not None:
         reach = verdict["smallest"]

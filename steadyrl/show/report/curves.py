@@ -1,6 +1,6 @@
 """Curves of several runs on one page that works offline: hover, zoom, choose the metric and the runs.
 
-The page is drawn by uPlot, which is part of the package (web/static). All data is inside the page.
+All data is inside the page, which draws it with uPlot (see ``page.html``).
 """
 
 from __future__ import annotations
@@ -8,11 +8,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from markupsafe import Markup
 
 from steadyrl.core.metrics import describe
 from steadyrl.show.report.plots import palette
@@ -48,24 +46,11 @@ _LEFT_OUT = (
     "epochs",
     "data_epoch",
 )
-_ASSETS = Path(__file__).parent.parent / "web" / "static"
-
 Records = Sequence[Mapping[str, Any]]
 
 
-def script() -> Markup:
-    """Return uPlot and the page's own code, for a ``<script>``."""
-    here = Path(__file__).parent / "templates"
-    return Markup((_ASSETS / "uplot.min.js").read_text("utf-8") + (here / "curves.js").read_text("utf-8"))
-
-
-def style() -> Markup:
-    """Return uPlot's style sheet."""
-    return Markup((_ASSETS / "uplot.min.css").read_text("utf-8"))
-
-
-def curves(groups: Mapping[str, Sequence[Records]], shown: Sequence[str] = ()) -> Markup:
-    """Return the data of the page as JSON that cannot end its ``<script>``.
+def curves(groups: Mapping[str, Sequence[Records]], shown: Sequence[str] = ()) -> str:
+    """Return the data of the page as JSON.
 
     Args:
         groups: The metrics of each run, by the name that the runs of a group share (seeds of an arm).
@@ -89,8 +74,7 @@ def curves(groups: Mapping[str, Sequence[Records]], shown: Sequence[str] = ()) -
         "metrics": metrics,
         "runs": runs,
     }
-    text = json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
-    return Markup(text.replace("<", "\\u003c"))
+    return json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
 
 
 def thinned(steps: np.ndarray, values: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:

@@ -1,24 +1,38 @@
-"""Writes a diagnosis as pages: analysis by topic, root causes, priorities, overrides, expected outcome, checklist."""
+"""A diagnosis as a page: findings with their causes, pictures, what to set and to expect, measurements and checks."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from steadyrl.core.rundir import write_text
 from steadyrl.core.types import Finding
-from steadyrl.doctor.causes import SEVERITIES, tree
+from steadyrl.doctor.causes import tree
 from steadyrl.doctor.check import Check
 from steadyrl.doctor.examine import BY_NAME, TOPICS, Diagnosis
 from steadyrl.doctor.series import Run
 from steadyrl.doctor.statistics.signals import head, tail
-from steadyrl.show.report import markup
-from steadyrl.show.report.diagnosis_pictures import draw
-from steadyrl.show.report.write import page
+from steadyrl.show.page import html, markdown
+from steadyrl.show.page.markup import number
+from steadyrl.show.page.records import (
+    Code,
+    Findings,
+    Fold,
+    Heading,
+    Items,
+    Note,
+    Picture,
+    Record,
+    Span,
+    Table,
+    Text,
+    numbers,
+    word,
+)  # fmt: skip
 
-# What a topic's table shows besides what its checks need; families with a "/" are left to the checks.
+STATES = ("fail", "info", "not throughout", "unknown", "pass")  # of the checks, in the order of their counts
+# What a topic's rows show besides what its checks need; families with a "/" are left to the checks.
 SHOWN: Mapping[str, tuple[str, ...]] = {
     "Sampling and numbers": ("sampler_gap", "kl_sampler", "importance", "staleness"),
     "KL": ("kl_ref", "kl_coef", "reward_kl", "loss_kl"),
@@ -59,15 +73,85 @@ def write_diagnosis(diagnoses: Sequence[Diagnosis], folder: Path | str) -> Path:
     Raises:
         AccessError: The folder cannot be written.
     """
+    from steadyrl.show.report.diagnosis_pictures import pictures  # matplotlib takes a second to load
+
     folder = Path(folder)
-    runs = [_section(diagnosis, number) for number, diagnosis in enumerate(diagnoses, 1)]
-    for run in runs:
-        for picture in run["pictures"]:
-            write_text(folder / picture["file"], picture["svg"])
-    view = {"runs": runs}
-    write_text(folder / "diagnosis.md", page("diagnosis.md.j2", view, markup.markdown))
-    write_text(folder / "diagnosis.html", page("diagnosis.html.j2", view, markup.clean))
+    page: list[Record] = [Heading("Diagnosis", 1)]
+    for place, diagnosis in enumerate(diagnoses, 1):
+        drawn = pictures(diagnosis, f"run{place}")
+        for picture in drawn:
+            write_text(folder / picture.file, picture.panels[0])
+        page += diagnosis_view(diagnosis, drawn)
+    write_text(folder / "diagnosis.md", markdown.page(page))
+    write_text(folder / "diagnosis.html", html.page(f"{diagnoses[0].run.path}: diagnosis", page))
     return folder / "diagnosis.html"
+
+
+def diagnosis_view(diagnosis: Diagnosis, pictures: Sequence[Picture] = ()) -> list[Record]:
+    """Return what every page shows of a diagnosis.
+
+    Args:
+        diagnosis: Of one run.
+        pictures: Of the series that decide its findings.
+    """
+    run, roots = diagnosis.run, harmful_roots(diagnosis)
+    return [
+        Heading((f"{run.path} ", word(diagnosis.verdict))),
+        Note(facts_of(run), "soft"),
+        Note(headline(diagnosis), "headline"),
+        *(Note(text, "note") for text in run.notes),
+        *_missing(diagnosis),
+        Heading("Findings", 3),
+        Findings(tree(diagnosis.findings))
+        if diagnosis.findings
+        else Note("Nothing was found that harms, and there is nothing to do."),
+        *pictures,
+        *_remedies(roots),
+        *_expected(roots, diagnosis.findings),
+        Heading("Measurements", 3),
+        _measurements(diagnosis),
+        Heading("Monitoring checklist", 3),
+        checks_table(diagnosis),
+        *_settings(run),
+        *([Note(f"Metrics that are not known: {', '.join(run.unknown)}", "soft")] if run.unknown else []),
+    ]
+
+
+def facts_of(run: Run) -> str:
+    """Return who wrote a log, and how much of it there is."""
+    who = "an unknown trainer" if run.trainer == "unknown" else run.trainer
+    averaged = f", {run.averaged_over} to a row" if run.averaged_over > 1 else ""
+    (first, last), algorithm = run.span, f", {run.algorithm}" if run.algorithm else ""
+    rows = f"1 row (step {first}{averaged})" if run.steps == 1 else f"{run.steps} rows ({first} to {last}{averaged})"
+    return f"{who}{algorithm}, {rows}"
+
+
+def headline(diagnosis: Diagnosis) -> str:
+    """Return the verdict in a sentence, with the finding that leads to it or with what is open."""
+    if diagnosis.verdict == "too little to judge":
+        first = f" Look first for {diagnosis.suspicion}." if diagnosis.suspicion else ""
+        return f"Too little to judge: nothing harmful is seen.{first}"
+    if diagnosis.verdict == "healthy":
+        count = len(diagnosis.findings)
+        minor = f" Not known, of minor weight: {'; '.join(diagnosis.minor)}." if diagnosis.minor else ""
+        return f"Healthy: no harmful finding{f'; {count} for information only' if count else ''}.{minor}"
+    worst, *more = harmful_roots(diagnosis)
+    return f"{worst.check}: {worst.message}{f' ({len(more)} further root causes)' if more else ''}"
+
+
+def harmful_roots(diagnosis: Diagnosis) -> list[Finding]:
+    """Return the root causes that harm, by themselves or by what they cause, the most urgent first."""
+    placed = tree(diagnosis.findings)
+    roots = (entry.finding for entry in placed if entry.depth == 0)
+    return [root for root in roots if any(finding.harms for finding in _chain(root, diagnosis.findings))]
+
+
+def _chain(root: Finding, findings: Sequence[Finding]) -> list[Finding]:
+    """Return a root and every finding that it causes, at any distance."""
+    reached = {root.check}
+    for _ in findings:
+        reached |= {finding.check for finding in findings if finding.follows in reached}
+    return [root, *(finding for finding in findings if finding.check in reached and finding.follows)]
 
 
 def overrides(findings: Sequence[Finding]) -> tuple[list[str], list[str]]:
@@ -85,134 +169,88 @@ def overrides(findings: Sequence[Finding]) -> tuple[list[str], list[str]]:
     return [f"{key}={value}" for key, value in chosen.items()], conflicts
 
 
-def _section(diagnosis: Diagnosis, number: int) -> dict[str, Any]:
-    """Return the values of one run that the templates use."""
-    run = diagnosis.run
-    placed = tree(diagnosis.findings)
-    roots = [entry.finding for entry in placed if entry.depth == 0]
-    harmful = [finding for finding in roots if _harms(finding, diagnosis.findings)]
-    settings, conflicts = overrides(harmful)
-    first, last = run.span
-    return {
-        "path": run.path,
-        "facts": f"{run.trainer}{f', {run.algorithm}' if run.algorithm else ''}, {run.steps} steps ({first} to {last})",
-        "headline": _headline(diagnosis, harmful),
-        "notes": run.notes,
-        "topics": [_topic(diagnosis, topic, TOPICS.get(topic, ())) for topic in SHOWN],
-        "chains": _chains(diagnosis),
-        "priorities": [{"finding": finding, "brings": _brings(finding, diagnosis.findings)} for finding in harmful],
-        "overrides": " ".join(shlex.quote(text) for text in settings),
-        "others": conflicts,
-        "expected": _expected(harmful, diagnosis.findings),
-        "checklist": [_item(diagnosis, check) for checks in TOPICS.values() for check in checks if check.applies(run)],
-        "unclear": [_gap(gap) for gap in diagnosis.unknown],
-        "pictures": _pictures(diagnosis, number),
-        "unknown": run.unknown,
-    }
+def _missing(diagnosis: Diagnosis) -> Iterator[Record]:
+    if diagnosis.missing:
+        yield Note("A run is called healthy only where this is known, and here it is not:", "soft")
+        yield Items(diagnosis.missing)
 
 
-def _headline(diagnosis: Diagnosis, harmful: Sequence[Finding]) -> str:
-    if not harmful:
-        if diagnosis.missing:
-            first = f" Look first for {diagnosis.suspicion}." if diagnosis.suspicion else ""
-            return f"Too little to judge. Not known: {'; '.join(diagnosis.missing)}.{first}"
-        healthy, count = "Healthy: no harmful finding", len(diagnosis.findings)
-        minor = f" Not known, of minor weight: {'; '.join(diagnosis.minor)}." if diagnosis.minor else ""
-        return (f"{healthy}; {count} for information only." if count else f"{healthy}.") + minor
-    worst = harmful[0]
-    more = f" ({len(harmful) - 1} further root causes)" if len(harmful) > 1 else ""
-    return f"{worst.severity}: {worst.message}{more}"
+def _remedies(roots: Sequence[Finding]) -> Iterator[Record]:
+    settings, conflicts = overrides(roots)
+    if settings:
+        yield Heading("Overrides", 3)
+        yield Note("The remedies of the root causes as settings that can be pasted:", "soft")
+        yield Code(" ".join(shlex.quote(text) for text in settings))
+    if conflicts:
+        yield Note(f"Left out, because a more urgent remedy changes the same settings: {', '.join(conflicts)}", "soft")
 
 
-def _chains(diagnosis: Diagnosis) -> list[dict[str, Any]]:
-    """Return every finding with its depth below its root cause, in order."""
-    return [{"depth": placed.depth, "finding": placed.finding} for placed in tree(diagnosis.findings)]
+def _expected(roots: Sequence[Finding], findings: Sequence[Finding]) -> Iterator[Record]:
+    checks = dict.fromkeys(finding.check for root in roots for finding in _chain(root, findings))
+    texts = [BY_NAME[check].healthy for check in checks if check in BY_NAME]
+    if texts:
+        yield Heading("Expected outcome", 3)
+        yield Items(texts)
 
 
-def _brings(root: Finding, findings: Sequence[Finding]) -> list[str]:
-    """Return the checks whose findings a root causes, at any distance."""
-    reached = {root.check}
-    for _ in findings:
-        reached |= {finding.check for finding in findings if finding.follows in reached}
-    return [check for check in dict.fromkeys(finding.check for finding in findings) if check in reached - {root.check}]
+def _measurements(diagnosis: Diagnosis) -> Table:
+    """Return the level at the start and at the end, and the range, of each logged series, by topic."""
+    rows: list[Sequence[Text] | str] = []
+    for topic, quantities in SHOWN.items():
+        rows.append(f"{topic}: {_topic_word(diagnosis, TOPICS.get(topic, ()))}")
+        logged = (series.finite() for quantity in quantities for series in diagnosis.run.series.get(quantity, ()))
+        rows += [
+            (
+                series.source or series.quantity,
+                series.unit,
+                *map(number, (head(series), tail(series), float(series.values.min()), float(series.values.max()))),
+                f"{len(series)}",
+            )
+            for series in logged
+            if len(series)
+        ]
+    return Table(("measured", "unit", *numbers("start", "end", "least", "greatest", "points")), rows)
 
 
-def _harms(root: Finding, findings: Sequence[Finding]) -> bool:
-    chain = {root.check, *_brings(root, findings)}
-    return root.harms or any(f.harms and f.check in chain and f.follows for f in findings)
-
-
-def _topic(diagnosis: Diagnosis, topic: str, checks: Sequence[Check[Run]]) -> dict[str, Any]:
+def _topic_word(diagnosis: Diagnosis, checks: Sequence[Check[Run]]) -> str:
     names = {check.name for check in checks}
-    findings = [finding for finding in diagnosis.findings if finding.check in names]
-    silent = [gap for gap in diagnosis.unknown if gap.check in names]
-    word = "not judged" if not checks else "not measured" if len(silent) == len(checks) else "fine"
+    severities = {finding.severity for finding in diagnosis.findings if finding.check in names}
+    if severities:
+        return next(severity for severity in ("critical", "warning", "info") if severity in severities)
     if any(finding.check in names for finding in diagnosis.uneven):
-        word = "not throughout"
-    if findings:
-        word = SEVERITIES[min(SEVERITIES.index(finding.severity) for finding in findings)]
-    rows = _rows(diagnosis.run, SHOWN[topic])
-    return {"name": topic, "word": word, "rows": rows, "findings": findings, "unclear": silent}
+        return "not throughout"
+    silent = {gap.check for gap in diagnosis.unknown} & names
+    return "not judged" if not checks else "not measured" if len(silent) == len(checks) else "fine"
 
 
-def _rows(run: Run, quantities: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the level at the start and at the end, and the range, of each logged series."""
-    logged = [series.finite() for quantity in quantities for series in run.series.get(quantity, ())]
-    return [
-        {
-            "name": series.source or series.quantity,
-            "unit": series.unit,
-            "start": head(series),
-            "end": tail(series),
-            "low": float(series.values.min()),
-            "high": float(series.values.max()),
-            "points": len(series),
-        }
-        for series in logged
-        if len(series)
-    ]
+def checks_table(diagnosis: Diagnosis) -> Fold:
+    """Return every check that applies, by topic: what it expects, whether that holds, and why or why not."""
+    results = {finding.check: ("unknown", finding) for finding in reversed(diagnosis.unknown)}
+    results |= {finding.check: ("not throughout", finding) for finding in reversed(diagnosis.uneven)}
+    results |= {
+        finding.check: ("fail" if finding.harms else "info", finding) for finding in reversed(diagnosis.findings)
+    }
+    rows: list[Sequence[Text] | str] = []
+    states = []
+    for topic, checks in TOPICS.items():
+        applying = [check for check in checks if check.applies(diagnosis.run)]
+        rows += [topic] if applying else []
+        for check in applying:
+            state, finding = results.get(check.name, ("pass", None))
+            states.append(state)
+            rows.append((word(state), check.healthy, check.name, "" if finding is None else _remark(state, finding)))
+    counts = ", ".join(f"{states.count(state)} {state}" for state in STATES if state in states)
+    return Fold(f"{len(states)} checks: {counts}", [Table(("", "expected", "check", "remark"), rows)])
 
 
-def _expected(harmful: Sequence[Finding], findings: Sequence[Finding]) -> list[str]:
-    """Return what should be seen once the root causes are fixed."""
-    checks = [check for finding in harmful for check in (finding.check, *_brings(finding, findings))]
-    return [BY_NAME[check].healthy for check in dict.fromkeys(checks) if check in BY_NAME]
+def _remark(state: str, finding: Finding) -> str:
+    if state == "not throughout":
+        return "; ".join(finding.evidence)
+    would_tell = f"; this would show it: {', '.join(finding.would_tell)}" if finding.would_tell else ""
+    return f"{finding.message}{would_tell}".replace("|", " or ") if state == "unknown" else finding.message
 
 
-def _item(diagnosis: Diagnosis, check: Check[Run]) -> dict[str, str]:
-    """Return a line of the checklist: pass, fail, not throughout, or unknown."""
-    findings = [finding for finding in diagnosis.findings if finding.check == check.name]
-    gaps = [_gap(gap)["why"] for gap in diagnosis.unknown if gap.check == check.name]
-    if any(finding.harms for finding in findings):
-        word, why = "fail", findings[0].message
-    elif findings:
-        word, why = "info", findings[0].message
-    elif uneven := [finding for finding in diagnosis.uneven if finding.check == check.name]:
-        word, why = "not throughout", "; ".join(uneven[0].evidence)
-    elif gaps:
-        word, why = "unknown", gaps[0]
-    else:
-        word, why = "pass", ""
-    return {"check": check.name, "word": word, "expected": check.healthy, "why": why}
-
-
-def _gap(gap: Finding) -> dict[str, str]:
-    """Return what could not be told, with alternatives in words."""
-    would_tell = ", ".join(gap.would_tell).replace("|", " or ")
-    return {"check": gap.check, "why": gap.message.replace("|", " or "), "would_tell": would_tell}
-
-
-def _pictures(diagnosis: Diagnosis, number: int) -> list[dict[str, Any]]:
-    pictures = []
-    for place, picture in enumerate(draw(diagnosis), 1):
-        name = f"run{number}-{place}"
-        pictures.append(
-            {
-                "file": f"{name}.svg",
-                "svg": picture.svg,
-                "inline": markup.inline_svg(picture.svg, name),
-                "source": picture.source,
-                "shows": ", ".join(dict.fromkeys(finding.check for finding in picture.findings)),
-            }
-        )
-    return pictures
+def _settings(run: Run) -> Iterator[Record]:
+    if run.settings:
+        rows = [(Span(name, "code"), f"{run.settings[name]}") for name in sorted(run.settings)]
+        yield Fold(f"Settings that the log holds ({len(rows)})", [Table(("setting", "value"), rows)])

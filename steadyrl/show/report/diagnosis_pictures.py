@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -15,6 +13,7 @@ from steadyrl.core.types import Finding
 from steadyrl.doctor.deciding import deciding_series, thinned
 from steadyrl.doctor.examine import BY_NAME, Diagnosis
 from steadyrl.doctor.series import Series
+from steadyrl.show.page.records import Picture
 from steadyrl.show.report import plots
 
 WIDTH_INCHES, HEIGHT_INCHES = 9.0, 2.6
@@ -23,36 +22,26 @@ MOST_PICTURES = 8  # of one run; the worst chains come first
 FOLDED = 50.0  # greatest over usual value, from which a logarithmic axis shows more
 
 
-@dataclass(frozen=True)
-class Picture:
-    """A series with marks.
+def pictures(diagnosis: Diagnosis, name: str) -> list[Picture]:
+    """Draw each series that decides a finding, in the order of the findings.
 
-    Attributes:
-        source: The trainer's own name of the series.
-        findings: What it shows.
-        svg: As text.
+    Args:
+        diagnosis: Of one run.
+        name: Begins the names of the files.
     """
-
-    source: str
-    findings: tuple[Finding, ...]
-    svg: str
-
-
-def draw(diagnosis: Diagnosis) -> list[Picture]:
-    """Return a picture per series that decides a finding, in the order of the findings."""
     shown: dict[str, tuple[Series, list[Finding]]] = {}
     for finding in diagnosis.findings:
         series = deciding_series(diagnosis.run, finding, BY_NAME)
         if series is not None and len(series) > 1:
             shown.setdefault(series.source or series.quantity, (series, []))[1].append(finding)
-    several = list(shown.items())[:MOST_PICTURES]
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()  # a reader's own matplotlibrc must not change the pictures
-        with matplotlib.rc_context(plots.STYLE):
-            return [
-                Picture(source, tuple(findings), plots.as_svg(_figure(series, findings)))
-                for source, (series, findings) in several
-            ]
+    drawn = []
+    with plots.drawing():
+        for place, (source, (series, findings)) in enumerate(list(shown.items())[:MOST_PICTURES], 1):
+            checks = ", ".join(dict.fromkeys(finding.check for finding in findings))
+            label = f"{source} over the steps, with marks where findings begin"
+            svg = plots.as_svg(_figure(series, findings))
+            drawn.append(Picture(f"{name}-{place}.svg", label, f"{source} shows: {checks}", (svg,)))
+    return drawn
 
 
 def _figure(series: Series, findings: Sequence[Finding]) -> Figure:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from steadyrl.show.report import markup
+from steadyrl.show.page import markup
 
 COLUMNS = (
     ("reward", "reward"),

@@ -16,8 +16,8 @@ import numpy as np
 from steadyrl.core.stats import smoothed
 from steadyrl.core.types import DECODINGS, Decoding
 from steadyrl.lab.compare.verdict import Conclusion, conclude, judge
+from steadyrl.show.page.markup import number
 from steadyrl.show.report.evidence import Answer, Evaluation, Evidence
-from steadyrl.show.report.markup import number
 from steadyrl.show.review.epochs import series
 
 ENTROPY_START_STEPS = 3  # the policy has hardly moved in them

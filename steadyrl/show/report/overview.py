@@ -11,7 +11,7 @@ import numpy as np
 
 from steadyrl.doctor.examine import Diagnosis
 from steadyrl.loop.tasks.data_line import data_line
-from steadyrl.show.report import markup
+from steadyrl.show.page import markup
 from steadyrl.show.report.evidence import Evidence
 from steadyrl.show.review.epochs import finite_number, series
 

@@ -7,8 +7,9 @@ the median. The same metrics give the same bytes.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -19,11 +20,13 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.colors import hsv_to_rgb, to_hex
 from matplotlib.figure import Figure
+from matplotlib.image import imsave
 from matplotlib.ticker import MaxNLocator
 
 from steadyrl.core.errors import RunError
 from steadyrl.core.metrics import describe
 from steadyrl.core.stats import MIN_WINDOW, rolling_median, window
+from steadyrl.show.page import html
 from steadyrl.show.review.epochs import series
 
 Metrics = Sequence[Mapping[str, Any]]
@@ -36,6 +39,7 @@ GOLDEN = 0.618034  # of the hues' circle: each step lands far from all before
 INK, GREY = "#222222", "#6E6E6E"
 WIDTH_INCHES = 9.0  # 900 pixels of a README at 100 pixels per inch
 ROW_INCHES = 2.7  # of a picture with one row of panels
+MARGIN_INCHES = 0.1  # at the sides of a panel
 PNG_DPI = 200  # twice that, for sharp displays
 MAX_LINEAR_RANGE = 50  # largest divided by median value; above it a linear axis shows only the spike
 LOWEST_EXPLAINED_VARIANCE = -1.0  # values further below 0 say no more: the value head predicts worse than a constant
@@ -74,6 +78,15 @@ STYLE: Any = {  # matplotlib's types of the keys change with its version
 }
 
 
+@contextmanager
+def drawing(**style: Any) -> Iterator[None]:
+    """Draw in the project's own style, whatever a reader's matplotlibrc says."""
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        with matplotlib.rc_context(STYLE | style):
+            yield
+
+
 @dataclass(frozen=True)
 class Panel:
     """What one panel shows.
@@ -95,6 +108,21 @@ class Panel:
     spikes: bool = False
     floor: float | None = None
     scale: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A picture that was drawn.
+
+    Attributes:
+        svg: The whole as SVG text.
+        png: The whole as PNG bytes.
+        panels: SVG texts, for pages that place them as their width allows.
+    """
+
+    svg: str
+    png: bytes
+    panels: Sequence[str]
 
 
 Drawing = Callable[[Axes], None]
@@ -161,8 +189,8 @@ PANELS = {"train": TRAIN_PANELS, "policy": POLICY_PANELS, "groups": GROUP_PANELS
 
 def draw(
     metrics: Metrics, weights: Mapping[str, float], metric: str | None, heldout: Mapping[int, float] | None = None
-) -> dict[str, tuple[str, bytes]]:
-    """Draw the pictures, as SVG text and PNG bytes: {"train": (svg, png), "policy": (svg, png), ...}.
+) -> dict[str, Drawn]:
+    """Draw the pictures by name.
 
     "overview" is the picture to send alone. A run with several answers to a problem has the picture "groups", and one
     whose curriculum weights problems has "curriculum". A panel is left out where nothing of it was measured;
@@ -174,46 +202,35 @@ def draw(
         metric: The task's metric, drawn even without a weight.
         heldout: Held-out scores by step, beside those that the steps themselves logged.
     """
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()  # a reader's own matplotlibrc must not change the pictures
-        with matplotlib.rc_context(STYLE):
-            figures = {
-                name: _grid(*drawn) for name, drawn in _pictures(metrics, weights, metric, heldout or {}).items()
-            }
-            return {name: (as_svg(figure), as_png(figure)) for name, figure in figures.items()}
+    with drawing():
+        training = _training(metrics, weights, metric, heldout or {})
+        pictures = {
+            "train": training,
+            "policy": _drawings(POLICY_PANELS, metrics),
+            "groups": _drawings(GROUP_PANELS, metrics) if _has_groups(metrics) else [],
+            "curriculum": _drawings(CURRICULUM_PANELS, metrics) if _has_choice(metrics) else [],
+        }
+        drawn = {
+            name: together([single(panel) for panel in drawings]) for name, drawings in pictures.items() if drawings
+        }
+        whole = together([single(training[0], WIDTH_INCHES)])
+        return {"overview": replace(whole, panels=drawn["train"].panels[:1]), **drawn}
 
 
-def draw_each(
-    metrics: Metrics, weights: Mapping[str, float], metric: str | None, heldout: Mapping[int, float] | None = None
-) -> dict[str, list[str]]:
-    """Draw the panels of ``draw`` one by one as SVG text, for pages that place them as their width allows."""
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()
-        with matplotlib.rc_context(STYLE):
-            drawn = _pictures(metrics, weights, metric, heldout or {})
-            return {name: [as_svg(single(panel)) for panel in panels] for name, (panels, _) in drawn.items()}
-
-
-def _pictures(
+def _training(
     metrics: Metrics, weights: Mapping[str, float], metric: str | None, heldout: Mapping[int, float]
-) -> dict[str, tuple[list[Drawing], int]]:
-    """Return what draws the panels of each picture, and how many of them take the whole width."""
-    rewards = [partial(draw_panel, panel=panel, metrics=metrics) for panel in _reward_panels(metrics, weights, metric)]
+) -> list[Drawing]:
+    """Return what draws the panels of the training, the reward with the held-out scores first."""
+    total, *parts = _reward_panels(metrics, weights, metric)
     logged = series(metrics, f"heldout/{metric or 'reward'}")
     steps = _steps(metrics)
     scores = {**heldout, **{int(steps[i]): float(logged[i]) for i in np.flatnonzero(np.isfinite(logged))}}
-    total: Drawing = partial(
-        _draw_total, panel=rewards[0].keywords["panel"], metrics=metrics, label=f"held-out {metric or 'reward'}",
-        scores=scores,
-    )  # fmt: skip
-    pictures: dict[str, tuple[list[Drawing], int]] = {
-        "overview": ([total], 1),
-        "train": ([total, *rewards[1:], *_drawings(TRAIN_PANELS, metrics)], len(rewards)),
-        "policy": (_drawings(POLICY_PANELS, metrics), 0),
-        "groups": (_drawings(GROUP_PANELS, metrics) if _has_groups(metrics) else [], 0),
-        "curriculum": (_drawings(CURRICULUM_PANELS, metrics) if _has_choice(metrics) else [], 0),
-    }
-    return {name: drawn for name, drawn in pictures.items() if drawn[0]}
+    label = f"held-out {metric or 'reward'}"
+    return [
+        partial(_draw_total, panel=total, metrics=metrics, label=label, scores=scores),
+        *(partial(draw_panel, panel=panel, metrics=metrics) for panel in parts),
+        *_drawings(TRAIN_PANELS, metrics),
+    ]
 
 
 def _drawings(panels: Iterable[Panel], metrics: Metrics) -> list[Drawing]:
@@ -233,26 +250,55 @@ class Picture(Figure):
         return buffer.getvalue()
 
 
-def _grid(drawings: Sequence[Drawing], wide: int = 0) -> Picture:
-    """Draw the first ``wide`` panels in rows of their own, the others two in a row, a last one alone."""
-    rows = wide + -(-(len(drawings) - wide) // 2)
-    figure = Picture(figsize=(WIDTH_INCHES, ROW_INCHES * rows))
-    grid = figure.add_gridspec(rows, 2)
-    for place, drawing in enumerate(drawings):
-        row, column = (place, 0) if place < wide else (wide + (place - wide) // 2, (place - wide) % 2)
-        alone = place < wide or (place == len(drawings) - 1 and column == 0)
-        drawing(figure.add_subplot(grid[row, :] if alone else grid[row, column]))
-    return figure
+def single(drawing: Drawing, width: float = WIDTH_INCHES / 2) -> Figure:
+    """Draw one panel as a figure of its own, by default half as wide as a picture.
 
-
-def single(drawing: Drawing) -> Figure:
-    """Draw one panel as a figure of its own, half as wide as a picture."""
-    figure = Figure(figsize=(WIDTH_INCHES / 2, ROW_INCHES))
+    Its margins are set here: constrained layout lays out every text several times, and costs as much as the drawing.
+    """
+    no_layout: Any = "none"  # which matplotlib's types lack
+    figure = Figure(figsize=(width, ROW_INCHES), layout=no_layout)
     axes = figure.add_subplot()
+    figure.subplots_adjust(bottom=0.19, top=0.87, right=1 - MARGIN_INCHES / width)
     drawing(axes)
-    if axes.get_legend() is not None:
-        axes.set_title(axes.get_title("left"), pad=18)  # above the legend: side by side they need a whole width
+    if axes.get_legend() is not None and width < WIDTH_INCHES:
+        axes.set_title(axes.get_title("left"), pad=20)  # above the legend: side by side they need a whole width
+        figure.subplots_adjust(top=0.8)
+    canvas: Any = FigureCanvasAgg(figure)
+    labels = axes.yaxis.get_tightbbox(canvas.get_renderer())
+    assert labels is not None, "every axis has a label"
+    left = (axes.bbox.x0 - labels.x0) / figure.bbox.width + MARGIN_INCHES / width
+    figure.subplots_adjust(left=max(left, 0.7 / width))  # the axes of most panels stand below one another
     return figure
+
+
+def together(figures: Sequence[Figure]) -> Drawn:
+    """Return figures of equal size as one picture, two in a row; each of them is drawn once."""
+    panels, pixels = zip(*((as_svg(figure), _as_pixels(figure)) for figure in figures), strict=True)
+    unsigned: Any = {"Software": None}  # equal metrics give equal bytes, whatever the version of matplotlib
+    across = min(2, len(panels))
+    white = np.full_like(pixels[0], 255)
+    rows = [(*pixels[at : at + across], white)[:across] for at in range(0, len(pixels), across)]
+    buffer = io.BytesIO()
+    imsave(buffer, np.vstack([np.hstack(row) for row in rows]), format="png", dpi=PNG_DPI, metadata=unsigned)
+    width, height = (72.0 * inches for inches in figures[0].get_size_inches())
+    placed = [
+        f'<svg x="{width * (at % across):g}" y="{height * (at // across):g}" width="{width:g}" height="{height:g}" '
+        + html.unique_svg(panel, f"panel{at}")[len("<svg ") :]
+        for at, panel in enumerate(panels)
+    ]
+    size = f'width="{width * across:g}pt" height="{height * len(rows):g}pt"'
+    box = f'viewBox="0 0 {width * across:g} {height * len(rows):g}"'
+    names = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
+    svg = f'<svg {names} {size} {box} version="1.1">\n{chr(10).join(placed)}\n</svg>\n'
+    return Drawn(svg, buffer.getvalue(), panels)
+
+
+def _as_pixels(figure: Figure) -> np.ndarray:
+    """Return the colours of a figure, [height, width, 4]."""
+    figure.dpi = PNG_DPI
+    canvas: Any = FigureCanvasAgg(figure)
+    canvas.draw()
+    return np.array(canvas.buffer_rgba())
 
 
 def palette(count: int) -> list[str]:
@@ -274,10 +320,13 @@ def picture(metrics: Metrics, weights: Mapping[str, float], metric: str | None) 
     """
     if not metrics:
         raise RunError("there is no step to draw yet; wait for the first one")
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()
-        with matplotlib.rc_context(STYLE):
-            return _grid(*_pictures(metrics, weights, metric, {})["train"])
+    with drawing():
+        drawings = _training(metrics, weights, metric, {})
+        rows = -(-len(drawings) // 2)
+        figure = Picture(figsize=(WIDTH_INCHES, ROW_INCHES * rows))
+        for place, panel in enumerate(drawings, 1):
+            panel(figure.add_subplot(rows, 2, place))
+        return figure
 
 
 def absences(metrics: Metrics) -> list[str]:
@@ -316,16 +365,6 @@ def as_svg(figure: Figure) -> str:
     return buffer.getvalue()
 
 
-def as_png(figure: Figure) -> bytes:
-    """Return a figure that ``as_svg`` drew as PNG bytes; everything stays at its place, for placing takes long."""
-    buffer = io.BytesIO()
-    figure.set_layout_engine("none")
-    figure.dpi = PNG_DPI
-    canvas: Any = FigureCanvasAgg(figure)
-    canvas.print_png(buffer, metadata={"Software": None})
-    return buffer.getvalue()
-
-
 def measured(panels: Iterable[Panel], metrics: Metrics) -> list[Panel]:
     """Return the panels that have something to show."""
     return [panel for panel in panels if any(np.isfinite(series(metrics, name)).any() for name in panel.lines)]
@@ -356,7 +395,9 @@ def _draw_total(axes: Axes, panel: Panel, metrics: Metrics, label: str, scores: 
     """Draw the reward, with the held-out scores by step."""
     draw_panel(axes, panel, metrics)
     if scores:
-        axes.plot(list(scores), list(scores.values()), "D", color=INK, markersize=4, label=label, zorder=4)
+        axes.plot(
+            list(scores), list(scores.values()), "D", color=INK, markersize=4, label=label, zorder=4, clip_on=False
+        )
         legend(axes)
 
 

@@ -8,11 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
-from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from steadyrl.show.report import plots
@@ -27,41 +25,19 @@ LIGHTEST, DARKEST = "#D3E6F2", "#002B45"  # a level without any rollout stays wh
 RANGE_PANEL = Panel("Reward range", {"reward/mean": (BLUE, "mean")})
 
 
-def draw(metrics: Metrics, recorded: Recorded) -> tuple[str, bytes] | None:
-    """Draw the picture as SVG text and PNG bytes; None if neither panel has data.
+def draw(metrics: Metrics, recorded: Recorded) -> plots.Drawn | None:
+    """Draw the picture; None if neither panel has data.
 
     Args:
         metrics: One record per step.
         recorded: The rewards of the recorded rollouts, by step.
     """
-    drawings = _drawings(metrics, recorded)
+    drawings: list[plots.Drawing] = [partial(_draw_range, metrics=metrics)] if _has_range(metrics) else []
+    drawings += [partial(_draw_histogram, recorded=recorded)] if recorded else []
     if not drawings:
         return None
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()  # a reader's own matplotlibrc must not change the pictures
-        with matplotlib.rc_context(plots.STYLE):
-            figure = Figure(figsize=(plots.WIDTH_INCHES, plots.ROW_INCHES))
-            panels = list(figure.subplots(1, len(drawings), squeeze=False).flat)
-            for axes, drawing in zip(panels, drawings, strict=True):
-                drawing(axes)
-            if len(panels) == 2:
-                low, high = (f(axes.get_ylim()[i] for axes in panels) for i, f in enumerate((min, max)))
-                for axes in panels:
-                    axes.set_ylim(low, high)
-            return plots.as_svg(figure), plots.as_png(figure)
-
-
-def draw_each(metrics: Metrics, recorded: Recorded) -> list[str]:
-    """Draw the panels of ``draw`` one by one as SVG text, for pages that place them as their width allows."""
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()
-        with matplotlib.rc_context(plots.STYLE):
-            return [plots.as_svg(plots.single(drawing)) for drawing in _drawings(metrics, recorded)]
-
-
-def _drawings(metrics: Metrics, recorded: Recorded) -> list[plots.Drawing]:
-    drawings: list[plots.Drawing] = [partial(_draw_range, metrics=metrics)] if _has_range(metrics) else []
-    return [*drawings, partial(_draw_histogram, recorded=recorded)] if recorded else drawings
+    with plots.drawing():
+        return plots.together([plots.single(panel) for panel in drawings])
 
 
 def sentences(metrics: Metrics, recorded: Recorded) -> list[str]:
@@ -131,6 +107,7 @@ def _draw_histogram(axes: Axes, recorded: Recorded) -> None:
     axes.set_xlabel("step")
     axes.set_ylabel("reward")
     axes.grid(visible=False)
+    axes.figure.subplots_adjust(right=0.84)  # room for the bar
     bar = axes.figure.colorbar(mesh, ax=axes, pad=0.02)
     bar.set_label("share of rollouts")
     bar.outline.set_visible(False)

@@ -1,4 +1,4 @@
-"""The settings of a run as a report lists them: what differs from the defaults, and what is the task's own."""
+"""The settings of a run as pages list them: what differs from the defaults, and what is the task's own."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from steadyrl.core.config import Config, dump
+from steadyrl.show.page.records import Note, Record, Span, Table
 
 NOT_SET = "not set"
 OWN = tuple(f"{section}.args." for section in ("task", "algorithm", "curriculum", "backend", "sampler"))
@@ -25,6 +26,23 @@ def settings_rows(settings: Mapping[str, Any]) -> dict[str, Any]:
         "own": [(key, used[key]) for key in used if key in own],
         "recorded": bool(used),
     }
+
+
+def settings_view(settings: Mapping[str, Any]) -> list[Record]:
+    """Return what every page shows of the settings of a run; see ``settings_rows``."""
+    rows = settings_rows(settings)
+    changed, own = ([tuple(Span(text, "code") for text in row) for row in rows[kind]] for kind in ("changed", "own"))
+    if not rows["recorded"]:
+        return [Note("The run recorded no settings.")]
+    records: list[Record] = [Note("Nothing differs from the defaults.")]
+    if changed:
+        differ = Note("These settings differ from the defaults:", "soft")
+        records = [differ, Table(("setting", "this run", "default"), changed)]
+    if own:
+        parts = "task, algorithm, curriculum, backend and sampler"
+        records.append(Note(f"These are all settings that {parts} have of their own:", "soft"))
+        records.append(Table(("setting", "this run"), own))
+    return records
 
 
 def _flat(values: Mapping[str, Any], above: str = "") -> Iterable[tuple[str, str]]:

@@ -1,12 +1,11 @@
 """Writes the report of a study: report.md, a picture per experiment, and one page with curves that can be explored.
 
-Both pages show the pictures that lie beside them: twenty of them inside the page would be megabytes.
 Every number in the text comes from the run directories. The same runs give the same bytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,49 +13,30 @@ from typing import Any
 from steadyrl.core.metrics import describe
 from steadyrl.core.rundir import write_json, write_text
 from steadyrl.lab.seeds import LEAST_SEEDS, interval
-from steadyrl.lab.study.file import ABSOLUTE, Take
+from steadyrl.lab.study.file import ABSOLUTE
 from steadyrl.lab.study.outcome import Claim, Judged, Made, Outcome, Verdict, claims, meets, middle, outcomes, values_of
 from steadyrl.lab.study.plan import Study, jobs
 from steadyrl.lab.study.study import DONE, require_runs
-from steadyrl.show.report import markup
+from steadyrl.show.page import html, markdown, markup
+from steadyrl.show.page.records import (
+    Curves,
+    Heading,
+    Items,
+    Note,
+    Picture,
+    Record,
+    Span,
+    Table,
+    Text,
+    numbers,
+    strong,
+    word,
+)
 from steadyrl.show.report import study_pictures as pictures
 from steadyrl.show.report.criteria import criteria
-from steadyrl.show.report.curves import Records, curves, script, style
-from steadyrl.show.report.write import page
+from steadyrl.show.report.curves import Records, curves
+from steadyrl.show.report.takes import TAKES, TOPICS
 
-# The topics of the founding documents: what each is told by.
-TOPICS: Mapping[str, tuple[tuple[str, Take], ...]] = {
-    "Reward": (("reward/mean", "first"), ("reward/mean", "last"), ("completion/length", "last")),
-    "KL control": (
-        ("kl_ref_k1_seq", "last"),
-        ("kl_ref_k1_seq", "max"),
-        ("kl_ref_k1_seq", "below_zero"),
-        ("kl_ref_k1_seq", "lowest_z"),
-        ("algorithm/kl_coef", "ratio"),
-    ),
-    "Value function": (("loss/value", "last"), ("loss/value", "spike"), ("value/explained_variance", "last")),
-    "Policy behaviour": (
-        ("loss/policy", "last"),
-        ("loss/nll", "last"),
-        ("clip_fraction", "mean"),
-        ("kl_old_k3", "max"),
-        ("grad_norm", "max"),
-    ),
-    "Entropy": (("entropy", "first"), ("entropy", "last"), ("entropy", "ratio")),
-    "Advantages": (("advantage/mean", "mean"), ("advantage/std", "first"), ("advantage/std", "last")),
-}
-TAKES: Mapping[Take, str] = {
-    "last": "at the end",
-    "first": "at the start",
-    "mean": "mean",
-    "min": "lowest step",
-    "max": "highest step",
-    "gain": "end minus start",
-    "ratio": "end as a share of the start",
-    "spike": "highest step over the level before it",
-    "below_zero": "share of steps below 0",
-    "lowest_z": "lowest tenth of the run, in standard errors",
-}
 ENOUGH_SEEDS = 5  # of each arm: with so many, a difference of two standard deviations is found in 60 % of studies
 MOST_CAUSES = 3  # of the doctor's, in an experiment's section
 
@@ -89,73 +69,151 @@ def write_study(study: Study, root: Path, to: Path | None = None) -> tuple[Path,
     folder = require_runs(study, root)
     arm_outcomes = outcomes(study, folder)
     to = to or folder / "report"
-    records = {outcome.arm.name: [run.records for run in outcome.runs] for outcome in arm_outcomes}
-    sections = [_section(study, outcome, arm_outcomes, records) for outcome in arm_outcomes]
-    for section in sections:
-        if section["svg"] is not None:
-            write_text(to / section["picture"], section["svg"])
-    rows = [
-        Row(outcome.arm.name, outcome.word, section["finding"])
-        for outcome, section in zip(arm_outcomes, sections, strict=True)
-    ]
-    shown = {name: records[name] for name in study.file.picture or records if records[name]}
-    whole = pictures.Topic(study.file.metric, (study.file.metric,))  # of many experiments only one panel can be read
-    answer = pictures.overlay(shown, pictures.TOPICS if study.file.picture else (whole,))
-    if answer is not None:
-        write_text(to / "answer.svg", answer)
-    view = {
-        "answer": None if answer is None else markup.inline_svg(answer, "answer"),
-        "pictured": ", ".join(study.file.picture) or f"{study.file.metric} of every experiment",
-        "study": study.file,
-        "file": study.path.name,
-        "command": _command(study),
-        "quick": study.quick,
-        "seeds": list(study.seeds),
-        "sections": sections,
-        "rows": rows,
-        "claims": [_claim(claim) for claim in claims(arm_outcomes)],
-        "criteria": criteria(study, arm_outcomes),
-        "weak": _weak(study, arm_outcomes),
-        "open": _open(study, arm_outcomes),
-        "confidence": round(100 * study.file.rule.confidence),
-        "share": f"{100 * study.file.rule.share:g}",
-        "start": f"{100 * study.file.rule.start:g}",
-    }
+    metrics = {outcome.arm.name: [run.records for run in outcome.runs] for outcome in arm_outcomes}
+    drawn = _drawn(study, arm_outcomes, metrics)
+    for file, svg in drawn.items():
+        write_text(to / file, svg)
+    rows = [Row(outcome.arm.name, outcome.word, _finding(study, outcome)) for outcome in arm_outcomes]
+    page = study_view(study, arm_outcomes, drawn, curves(metrics, _pictured(study, metrics)[:4]))
     write_json(to / "summary.json", _summary(arm_outcomes, rows))
-    write_text(to / "report.md", page("study.md.j2", view, markup.markdown))
-    more = {"data": curves(records, list(shown)[:4]), "script": script(), "style": style()}
-    write_text(to / "report.html", page("study.html.j2", {**view, **more}, markup.clean))
+    write_text(to / "report.md", markdown.page(page))
+    write_text(to / "report.html", html.page(study.file.title, page))
     return to / "report.html", rows
 
 
-def _section(
-    study: Study, outcome: Outcome, every: Sequence[Outcome], records: Mapping[str, Sequence[Records]]
-) -> dict[str, Any]:
-    """Return what the report says of one experiment."""
-    experiment = outcome.arm.experiment
+def _drawn(study: Study, arm_outcomes: Sequence[Outcome], metrics: Mapping[str, Sequence[Records]]) -> dict[str, str]:
+    """Draw the answer, experiments over one another, and the topics of each experiment beside what it starts from."""
+    whole = pictures.Topic(study.file.metric, (study.file.metric,))  # of many experiments only one panel can be read
+    shown = {name: metrics[name] for name in _pictured(study, metrics)}
+    drawn = {"answer.svg": pictures.overlay(shown, pictures.TOPICS if study.file.picture else (whole,))}
+    for outcome in arm_outcomes:
+        if metrics[outcome.arm.name]:
+            arms = (outcome.arm.experiment.base, outcome.arm.name)
+            drawn[f"{outcome.arm.name}.svg"] = pictures.overlay({arm: metrics[arm] for arm in arms if arm in metrics})
+    return {file: svg for file, svg in drawn.items() if svg is not None}
+
+
+def _pictured(study: Study, metrics: Mapping[str, Sequence[Records]]) -> list[str]:
+    """Return the experiments of the first picture: those that the file names, else all, as far as they were run."""
+    return [name for name in study.file.picture or metrics if metrics[name]]
+
+
+def study_view(
+    study: Study, arm_outcomes: Sequence[Outcome], drawn: Mapping[str, str], curves_data: str
+) -> list[Record]:
+    """Return what every page shows of a study.
+
+    Args:
+        study: As it was run.
+        arm_outcomes: What became of its experiments.
+        drawn: SVG texts by file: the answer and a picture of each experiment that was run.
+        curves_data: See ``curves.curves``.
+    """
+    every = [Heading("Every experiment"), _experiments(study, arm_outcomes)]
+    answer, weak, known_claims = drawn.get("answer.svg"), _weak(study, arm_outcomes), claims(arm_outcomes)
+    pictured = ", ".join(study.file.picture) or f"{study.file.metric} of every experiment"
+    caption = f"{pictured} over the steps: the mean over seeds, and their range."
+    return [
+        Heading(study.file.title, 1),
+        Note(study.file.question, "headline"),
+        *(_claims(known_claims) if known_claims else [Heading("The answer"), every[1]]),
+        *([Picture("answer.svg", caption, caption, (answer,))] if answer is not None else []),
+        Heading("What was asked, and how"),
+        *([Note(study.file.background)] if study.file.background else []),
+        Note(_how(study, arm_outcomes), "soft"),
+        *([Note((strong("How much this says. "), weak))] if weak else []),
+        Heading("Curves"),
+        Curves(curves_data, "report.html"),
+        *criteria(study, arm_outcomes),
+        *(every if known_claims else []),
+        *(record for outcome in arm_outcomes for record in _section(study, outcome, arm_outcomes, drawn)),
+        Heading("What was not tested"),
+        Items(_open(study, arm_outcomes) or ["The file names nothing."]),
+    ]
+
+
+def _claims(known_claims: Sequence[Claim]) -> list[Record]:
+    """Return the earlier conclusions beside what was measured."""
+    rows = [
+        (
+            claim.text,
+            tuple(
+                piece
+                for name, judged in claim.parts
+                for piece in (
+                    Span(name, href=f"#{name}"),
+                    f": {judged.expect.says} {numbers_of(judged)} ({judged.word}) ",
+                )
+            ),
+            strong(claim.verdict),
+        )
+        for claim in known_claims
+    ]
+    return [
+        Heading("The answer"),
+        Note(
+            "What was concluded before, and what these runs say. An experiment supports a claim if all its "
+            "measurements do, and refutes the claim if one does."
+        ),
+        Table(("what was concluded before", "what was measured", "verdict"), rows),
+    ]
+
+
+def _experiments(study: Study, arm_outcomes: Sequence[Outcome]) -> Table:
+    rows = [
+        (
+            Span(outcome.arm.name, href=f"#{outcome.arm.name}"),
+            outcome.arm.experiment.title,
+            f"{sum(run.state in DONE for run in outcome.runs)} of {len(study.seeds)}",
+            word(outcome.word),
+            _finding(study, outcome),
+        )
+        for outcome in arm_outcomes
+    ]
+    return Table(("experiment", "what", *numbers("runs done"), "verdict", "finding"), rows)
+
+
+def _how(study: Study, arm_outcomes: Sequence[Outcome]) -> str:
+    rule, seeds = study.file.rule, ", ".join(map(str, study.seeds))
+    return (
+        f"Every number comes from the run directories of `{_command(study)}`"
+        f"{', the quick version of the study' if study.quick else ''}: {len(arm_outcomes)} experiments, "
+        f'seed{"s" if len(study.seeds) > 1 else ""} {seeds}. "At the end" is the mean over the last '
+        f'{100 * rule.share:g} % of the steps, and "at the start" the mean over the first {100 * rule.start:g} %. '
+        f"Levels are interquartile means over seeds, and intervals hold {round(100 * rule.confidence)} % over seeds. "
+        "The rules that decide are those of the study's file."
+    )
+
+
+def _section(study: Study, outcome: Outcome, every: Sequence[Outcome], drawn: Mapping[str, str]) -> Iterator[Record]:
+    """Yield what the report says of one experiment."""
+    experiment, file = outcome.arm.experiment, f"{outcome.arm.name}.svg"
     base = next((candidate for candidate in every if candidate.arm.name == experiment.base), None)
-    groups = {base.arm.name: records[base.arm.name]} if base else {}
-    groups |= {experiment.name: records[experiment.name]}
-    judged = [_judged(judgement) for judgement in outcome.judged]
-    return {
-        "name": experiment.name,
-        "title": experiment.title,
-        "base": experiment.base,
-        "why": experiment.why,
-        "hypothesis": experiment.hypothesis,
-        "concluded": experiment.concluded,
-        "changed": [(key, _value(a), _value(b)) for key, (a, b) in outcome.arm.changed.items()],
-        "word": outcome.word,
-        "judged": judged,
-        "finding": _finding(study, outcome, judged),
-        "topics": _topics(study, outcome, base),
-        "causes": [_cause(cause.finding, cause.seeds, len(outcome.runs)) for cause in outcome.causes[:MOST_CAUSES]],
-        "status": _status(study, outcome),
-        "next": experiment.next or _next(outcome),
-        "picture": f"{experiment.name}.svg",
-        "svg": pictures.overlay(groups) if records[experiment.name] else None,
-        "done": f"{sum(run.state in DONE for run in outcome.runs)} of {len(study.seeds)}",
-    }
+    against = f", against {experiment.base}" if experiment.base else ""
+    yield Heading(experiment.name, anchor=experiment.name)
+    yield Note((strong(f"{experiment.title}{against}: "), word(outcome.word), "."))
+    if changed := [(key, _value(a), _value(b)) for key, (a, b) in outcome.arm.changed.items()]:
+        yield Table(("setting", *numbers(experiment.base, experiment.name)), changed)
+    said = {"Why": experiment.why, "Hypothesis": experiment.hypothesis, "Concluded before": experiment.concluded}
+    for name, text in said.items():
+        if text:
+            yield Note(f"{name}: {text}")
+    if outcome.judged:
+        yield Items([(word(j.word), f": {j.expect.says} {numbers_of(j)}{_power(j)}") for j in outcome.judged])
+    if file in drawn:  # beside the page: twenty pictures inside would be megabytes
+        yield Picture(file, f"Curves of {experiment.name}{f' over those of {base.arm.name}' if base else ''}")
+    topics = _topics(study, outcome, base)
+    if topics:
+        columns = numbers(*([experiment.base] if base else []), experiment.name)
+        yield Table(("measured", "unit", *columns), topics)
+    if outcome.causes:
+        yield Note("What the doctor says:")
+        causes = outcome.causes[:MOST_CAUSES]
+        yield Items([_cause(cause.finding, cause.seeds, len(outcome.runs)) for cause in causes])
+    elif topics:
+        yield Note("The doctor finds no harmful cause.")
+    following = experiment.next or _next(outcome)
+    yield Note(f"Status: {_status(study, outcome)}.{f' Next: {following}' if following else ''}")
 
 
 def _command(study: Study) -> str:
@@ -181,20 +239,7 @@ def _weak(study: Study, arm_outcomes: Sequence[Outcome]) -> str:
     return text.strip()
 
 
-def _claim(claim: Claim) -> dict[str, Any]:
-    """Return an earlier conclusion beside what was measured."""
-    parts = [{"name": name, **_judged(judged)} for name, judged in claim.parts]
-    return {"text": claim.text, "verdict": claim.verdict, "parts": parts}
-
-
-def _judged(judged: Judged) -> dict[str, Any]:
-    power = ""
-    if judged.change is not None and judged.change.smallest is not None:
-        power = f"So few seeds show a true difference of {markup.number(judged.change.smallest)} in 4 of 5 studies."
-    return {"says": judged.expect.says, "word": judged.word, "numbers": numbers(judged), "power": power}
-
-
-def numbers(judged: Judged) -> str:
+def numbers_of(judged: Judged) -> str:
     """Return the numbers that decide an expectation, as one sentence."""
     expect = judged.expect
     what = f"{judged.metric}, {TAKES[expect.take]}"
@@ -219,12 +264,19 @@ def numbers(judged: Judged) -> str:
     return f"{text} {bounds} over {over} seeds."
 
 
-def _finding(study: Study, outcome: Outcome, judged: Sequence[Mapping[str, Any]]) -> str:
+def _power(judged: Judged) -> str:
+    """Return a sentence on what so few seeds can show; "" where nothing was compared."""
+    if judged.change is None or judged.change.smallest is None:
+        return ""
+    return f" So few seeds show a true difference of {markup.number(judged.change.smallest)} in 4 of 5 studies."
+
+
+def _finding(study: Study, outcome: Outcome) -> str:
     if not outcome.runs:
         return "not run yet"
-    if judged:  # what decided: of a verdict that is not "supported", the first expectation that is not
-        deciding = next((judgement for judgement in judged if judgement["word"] == outcome.word), judged[0])
-        return f"{deciding['says']} {deciding['numbers']}"
+    if outcome.judged:  # what decided: of a verdict that is not "supported", the first expectation that is not
+        deciding = next((judged for judged in outcome.judged if judged.word == outcome.word), outcome.judged[0])
+        return f"{deciding.expect.says} {numbers_of(deciding)}"
     values = values_of(outcome.runs, study.file.metric, "last", study.file.rule)
     level = middle(values)
     if level is None:
@@ -234,21 +286,20 @@ def _finding(study: Study, outcome: Outcome, judged: Sequence[Mapping[str, Any]]
     return f"{study.file.metric}, at the end: {markup.number(level)}{shown}, {len(values)} of {len(study.seeds)} seeds."
 
 
-def _topics(study: Study, outcome: Outcome, base: Outcome | None) -> list[dict[str, Any]]:
-    rule, topics = study.file.rule, []
+def _topics(study: Study, outcome: Outcome, base: Outcome | None) -> list[Sequence[Text] | str]:
+    """Return the rows of the table of numbers, by topic."""
+    arms, rows = [base, outcome] if base else [outcome], []
     for topic, measures in TOPICS.items():
-        rows = []
+        measured: list[Sequence[Text]] = []
         for metric, take in measures:
-            own = middle(values_of(outcome.runs, metric, take, rule))
-            base_level = middle(values_of(base.runs, metric, take, rule)) if base else None
-            if own is None and base_level is None:
-                continue
-            description = describe(metric)
-            unit = description.unit if description and take not in ("ratio", "spike", "below_zero", "lowest_z") else ""
-            rows.append({"what": f"{metric}, {TAKES[take]}", "unit": unit, "base": base_level, "own": own})
-        if rows:
-            topics.append({"name": topic, "rows": rows})
-    return topics
+            levels = [middle(values_of(arm.runs, metric, take, study.file.rule)) for arm in arms]
+            if any(level is not None for level in levels):
+                description = describe(metric)
+                plain = take in ("ratio", "spike", "below_zero", "lowest_z") or description is None
+                unit = "" if plain or description is None else description.unit
+                measured.append((f"{metric}, {TAKES[take]}", unit, *map(markup.number, levels)))
+        rows += [topic, *measured] if measured else []
+    return rows
 
 
 def _cause(finding: Any, seeds: int, runs: int) -> str:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -54,14 +53,8 @@ TOPICS = (
 )
 
 
-@contextmanager
-def drawing() -> Iterator[None]:
-    """Draw with the project's own style, whatever a reader's matplotlibrc says."""
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()
-        # Text stays text: of a page with twenty pictures, letters as shapes would be the larger part.
-        with matplotlib.rc_context({**plots.STYLE, "svg.fonttype": "none"}):
-            yield
+# Text stays text: of a page with twenty pictures, letters as shapes would be the larger part.
+drawing = partial(plots.drawing, **{"svg.fonttype": "none"})
 
 
 def overlay(groups: Mapping[str, Sequence[Records]], topics: Sequence[Topic] = TOPICS) -> str | None:

@@ -12,7 +12,9 @@ from matplotlib.figure import Figure
 from steadyrl.core.rundir import read_json, write_text
 from steadyrl.lab.tune.rate_range import RATE
 from steadyrl.lab.tune.tune import RESULT
-from steadyrl.show.report import markup, plots
+from steadyrl.show.page import markdown, markup
+from steadyrl.show.page.records import Code, Heading, Note, Picture, Record, Table, numbers
+from steadyrl.show.report import plots
 from steadyrl.show.report.study_pictures import drawing
 
 
@@ -25,33 +27,37 @@ def write_tune(folder: Path) -> Path:
     """
     result = read_json(folder / RESULT)
     write_text(folder / "tune.svg", draw(result))
-    write_text(folder / "tune.md", page(result))
+    write_text(folder / "tune.md", markdown.page(tune_view(result)))
     return folder / "tune.md"
 
 
-def page(result: Mapping[str, Any]) -> str:
-    """Return the page as Markdown."""
+def tune_view(result: Mapping[str, Any]) -> list[Record]:
+    """Return what every page shows of a search."""
     other_settings = [name for name in result["settings"] if name != RATE]
-    lines = [
-        "# The rate that was found",
-        "",
-        "    steadyrl train CONFIG " + " ".join(f"{name}={value:.3g}" for name, value in result["settings"].items()),
-        "",
-        f"Held-out score {markup.number(result['score'])} over {len(result['scores'])} seeds, with "
-        f"{result['samples']:,} samples for the whole search. {_sure(result)}{_paused(result)}",
-        "",
-        "![Score, KL of a step and entropy against the rate](tune.svg)",
-        "",
-        "| rate | " + "".join(f"{name} | " for name in other_settings) + "score | steps | end | critical findings |",
-        "|--:|" + "--:|" * len(other_settings) + "--:|--:|---|---|",
+    trials = sorted(result["trials"], key=lambda trial: trial["settings"][RATE])
+    return [
+        Heading("The rate that was found", 1),
+        Code("steadyrl train CONFIG " + " ".join(f"{name}={value:.3g}" for name, value in result["settings"].items())),
+        Note(
+            f"Held-out score {markup.number(result['score'])} over {len(result['scores'])} seeds, with "
+            f"{result['samples']:,} samples for the whole search. {_sure(result)}{_paused(result)}"
+        ),
+        Picture("tune.svg", "Score, KL of a step and entropy against the rate"),
+        Table(
+            (*numbers("rate", *other_settings, "score", "steps"), "end", "critical findings"),
+            [
+                (
+                    f"{trial['settings'][RATE]:.2e}",
+                    *(markup.number(trial["settings"].get(name)) for name in other_settings),
+                    markup.number(trial["score"]),
+                    f"{trial['steps']}",
+                    trial["state"],
+                    ", ".join(trial["critical"]) or "–",
+                )
+                for trial in trials
+            ],
+        ),
     ]
-    for trial in sorted(result["trials"], key=lambda trial: trial["settings"][RATE]):
-        values = "".join(f"{markup.number(trial['settings'].get(name))} | " for name in other_settings)
-        lines.append(
-            f"| {trial['settings'][RATE]:.2e} | {values}{markup.number(trial['score'])} | {trial['steps']} | "
-            f"{trial['state']} | {', '.join(trial['critical']) or '–'} |"
-        )
-    return "\n".join(lines) + "\n"
 
 
 def _sure(result: Mapping[str, Any]) -> str:

@@ -6,34 +6,81 @@ Both pages are made of the same figures in the same order. The same run director
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from jinja2 import PackageLoader
-
 from steadyrl.core.errors import AccessError
 from steadyrl.core.rundir import RunDir, write_json, write_text
 from steadyrl.core.types import DECODINGS
-from steadyrl.doctor.causes import as_record
+from steadyrl.doctor.causes import as_record, tree
 from steadyrl.doctor.examine import Diagnosis, examine
 from steadyrl.doctor.names.identify import identify
 from steadyrl.doctor.readers.own import read as read_log
 from steadyrl.loop.rewards.form import FORM_ONLY
-from steadyrl.show.report import markup, plots, reward_histogram
+from steadyrl.show.page import html, markdown, markup
+from steadyrl.show.page.records import (
+    TONES,
+    Answer,
+    Code,
+    Facts,
+    Findings,
+    Fold,
+    Heading,
+    Note,
+    Picture,
+    Record,
+    Sample,
+    Span,
+    Table,
+    numbers,
+    strong,
+    word,
+)
+from steadyrl.show.report import plots, reward_histogram
 from steadyrl.show.report.actions import action_rows
 from steadyrl.show.report.answers import form_rows, random_samples
 from steadyrl.show.report.best import best_figures, best_sentences
 from steadyrl.show.report.captions import captions
+from steadyrl.show.report.diagnosis import checks_table
 from steadyrl.show.report.epochs import shown_epochs
 from steadyrl.show.report.evidence import Evidence, read_evidence
 from steadyrl.show.report.figures import means, metric_values, summarise, target_sentence
 from steadyrl.show.report.overview import moment, overview
-from steadyrl.show.report.settings import settings_rows
+from steadyrl.show.report.settings import settings_view
 from steadyrl.show.review.epochs import epoch_table
 
+LABELS = {  # of the pictures, in the order of the page
+    "overview": "Reward in training over the steps",
+    "train": "Reward, KL to the reference, and the loss with its parts over the steps",
+    "rewards": "Range of the reward, and histogram of the rewards, over the steps",
+    "policy": "Behaviour of the policy over the steps",
+    "groups": "Groups of answers over the steps",
+    "curriculum": "Choice of the problems over the steps",
+}
 FIRST_COLUMNS = ("recall", "precision", "f1", "results")  # of the ranking, in the order search people expect
+
+
+@dataclass(frozen=True)
+class Report:
+    """What the report of a run is made of.
+
+    Attributes:
+        evidence: As it was read.
+        diagnosis: Of the doctor.
+        summary: The numbers of summary.json.
+    """
+
+    evidence: Evidence
+    diagnosis: Diagnosis
+    summary: Mapping[str, Any]
+
+    @property
+    def headline(self) -> str:
+        """The verdict in one sentence, with its numbers."""
+        return headline(self.summary)
 
 
 def write_report(path: Path | str) -> Path:
@@ -45,27 +92,18 @@ def write_report(path: Path | str) -> Path:
         RunError: There is no run directory, it has no steps yet, or a file in it is damaged.
         AccessError: The folder cannot be written.
     """
-    evidence = read_evidence(path)
-    view = _view(path, evidence)
-    folder = RunDir(path).report_folder
-    write_json(folder / "summary.json", view["summary"])
-    drawn = _drawn(evidence, view["summary"])
-    pictures = plots.draw(*drawn)
-    panels = plots.draw_each(*drawn)
-    if rewards := reward_histogram.draw(evidence.metrics, evidence.recorded):
-        pictures["rewards"], panels["rewards"] = (
-            rewards,
-            reward_histogram.draw_each(evidence.metrics, evidence.recorded),
-        )
-    for name, (svg, png) in pictures.items():
-        write_text(folder / f"{name}.svg", svg)
-        _write_bytes(folder / f"{name}.png", png)
-    view["inline"] = {
-        name: [markup.inline_svg(svg, f"{name}{number}") for number, svg in enumerate(svgs)]
-        for name, svgs in panels.items()
-    }
-    write_text(folder / "report.md", page("report.md.j2", view, markup.markdown))
-    write_text(folder / "report.html", page("report.html.j2", view, markup.clean))
+    report, folder = read_report(path), RunDir(path).report_folder
+    write_json(folder / "summary.json", report.summary)
+    pictures = plots.draw(*_drawn(report))
+    if rewards := reward_histogram.draw(report.evidence.metrics, report.evidence.recorded):
+        pictures["rewards"] = rewards
+    for name, drawn in pictures.items():
+        write_text(folder / f"{name}.svg", drawn.svg)
+        _write_bytes(folder / f"{name}.png", drawn.png)
+    panels = {name: drawn.panels for name, drawn in pictures.items()}
+    page = [Heading(report.summary["run"], 1), *report_view(report, panels)]
+    write_text(folder / "report.md", markdown.page(page))
+    write_text(folder / "report.html", html.page(f"{report.summary['run']}: report", page))
     return folder
 
 
@@ -76,75 +114,179 @@ def write_summary(path: Path | str) -> None:
         RunError: There is no run directory, it has no steps yet, or a file in it is damaged.
         AccessError: The folder cannot be written.
     """
-    write_json(RunDir(path).report_folder / "summary.json", report_view(path)["summary"])
+    write_json(RunDir(path).report_folder / "summary.json", read_report(path).summary)
 
 
-def report_view(path: Path | str) -> dict[str, Any]:
-    """Return what the template ``report_body.html.j2`` shows of a run, without pictures; nothing is written.
+def read_report(path: Path | str) -> Report:
+    """Read what the report of a run is made of; nothing is written.
 
     Raises:
         RunError: There is no run directory, it has no steps yet, or a file in it is damaged.
     """
-    return _view(path, read_evidence(path))
-
-
-def _view(path: Path | str, evidence: Evidence) -> dict[str, Any]:
+    evidence = read_evidence(path)
     diagnosis = examine(identify(read_log(Path(path))))
     summary = {**summarise(evidence, diagnosis.harmful), "best": best_figures(evidence)}
     summary |= {
         "epochs": epoch_table(evidence.metrics, diagnosis.findings, evidence.findings),
         "doctor": _doctor(diagnosis),
     }
-    return {
-        "summary": summary,
-        "headline": headline(summary),
-        "overview": overview(evidence, summary, diagnosis),
-        "notes": [
-            *([target_sentence(summary["target"])] if summary["target"] else []),
-            *best_sentences(summary, evidence.info),
-            *_notes(evidence, summary),
+    return Report(evidence, diagnosis, summary)
+
+
+def report_view(report: Report, panels: Mapping[str, Sequence[str]] | None = None) -> list[Record]:
+    """Return what every page shows of a run.
+
+    Args:
+        report: Of the run.
+        panels: SVG texts of each picture; None for a page without pictures.
+    """
+    evidence, summary = report.evidence, report.summary
+    pictures = {} if panels is None else _pictures(report, panels)
+    return [
+        Note(report.headline, "headline"),
+        Facts(overview(evidence, summary, report.diagnosis)),
+        *([pictures["overview"]] if pictures else []),
+        *_conclusion(summary),
+        *(Note(text, "note") for text in _notes(evidence, summary)),
+        *_before_and_after(changes(summary, reward_weights(evidence.settings)), summary["metric"]),
+        *_forms(form_rows(evidence)),
+        *_ranking(evidence, summary),
+        Heading("Health"),
+        Note(("The doctor's verdict: ", word(report.diagnosis.verdict))),
+        *([Findings(tree(report.diagnosis.findings))] if report.diagnosis.findings else []),
+        checks_table(report.diagnosis),
+        *_actions(action_rows(evidence.actions)),
+        *_epoch_table(shown_epochs(summary["epochs"])),
+        *(_training(report, pictures) if pictures else []),
+        *_samples(random_samples(evidence), summary["metric"] or "metric"),
+        Heading("Settings"),
+        *settings_view(evidence.settings),
+        Facts(_facts(evidence)),
+        Heading("How to repeat it"),
+        Code(_repeat(evidence.info)),
+        Note(_repeatable(evidence.info.get("policy") or {}), "soft"),
+    ]
+
+
+def _pictures(report: Report, panels: Mapping[str, Sequence[str]]) -> dict[str, Picture]:
+    """Return the pictures by name, with what to look for in each."""
+    texts = captions(*_drawn(report))
+    texts["rewards"] = " ".join(reward_histogram.sentences(report.evidence.metrics, report.evidence.recorded))
+    return {name: Picture(f"{name}.png", LABELS[name], texts[name], svgs) for name, svgs in panels.items()}
+
+
+def _conclusion(summary: Mapping[str, Any]) -> list[Record]:
+    if not summary["conclusion"]:
+        return []
+    seeds = "The interval is over held-out problems; another training seed can differ by more."
+    return [Note(f"The verdict in full: {summary['conclusion']}. {seeds}", "soft")]
+
+
+def _before_and_after(rows: Mapping[str, Sequence[Mapping[str, Any]]], metric: str | None) -> list[Record]:
+    count, meaning = len(rows["other"]), "which no reward counts: more of them is neither better nor worse"
+    return [
+        Heading("Before and after"),
+        Note(
+            "Means over the held-out problems that both evaluations could measure (n), the paired difference, and its "
+            "95 % interval. The metric comes first, then the rewards that the config gives a weight.",
+            "soft",
+        ),
+        _comparison(rows["main"], metric),
+        *([Fold(f"{count} other measurements, {meaning}", [_comparison(rows["other"], None)])] if count else []),
+    ]
+
+
+def _comparison(rows: Sequence[Mapping[str, Any]], metric: str | None) -> Table:
+    columns = numbers("n", "before", "after", "difference", "95 % interval")
+    return Table(
+        ("measurement", "decoding", *columns, "means"),
+        [
+            (
+                row["name"],
+                row["decoding"],
+                f"{row['n']}",
+                *map(markup.number, (row["before"], row["after"])),
+                markup.signed(row["difference"]),
+                markup.interval(row["interval"]),
+                Span(row["word"], "word" if row["word"] in TONES else ""),
+            )
+            for row in rows
         ],
-        "changes": changes(summary, reward_weights(evidence.settings)),
-        "ranking": _ranking(evidence, summary),
-        "epochs": shown_epochs(summary["epochs"]),
-        "health": health(diagnosis),
-        "actions": action_rows(evidence.actions),
-        "captions": captions(*_drawn(evidence, summary)),
-        "reward_sentences": reward_histogram.sentences(evidence.metrics, evidence.recorded),
-        "absences": plots.absences(evidence.metrics),
-        "inline": {},
-        "forms": form_rows(evidence),
-        "samples": random_samples(evidence),
-        "settings": settings_rows(evidence.settings),
-        "facts": _facts(evidence),
-        "repeat": _repeat(evidence.info),
-        "repeatable": _repeatable(evidence.info.get("policy") or {}),
-    }
+        frozenset(place for place, row in enumerate(rows) if row["name"] == metric),
+    )
 
 
-def _drawn(
-    evidence: Evidence, summary: Mapping[str, Any]
-) -> tuple[Sequence[Mapping[str, Any]], dict[str, float], str | None, dict[int, float]]:
+def _forms(forms: Mapping[str, Any]) -> list[Record]:
+    if not forms["rows"]:
+        return []
+    return [
+        Heading("Forms of the answers"),
+        Note("Share of the answers of each form, each different word as a letter.", "soft"),
+        Table(
+            ("form", *numbers(*forms["headings"])),
+            [(Span(name, "code"), *map(markup.number, shares)) for name, shares in forms["rows"]],
+        ),
+    ]
+
+
+def _actions(rows: Sequence[Mapping[str, str]]) -> list[Record]:
+    if not rows:
+        return []
+    cells = [(row["step"], row["what"], row["why"], row["evidence"]) for row in rows]
+    return [Heading("What the autopilot did"), Table((*numbers("step"), "what", "why", "evidence"), cells)]
+
+
+def _epoch_table(epochs: Mapping[str, Any] | None) -> list[Record]:
+    if epochs is None:
+        return []
+    trends = f"Change per epoch, with its 95 % interval: {'; '.join(epochs['trends'])}."
+    return [
+        Heading("Epoch by epoch"),
+        Note(
+            "Means over the steps of each pass over the training problems. Losses are the parts before their "
+            'coefficients; "within" and "between" are the reward\'s variance among the rollouts of a problem and among '
+            "problems. An interval that contains 0 may be noise.",
+            "soft",
+        ),
+        Table(numbers(*epochs["headings"]), epochs["rows"]),
+        *([Note(trends, "soft")] if epochs["trends"] else []),
+    ]
+
+
+def _training(report: Report, pictures: Mapping[str, Picture]) -> list[Record]:
+    absent = plots.absences(report.evidence.metrics)
+    if "rewards" not in pictures:
+        absent = [*reward_histogram.sentences(report.evidence.metrics, report.evidence.recorded), *absent]
+    return [
+        Heading("Training"),
+        *(pictures[name] for name in LABELS if name in pictures and name != "overview"),
+        *([Note(" ".join(absent), "soft")] if absent else []),
+    ]
+
+
+def _samples(samples: Sequence[Mapping[str, Any]], metric: str) -> list[Record]:
+    records: list[Record] = [Heading("Sample answers")]
+    if not samples:
+        return [*records, Note("No answers were recorded.")]
+    records.append(Note(f"{len(samples)} held-out problems drawn at random.", "soft"))
+    for sample in samples:
+        answers = []
+        for when, answer in sample["answers"]:
+            cut = ", cut at the token limit" if answer["truncated"] else ""
+            unscored = f", unscored: {answer['unscored']}" if answer["unscored"] else ""
+            label = (f"{when} training, {metric} ", strong(markup.number(answer["metric"])), f"{cut}{unscored}")
+            answers.append(Answer(label, answer["text"], answer["note"]))
+        records.append(Sample(sample["problem"], sample["prompt"], answers))
+    return records
+
+
+def _drawn(report: Report) -> tuple[Sequence[Mapping[str, Any]], dict[str, float], str | None, dict[int, float]]:
     """Return what the pictures are of, with the scores before and after training at the first and at the last step."""
+    evidence, summary = report.evidence, report.summary
     steps = (evidence.metrics[0]["step"], evidence.metrics[-1]["step"])
     scores = zip(steps, (summary["before"], summary["after"]), strict=True)
     heldout = {step: score for step, score in scores if score is not None}
     return evidence.metrics, reward_weights(evidence.settings), summary["metric"], heldout
-
-
-def health(diagnosis: Diagnosis) -> dict[str, list[dict[str, Any]]]:
-    """Return what the doctor found and did not find, each with a sentence, from the worst to what is not known."""
-    found = [
-        {"word": finding.severity, "harms": finding.harms, "check": finding.check, "text": finding.message}
-        for finding in diagnosis.findings
-    ]
-    uneven = [
-        {"word": "not throughout", "harms": False, "check": finding.check, "text": "; ".join(finding.evidence)}
-        for finding in diagnosis.uneven
-    ]
-    fine = [{"check": finding.check, "text": finding.message} for finding in diagnosis.fine]
-    unknown = [{"check": finding.check, "text": finding.message.replace("|", " or ")} for finding in diagnosis.unknown]
-    return {"found": [*found, *uneven], "fine": fine, "unknown": unknown}
 
 
 def _doctor(diagnosis: Diagnosis) -> dict[str, Any]:
@@ -172,18 +314,6 @@ def _write_bytes(path: Path, content: bytes) -> None:
         part.replace(path)
     except OSError as error:
         raise AccessError(f"cannot write '{path}': {error.strerror}") from error
-
-
-def page(template: str, view: Mapping[str, Any], finalize: Callable[[Any], Any]) -> str:
-    """Return a template of this folder filled in.
-
-    Args:
-        template: Its file name.
-        view: What it names.
-        finalize: Makes every value safe for that kind of page: ``markup.markdown`` or ``markup.clean``.
-    """
-    loader, is_html = PackageLoader("steadyrl.show.report"), template.endswith(".html.j2")
-    return markup.environment(loader, finalize, is_html).get_template(template).render(view)
 
 
 def headline(summary: Mapping[str, Any]) -> str:
@@ -216,7 +346,8 @@ def _holes(steps: Sequence[int]) -> Iterator[str]:
 
 def _notes(evidence: Evidence, summary: Mapping[str, Any]) -> list[str]:
     """Return the notes that a reader needs before the tables."""
-    notes = []
+    notes = [target_sentence(summary["target"])] if summary["target"] else []
+    notes += best_sentences(summary, evidence.info)
     status, error = evidence.info.get("status"), evidence.info.get("error")
     if not evidence.after.answers:
         notes.append(
@@ -289,12 +420,12 @@ def _word(row: Mapping[str, Any]) -> str:
     return verdict if row["sign"] > 0 else {"better": "higher", "worse": "lower"}[verdict]
 
 
-def _ranking(evidence: Evidence, summary: Mapping[str, Any]) -> dict[str, Any]:
+def _ranking(evidence: Evidence, summary: Mapping[str, Any]) -> list[Record]:
     """Return the model beside the baselines, best first: part columns, and rows of means over their own answers."""
     parts = {*summary["parts"], *(key for part_means in summary["baselines"].values() for key in part_means)}
     weighted = [name for name in reward_weights(evidence.settings) if name != summary["metric"]]
     columns = [name for name in dict.fromkeys((*FIRST_COLUMNS, *weighted)) if name in parts]
-    rows = []
+    metric, rows = summary["metric"] or "metric", []
     for when, evaluation in (("before", evidence.before), ("after", evidence.after)):
         answers = evaluation.of(evidence.deploy)
         if scored := metric_values(answers):
@@ -302,19 +433,18 @@ def _ranking(evidence: Evidence, summary: Mapping[str, Any]) -> dict[str, Any]:
     for name, part_means in summary["baselines"].items():
         rows.append((name, False, len(metric_values(evidence.baselines.of(name))), part_means))
     rows.sort(key=_by_metric)
-    return {
-        "columns": columns,
-        "rows": [
-            {
-                "name": name,
-                "ours": ours,
-                "n": n,
-                "metric": part_means["metric"],
-                "parts": [part_means.get(c) for c in columns],
-            }
-            for name, ours, n, part_means in rows
-        ],
-    }
+    return [
+        Heading("Compared with answers that need no model"),
+        Note(f"Sorted by {metric}; this model stands out.", "soft"),
+        Table(
+            ("answers", *numbers("n", metric, *columns)),
+            [
+                (name, f"{n}", *(markup.number(part_means.get(column)) for column in ("metric", *columns)))
+                for name, _, n, part_means in rows
+            ],
+            frozenset(place for place, (_, ours, *_) in enumerate(rows) if ours),
+        ),
+    ]
 
 
 def _by_metric(row: tuple[str, bool, int, Mapping[str, float | None]]) -> tuple[bool, float]:

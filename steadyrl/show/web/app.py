@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -20,9 +21,11 @@ from starlette.staticfiles import StaticFiles
 from steadyrl.core.errors import RunError, SteadyError
 from steadyrl.core.rundir import RunDir
 from steadyrl.doctor.examine import Diagnosis
+from steadyrl.show.page.records import Record
+from steadyrl.show.report.diagnosis import diagnosis_view
 from steadyrl.show.web.columns import Shelf
 from steadyrl.show.web.compare_page import boards_of, compare_view
-from steadyrl.show.web.diagnosis import MOST_PASTED, Diagnoses, diagnosis_view, log_curves, log_pins
+from steadyrl.show.web.diagnosis import MOST_PASTED, Diagnoses, log_curves, log_pins
 from steadyrl.show.web.events import LOOK_ALL_S, LOOK_S, Followers
 from steadyrl.show.web.folder import Folder, Place
 from steadyrl.show.web.overview import rows
@@ -113,10 +116,7 @@ class Pages:
         place = self._run(request)
         view = {**head_view(place), "problem": "", "diagnoses": []}
         try:
-            diagnoses = self.diagnoses.of(place)
-            view["diagnoses"] = [
-                {**diagnosis_view(diagnosis), "path": self._name(diagnosis)} for diagnosis in diagnoses
-            ]
+            view["diagnoses"] = [self._diagnosis(diagnosis) for diagnosis in self.diagnoses.of(place)]
         except RunError as error:
             view["problem"] = str(error)
         return page("run_doctor.html.j2", view)
@@ -129,11 +129,11 @@ class Pages:
         if path.is_file() and path.stat().st_size > MOST_REPORTED:
             view["problem"] = f"The run is too long for a report while a page waits: steadyrl report {place.path}"
             return page("run_report.html.j2", view)
-        from steadyrl.show.report.write import report_view  # matplotlib takes a second to load
+        from steadyrl.show.report.write import read_report, report_view  # matplotlib takes a second to load
 
         try:
             with self.reporting:
-                view |= report_view(place.path)
+                view["report"] = report_view(read_report(place.path))
         except RunError as error:
             view["problem"] = str(error)
         return page("run_report.html.j2", view)
@@ -241,6 +241,9 @@ class Pages:
         """Return the path of a run below the folder: where that lies on the machine is nobody's business."""
         return diagnosis.run.path.removeprefix(f"{self.folder.root}/")
 
+    def _diagnosis(self, diagnosis: Diagnosis) -> list[Record]:
+        return diagnosis_view(replace(diagnosis, run=replace(diagnosis.run, path=self._name(diagnosis))))
+
     def _own_run(self, request: Request) -> Place:
         place = self._run(request)
         if place.kind == "log":
@@ -300,7 +303,7 @@ def create(root: Path, ending: Callable[[], bool] = lambda: False) -> Starlette:
         Route("/study/{study_id}", pages.study),
         Route("/doctor", pages.doctor),
         Route("/doctor", pages.diagnose, methods=["POST"]),
-        Mount("/static", StaticFiles(directory=STATIC)),
+        Mount("/static", StaticFiles(directory=STATIC, packages=[("steadyrl.show", "page")])),
     ]
     handlers: dict[Any, Callable[..., Response]] = {
         SteadyError: _refused,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,9 @@ import numpy as np
 from steadyrl.core.errors import RunError
 from steadyrl.core.scratch import scratch_folder
 from steadyrl.core.types import Finding
-from steadyrl.doctor.examine import TOPICS, Diagnosis, diagnose
+from steadyrl.doctor.examine import Diagnosis, diagnose
 from steadyrl.doctor.readers.lines import head
 from steadyrl.show.web.columns import Curves, thin
-from steadyrl.show.web.findings import in_tree
 from steadyrl.show.web.folder import Place
 from steadyrl.show.web.topics import Panel, in_order, topic_of
 
@@ -29,7 +27,6 @@ _BEFORE_VALUES = (b",", b"[", b"{", b"\t", b";")
 KEPT = 6  # diagnoses, with their logs
 MOST_BRIEFS = 500
 MOST_CURVES = 300
-_TOPIC_OF_CHECK = {check.name: topic for topic, checks in TOPICS.items() for check in checks}
 
 
 @dataclass(frozen=True)
@@ -37,7 +34,7 @@ class Brief:
     """What the table of runs shows of another trainer's log; of several runs in one log, of the first."""
 
     verdict: str
-    finding: Mapping[str, Any] | None
+    finding: Finding | None
     step: int
     reward: float | None
     algorithm: str
@@ -82,7 +79,7 @@ class Diagnoses:
                 diagnosis = diagnose(place.path)[0]
         except (RunError, OSError):
             return None  # its page says why
-        leading = next((view for view in in_tree(diagnosis.findings) if view["severity"] != "info"), None)
+        leading = next((finding for finding in diagnosis.findings if finding.harms), None)
         reward = diagnosis.run.get("reward")
         last = None if reward is None else float(reward.values[-1])
         return Brief(diagnosis.verdict, leading, diagnosis.run.span[1], last, diagnosis.run.algorithm)
@@ -153,37 +150,6 @@ def _size_and_time(path: Path) -> tuple[int, int]:
 def _without_texts(diagnosis: Diagnosis) -> Diagnosis:
     """Return a diagnosis without the way to the completions, whose files may be gone when somebody looks."""
     return replace(diagnosis, run=replace(diagnosis.run, completions=()))
-
-
-def diagnosis_view(diagnosis: Diagnosis) -> dict[str, Any]:
-    """Return what the page shows of a diagnosis."""
-    run = diagnosis.run
-    first, last = run.span
-    return {
-        "path": run.path,
-        "trainer": run.trainer,
-        "algorithm": run.algorithm,
-        "steps": run.steps,
-        "first": first,
-        "last": last,
-        "verdict": diagnosis.verdict,
-        "missing": diagnosis.missing,
-        "findings": in_tree(diagnosis.findings),
-        "fine": _by_topic(diagnosis.fine),
-        "unknown": _by_topic(diagnosis.unknown),
-        "notes": run.notes,
-        "settings": sorted((name, str(value)) for name, value in run.settings.items()),
-        "unplaced": run.unknown,
-    }
-
-
-def _by_topic(findings: Sequence[Finding]) -> dict[str, list[dict[str, str]]]:
-    by_topic: dict[str, list[dict[str, str]]] = {}
-    for finding in findings:
-        wants = ", ".join(finding.would_tell).replace("|", " or ")
-        entry = {"check": finding.check, "message": finding.message.replace("|", " or "), "would_tell": wants}
-        by_topic.setdefault(_TOPIC_OF_CHECK.get(finding.check, "Other"), []).append(entry)
-    return by_topic
 
 
 def log_panels(diagnosis: Diagnosis) -> dict[str, list[Panel]]:

@@ -2,60 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from steadyrl.core.types import Finding
-from steadyrl.doctor.causes import SEVERITIES, as_record, tree
+from steadyrl.doctor.causes import SEVERITIES
 
 _LATEST = 10**9  # steps; no run has more
-DEEPEST = 3  # that a consequence is moved in
 
 
-def finding_view(line: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return what a page shows of a line of findings.jsonl, or None if it is none."""
-    severity, step, since = line.get("severity"), line.get("step"), line.get("since_step")
-    if severity not in SEVERITIES or not (step is None or _is_step(step)):
+@dataclass(frozen=True)
+class Event:
+    """A finding that was raised or cleared while a run went on, and the step at which that was."""
+
+    finding: Finding
+    step: int
+    cleared: bool
+
+
+def read_finding(line: Mapping[str, Any]) -> Finding | None:
+    """Return the finding of a line, or None if it is none."""
+    severity, since = line.get("severity"), line.get("since_step")
+    if severity not in SEVERITIES:
         return None
-    return {
-        **{name: _text(line.get(name)) for name in ("check", "cause", "message", "remedy", "source", "follows")},
-        **{name: _texts(line.get(name)) for name in ("evidence", "overrides")},
-        "severity": severity,
-        "since": since if _is_step(since) else None,
-        "step": step,
-        "cleared": line.get("state") == "cleared",
-    }
+    check, cause, message, remedy, source, follows = (
+        value if isinstance(value := line.get(name), str) else ""
+        for name in ("check", "cause", "message", "remedy", "source", "follows")
+    )
+    evidence, overrides = (_texts(line.get(name)) for name in ("evidence", "overrides"))
+    since_step = since if _is_step(since) else None
+    return Finding(check, severity, since_step, cause, message, evidence, remedy, overrides, source, follows)
 
 
-def finding_views(lines: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the findings that were raised and cleared, with their steps, oldest first."""
-    views = (finding_view(line) for line in lines if line.get("step") is not None)
-    return [view for view in views if view is not None]
+def events(lines: Iterable[Mapping[str, Any]]) -> list[Event]:
+    """Return the findings that were raised and cleared, oldest first."""
+    return [
+        Event(finding, line["step"], line.get("state") == "cleared")
+        for line in lines
+        if _is_step(line.get("step")) and (finding := read_finding(line)) is not None
+    ]
 
 
-def in_tree(findings: Sequence[Finding]) -> list[dict[str, Any]]:
-    """Return what a page shows of the findings of a diagnosis, causes before consequences, each with its depth."""
-    placed = ((placed.depth, finding_view(as_record(placed.finding))) for placed in tree(findings))
-    return [{**view, "depth": min(depth, DEEPEST)} for depth, view in placed if view is not None]
-
-
-def standing(views: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+def standing(raised: Iterable[Event]) -> list[Finding]:
     """Return the findings that were raised and not cleared since, the worst first."""
-    raised: dict[tuple[str, str], dict[str, Any]] = {}
-    for view in views:
-        raised.pop((view["check"], view["cause"]), None)
-        if not view["cleared"]:
-            raised[view["check"], view["cause"]] = view
-    return sorted(raised.values(), key=lambda view: SEVERITIES.index(view["severity"]))
+    standing: dict[tuple[str, str], Finding] = {}
+    for event in raised:
+        name = event.finding.check, event.finding.cause
+        standing.pop(name, None)
+        if not event.cleared:
+            standing[name] = event.finding
+    return sorted(standing.values(), key=lambda finding: SEVERITIES.index(finding.severity))
 
 
 def _is_step(value: Any) -> bool:
     return type(value) is int and 0 <= value < _LATEST
 
 
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""
-
-
-def _texts(value: Any) -> list[str]:
-    return [text for text in value if isinstance(text, str)] if isinstance(value, list | tuple) else []
+def _texts(value: Any) -> tuple[str, ...]:
+    return tuple(text for text in value if isinstance(text, str)) if isinstance(value, list | tuple) else ()

@@ -16,9 +16,10 @@ from typing import Any
 
 from steadyrl.core.errors import RunError
 from steadyrl.core.rundir import RunDir, parse_json, read_json
+from steadyrl.core.types import Finding
 from steadyrl.show.review.epochs import finite_number
 from steadyrl.show.web.diagnosis import Diagnoses
-from steadyrl.show.web.findings import finding_view, finding_views, standing
+from steadyrl.show.web.findings import events, read_finding, standing
 from steadyrl.show.web.folder import Folder, Place
 
 TAIL_BYTES = 1 << 16
@@ -47,7 +48,7 @@ class Row:
         status: "running", "finished", "interrupted", "failed", "killed", or "log" for another trainer's.
         steps: Planned.
         seconds_left: At the pace of the last steps.
-        finding: The worst finding that holds, see ``findings.finding_view``.
+        finding: The worst finding that holds.
         verdict: The doctor's: "sick", "healthy" or "too little to judge"; of a run that goes on "sick" or "".
         change: How the held-out score moved: "better", "worse", "equal" or "undecided"; "" while that is not decided.
         metrics: The numbers of the last step.
@@ -65,7 +66,7 @@ class Row:
     seconds_left: float | None = None
     reward: float | None = None
     heldout: HeldOut | None = None
-    finding: Mapping[str, Any] | None = None
+    finding: Finding | None = None
     verdict: str = ""
     change: str = ""
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -123,7 +124,7 @@ def _read(place: Place, stamps: tuple[tuple[int, int], ...]) -> Row:
     records = last_records(run.metrics_file, RECENT)
     last = records[-1] if records else {}
     summary = _summary(run, info)
-    finding = next((finding for finding in _findings(run, summary) if finding["severity"] != "info"), None)
+    finding = next((finding for finding in _findings(run, summary) if finding.harms), None)
     steps = settings.get("run", {}).get("steps")
     step = last.get("step")
     return Row(
@@ -210,13 +211,13 @@ def _doctor(summary: Mapping[str, Any]) -> Mapping[str, Any]:
     return examined if isinstance(examined, Mapping) else {}
 
 
-def _findings(run: RunDir, summary: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _findings(run: RunDir, summary: Mapping[str, Any]) -> list[Finding]:
     """Return the findings of a run: of a finished one those of its report, for it takes long to examine hundreds."""
     lines = _doctor(summary).get("findings")
     if isinstance(lines, list):
-        views = (finding_view(line) for line in lines if isinstance(line, Mapping))
-        return [view for view in views if view is not None]
-    return standing(finding_views(run.findings()))
+        findings = (read_finding(line) for line in lines if isinstance(line, Mapping))
+        return [finding for finding in findings if finding is not None]
+    return standing(events(run.findings()))
 
 
 def _word(value: Any) -> str:

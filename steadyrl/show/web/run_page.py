@@ -13,14 +13,18 @@ import numpy as np
 
 from steadyrl.core.errors import RunError
 from steadyrl.core.rundir import RunDir, read_json
+from steadyrl.doctor.causes import Placed, tree
 from steadyrl.doctor.examine import Diagnosis
 from steadyrl.lab.forecast import LEAST_POINTS, curve_of, finished_beside, forecast_curve, score_name, widths_on
+from steadyrl.show.page.markup import number
+from steadyrl.show.page.records import Span, Table, Text, numbers
 from steadyrl.show.report.actions import describe_action
-from steadyrl.show.report.settings import settings_rows
+from steadyrl.show.report.diagnosis import facts_of
+from steadyrl.show.report.settings import settings_view
 from steadyrl.show.review.epochs import finite_number
 from steadyrl.show.web.columns import Curves, Shelf
-from steadyrl.show.web.diagnosis import Diagnoses, diagnosis_view, log_names, log_panels, log_pins
-from steadyrl.show.web.findings import finding_views, in_tree, standing
+from steadyrl.show.web.diagnosis import Diagnoses, log_names, log_panels, log_pins
+from steadyrl.show.web.findings import Event, events, standing
 from steadyrl.show.web.folder import Place
 from steadyrl.show.web.overview import Row, row
 from steadyrl.show.web.topics import overview, panels, topic_of
@@ -62,7 +66,7 @@ def live_view(place: Place, shelf: Shelf, diagnoses: Diagnoses) -> dict[str, Any
     happened = what_happened(run)
     diagnosis = ended_diagnosis(place, run_row, diagnoses)
     if diagnosis is not None:  # what was raised meanwhile may be stale, or missing in a short run
-        happened = {**happened, "standing": in_tree(diagnosis.findings)}
+        happened = {**happened, "standing": tree(diagnosis.findings)}
     verdict = verdict_view(run_row, diagnosis, happened["standing"])
     return {**head, **happened, "recorded": recorded_steps(run), "forecast": forecast, "verdict": verdict}
 
@@ -77,15 +81,15 @@ def ended_diagnosis(place: Place, run_row: Row, diagnoses: Diagnoses) -> Diagnos
         return None
 
 
-def verdict_view(run_row: Row, diagnosis: Diagnosis | None, findings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def verdict_view(run_row: Row, diagnosis: Diagnosis | None, placed: Sequence[Placed]) -> dict[str, Any]:
     """Return the words that a run is judged by, and its leading finding.
 
     Args:
         run_row: Its row in the table of runs.
         diagnosis: Of a run that has ended.
-        findings: Those that hold, the leading one first.
+        placed: The findings that hold, the leading one first.
     """
-    harmful = [finding for finding in findings if finding["severity"] != "info"]
+    harmful = [entry.finding for entry in placed if entry.finding.harms]
     word: str = diagnosis.verdict if diagnosis else "sick" if harmful else ""
     missing = diagnosis.missing if diagnosis and word == "too little to judge" else ()
     return {
@@ -143,7 +147,7 @@ def run_view(place: Place, shelf: Shelf, diagnoses: Diagnoses) -> dict[str, Any]
         "source": source(place, live["run"]["name"]),
         "numbers": _numbers(curves),
         "checkpoints": run.checkpoints(),
-        "settings": settings_rows(run.resolved() if readable else {}),
+        "settings": settings_view(run.resolved()) if readable else [],
     }
 
 
@@ -151,15 +155,15 @@ def log_view(place: Place, diagnosis: Diagnosis) -> dict[str, Any]:
     """Return what the first page of another trainer's log shows of one of its runs."""
     first = overview([log_names(diagnosis)])
     shown = {name for panel in first for name, _ in panel.metrics}
-    findings = in_tree(diagnosis.findings)
+    placed = tree(diagnosis.findings)
     topics = {
         topic: [panel for panel in topic_panels if panel.metrics[0][0] not in shown]
         for topic, topic_panels in log_panels(diagnosis).items()
     }
     return {
-        "log": diagnosis_view(diagnosis),
-        "verdict": verdict_view(row(place), diagnosis, findings),
-        "standing": findings,
+        "log": facts_of(diagnosis.run),
+        "verdict": verdict_view(row(place), diagnosis, placed),
+        "standing": placed,
         "events": [],
         "overview": first,
         "topics": {topic: topic_panels for topic, topic_panels in topics.items() if topic_panels},
@@ -182,14 +186,14 @@ def what_happened(run: RunDir) -> dict[str, Any]:
 def _happened(path: Path, *stamps: tuple[int, int]) -> dict[str, Any]:
     """Return what happened; the stamps of the two files tell whether they have to be read again."""
     run = RunDir(path)
-    findings = finding_views(run.findings())
-    events = [_raised(finding) for finding in findings] + [_acted(line) for line in run.actions()]
-    events.sort(key=lambda event: event["step"])
+    raised = events(run.findings())
+    happened = [*map(_raised, raised), *map(_acted, run.actions())]
+    happened.sort(key=lambda event: event["step"])
     return {
-        "standing": standing(findings),
-        "events": events[::-1][:MOST_EVENTS],
-        "left_out": max(0, len(events) - MOST_EVENTS),
-        "pins": _pins(events),
+        "standing": [Placed(0, finding) for finding in standing(raised)],
+        "events": happened[::-1][:MOST_EVENTS],
+        "left_out": max(0, len(happened) - MOST_EVENTS),
+        "pins": _pins(happened),
     }
 
 
@@ -229,14 +233,14 @@ def run_pins(place: Place, diagnoses: Diagnoses) -> list[dict[str, Any]]:
     return sorted([*log_pins(diagnosis), *_pins([_acted(line) for line in run.actions()])], key=lambda pin: pin["step"])
 
 
-def _raised(finding: Mapping[str, Any]) -> dict[str, Any]:
-    cleared, check, since = finding["cleared"], finding["check"], finding["since"]
+def _raised(event: Event) -> dict[str, Any]:
+    finding, cleared = event.finding, event.cleared
     return {
-        "step": finding["step"] if cleared or since is None else since,
-        "kind": "cleared" if cleared else finding["severity"],
-        "title": f"{check} cleared" if cleared else f"{check}: {finding['message']}",
-        "check": check,
-        "text": "no longer holds" if cleared else finding["message"],
+        "step": event.step if cleared or finding.since_step is None else finding.since_step,
+        "kind": "cleared" if cleared else finding.severity,
+        "title": f"{finding.check} cleared" if cleared else f"{finding.check}: {finding.message}",
+        "check": finding.check,
+        "text": "no longer holds" if cleared else finding.message,
     }
 
 
@@ -254,25 +258,17 @@ def recorded_steps(run: RunDir) -> list[int]:
     return sorted(int(name) for name in names if name.isdecimal() and len(name) <= 12)
 
 
-def _numbers(curves: Curves) -> dict[str, list[dict[str, Any]]]:
-    """Return the numbers of a run in a table, by topic: for readers without scripts, and for those who want digits."""
-    by_topic: dict[str, list[dict[str, Any]]] = {}
+def _numbers(curves: Curves) -> Table:
+    """Return the numbers of a run by topic: for readers without scripts, and for those who want digits."""
+    by_topic: dict[str, list[Sequence[Text]]] = {}
     for name, (mean, low, high) in curves.lines.items():
         measured = np.flatnonzero(np.isfinite(mean))
-        if not len(measured):
-            continue
-        topic_rows = by_topic.setdefault(topic_of(name), [])
-        topic_rows.append(
-            {
-                "name": name,
-                "first": float(mean[measured[0]]),
-                "last": float(mean[measured[-1]]),
-                "low": float(np.nanmin(low)),
-                "high": float(np.nanmax(high)),
-                "step": int(curves.steps[measured[-1]]),
-            }
-        )
-    return by_topic
+        if len(measured):
+            ends = (float(mean[measured[0]]), float(mean[measured[-1]]), float(np.nanmin(low)), float(np.nanmax(high)))
+            row: Sequence[Text] = (Span(name, "code"), *map(number, ends), f"{curves.steps[measured[-1]]}")
+            by_topic.setdefault(topic_of(name), []).append(row)
+    rows = [row for topic, topic_rows in by_topic.items() for row in (topic, *topic_rows)]
+    return Table(("metric", *numbers("first", "last", "lowest", "highest", "at step")), rows)
 
 
 def curves_json(curves: Curves) -> dict[str, Any]:

@@ -41,7 +41,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("score", "heldout", True, lambda row: row.heldout.score if row.heldout else None),
     Column("reward", "reward", True, lambda row: row.reward),
     Column(
-        "leading finding", "finding", False, lambda row: _SEVERITY.get(row.finding["severity"]) if row.finding else None
+        "leading finding", "finding", False, lambda row: _SEVERITY.get(row.finding.severity) if row.finding else None
     ),
     Column("status", "status", False, lambda row: row.status),
     Column("step", "step", True, lambda row: row.step),
@@ -193,9 +193,9 @@ def _fits(row: Row, selection: Mapping[str, str]) -> bool:
         return False
     if not selection["q"]:
         return True
-    finding = row.finding or {}
     of_run = (row.place.name, row.model, row.task, row.algorithm, row.status, row.verdict, row.change)
-    texts = (*of_run, finding.get("check"), finding.get("cause"), label.name, label.group, label.note, *label.tags)
+    finding = (row.finding.check, row.finding.cause) if row.finding else ()
+    texts = (*of_run, *finding, label.name, label.group, label.note, *label.tags)
     haystack = " ".join(str(text) for text in texts if text).lower()
     return all(word in haystack for word in selection["q"].lower().split())
 

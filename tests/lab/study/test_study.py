@@ -240,7 +240,7 @@ def test_a_report_of_one_run_each_says_that_it_is_weak_evidence(file, tmp_path):
     text = write_study(study, tmp_path)[0].with_suffix(".md").read_text()
     assert "weak evidence" not in text and "2 seeds decide only large differences" in text
     assert "`steadyrl study run rates.toml --quick --seeds 2`" in text
-    assert "| [high](#high) | A high rate | 2 of 2 | supported |" in text
+    assert "| [high](#high) | A high rate | 2 of 2 | **supported** |" in text
 
 
 def test_a_study_without_runs_says_how_to_make_them(file, tmp_path):
@@ -388,7 +388,7 @@ def test_the_first_picture_has_every_topic_of_the_experiments_that_the_file_name
     path.write_text('picture = ["high"]\n' + path.read_text())
     page, _ = write_study(read_study(path), tmp_path)
     assert titles(page) == ["Reward", "Value loss", "Entropy"]
-    assert "![high over the steps](answer.svg)" in page.with_suffix(".md").read_text()
+    assert "![high over the steps: the mean over seeds, and their range.](answer.svg)" in page.with_suffix(".md").read_text()
     path.write_text(path.read_text().replace('["high"]', '["hihg"]'))
     with pytest.raises(ConfigError, match="picture names 'hihg', which is no experiment; there are: none, high"):
         read_study(path)

@@ -102,7 +102,11 @@ def test_a_paused_trial_comes_first_only_where_the_whole_one_collapsed():
 
 
 def test_the_page_says_that_the_run_of_the_chosen_rate_was_paused():
-    from steadyrl.show.report.tune import page
+    from steadyrl.show.page.records import Note
+    from steadyrl.show.report.tune import tune_view
+
+    def page(result):
+        return " ".join(record.text for record in tune_view(result) if isinstance(record, Note))
 
     result = {"settings": {"update.learning_rate": 1e-3}, "score": 0.9, "scores": [0.9], "samples": 64, "lead": None}
     told = "was paused after 6 steps, in favour of a rate that ended lower"

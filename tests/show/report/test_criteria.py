@@ -6,6 +6,7 @@ from steadyrl.core.rundir import RunDir
 from steadyrl.lab.study.file import Expect, Experiment, Rule
 from steadyrl.lab.study.outcome import Made, Outcome
 from steadyrl.lab.study.plan import Arm
+from steadyrl.show.page.records import plain, strong
 from steadyrl.show.report.criteria import criteria
 
 STUDY = SimpleNamespace(file=SimpleNamespace(metric="reward/mean", rule=Rule()))
@@ -30,9 +31,10 @@ def test_every_experiment_is_measured_against_the_bounds_that_several_name(tmp_p
         outcome(tmp_path, "c", [REACHES, STEADY], (0.5, None)),
         outcome(tmp_path, "d", []),
     ]
-    table = criteria(STUDY, found)
-    assert table["heads"] == ["It reaches 1. (reward/mean, at least 1)", "It is steady. (kl, at most 0.5)"]
-    cells = {name: [(cell["text"], cell["met"]) for cell in row] for name, row in table["rows"]}
+    *_, table = criteria(STUDY, found)
+    heads = [column.name for column in table.heads]
+    assert heads == ["experiment", "It reaches 1. (reward/mean, at least 1)", "It is steady. (kl, at most 0.5)"]
+    cells = {row[0].text: [(plain(cell), cell == strong(plain(cell))) for cell in row[1:]] for row in table.rows}
     assert cells == {
         "a": [("2.000, met in 2 of 2", True), ("0.150, met in 2 of 2", True)],
         "b": [("1.000, met in 1 of 2", False), ("0.600, met in 1 of 2", False)],
@@ -42,4 +44,4 @@ def test_every_experiment_is_measured_against_the_bounds_that_several_name(tmp_p
 
 
 def test_a_bound_of_one_experiment_makes_no_table(tmp_path):
-    assert criteria(STUDY, [outcome(tmp_path, "a", [REACHES, HIGHER]), outcome(tmp_path, "b", [STEADY])]) is None
+    assert criteria(STUDY, [outcome(tmp_path, "a", [REACHES, HIGHER]), outcome(tmp_path, "b", [STEADY])]) == []

@@ -2,7 +2,7 @@
 
 import pytest
 
-from steadyrl.show.report import markup
+from steadyrl.show.page import markup
 
 
 def test_a_fence_is_longer_than_any_run_of_backticks():

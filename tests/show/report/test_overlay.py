@@ -24,10 +24,13 @@ def test_the_report_has_what_differs_and_the_numbers_of_each_run(tmp_path):
     page = write_overlay(runs, tmp_path / "out")
     text = (tmp_path / "out" / "overlay.md").read_text()
     assert "| update.learning\\_rate | 0.1 | 0.2 |" in text.replace("update.learning_rate", "update.learning\\_rate")
-    assert "epochs" not in text and "run.folder" not in text
-    assert "| Reward | reward/mean, at the start | 1.000 | 0.000 |" in text
-    assert "|  | reward/mean, at the end | 1.000 | 3.000 |" in text
-    assert "| Entropy | entropy, at the start | – | 0.500 |" in text
+    settings = text[text.index("## Settings that differ") : text.index("## Why they differ")]
+    assert "epochs" not in settings and "run.folder" not in settings
+    assert "likely: learning_rate is set differently, 0.1 and 0.2" in text
+    assert "B and A cannot be compared problem by problem: there is no evaluation after training of A and B." in text
+    assert "| **Reward** |  |  |\n| reward/mean, at the start | 1.000 | 0.000 |" in text
+    assert "\n| reward/mean, at the end | 1.000 | 3.000 |" in text
+    assert "| **Entropy** |  |  |\n| entropy, at the start | – | 0.500 |" in text
     assert "KL control" not in text  # nothing was measured, so there is no empty row
     assert "a\\|b" in text
     first = {path.name: path.read_bytes() for path in page.parent.iterdir()}
@@ -48,7 +51,7 @@ def test_the_command_takes_several_runs(tmp_path):
     runs = [str(made(tmp_path, name, 0.1, [1.0, 2.0]).path) for name in "abc"]
     result = CliRunner().invoke(app, ["report", *runs, "--to", str(tmp_path / "out")])
     assert result.exit_code == 0, result.output
-    assert "There are none." in (tmp_path / "out" / "overlay.html").read_text()
+    assert "None of those that every run has." in (tmp_path / "out" / "overlay.html").read_text()
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,15 @@
 """How the lines of the pictures are smoothed, and which panels there are."""
 
+import io
+import re
+import xml.etree.ElementTree as ElementTree
 from functools import partial
 
-import matplotlib
 import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.image import imread
 
 from steadyrl.core.stats import rolling_median, window
 from steadyrl.show.report import plots, reward_histogram
@@ -36,7 +39,7 @@ def test_a_panel_whose_numbers_are_all_0_is_drawn_and_says_so():
     records = [{"step": step, "clip_fraction": 0.0, "clip_fraction_value": 0.0, "entropy": 1.0} for step in range(20)]
     shown = [panel.title for panel in plots.measured(plots.POLICY_PANELS, records)]
     assert shown == ["Entropy", "Clip fraction", "Value clip fraction"]
-    picture, _ = plots.draw(records, {}, None)["policy"]
+    picture = plots.draw(records, {}, None)["policy"].svg
     assert picture.count("<!-- 0 throughout -->") == 2
     assert picture.count("<!-- Clip fraction -->") == 1
 
@@ -51,7 +54,7 @@ FOUNDING = {  # the panels of the founding documents
 @pytest.mark.parametrize("name", FOUNDING)
 def test_every_panel_of_the_founding_documents_is_drawn_where_it_has_data(name):
     records = [{"step": step, name: 0.5 + step, "groups/best": 1.0} for step in range(3)]
-    pictures = "".join(svg for svg, _ in plots.draw(records, {}, None).values())
+    pictures = "".join(picture.svg for picture in plots.draw(records, {}, None).values())
     assert f"<!-- {FOUNDING[name]} -->" in pictures
     absent = " ".join(plots.absences(records))
     assert f"{FOUNDING[name]} ({name})" not in absent
@@ -82,56 +85,25 @@ def test_a_column_of_the_histogram_reaches_halfway_to_its_neighbours():
     assert reward_histogram.borders([7]).tolist() == [6.5, 7.5]
 
 
-OF_TRAINING = plots.TRAIN_PANELS
-
-
-@pytest.mark.parametrize("panels", [plots.POLICY_PANELS, plots.GROUP_PANELS, plots.CURRICULUM_PANELS, OF_TRAINING])
-def test_no_legend_hides_the_title_of_its_panel(panels):
-    records = [{"step": i, **{name: 0.1 + i for panel in panels for name in panel.lines}} for i in range(20)]
-    with matplotlib.rc_context(plots.STYLE):
-        figure = plots._grid(plots._drawings(panels, records))
-        canvas = FigureCanvasAgg(figure)
-        canvas.draw()
-        legends = [axes for axes in figure.axes if axes.get_legend()]
-        for axes in legends:
-            title = axes.title if axes.title.get_text() else axes._left_title
-            legend = axes.get_legend().get_window_extent(canvas.get_renderer())
-            assert title.get_text()
-            assert not title.get_window_extent(canvas.get_renderer()).overlaps(legend), title.get_text()
-    assert (len(legends) > 0) == any(len(panel.lines) > 1 for panel in panels)
-
-
 def test_parts_of_the_reward_have_a_scale_of_their_own():
     """A part of 1 throughout flattened a total from 0.1 to 0.2."""
     records = [{"step": i, "reward/mean": 0.1 + 0.01 * i, "reward/parseable": 1.0} for i in range(10)]
-    picture, _ = plots.draw(records, {"parseable": 1.0}, None)["train"]
+    picture = plots.draw(records, {"parseable": 1.0}, None)["train"].svg
     assert picture.index("<!-- Reward in training -->") < picture.index(
         "<!-- Parts of the reward, times their weights -->"
     )
     same = [{**record, "reward/parseable": record["reward/mean"]} for record in records]
-    picture, _ = plots.draw(same, {"parseable": 1.0}, None)["train"]
+    picture = plots.draw(same, {"parseable": 1.0}, None)["train"].svg
     assert "<!-- total = parseable -->" in picture and "Parts of the reward" not in picture
-
-
-def test_no_legend_hides_the_title_of_the_reward_range():
-    records = [{"step": i, "reward/mean": 0.5, "reward/min": 0.0, "reward/max": 1.0} for i in range(20)]
-    with matplotlib.rc_context(plots.STYLE):
-        figure = Figure(figsize=(plots.WIDTH_INCHES, plots.ROW_INCHES))
-        axes, _ = figure.subplots(1, 2)
-        reward_histogram._draw_range(axes, records)
-        canvas = FigureCanvasAgg(figure)
-        canvas.draw()
-        extents = [box.get_window_extent(canvas.get_renderer()) for box in (axes._left_title, axes.get_legend())]
-        assert not extents[0].overlaps(extents[1])
 
 
 def test_parts_are_drawn_times_their_weights_and_add_up_to_the_total():
     records = [{"step": i, "reward/worth": 0.2 * i, "reward/parseable": 1.0} for i in range(6)]
     records = [{**record, "reward/mean": 2.0 * record["reward/worth"] + 0.1} for record in records]
-    with matplotlib.rc_context(plots.STYLE):
+    with plots.drawing():
         panels = plots._reward_panels(records, {"worth": 2.0, "parseable": 0.1}, "retrieval")
-        figure = plots._grid([partial(plots.draw_panel, panel=panel, metrics=records) for panel in panels], 2)
-    total, parts = ({line.get_label(): line.get_ydata() for line in axes.lines} for axes in figure.axes)
+        figures = [plots.single(partial(plots.draw_panel, panel=panel, metrics=records)) for panel in panels]
+    total, parts = ({line.get_label(): line.get_ydata() for line in figure.axes[0].lines} for figure in figures)
     assert list(parts) == ["2 x worth", "0.1 x parseable"]
     np.testing.assert_allclose(parts["2 x worth"] + parts["0.1 x parseable"], total["total"])
 
@@ -147,31 +119,57 @@ def test_a_caption_speaks_of_what_is_drawn_and_of_nothing_else():
     assert every == set(SENTENCES)
 
 
-@pytest.mark.parametrize("panels", [plots.POLICY_PANELS, plots.GROUP_PANELS])
-def test_no_legend_hides_the_title_of_a_single_panel(panels):
-    records = [{"step": i, **{name: 0.1 + i for panel in panels for name in panel.lines}} for i in range(20)]
-    with matplotlib.rc_context(plots.STYLE):
-        for drawing in plots._drawings(panels, records):
-            figure = plots.single(drawing)
-            canvas = FigureCanvasAgg(figure)
-            canvas.draw()
-            (axes,) = figure.axes
-            if legend := axes.get_legend():
-                box = legend.get_window_extent(canvas.get_renderer())
-                assert not axes._left_title.get_window_extent(canvas.get_renderer()).overlaps(box)
+def boxes(figure):
+    """Return where the title, the legend (None without one) and the label of the y-axis of a panel stand, in pixels."""
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    axes, renderer = figure.axes[0], canvas.get_renderer()
+    legend = axes.get_legend() and axes.get_legend().get_window_extent(renderer)
+    return axes._left_title.get_window_extent(renderer), legend, axes.yaxis.label.get_window_extent(renderer)
+
+
+@pytest.mark.parametrize("name", plots.PANELS)
+def test_title_legend_and_labels_of_a_panel_are_whole_and_apart(name):
+    """The margins are set by hand: nothing may stand outside of the figure."""
+    panels = plots.PANELS[name]
+    records = [{"step": i, **{name: -1e-5 * i for panel in panels for name in panel.lines}} for i in range(20)]
+    with plots.drawing():
+        figures = [plots.single(drawing) for drawing in plots._drawings(panels, records)]
+        for figure in figures:
+            title, legend, label = boxes(figure)
+            assert label.x0 >= 0 and title.y0 >= 0 and title.y1 <= figure.bbox.y1 and title.x1 <= figure.bbox.x1
+            assert legend is None or not title.overlaps(legend)
+    assert len(figures) == len(panels)
+
+
+def test_title_and_legend_of_the_reward_range_are_apart():
+    records = [{"step": i, "reward/mean": 0.5, "reward/min": 0.0, "reward/max": 1.0} for i in range(20)]
+    with plots.drawing():
+        title, legend, _ = boxes(plots.single(partial(reward_histogram._draw_range, metrics=records)))
+        assert not title.overlaps(legend)
 
 
 def test_the_title_of_a_single_panel_is_whole():
     records = [{"step": i, "reward/mean": 0.1 * i, "reward/parseable": 1.0, "reward/retrieval": 0.2} for i in range(9)]
     panels = plots._reward_panels(records, {"parseable": 0.1}, "retrieval")
     assert len(panels) == 3  # the total, its parts, and the metric
-    with matplotlib.rc_context(plots.STYLE):
-        for drawing in plots._drawings(panels, records):
-            figure = plots.single(drawing)
-            canvas = FigureCanvasAgg(figure)
-            canvas.draw()
-            (axes,) = figure.axes
-            assert axes._left_title.get_window_extent(canvas.get_renderer()).x1 <= figure.bbox.x1
+    with plots.drawing():
+        figures = [plots.single(drawing) for drawing in plots._drawings(panels, records)]
+        assert all(boxes(figure)[0].x1 <= figure.bbox.x1 for figure in figures)
+
+
+def test_a_picture_is_made_of_the_panels_that_were_drawn():
+    """Three panels stand two in a row; each is 4.5 by 2.7 inches, in 200 pixels an inch."""
+    records = [{"step": i, "clip_fraction": 0.1 * i, "entropy": 1.0, "grad_norm": 1.0} for i in range(9)]
+    drawn = plots.draw(records, {}, None)["policy"]
+    assert imread(io.BytesIO(drawn.png)).shape == (2 * 540, 2 * 900, 4)
+    root = ElementTree.fromstring(drawn.svg)
+    assert root.attrib["viewBox"] == "0 0 648 388.8"
+    places = [(float(panel.attrib["x"]), float(panel.attrib["y"])) for panel in root]
+    assert places == [(0.0, 0.0), (324.0, 0.0), (0.0, 194.4)]
+    assert len(drawn.panels) == 3 and all(svg.count("<!-- step -->") == 1 for svg in drawn.panels)
+    identifiers = re.findall(r'\bid="([^"]*)"', drawn.svg)
+    assert len(identifiers) == len(set(identifiers))
 
 
 def test_the_steps_of_the_histogram_are_whole_numbers():

@@ -11,7 +11,7 @@ from markdown_it import MarkdownIt
 from steadyrl.core.config import Config, dump
 from steadyrl.core.errors import AccessError, RunError
 from steadyrl.core.rundir import RunDir, append_line, write_json, write_lines
-from steadyrl.show.report import markup
+from steadyrl.show.page import markup
 from steadyrl.show.report.evidence import read_evidence
 from steadyrl.show.report.write import write_report
 from tests.conftest import draw_nothing
@@ -206,7 +206,7 @@ def test_settings_that_differ_and_how_to_repeat_the_run_are_listed(hostile):
     assert "| algorithm.args.kl_coef | 0.05 |" in page
     assert "run.steps" not in page
     assert "git checkout 0123abc\nsteadyrl train x.toml\nsteadyrl report" in page
-    assert "- seed: 7\n" in page
+    assert "| seed | 7 |\n" in page
 
 
 @pytest.mark.usefixtures("words_only")
@@ -272,7 +272,8 @@ def test_a_report_of_one_empty_step_says_what_is_not_there(bare):
     assert "The run recorded no settings." in page
     assert "No answers were recorded." in page
     assert "The doctor's verdict: **too little to judge**" in page
-    assert "- **fine**: No metric is NaN or infinite. (non_finite)" in page  # what is not logged cannot be fine
+    assert "| **pass** | No metric is NaN or infinite. | non_finite |" in page
+    assert page.count("| **pass** |") == 1  # what is not logged cannot be fine
 
 
 def test_panels_without_numbers_are_left_out(bare, hostile):
@@ -492,7 +493,7 @@ def test_the_first_block_says_what_was_trained_on_what_for_how_long_and_at_what_
     assert block["time"] == "2:00:00 (hours:minutes:seconds), began 2026-11-26 13:51 UTC"
     assert block["cost"].startswith("6.000 processor hours (cpu); 15.0 for the judge's tokens")
     page = text_of(run, "report.md")
-    assert "- started: 2026-11-26 13:51 UTC\n" in page and str(began) not in page
+    assert "| started | 2026-11-26 13:51 UTC |\n" in page and str(began) not in page
     assert page.index("| cost |") < page.index("](overview.png)") < page.index("## Before and after")
 
 
@@ -521,10 +522,10 @@ def test_measurements_have_a_direction_and_the_rewards_of_the_config_come_first(
     write_json(run.resolved_file, settings)
     write_report(run.path)
     main, other = text_of(run, "report.md").split("other measurements, which no reward counts")
-    table = re.compile(r"^\| (\w+) \| sampled \|.* \| ([\w ]+) \|$", re.MULTILINE)
+    table = re.compile(r"^\| \**(\w+?)\** \| sampled \|.* \| \**([\w ]+?)\** \|$", re.MULTILINE)
     assert table.findall(main) == [("retrieval", "better"), ("format", "worse"), ("waste", "worse")]
     assert dict(table.findall(other))["length"] == "higher"
-    assert "<details><summary>" in text_of(run, "report.html")
+    assert " other measurements, which no reward counts" in text_of(run, "report.html")
 
 
 @pytest.mark.usefixtures("words_only")
@@ -537,9 +538,10 @@ def test_what_the_log_contradicts_is_not_called_fine(tmp_path):
     write_lines(run.metrics_file, lines)
     write_report(run.path)
     page, summary = text_of(run, "report.md"), json.loads(text_of(run, "summary.json"))
-    assert "- **not throughout**: entropy is 6 nats/token at step 20, above 2.5 times its start (" in page
+    (row,) = re.findall(r"^\| \*\*([\w ]+)\*\* \|.*\| entropy_explosion \| (.*) \|$", page, re.MULTILINE)
+    assert row[0] == "not throughout"
+    assert row[1].startswith("entropy is 6 nats/token at step 20, above 2.5 times its start (")
     assert "entropy_explosion" not in summary["doctor"]["fine"]
-    assert "The entropy stays below" not in page
 
 
 @pytest.mark.usefixtures("words_only")

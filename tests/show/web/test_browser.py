@@ -375,7 +375,7 @@ def test_a_log_is_dropped_and_diagnosed(page, served):
         }""",
         log,
     )
-    page.wait_for_selector(".verdict.is-sick")
+    page.wait_for_selector(".word.is-bad")
     assert "negative_kl" in page.locator("#result").inner_text()
     page.fill("#log", "this is no log")
     page.click("text=Diagnose")

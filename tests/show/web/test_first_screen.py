@@ -102,7 +102,7 @@ def test_the_verdict_stands_in_the_table_and_first_on_the_page_of_a_run(tmp_path
     table = ask(create(tmp_path), "/").text
     page = ask(create(tmp_path), "/run/a").text
     for text in (table, page[: page.index("Rollouts</a>")]):
-        words = re.findall(r'<span class="verdict[^>]*>(.*?)</span>', text)
+        words = re.findall(r'<span class="word[^>]*>(.*?)</span>', text)
         assert words == [verdict, change]
     if falling:
         lead = next(finding for finding in diagnosis.findings if finding.harms)

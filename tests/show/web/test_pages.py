@@ -143,7 +143,7 @@ def test_a_run_that_has_ended_shows_what_steadyrl_doctor_finds_and_nothing_stale
     assert "truncated" in {finding.check for finding in findings}
     for address in ("/run/over", "/run/over/live"):
         text = ask(create(tmp_path), address).text
-        shown = re.findall(r'<summary><span class="severity.*?<strong>(\w+)</strong>', text, re.S)
+        shown = re.findall(r'<summary><span class="word.*?<strong>(\w+)</strong>', text, re.S)
         assert sorted(shown) == sorted(finding.check for finding in findings)
         assert "lower the learning rate" not in text, "what to do about the stale one"
 
@@ -420,7 +420,7 @@ def test_the_page_of_the_report_is_the_body_of_the_report(folder):
     from steadyrl.show.report.write import write_report
 
     written = write_report(folder / "ppo-one") / "report.html"
-    top, _, rest = written.read_text().partition('<p class="headline">')[2].partition("<figure>")  # the page has none
+    top, _, rest = written.read_text().partition('<p class="headline">')[2].partition("<figure ")  # the page has none
     body = rest.partition("</figure>")[2].partition("<h2>Training</h2>")[0]
     assert "verdict" in top and "Health" in body
     page = " ".join(ask(create(folder), "/run/ppo-one/report").text.split())
@@ -446,11 +446,11 @@ def test_a_comparison_shows_what_differs_and_which_problems_moved(folder):
     differing = text[text.index("Settings that differ") : text.index("Why they differ")]
     assert "<code>update.learning_rate</code>" in differing
     row = differing[differing.index("update.learning_rate") :]
-    assert re.findall(r"<td.*?><code>(.*?)</code></td>", row[: row.index("</tr>")]) == ["0.001", "0.01"]
+    assert re.findall(r"<td data-label=[^>]*>(.*?)</td>", row[: row.index("</tr>")]) == ["0.001", "0.01"]
     assert "run.seed" not in differing
     assert "2 gained, 1 lost, 1 equal" in text
     gained, lost = text.index("Gained ("), text.index("Lost (")
-    assert gained < text.index("<strong>p0</strong>") < lost < text.index("<strong>p1</strong>")
+    assert gained < text.index("<h3>p0 (+0.500)</h3>") < lost < text.index("<h3>p1 (-0.700)</h3>")
     assert "undecided by sampled answers, because 3 of 4 problems differ" in text
     assert "the doctor calls ppo-one sick: kl_runaway" in text
 
@@ -465,7 +465,7 @@ def test_a_comparison_goes_by_the_answers_that_will_be_used_and_names_the_opposi
     for deploy, (word, opposite) in pairs.items():
         write_json(run.resolved_file, {**run.resolved(), "evaluate": {"deploy": deploy}})
         text = ask(create(folder), "/compare?run=ppo-one&run=grpo-two").text
-        assert f'<span class="verdict is-none">{word}</span>' in text
+        assert f"<strong>{word}</strong>" in text
         assert f"{word} by {deploy} answers, because the 95 % interval [" in text
         assert f"; but {opposite}, because the 95 % interval [" in text
         assert "sampled answers: <strong>grpo-two</strong> 0.500, ppo-one 0.250" in text

@@ -1,0 +1,118 @@
+"""Writes records in a terminal. Text is printed without control characters, so that none can act on the terminal."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Iterable
+from functools import singledispatch
+
+from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.table import Table as Grid
+from rich.text import Text as Line
+
+from steadyrl.core.errors import printable
+from steadyrl.show.page.records import (
+    Facts,
+    Fold,
+    Heading,
+    Items,
+    Note,
+    Record,
+    Sample,
+    Span,
+    Table,
+    Text,
+    Tone,
+    plain,
+)
+
+STYLES: dict[Tone, str] = {
+    "good": "bold green", "bad": "bold red", "warn": "bold yellow", "info": "bold cyan", "none": "",
+}  # fmt: skip
+ROLES = {"strong": "bold", "soft": "dim", "headline": "bold", "code": "", "note": "", "": ""}
+LONGEST = 300  # characters of a prompt or an answer
+UNBROKEN = 130  # columns if the output is not a terminal
+
+
+def show(records: Iterable[Record]) -> None:
+    """Print records."""
+    # A model's text may contain characters that the terminal's encoding lacks.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+    width = None if sys.stdout.isatty() else UNBROKEN
+    console = Console(highlight=False, markup=False, emoji=False, width=width, soft_wrap=width is not None)
+    for record in records:
+        for rendered in lines(record):
+            console.print(rendered)
+
+
+def line(text: Text, style: str = "") -> Line:
+    """Return a text on one line, with its roles as styles."""
+    if isinstance(text, tuple):
+        return Line.assemble(*(line(piece, style) for piece in text))
+    if isinstance(text, Span):
+        return line(text.text, STYLES[text.tone] if text.role == "word" else ROLES[text.role])
+    ends = " " * text[:1].isspace(), " " * text[1:][-1:].isspace()
+    shown = printable(" ".join(text.split())).replace("→", "->")  # not every terminal has the arrow
+    return Line(f"{ends[0]}{shown}{ends[1]}", style)
+
+
+@singledispatch
+def lines(record: Record) -> Iterable[RenderableType]:
+    """Return what is printed of one record; pictures and the like are the pages' alone."""
+    return ()
+
+
+@lines.register
+def _(record: Heading) -> Iterable[RenderableType]:
+    return "", line(record.text, "bold")
+
+
+@lines.register
+def _(record: Note) -> Iterable[RenderableType]:
+    return (line(record.text, STYLES[record.tone] or ROLES[record.role]),)
+
+
+@lines.register
+def _(record: Facts) -> Iterable[RenderableType]:
+    grid = Grid.grid(padding=(0, 2))
+    for name, text in record.rows:
+        grid.add_row(line(name, "dim"), line(text))
+    return (grid,)
+
+
+@lines.register
+def _(record: Items) -> Iterable[RenderableType]:
+    return [line(("- ", *(text if isinstance(text, tuple) else (text,)))) for text in record.texts]
+
+
+@lines.register
+def _(record: Table) -> Iterable[RenderableType]:
+    grid = Grid(box=None, header_style="dim")
+    for column in record.heads:
+        grid.add_column(line(column.name), justify="right" if column.number else "left", no_wrap=True)
+    for number, row in enumerate(record.rows):
+        cells = [row] if isinstance(row, str) else row
+        grid.add_row(*map(line, cells), style="bold" if isinstance(row, str) or number in record.ours else "")
+    return (grid,)
+
+
+@lines.register
+def _(record: Sample) -> Iterable[RenderableType]:
+    shown: list[RenderableType] = ["", line((f"{plain(record.title)}: ", _short(record.prompt)), "bold")]
+    for answer in record.answers:
+        shown.append(Padding(line(answer.label, "dim"), (0, 0, 0, 2), expand=False))
+        shown.append(Padding(line(_short(answer.text) or "(nothing)"), (0, 0, 0, 4), expand=False))
+    return shown
+
+
+@lines.register
+def _(record: Fold) -> Iterable[RenderableType]:
+    return [line(record.summary), *(rendered for inner in record.records for rendered in lines(inner))]
+
+
+def _short(text: str) -> str:
+    joined = " ".join(text.split())
+    return joined if len(joined) <= LONGEST else f"{joined[:LONGEST]} ..."

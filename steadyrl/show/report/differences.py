@@ -1,0 +1,241 @@
+"""How several runs differ: in their settings, in what the doctor reads in them, in held-out answers and in numbers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from steadyrl.core.errors import RunError
+from steadyrl.core.rundir import RunDir
+from steadyrl.core.types import DECODINGS, Decoding
+from steadyrl.doctor.differ import differ, sentences
+from steadyrl.doctor.readers.spelling import flat_settings
+from steadyrl.doctor.series import Run
+from steadyrl.lab.measure import heldout_mean, measure
+from steadyrl.lab.study.file import Rule
+from steadyrl.show.page import records as shown_as
+from steadyrl.show.page.markup import interval, number, shorten, signed
+from steadyrl.show.page.records import (
+    Fold,
+    Heading,
+    Items,
+    Note,
+    Record,
+    Sample,
+    Span,
+    Table,
+    Text,
+    numbers,
+    strong,
+    word,
+)
+from steadyrl.show.report.evidence import Answer, Evaluation, read_evaluation
+from steadyrl.show.report.figures import change, concluded, metric_samples, metric_values
+from steadyrl.show.report.takes import TAKES, TOPICS
+
+RULE = Rule()  # how many steps are the start and the end: as in a study that says nothing else
+SHOWN_PROBLEMS = 8  # gained, and as many lost
+NOT_EXPLAINED_ABOVE = 64 << 20  # bytes of metrics; `steadyrl doctor A B` explains larger runs
+_OF_THE_PLACE = ("run.folder",)
+_OF_NO_INTEREST = ("run.seed", "run.steps", "run.checkpoint_every", "run.keep_checkpoints", "run.rollouts_every")
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A run that is compared with others.
+
+    Attributes:
+        name: On the page.
+        run: Its directory; None for another trainer's log.
+        read: Returns what the doctor reads of it.
+        harms: The checks of the doctor that found harm in it.
+    """
+
+    name: str
+    run: RunDir | None
+    read: Callable[[], Run]
+    harms: Sequence[str] = ()
+
+    @cached_property
+    def settings(self) -> dict[str, str]:
+        """Its settings by dotted names, as JSON."""
+        if self.run is None:
+            return {name: str(value) for name, value in self.read().settings.items()}
+        resolved = self.run.resolved() if self.run.resolved_file.is_file() else {}
+        return {name: json.dumps(v, ensure_ascii=False, default=str) for name, v in flat_settings(resolved).items()}
+
+    @cached_property
+    def after(self) -> dict[str, Evaluation]:
+        """Its evaluations after training: "" for the task's own problems, and those of ``evaluate.sets`` by name."""
+        if self.run is None:
+            return {"": Evaluation()}
+        names = ("", *self.run.heldout_sets())
+        return {name: read_evaluation(self.run.evaluation_file("after", name)) for name in names}
+
+
+def differences(runs: Sequence[Compared]) -> list[Record]:
+    """Return how some runs differ from the first one.
+
+    Raises:
+        RunError: A file of a run is damaged.
+    """
+    return [
+        *_settings(runs),
+        Heading("Why the first two differ" if len(runs) > 2 else "Why they differ"),
+        Items(_explained(runs[:2])),
+        Heading("Held-out answers"),
+        *(record for run in runs[1:] for record in _answers(runs[0], run)),
+        Note("Another seed can differ by more. `steadyrl compare` asks both models again.", "soft"),
+        *_numbers(runs),
+    ]
+
+
+def conclusions(runs: Sequence[Compared]) -> list[Record]:
+    """Return the verdict on the held-out answers of each run against those of the first, where there is one."""
+    records: list[Record] = []
+    for run in runs[1:]:
+        conclusion = concluded(_changes(runs[0], run), _deploy(run), {one.name: one.harms for one in (runs[0], run)})
+        if conclusion and _changes(runs[0], run)[_deploy(run)]["n"]:
+            judged = strong(conclusion.word) if conclusion.doubts else word(conclusion.word)
+            names = (judged, ": ", strong(run.name), f" against {runs[0].name}: {conclusion.sentence}.")
+            records.append(Note(names))
+    return records
+
+
+def _settings(runs: Sequence[Compared]) -> Iterator[Record]:
+    """Yield the settings that differ, and those that not every run has."""
+    names = dict.fromkeys(name for run in runs for name in run.settings)
+    rows = {name: [run.settings.get(name) for run in runs] for name in sorted(names, key=_OF_NO_INTEREST.__contains__)}
+    rows = {name: row for name, row in rows.items() if len(set(row)) > 1 and name not in _OF_THE_PLACE}
+    columns = ("setting", *(run.name for run in runs))
+    different: list[Sequence[Text]] = [
+        (Span(name, "code"), *map(str, row)) for name, row in rows.items() if None not in row
+    ]
+    one_sided: list[Sequence[Text]] = [
+        (Span(name, "code"), *(value or "–" for value in row)) for name, row in rows.items() if None in row
+    ]
+    yield Heading("Settings that differ")
+    yield Table(columns, different) if different else Note("None of those that every run has.")
+    if one_sided:
+        yield Fold(f"Settings that not every run has ({len(one_sided)})", [Table(columns, one_sided)])
+
+
+def _explained(runs: Sequence[Compared]) -> list[str]:
+    """Return why two runs differ, as the doctor says it."""
+    files = [run.run.metrics_file for run in runs if run.run]
+    if any(file.is_file() and file.stat().st_size > NOT_EXPLAINED_ABOVE for file in files):
+        return ["these runs are too long to be explained here: `steadyrl doctor A B` does it"]
+    try:
+        first, second = (run.read() for run in runs)
+    except RunError as error:
+        return [str(error)]
+    return sentences(differ(first, second))
+
+
+def _deploy(run: Compared) -> Decoding:
+    return DECODINGS[0] if run.run is None else run.run.deploy
+
+
+def _same_problems(first: Compared, second: Compared, decoding: Decoding, heldout: str = "") -> list[dict[str, Answer]]:
+    """Return the answers to problems that both have; two tasks may give one name to different problems."""
+    sides = [run.after[heldout] for run in (first, second)]
+    measured = [metric_values(side.of(decoding)) for side in sides]
+    same = [p for p in measured[0] if p in measured[1] and sides[0].prompts[p] == sides[1].prompts[p]]
+    return [{problem: side.of(decoding)[problem] for problem in same} for side in sides]
+
+
+def _changes(first: Compared, second: Compared) -> dict[str, dict[str, Any]]:
+    """Return the change of the answers by decoding; see ``figures.change``."""
+    sides = {decoding: _same_problems(first, second, decoding) for decoding in DECODINGS}
+    return {decoding: change(*map(metric_samples, answers)) for decoding, answers in sides.items()}
+
+
+def _answers(first: Compared, second: Compared) -> Iterator[Record]:
+    """Yield how the held-out answers of two runs differ, problem by problem, as the second will be used."""
+    deploy = _deploy(second)
+    lacks = [run.name for run in (first, second) if not metric_values(run.after[""].of(deploy))]
+    answers = _same_problems(first, second, deploy)
+    if lacks or not answers[0]:
+        missing = f"there is no evaluation after training of {' and '.join(lacks)}"
+        why = missing if lacks else "they have no held-out problem in common"
+        yield Note(f"{second.name} and {first.name} cannot be compared problem by problem: {why}.", "soft")
+        return
+    moved = {problem: (answers[1][problem].metric or 0.0) - (a.metric or 0.0) for problem, a in answers[0].items()}
+    gained, lost = (sorted((p for p in moved if sign * moved[p] > 0), key=lambda p: -abs(moved[p])) for sign in (1, -1))
+    counts = f"; {len(gained)} gained, {len(lost)} lost, {len(moved) - len(gained) - len(lost)} equal"
+    sets = {name: _same_problems(first, second, deploy, name) for name in first.after if name and name in second.after}
+    lines: dict[str, dict[str, Any]] = {
+        **_changes(first, second),
+        **{f"{name}: {deploy}": change(*map(metric_samples, sides)) for name, sides in sets.items()},
+    }
+    yield Items(
+        [
+            (
+                f"{name} answers: ",
+                strong(second.name),
+                f" {number(row['after'])}, {first.name} {number(row['before'])}: {signed(row['difference'])} "
+                f"{interval(row['interval'])} (95 %, paired over {row['n']} problems){counts * (name == deploy)}",
+            )
+            for name, row in lines.items()
+            if row["n"]
+        ]
+    )
+    prompts = first.after[""].prompts
+    for title, problems in (("Gained", gained), ("Lost", lost)):
+        shown = problems[:SHOWN_PROBLEMS]
+        samples = [_sample(p, moved[p], prompts[p], (first, second), [side[p] for side in answers]) for p in shown]
+        if samples:
+            yield Fold(f"{title} ({len(shown)} shown)", samples)
+
+
+def _sample(
+    problem: str, difference: float, prompt: str, runs: Sequence[Compared], answers: Sequence[Answer]
+) -> Sample:
+    shown = [
+        shown_as.Answer(f"{run.name}: {number(answer.metric)}", shorten(answer.text), shorten(answer.note))
+        for run, answer in zip(runs, answers, strict=True)
+    ]
+    return Sample(f"{problem} ({signed(difference)})", shorten(prompt), shown)
+
+
+def _numbers(runs: Sequence[Compared]) -> Iterator[Record]:
+    """Yield the numbers by topic, a column for each run; the held-out scores first."""
+    directories = [run.run for run in runs]
+    metrics = [run.metrics() if run else [] for run in directories]
+    rows: list[Sequence[Text] | str] = []
+
+    def add(topic: str, values: Mapping[str, Sequence[float | None]]) -> None:
+        measured = [(name, *map(number, row)) for name, row in values.items() if any(v is not None for v in row)]
+        rows.extend([topic, *measured] if measured else [])
+
+    add(
+        "Held-out problems",
+        {
+            f"held-out score, {when} training": [
+                heldout_mean(run, when, "metric") if run else None for run in directories
+            ]
+            for when in ("before", "after")
+        },
+    )
+    for topic, measures in TOPICS.items():
+        add(
+            topic,
+            {
+                f"{metric}, {TAKES[take]}": [
+                    measure(run, records, metric, take, RULE) if run and records else None
+                    for run, records in zip(directories, metrics, strict=True)
+                ]
+                for metric, take in measures
+            },
+        )
+    if rows:
+        yield Heading("Numbers")
+        yield Table(("measured", *numbers(*(run.name for run in runs))), rows)
+        yield Note(
+            "One run of each kind says nothing about the kind: seeds differ by as much as settings do. "
+            "`steadyrl study` compares with seeds and intervals.",
+            "soft",
+        )
