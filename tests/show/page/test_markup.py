@@ -2,7 +2,7 @@
 
 import pytest
 
-from steadyrl.show.page import markup
+from steadyrl.show.page import html, markup
 
 
 def test_a_fence_is_longer_than_any_run_of_backticks():
@@ -35,4 +35,4 @@ def test_differences_show_their_sign():
 
 def test_inline_pictures_have_ids_of_their_own_and_no_name_spaces():
     svg = '<?xml?>\n<svg xmlns="http://x" width="9pt" height="8pt" viewBox="0 0 9 8"><g id="a"/><use href="#a"/></svg>'
-    assert markup.inline_svg(svg, "train") == '<svg viewBox="0 0 9 8"><g id="train-a"/><use href="#train-a"/></svg>'
+    assert html.inline_svg(svg, "train") == '<svg viewBox="0 0 9 8"><g id="train-a"/><use href="#train-a"/></svg>'
