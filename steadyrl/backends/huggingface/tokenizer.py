@@ -156,6 +156,8 @@ class HFTokenizer:
             ids = self._ids(self._templated(messages, add_generation_prompt=True))
         else:
             ids = self.hf(plain_text(messages))["input_ids"]
+            if ids[:2] == [self.hf.bos_token_id] * 2:
+                ids = ids[1:]  # text that another program rendered may write the begin token itself
             if ids and ids[-1] in self.end_ids:
                 ids = ids[:-1]  # some tokenizers close every text; a closed prompt leaves nothing to say
         return self._array(ids or [self.end_id])

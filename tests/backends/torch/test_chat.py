@@ -18,6 +18,8 @@ from tests import needs
 torch = needs.package("torch")
 transformers = needs.package("transformers")
 
+from tokenizers.processors import TemplateProcessing  # noqa: E402
+
 from steadyrl.backends.huggingface.tokenizer import HFTokenizer  # noqa: E402
 from steadyrl.backends.torch.model import load_model  # noqa: E402
 
@@ -255,3 +257,14 @@ def test_a_tokenizer_without_words_is_refused_and_a_pad_beyond_the_rows_is_not_u
     hf.get_vocab = lambda: {"<eos>": 1}
     with pytest.raises(ModelError, match="knows no words"):
         HFTokenizer(hf, ModelSection(), None, 60)
+
+
+@pytest.mark.parametrize("written", ["the dog", "<user>the dog"])
+def test_text_that_writes_the_begin_token_itself_gets_no_second_one(opened, written):
+    tokenizer = opened(chat_template="never")
+    tokenizer.hf.bos_token = "<user>"
+    begin = [("<user>", tokenizer.hf.bos_token_id)]
+    tokenizer.hf.backend_tokenizer.post_processor = TemplateProcessing(single="<user> $A", special_tokens=begin)
+    ids = tokenizer.encode_prompt(written).tolist()
+    assert tokenizer.hf.convert_ids_to_tokens(ids).count("<user>") == 1
+    assert text(tokenizer, written) == "<user>the dog"
