@@ -22,6 +22,7 @@ from typing import Any
 from steadyrl.core import plugins
 from steadyrl.core.errors import ConfigError, EpisodeError, exception_line
 from steadyrl.core.types import Message, Problem
+from steadyrl.loop.tasks.tools import result_message
 
 START_SECONDS = 120.0  # until the first request: verifiers starts the servers of a taskset's tools
 _HELD_OUT = 5  # one of so many tasks
@@ -57,11 +58,21 @@ class VerifiersEnvironment:
         assert self._play is not None, "reset comes first"
         names = {tool["function"]["name"] for tool in self.tools}
         calls = message.get("tool_calls", ())
-        valid = [call for call in calls if call["function"]["name"] in names]
+        known = [call for call in calls if call["function"]["name"] in names]
+        refused = [result_message(call, why) for call in known if (why := self._wrong_arguments(call["function"]))]
+        valid = [call for call in known if call["id"] not in {answer["tool_call_id"] for answer in refused}]
         if not valid and (calls or message.get("invalid_tool_calls")):
-            return None, None, False  # the policy reads what is wrong, and the taskset does not
+            return refused or None, None, False  # the policy reads what is wrong, and the taskset does not
         messages = self._play.advance(_wire_message(message, valid))
-        return (messages, None, False) if messages else (None, self._play.trace().reward, True)
+        return ([*refused, *messages], None, False) if messages else (None, self._play.trace().reward, True)
+
+    def _wrong_arguments(self, function: Mapping[str, Any]) -> str:
+        """Return what the policy reads of arguments that do not fit: verifiers would try the call for half a minute."""
+        schemas = plugins.require("jsonschema")
+        (tool,) = (tool["function"] for tool in self.tools if tool["function"]["name"] == function["name"])
+        validator = schemas.validators.validator_for(tool["parameters"])(tool["parameters"])
+        error = next(validator.iter_errors(function["arguments"]), None)
+        return f"error: wrong arguments of {function['name']}: {error.json_path} {error.message}" if error else ""
 
     def close(self) -> Mapping[str, Any]:
         """Return the metrics of a task that ended, and what ended it."""

@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,12 @@ def test_its_tools_are_called_by_its_own_server():
     assert episode.open()[-1]["content"] == "Add 3 and 2."
     turn = episode.step(calls(sums_add={"a": 3, "b": 2}))
     assert [(m["role"], m["content"], m["tool_call_id"]) for m in turn.observation] == [("tool", "5", "c0")]
+    start = time.monotonic()
+    wrong = episode.step(calls(sums_add={"a": "three", "b": 2}))
+    assert time.monotonic() - start < 0.4  # verifiers' own first wait before it tries again is longer
+    assert [(m["content"], m["tool_call_id"]) for m in wrong.observation] == [
+        ("error: wrong arguments of sums_add: $.a 'three' is not of type 'integer'", "c0")
+    ]
     unknown = episode.step(calls(subtract={}))
     assert unknown.observation[0]["content"].startswith("error: there is no tool 'subtract'")
     assert episode.step(says("5")).reward == 1.0
