@@ -388,7 +388,10 @@ def test_the_first_picture_has_every_topic_of_the_experiments_that_the_file_name
     path.write_text('picture = ["high"]\n' + path.read_text())
     page, _ = write_study(read_study(path), tmp_path)
     assert titles(page) == ["Reward", "Value loss", "Entropy"]
-    assert "![high over the steps: the mean over seeds, and their range.](answer.svg)" in page.with_suffix(".md").read_text()
+    assert (
+        "![high over the steps: the mean over seeds, and their range.](answer.svg)"
+        in page.with_suffix(".md").read_text()
+    )
     path.write_text(path.read_text().replace('["high"]', '["hihg"]'))
     with pytest.raises(ConfigError, match="picture names 'hihg', which is no experiment; there are: none, high"):
         read_study(path)
