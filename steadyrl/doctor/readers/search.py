@@ -18,6 +18,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import BinaryIO
 
 from steadyrl.core.errors import RunError
 from steadyrl.doctor.readers import document, own
@@ -57,7 +58,7 @@ def search(path: Path | str, knows: Knows) -> Found:
     """Read every run in a file or folder.
 
     Args:
-        path: Of a log, a run, or a folder of several; "-" reads standard input.
+        path: Of a log, a run, or a folder of several; "-" reads standard input, and a pipe is read likewise.
         knows: Whether a log holds a metric that something is known of; one that does not is no log of a run.
 
     Raises:
@@ -65,8 +66,11 @@ def search(path: Path | str, knows: Knows) -> Found:
     """
     root = Path(path)
     if str(path) == "-":
-        return _pasted(knows)
+        return _pasted(sys.stdin.buffer, "standard input", knows)
     try:
+        if root.is_fifo():  # as a shell names the output of a command
+            with root.open("rb") as pipe:
+                return _pasted(pipe, "the pipe", knows)
         if root.is_dir():
             return _Search(root, knows).walk()
         if root.is_file():
@@ -76,15 +80,15 @@ def search(path: Path | str, knows: Knows) -> Found:
     raise RunError(f"there is no file or folder '{path}'; give {KNOWN}")
 
 
-def _pasted(knows: Knows) -> Found:
-    """Read the runs of standard input, under its name "-".
+def _pasted(stream: BinaryIO, what: str, knows: Knows) -> Found:
+    """Read the runs of standard input or of a pipe, under the name "-".
 
     Raises:
         RunError: It holds no log, or more than a person pastes.
     """
-    text = sys.stdin.buffer.read(MAX_PASTED + 1)
+    text = stream.read(MAX_PASTED + 1)
     if len(text) > MAX_PASTED:
-        raise RunError(f"standard input has more than {MAX_PASTED >> 20} MiB; write it to a file and name that")
+        raise RunError(f"{what} has more than {MAX_PASTED >> 20} MiB; write it to a file and name that")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "-"
         path.write_bytes(text)

@@ -20,6 +20,7 @@ MOST_POINTS = 400  # of a curve; longer ones are means of neighbouring steps
 ALL_POINTS = 100_000
 LEAST_POINTS = 20
 DIGITS = 3  # significant, of a number in the page
+LEVELS = 300  # at least, between the least and the greatest value of a curve, which would be stairs with fewer
 # In the order of the founding documents' topics; what else was measured follows by name.
 FIRST = (
     "reward/mean",
@@ -108,4 +109,12 @@ def _drawn(steps: np.ndarray, measured: Mapping[str, np.ndarray], most: int) -> 
 
 
 def _plain(values: np.ndarray) -> list[float | None]:
-    return [float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None for value in values]
+    """Round the values of a curve [S] to significant digits, or more finely where it moves by less."""
+    finite = values[np.isfinite(values)]
+    span = float(finite.max() - finite.min()) if finite.size else 0.0
+    decimals = math.ceil(math.log10(LEVELS / span)) if span else 0
+
+    def rounded(value: float) -> float:
+        return min((float(f"{value:.{DIGITS}g}"), round(value, decimals)), key=lambda short: abs(short - value))
+
+    return [rounded(float(value)) if math.isfinite(value) else None for value in values]

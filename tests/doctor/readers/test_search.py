@@ -1,8 +1,10 @@
 """Which logs of a folder are read: every run, no run twice, and nothing left out without a word."""
 
 import json
+import os
 import shutil
 import sqlite3
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -285,3 +287,14 @@ def test_charts_of_one_run_are_one_log(tmp_path):
     ]
     assert f"charts of the run 'one' are joined, also that of '{tmp_path / 'b.csv'}'" in logs[0].notes
     assert not any("joined" in note for log in logs[2:] for note in log.notes)
+
+
+def test_a_pipe_is_read_as_what_is_pasted(tmp_path):
+    """As `steadyrl doctor <(zcat log.gz)` names it."""
+    pipe, log = tmp_path / "pipe", rows(tmp_path / "log.jsonl").read_text()
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=lambda: pipe.write_text(log))
+    writer.start()
+    (found,) = search(pipe, holds_known_metric).logs
+    writer.join()
+    assert found.path == "-" and found.columns["reward"].values.tolist() == values(10, 0)

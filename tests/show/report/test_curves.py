@@ -34,6 +34,13 @@ def test_a_thinned_curve_has_the_mean_of_its_steps_and_ends_where_the_run_does()
     assert run["steps"][0] < 10 and run["steps"][-1] > 2980
 
 
+def test_a_curve_that_moves_little_is_no_stair():
+    run = [{"step": step, "x": 1.8 + step / 5000, "y": 4000.0 if step == 7 else 0.0123} for step in range(30)]
+    (found,) = drawn([run])["runs"]
+    assert len(set(found["values"]["x"])) == 30 and len(set(found["values"]["y"])) == 2
+    assert found["values"]["y"][0] == 0.0123  # beside a spike
+
+
 def test_a_short_run_keeps_every_step():
     (run,) = drawn([[{"step": step, "x": step / 8} for step in range(30)]])["runs"]
     assert run["steps"] == list(range(30)) and run["values"]["x"] == [float(f"{s / 8:.3g}") for s in range(30)]
