@@ -30,7 +30,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 
 import model_families as families  # noqa: E402
 
-from steadyrl.backends.torch.model import class_of  # noqa: E402
+from steadyrl.backends.torch.load.model import class_of  # noqa: E402
 from steadyrl.core.errors import ConfigError, ModelError  # noqa: E402
 
 RESULTS = ROOT / "bench" / "results" / "every_family.md"

@@ -96,9 +96,9 @@ class RoundedEngine:
         """Sample one completion per prompt."""
         import torch
 
-        from steadyrl.backends.torch.fits import through_ours
-        from steadyrl.backends.torch.model import split_head
-        from steadyrl.backends.torch.sampler import sample
+        from steadyrl.backends.torch.draw.sampler import sample
+        from steadyrl.backends.torch.load.fits import through_ours
+        from steadyrl.backends.torch.load.model import split_head
 
         if self.stale:
             self._model, self.stale = copy.deepcopy(policy.model).to(torch.bfloat16), False

@@ -12,7 +12,7 @@ import tracemalloc
 import numpy as np
 import torch
 
-from steadyrl.backends.torch.packed import pack
+from steadyrl.backends.torch.read.packed import pack
 from steadyrl.core.types import Batch
 
 

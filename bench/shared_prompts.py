@@ -14,10 +14,10 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from steadyrl.backends.huggingface.folder import BASE_MODEL
-from steadyrl.backends.torch import shared
-from steadyrl.backends.torch.fits import through_ours
-from steadyrl.backends.torch.model import split_head
-from steadyrl.backends.torch.sampler import sample
+from steadyrl.backends.torch.draw.sampler import sample
+from steadyrl.backends.torch.load.fits import through_ours
+from steadyrl.backends.torch.load.model import split_head
+from steadyrl.backends.torch.read import shared
 from steadyrl.core.types import Sampling
 
 LENGTHS, SHAPES, TOKENS, ROUNDS = (16, 64, 128, 256, 512), ((2, 8), (8, 8)), 32, 4

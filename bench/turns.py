@@ -1,8 +1,8 @@
 """What reading each turn once spares: python bench/turns.py [CONFIG] [SETTING ...].
 
 The rollouts of two steps of a task of several turns (examples/browse.toml if none is given), on one thread, in two ways
-that take turns: with what the turn before has read (steadyrl/backends/torch/prefixes.py), and with every turn read from
-the beginning of its episode. Settings are those of `steadyrl train`, such as model.path=FOLDER.
+that take turns: with what the turn before has read (steadyrl/backends/torch/draw/prefixes.py), and with every turn read
+from the beginning of its episode. Settings are those of `steadyrl train`, such as model.path=FOLDER.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import numpy as np
 import torch
 
 from steadyrl.backends.torch.backend import TorchBackend
-from steadyrl.backends.torch.decoder import Decoder
-from steadyrl.backends.torch.prefixes import Prefixes
+from steadyrl.backends.torch.draw.decoder import Decoder
+from steadyrl.backends.torch.draw.prefixes import Prefixes
 from steadyrl.core import config
 from steadyrl.core.types import Rollout
 from steadyrl.loop.rollout.collect import collect

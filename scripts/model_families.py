@@ -23,8 +23,8 @@ from safetensors import safe_open
 
 from steadyrl.algorithms import ppo
 from steadyrl.backends.torch.backend import TorchBackend
-from steadyrl.backends.torch.export import export_policy
-from steadyrl.backends.torch.model import class_of
+from steadyrl.backends.torch.load.model import class_of
+from steadyrl.backends.torch.save.export import export_policy
 from steadyrl.core import config
 from steadyrl.core.errors import ModelError
 from steadyrl.core.protocols import Update

@@ -82,7 +82,7 @@ def merge(base: Path, adapter: Path, folder: Path) -> None:
     from peft import PeftModel
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from steadyrl.backends.torch import probe
+    from steadyrl.backends.torch.save import probe
 
     weights = adapter / "adapter_model.safetensors"
     require_digest(weights, weights.with_name(f"{weights.name}.sha256").read_text().split()[0])

@@ -38,7 +38,7 @@ def test_the_shipped_adapter_is_the_measured_one_and_fits_the_model():
 def test_an_adapter_is_merged_into_a_model_once_and_only_if_it_is_the_measured_one(script, tiny_models, tmp_path):
     torch, transformers, peft = needs.package("torch"), needs.package("transformers"), needs.package("peft")
     from steadyrl.backends.huggingface.portable import write_probe
-    from steadyrl.backends.torch import probe
+    from steadyrl.backends.torch.save import probe
 
     base, adapter, folder = tiny_models["llama"], tmp_path / "adapter", tmp_path / "merged"
     start = transformers.AutoModelForCausalLM.from_pretrained(base)

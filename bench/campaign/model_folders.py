@@ -75,7 +75,7 @@ def attack(rng: random.Random, folder: Path) -> Failure:
     """Change one or two things of a model, plant code beside it, and load the folder."""
     import torch
 
-    from steadyrl.backends.torch.model import load_model
+    from steadyrl.backends.torch.load.model import load_model
     from steadyrl.core.sections import ModelSection
 
     copy = Path(shutil.copytree(good_folder(rng.choice(FAMILIES)), folder / "model"))

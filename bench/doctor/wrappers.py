@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from steadyrl.backends.torch.backend import TorchBackend
-from steadyrl.backends.torch.reader import Reader
+from steadyrl.backends.torch.read.reader import Reader
 from steadyrl.core.protocols import Update
 from steadyrl.core.types import Completion, Group, Problem, Rollout, Sampling, Score
 from steadyrl.loop.rewards.combine import Term

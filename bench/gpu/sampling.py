@@ -14,7 +14,7 @@ from models import model_folder
 from part import Place, Row, at_most
 from scipy.stats import chi2
 
-from steadyrl.backends.torch.sampler import warp
+from steadyrl.backends.torch.draw.sampler import warp
 from steadyrl.core.config import resolve
 from steadyrl.core.types import Sampling
 from steadyrl.loop.checkpoint import State

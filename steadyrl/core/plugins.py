@@ -82,7 +82,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "judge": "steadyrl.loop.rewards.judge.plugin",
     },
     "judge": {
-        "likelihood": "steadyrl.backends.torch.likelihood:LikelihoodRatio",
+        "likelihood": "steadyrl.backends.torch.read.likelihood:LikelihoodRatio",
     },
     "sampler": {
         "vllm": "steadyrl.backends.vllm.plugin",
@@ -106,8 +106,8 @@ BUILT_IN: dict[str, dict[str, str]] = {
     },
     # By the name of the backend whose checkpoints it reads.
     "exporter": {
-        "torch": "steadyrl.backends.torch.export:export_policy",
-        "fsdp": "steadyrl.backends.torch.export:export_policy",
+        "torch": "steadyrl.backends.torch.save.export:export_policy",
+        "fsdp": "steadyrl.backends.torch.save.export:export_policy",
         "mlx": "steadyrl.backends.mlx.export:export_policy",
     },
 }

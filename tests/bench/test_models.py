@@ -31,7 +31,7 @@ def models(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("name", ["base", "7m", "30m", "0.5b", "1.5b"])
 def test_a_folder_of_the_benchmark_trains_with_the_end_token_of_the_base_model(models, name):
-    from steadyrl.backends.torch.model import load_model
+    from steadyrl.backends.torch.load.model import load_model
 
     folder = models.model_folder(name)
     section = resolve({"model": {"path": str(folder / "own")}, "rewards": {"length": 1.0}}).model

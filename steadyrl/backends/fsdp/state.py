@@ -17,7 +17,7 @@ from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, Hu
 
 from steadyrl.backends.huggingface import portable
 from steadyrl.backends.torch.backend import TorchBackend
-from steadyrl.backends.torch.state import POLICY, SHARES, finish_policy
+from steadyrl.backends.torch.save.state import POLICY, SHARES, finish_policy
 from steadyrl.core.errors import CheckpointError
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")

@@ -21,11 +21,11 @@ from steadyrl.backends.fsdp.shard import Root, Sharding, gathered
 from steadyrl.backends.huggingface import portable
 from steadyrl.backends.settings import MICRO_BATCH_TOKENS
 from steadyrl.backends.step import Measured, Objective, Reading, accumulate
-from steadyrl.backends.torch import probe
 from steadyrl.backends.torch.backend import Scores, TorchBackend
 from steadyrl.backends.torch.device import lower_precision
 from steadyrl.backends.torch.masters import cosine_of, numbers_of, products_with_momentum
-from steadyrl.backends.torch.reader import Reader
+from steadyrl.backends.torch.read.reader import Reader
+from steadyrl.backends.torch.save import probe
 from steadyrl.core.config import Config
 from steadyrl.core.errors import ModelError
 from steadyrl.core.protocols import Algorithm, Stats, Update

@@ -23,23 +23,24 @@ from steadyrl.backends.huggingface.folder import context_length
 from steadyrl.backends.limits import MOST_REMEMBERED, AtOnce, require_room
 from steadyrl.backends.settings import MICRO_BATCH_TOKENS
 from steadyrl.backends.step import Measured, Objective, Reading, accumulate
-from steadyrl.backends.torch import footprint, memory, probe, state
+from steadyrl.backends.torch import footprint, memory
 from steadyrl.backends.torch.arithmetic import fast_float32, full_float32
 from steadyrl.backends.torch.deterministic import deterministic, prepare
 from steadyrl.backends.torch.device import chosen_device, lower_precision, sent
-from steadyrl.backends.torch.drawn import how_drawn
-from steadyrl.backends.torch.fits import through_ours
-from steadyrl.backends.torch.fused import fuse_layers, fuse_sums
-from steadyrl.backends.torch.generation import Generation
-from steadyrl.backends.torch.head import chosen_logprobs, distributions, logits_of, products_on
+from steadyrl.backends.torch.draw.drawn import how_drawn
+from steadyrl.backends.torch.draw.generation import Generation
+from steadyrl.backends.torch.kernels.fused import fuse_layers, fuse_sums
+from steadyrl.backends.torch.load.fits import through_ours
+from steadyrl.backends.torch.load.model import load_model, split_head
+from steadyrl.backends.torch.load.quantized import adam, count
+from steadyrl.backends.torch.load.reference import Reference
+from steadyrl.backends.torch.load.value_head import ValueHead
 from steadyrl.backends.torch.masters import Masters, cosine_of, numbers_of, products_with_momentum
-from steadyrl.backends.torch.model import load_model, split_head
-from steadyrl.backends.torch.products import quicken
-from steadyrl.backends.torch.quantized import adam, count
-from steadyrl.backends.torch.reader import Reader
-from steadyrl.backends.torch.reads import reads_of
-from steadyrl.backends.torch.reference import Reference
-from steadyrl.backends.torch.value_head import ValueHead
+from steadyrl.backends.torch.read.head import chosen_logprobs, distributions, logits_of, products_on
+from steadyrl.backends.torch.read.products import quicken
+from steadyrl.backends.torch.read.reader import Reader
+from steadyrl.backends.torch.read.reads import reads_of
+from steadyrl.backends.torch.save import probe, state
 from steadyrl.core import plugins
 from steadyrl.core.config import Config
 from steadyrl.core.errors import CheckpointError

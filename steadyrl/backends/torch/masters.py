@@ -14,8 +14,8 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from steadyrl.backends.torch.fused import layer_kernels
-from steadyrl.backends.torch.state import load_tensors, save_tensors
+from steadyrl.backends.torch.kernels.fused import layer_kernels
+from steadyrl.backends.torch.save.state import load_tensors, save_tensors
 from steadyrl.core.errors import CheckpointError
 
 FILE = "masters.safetensors"

@@ -58,7 +58,7 @@ def export_joined(
     choices = [choose(run, wanted) for run in runs]
     folders = [run.checkpoint_folder(choice.step) for run, choice in zip(runs, choices, strict=True)]
     plugins.require("torch")
-    from steadyrl.backends.torch.joined import join_adapters, join_weights
+    from steadyrl.backends.torch.save.joined import join_adapters, join_weights
 
     with whole_folder(to) as folder, TemporaryDirectory(dir=folder) as scratch:
         for run, choice in zip(runs, choices, strict=True):

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from steadyrl.backends.torch import head as torch_head
-from steadyrl.backends.torch import rows
-from steadyrl.backends.torch.head import Capped, chosen_logprobs, decoding_head, distributions, logits_of
+from steadyrl.backends.torch.kernels import rows
+from steadyrl.backends.torch.read import head as torch_head
+from steadyrl.backends.torch.read.head import Capped, chosen_logprobs, decoding_head, distributions, logits_of
 from tests.rounding import OF_BFLOAT16, rounding
 
 BLOCK = 16

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-from steadyrl.backends.torch import decoder as torch_decoder
-from steadyrl.backends.torch import decoding_kernels, fused, layer_kernels
-from steadyrl.backends.torch.decoder import Decoder
-from steadyrl.backends.torch.graph import StepState
-from steadyrl.backends.torch.products import quicken
-from steadyrl.backends.torch.reader import Reader
-from steadyrl.backends.torch.reads import reads_of
+from steadyrl.backends.torch.draw import decoder as torch_decoder
+from steadyrl.backends.torch.draw.decoder import Decoder
+from steadyrl.backends.torch.draw.graph import StepState
+from steadyrl.backends.torch.kernels import decoding_kernels, fused, layer_kernels
+from steadyrl.backends.torch.read.products import quicken
+from steadyrl.backends.torch.read.reader import Reader
+from steadyrl.backends.torch.read.reads import reads_of
 from tests.backends.torch.test_decoder import VOCABULARY, batch_of, padded, parts_of, random_model
 from tests.rounding import NATS, OF_BFLOAT16, rounding
 

@@ -40,7 +40,7 @@ from safetensors.torch import load_file, save_file  # noqa: E402
 
 from steadyrl.backends.huggingface import portable  # noqa: E402
 from steadyrl.backends.torch.backend import TorchBackend  # noqa: E402
-from steadyrl.backends.torch.sampler import draw, sample, warp  # noqa: E402
+from steadyrl.backends.torch.draw.sampler import draw, sample, warp  # noqa: E402
 
 # peft reads a property of the model that transformers has renamed.
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")

@@ -21,7 +21,7 @@ transformers = needs.package("transformers")
 from tokenizers.processors import TemplateProcessing  # noqa: E402
 
 from steadyrl.backends.huggingface.tokenizer import HFTokenizer  # noqa: E402
-from steadyrl.backends.torch.model import load_model  # noqa: E402
+from steadyrl.backends.torch.load.model import load_model  # noqa: E402
 
 TEMPLATE = (
     "{% for m in messages %}{% if m.role == 'system' %}<pad>{% elif m.role == 'user' %}<user>{% else %}<bot>{% endif %}"

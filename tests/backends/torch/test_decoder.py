@@ -14,17 +14,17 @@ from tests.rounding import NATS, OF_BFLOAT16, of_gradients, rounding
 torch = needs.package("torch")
 transformers = needs.package("transformers")
 
-from steadyrl.backends.torch import products  # noqa: E402
-from steadyrl.backends.torch import shared as torch_shared  # noqa: E402
-from steadyrl.backends.torch.decoder import Decoder  # noqa: E402
-from steadyrl.backends.torch.fits import through_ours  # noqa: E402
-from steadyrl.backends.torch.graph import GraphDecoder, StepState  # noqa: E402
-from steadyrl.backends.torch.model import split_head  # noqa: E402
-from steadyrl.backends.torch.packed import pack  # noqa: E402
-from steadyrl.backends.torch.products import quicken  # noqa: E402
-from steadyrl.backends.torch.reader import read_packed  # noqa: E402
-from steadyrl.backends.torch.reads import reads_of  # noqa: E402
-from steadyrl.backends.torch.sampler import draw, sample  # noqa: E402
+from steadyrl.backends.torch.draw.decoder import Decoder  # noqa: E402
+from steadyrl.backends.torch.draw.graph import GraphDecoder, StepState  # noqa: E402
+from steadyrl.backends.torch.draw.sampler import draw, sample  # noqa: E402
+from steadyrl.backends.torch.load.fits import through_ours  # noqa: E402
+from steadyrl.backends.torch.load.model import split_head  # noqa: E402
+from steadyrl.backends.torch.read import products  # noqa: E402
+from steadyrl.backends.torch.read import shared as torch_shared  # noqa: E402
+from steadyrl.backends.torch.read.packed import pack  # noqa: E402
+from steadyrl.backends.torch.read.products import quicken  # noqa: E402
+from steadyrl.backends.torch.read.reader import read_packed  # noqa: E402
+from steadyrl.backends.torch.read.reads import reads_of  # noqa: E402
 
 # peft reads a property of the model that transformers has renamed.
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
@@ -159,7 +159,7 @@ def some_rows(sharing):
 def test_packed_hidden_states_and_gradients_equal_a_plain_forward_of_each_row(name, way, monkeypatch):
     sharing = way != "apart"
     if way == "sharing, whole rows":
-        monkeypatch.setattr("steadyrl.backends.torch.packed.MASK_PLACES", 0)
+        monkeypatch.setattr("steadyrl.backends.torch.read.packed.MASK_PLACES", 0)
     model, batch = random_model(name), some_rows(sharing)
     parts, weights = parts_of(model), torch.randn(int(batch.completion_mask.sum()), 32)
     packed = pack(batch, torch.device("cpu"))
@@ -345,7 +345,7 @@ def test_a_model_whose_steps_cannot_be_captured_is_decoded_without_a_graph(monke
     def refused(*args):
         raise RuntimeError("called a synchronizing CUDA operation")
 
-    monkeypatch.setattr("steadyrl.backends.torch.graph._Step", refused)
+    monkeypatch.setattr("steadyrl.backends.torch.draw.graph._Step", refused)
     ids, visible = padded()
     decoder = Decoder(parts_of(random_model("qwen3")), 4, 20)
     (_, cache), (_, plain) = decoder.prefill(ids, visible), decoder.prefill(ids, visible)

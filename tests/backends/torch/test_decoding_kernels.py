@@ -12,8 +12,10 @@ from tests import needs
 torch = needs.package("torch")
 needs.package("transformers")
 
-from steadyrl.backends.torch import head, masters, sampler  # noqa: E402
-from steadyrl.backends.torch.decoder import kernels  # noqa: E402
+from steadyrl.backends.torch import masters  # noqa: E402
+from steadyrl.backends.torch.draw import sampler  # noqa: E402
+from steadyrl.backends.torch.draw.decoder import kernels  # noqa: E402
+from steadyrl.backends.torch.read import head  # noqa: E402
 
 ROOT = Path(__file__).parents[3]
 CASES, ROWS = (str(Path(__file__).with_name(name)) for name in ("kernel_cases.py", "interpreted_rows.py"))

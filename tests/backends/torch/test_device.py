@@ -10,7 +10,7 @@ from tests import needs
 torch = needs.package("torch")
 
 from steadyrl.backends.torch import device  # noqa: E402
-from steadyrl.backends.torch.products import product  # noqa: E402
+from steadyrl.backends.torch.read.products import product  # noqa: E402
 
 CPU = torch.device("cpu")
 

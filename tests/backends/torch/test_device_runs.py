@@ -26,7 +26,7 @@ torch = needs.package("torch")
 needs.package("transformers")
 needs.package("peft")
 
-from steadyrl.backends.torch.export import export_policy  # noqa: E402
+from steadyrl.backends.torch.save.export import export_policy  # noqa: E402
 from tests.backends.torch.elsewhere import pretended  # noqa: E402
 
 # peft reads a property of the model that transformers has renamed.

@@ -15,10 +15,10 @@ torch = needs.package("torch")
 needs.package("transformers")
 needs.package("peft")
 
-from steadyrl.backends.torch import sampler  # noqa: E402
 from steadyrl.backends.torch.arithmetic import fast_float32, full_float32  # noqa: E402
 from steadyrl.backends.torch.backend import TorchBackend  # noqa: E402
 from steadyrl.backends.torch.deterministic import deterministic  # noqa: E402
+from steadyrl.backends.torch.draw import sampler  # noqa: E402
 from tests.backends.torch.elsewhere import Elsewhere, MixedDevicesError, policies, pretended  # noqa: E402
 from tests.rounding import NATS  # noqa: E402
 

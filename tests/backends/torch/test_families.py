@@ -15,8 +15,8 @@ from tests.rounding import NATS
 torch = needs.package("torch")
 transformers = needs.package("transformers")
 
-from steadyrl.backends.torch import model as torch_model  # noqa: E402
-from steadyrl.backends.torch.export import export_policy  # noqa: E402
+from steadyrl.backends.torch.load import model as torch_model  # noqa: E402
+from steadyrl.backends.torch.save.export import export_policy  # noqa: E402
 
 # peft reads a property of the model that transformers has renamed.
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")

@@ -8,8 +8,8 @@ torch = needs.package("torch")
 
 from torch import nn  # noqa: E402
 
-from steadyrl.backends.torch import head as torch_head  # noqa: E402
-from steadyrl.backends.torch.head import Capped, chosen_logprobs, chunks, logits_of  # noqa: E402
+from steadyrl.backends.torch.read import head as torch_head  # noqa: E402
+from steadyrl.backends.torch.read.head import Capped, chosen_logprobs, chunks, logits_of  # noqa: E402
 
 TOKENS, WIDTH, VOCABULARY = 23, 6, 17
 

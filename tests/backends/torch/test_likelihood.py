@@ -6,7 +6,7 @@ from tests.rounding import NATS
 torch = needs.package("torch")
 transformers = needs.package("transformers")
 
-from steadyrl.backends.torch.likelihood import LikelihoodRatio  # noqa: E402  # after the check that torch is there
+from steadyrl.backends.torch.read.likelihood import LikelihoodRatio  # noqa: E402  # after the check that torch is there
 from steadyrl.core.errors import ModelError  # noqa: E402
 
 PAIRS = [

@@ -17,7 +17,7 @@ transformers = needs.package("transformers")
 from safetensors.torch import load_file, save_file  # noqa: E402
 
 from steadyrl.backends.huggingface.folder import context_length  # noqa: E402
-from steadyrl.backends.torch.model import class_of, load_model, split_head  # noqa: E402
+from steadyrl.backends.torch.load.model import class_of, load_model, split_head  # noqa: E402
 
 # peft reads a property of the model that transformers has renamed.
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")

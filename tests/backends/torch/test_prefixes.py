@@ -15,11 +15,12 @@ from tests.backends.ppo_batch import PROBLEMS, prompts_of
 torch = needs.package("torch")
 transformers = needs.package("transformers")
 
-from steadyrl.backends.torch import generation, sampler, shared  # noqa: E402
-from steadyrl.backends.torch.cache import Cache  # noqa: E402
-from steadyrl.backends.torch.decoder import Decoder  # noqa: E402
-from steadyrl.backends.torch.graph import StepState  # noqa: E402
-from steadyrl.backends.torch.prefixes import Prefixes  # noqa: E402
+from steadyrl.backends.torch.draw import generation, sampler  # noqa: E402
+from steadyrl.backends.torch.draw.cache import Cache  # noqa: E402
+from steadyrl.backends.torch.draw.decoder import Decoder  # noqa: E402
+from steadyrl.backends.torch.draw.graph import StepState  # noqa: E402
+from steadyrl.backends.torch.draw.prefixes import Prefixes  # noqa: E402
+from steadyrl.backends.torch.read import shared  # noqa: E402
 from tests.backends.torch.test_backend import Answering, opened  # noqa: E402
 from tests.backends.torch.test_decoder import MODELS, VOCABULARY, alone, padded, parts_of, random_model  # noqa: E402
 from tests.rounding import NATS  # noqa: E402

@@ -13,7 +13,7 @@ needs.package("transformers")
 needs.package("peft")
 
 from steadyrl.backends.torch.backend import TorchBackend  # noqa: E402
-from steadyrl.backends.torch.quantized import adam  # noqa: E402
+from steadyrl.backends.torch.load.quantized import adam  # noqa: E402
 
 # peft reads a property of the model that transformers has renamed.
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")

@@ -68,7 +68,7 @@ def model(tiny_models, tmp_path):
 
 def said(folder):
     """Return the one line in which a folder is refused."""
-    from steadyrl.backends.torch.model import load_model, split_head
+    from steadyrl.backends.torch.load.model import load_model, split_head
 
     with pytest.raises(ModelError) as caught:
         split_head(load_model(ModelSection(path=str(folder)), needs.package("torch").device("cpu"))[0])
@@ -169,7 +169,7 @@ def test_a_model_that_is_not_causal_is_refused_without_the_names_of_classes():
     ],
 )
 def test_how_the_author_of_a_folder_computed_is_no_part_of_the_model(model, changes):
-    from steadyrl.backends.torch.model import load_model, split_head
+    from steadyrl.backends.torch.load.model import load_model, split_head
 
     edit(model / "config.json", **changes)
     found = load_model(ModelSection(path=str(model)), needs.package("torch").device("cpu"))[0]
@@ -184,14 +184,14 @@ def test_an_end_that_is_no_token_of_the_model_is_refused(model, end):
 
 
 def test_of_several_ends_those_without_a_row_are_left_out(model):
-    from steadyrl.backends.torch.model import load_model
+    from steadyrl.backends.torch.load.model import load_model
 
     edit(model / "generation_config.json", eos_token_id=[1, 5000])
     assert load_model(ModelSection(path=str(model)), needs.package("torch").device("cpu"))[1].end_ids == (1,)
 
 
 def test_weights_for_which_config_has_no_place_are_told(model, caplog):
-    from steadyrl.backends.torch.model import load_model
+    from steadyrl.backends.torch.load.model import load_model
 
     edit(model / "config.json", num_hidden_layers=1)
     with caplog.at_level(logging.WARNING):
@@ -202,7 +202,7 @@ def test_weights_for_which_config_has_no_place_are_told(model, caplog):
 def test_an_output_layer_of_its_own_is_told_where_config_says_that_there_is_none(model, tmp_path, caplog):
     from safetensors.numpy import load_file, save_file
 
-    from steadyrl.backends.torch.model import load_model
+    from steadyrl.backends.torch.load.model import load_model
 
     def opened():
         caplog.clear()
@@ -219,8 +219,8 @@ def test_an_output_layer_of_its_own_is_told_where_config_says_that_there_is_none
 
 
 def test_a_checkpoint_with_an_adapter_of_another_rank_is_refused(tiny_models, tmp_path):
-    from steadyrl.backends.torch import state
-    from steadyrl.backends.torch.model import load_model
+    from steadyrl.backends.torch.load.model import load_model
+    from steadyrl.backends.torch.save import state
 
     cpu = needs.package("torch").device("cpu")
     needs.package("peft")

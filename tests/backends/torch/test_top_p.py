@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from steadyrl.backends.torch.sampler import LARGEST, warp
+from steadyrl.backends.torch.draw.sampler import LARGEST, warp
 from steadyrl.core.types import Sampling
 
 

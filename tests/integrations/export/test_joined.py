@@ -40,7 +40,7 @@ def difference(folder):
 
 def test_two_adapters_at_right_angles_keep_their_length(tmp_path):
     needs.package("torch")
-    from steadyrl.backends.torch.joined import join_adapters
+    from steadyrl.backends.torch.save.joined import join_adapters
 
     # Differences 2 * [[1, 0], [0, 0]] and [[0, 0], [0, 3]]: each gets sin 45 / sin 90.
     one = write_adapter(tmp_path / "one", [[1.0, 0.0]], [[1.0], [0.0]], lora_alpha=2.0)
@@ -52,7 +52,7 @@ def test_two_adapters_at_right_angles_keep_their_length(tmp_path):
 
 def test_an_adapter_joined_with_one_of_its_direction_is_their_mean(tmp_path):
     needs.package("torch")
-    from steadyrl.backends.torch.joined import join_adapters
+    from steadyrl.backends.torch.save.joined import join_adapters
 
     one = write_adapter(tmp_path / "one", [[1.0, 2.0]], [[1.0], [0.0]])
     two = write_adapter(tmp_path / "two", [[1.0, 2.0]], [[3.0], [0.0]])
@@ -65,7 +65,7 @@ def test_an_adapter_joined_with_one_of_its_direction_is_their_mean(tmp_path):
 
 def test_the_third_of_three_vectors_at_right_angles_is_joined_at_a_third_of_the_arc():
     needs.package("torch")
-    from steadyrl.backends.torch.joined import spherical
+    from steadyrl.backends.torch.save.joined import spherical
 
     first = math.sqrt(0.5) * math.sin(math.pi / 3)
     np.testing.assert_allclose(spherical(np.eye(3)), [first, first, math.sin(math.pi / 6)], atol=1e-12)
@@ -80,7 +80,7 @@ def test_the_third_of_three_vectors_at_right_angles_is_joined_at_a_third_of_the_
 )
 def test_an_adapter_of_several_ranks_is_refused(tmp_path, changes, reason):
     needs.package("torch")
-    from steadyrl.backends.torch.joined import join_adapters
+    from steadyrl.backends.torch.save.joined import join_adapters
 
     one = write_adapter(tmp_path / "one", [[1.0, 2.0]], [[1.0], [0.0]])
     two = write_adapter(tmp_path / "two", [[1.0, 2.0]], [[3.0], [0.0]], **changes)

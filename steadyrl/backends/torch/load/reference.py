@@ -11,8 +11,8 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from steadyrl.backends.torch.model import Parts, split_head
-from steadyrl.backends.torch.reader import Reader
+from steadyrl.backends.torch.load.model import Parts, split_head
+from steadyrl.backends.torch.read.reader import Reader
 
 
 class Reference:

@@ -11,8 +11,8 @@ from steadyrl.backends.huggingface import portable
 from steadyrl.backends.huggingface.export import write_policy
 from steadyrl.backends.huggingface.tokenizer import HFTokenizer
 from steadyrl.backends.torch.arithmetic import full_float32
-from steadyrl.backends.torch.model import load_model
-from steadyrl.backends.torch.state import load_policy
+from steadyrl.backends.torch.load.model import load_model
+from steadyrl.backends.torch.save.state import load_policy
 from steadyrl.core.config import Config
 from steadyrl.core.sections import ModelSection
 

@@ -19,8 +19,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from steadyrl.backends.torch.adapter import added_to
 from steadyrl.backends.torch.device import lays_blocks
+from steadyrl.backends.torch.load.adapter import added_to
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 

@@ -14,14 +14,14 @@ import numpy as np
 import torch
 
 from steadyrl.backends.huggingface.folder import READING_ERRORS
-from steadyrl.backends.torch.agree import agree
 from steadyrl.backends.torch.arithmetic import full_float32
-from steadyrl.backends.torch.attention import register
-from steadyrl.backends.torch.decoder import Decoder
-from steadyrl.backends.torch.head import logits_of
-from steadyrl.backends.torch.model import Parts
-from steadyrl.backends.torch.packed import pack
-from steadyrl.backends.torch.reader import read_packed
+from steadyrl.backends.torch.draw.decoder import Decoder
+from steadyrl.backends.torch.load.agree import agree
+from steadyrl.backends.torch.load.model import Parts
+from steadyrl.backends.torch.read.attention import register
+from steadyrl.backends.torch.read.head import logits_of
+from steadyrl.backends.torch.read.packed import pack
+from steadyrl.backends.torch.read.reader import read_packed
 from steadyrl.core.errors import ModelError
 from steadyrl.core.types import Batch
 

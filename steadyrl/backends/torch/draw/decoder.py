@@ -8,11 +8,11 @@ from types import ModuleType
 import torch
 from torch.nn import functional as F
 
-from steadyrl.backends.torch.attention import CAUSAL, View, Visibility, causal_within, closed, viewing, visible
-from steadyrl.backends.torch.cache import Cache, Known
 from steadyrl.backends.torch.device import of_triton
-from steadyrl.backends.torch.head import decoding_head, products_on
-from steadyrl.backends.torch.model import Parts
+from steadyrl.backends.torch.draw.cache import Cache, Known
+from steadyrl.backends.torch.load.model import Parts
+from steadyrl.backends.torch.read.attention import CAUSAL, View, Visibility, causal_within, closed, viewing, visible
+from steadyrl.backends.torch.read.head import decoding_head, products_on
 
 
 class Decoder:
@@ -229,7 +229,7 @@ class _CapturedStep(_Step):
 @of_triton
 def kernels(device: torch.device) -> ModuleType:
     """Return ``decoding_kernels``, tried on one number."""
-    from steadyrl.backends.torch import decoding_kernels
+    from steadyrl.backends.torch.kernels import decoding_kernels
 
     number = torch.zeros(1, 1, 1, 16, device=device)
     token, seen = number[:, :, 0], torch.ones(1, 1, dtype=torch.bool, device=device)

@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 
 from steadyrl.backends.huggingface.portable import POLICY, PROBE, writing
 from steadyrl.backends.torch.arithmetic import full_float32
-from steadyrl.backends.torch.state import load_tensors, tensors_in, weight_files
+from steadyrl.backends.torch.save.state import load_tensors, tensors_in, weight_files
 from steadyrl.core.errors import ModelError
 from steadyrl.core.rundir import read_json
 

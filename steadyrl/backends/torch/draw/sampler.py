@@ -16,14 +16,14 @@ import numpy as np
 import torch
 
 from steadyrl.backends.stops import StopStrings
-from steadyrl.backends.torch.cache import Cache, Known
-from steadyrl.backends.torch.decoder import Decoder, kernels
 from steadyrl.backends.torch.deterministic import running_sums
 from steadyrl.backends.torch.device import sent
-from steadyrl.backends.torch.forward import ForwardDecoder
-from steadyrl.backends.torch.graph import GraphDecoder
-from steadyrl.backends.torch.model import Parts
-from steadyrl.backends.torch.products import laid_out
+from steadyrl.backends.torch.draw.cache import Cache, Known
+from steadyrl.backends.torch.draw.decoder import Decoder, kernels
+from steadyrl.backends.torch.draw.forward import ForwardDecoder
+from steadyrl.backends.torch.draw.graph import GraphDecoder
+from steadyrl.backends.torch.load.model import Parts
+from steadyrl.backends.torch.read.products import laid_out
 from steadyrl.core.counting.count import tell
 from steadyrl.core.types import Completion, Sampling
 

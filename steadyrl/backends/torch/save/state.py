@@ -14,7 +14,7 @@ from torch import nn
 from steadyrl.backends.huggingface import portable
 from steadyrl.backends.huggingface.folder import reading
 from steadyrl.backends.huggingface.portable import check_readable
-from steadyrl.backends.torch import probe
+from steadyrl.backends.torch.save import probe
 from steadyrl.core.errors import CheckpointError, ModelError
 
 POLICY, VALUE_HEAD, OPTIMIZER = portable.POLICY, "value_head.safetensors", "optimizer.safetensors"

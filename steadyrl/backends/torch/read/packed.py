@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from steadyrl.backends.torch.attention import Visibility, causal_within, closed, visible
 from steadyrl.backends.torch.device import sent
 from steadyrl.backends.torch.footprint import WORTH_SHARING
-from steadyrl.backends.torch.products import without_autocast
+from steadyrl.backends.torch.read.attention import Visibility, causal_within, closed, visible
+from steadyrl.backends.torch.read.products import without_autocast
 from steadyrl.core.types import Batch
 
 # Places of the mask between what follows prompts and what it may attend to, above which rows are attended to whole: the

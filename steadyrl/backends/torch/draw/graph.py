@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-from steadyrl.backends.torch.cache import Cache
-from steadyrl.backends.torch.decoder import Decoder
+from steadyrl.backends.torch.draw.cache import Cache
+from steadyrl.backends.torch.draw.decoder import Decoder
 
 log = logging.getLogger(__name__)
 

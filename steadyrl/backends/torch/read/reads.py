@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
-from steadyrl.backends.torch.products import is_linear
+from steadyrl.backends.torch.read.products import is_linear
 
 _LOOKS = {"__get__", "size", "dim", "numel"}  # operations that ask a tensor for something else than its numbers
 

@@ -11,10 +11,10 @@ import torch
 from steadyrl.backends.limits import AtOnce
 from steadyrl.backends.stops import StopStrings
 from steadyrl.backends.torch import memory
-from steadyrl.backends.torch.forward import pads
-from steadyrl.backends.torch.model import Parts
-from steadyrl.backends.torch.prefixes import Prefixes
-from steadyrl.backends.torch.sampler import sample
+from steadyrl.backends.torch.draw.forward import pads
+from steadyrl.backends.torch.draw.prefixes import Prefixes
+from steadyrl.backends.torch.draw.sampler import sample
+from steadyrl.backends.torch.load.model import Parts
 from steadyrl.core.protocols import Tokenizer
 from steadyrl.core.types import Completion, Sampling
 

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 
 from steadyrl.backends.huggingface.folder import READING_ERRORS
-from steadyrl.backends.torch.agree import agree
 from steadyrl.backends.torch.arithmetic import full_float32
-from steadyrl.backends.torch.head import decoding_head, products_on
-from steadyrl.backends.torch.model import Parts
+from steadyrl.backends.torch.load.agree import agree
+from steadyrl.backends.torch.load.model import Parts
+from steadyrl.backends.torch.read.head import decoding_head, products_on
 from steadyrl.core.errors import ModelError
 
 _CACHES = ("past_key_values", "cache_params")  # what transformers calls the cache in a model's forward

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from steadyrl.backends.torch.shared import Prompts, pays
+from steadyrl.backends.torch.read.shared import Prompts, pays
 
 Layers = Mapping[int, torch.Tensor]  # one tensor for each layer that has attention, by its number
 

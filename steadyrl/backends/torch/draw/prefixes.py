@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from steadyrl.backends.torch.cache import Cache, Known
+from steadyrl.backends.torch.draw.cache import Cache, Known
 
 LOOK_BACK = 8  # sequences right before a prompt, in their order, among which the one that it goes on from is looked for
 

@@ -11,10 +11,10 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from steadyrl.backends.torch.attention import in_this_view, viewing
 from steadyrl.backends.torch.device import sent
-from steadyrl.backends.torch.model import Parts
-from steadyrl.backends.torch.packed import Packed, PackedView, pack
+from steadyrl.backends.torch.load.model import Parts
+from steadyrl.backends.torch.read.attention import in_this_view, viewing
+from steadyrl.backends.torch.read.packed import Packed, PackedView, pack
 from steadyrl.core.types import Batch
 
 

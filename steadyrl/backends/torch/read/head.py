@@ -18,7 +18,7 @@ from torch import nn
 
 from steadyrl.backends.torch.arithmetic import add_product, wide_product
 from steadyrl.backends.torch.device import of_triton
-from steadyrl.backends.torch.products import Function, product, without_autocast
+from steadyrl.backends.torch.read.products import Function, product, without_autocast
 
 CHUNK = 2**23  # logits computed at once
 CHUNK_ON_GPU = 2**27  # there a product of few rows takes longer to begin than to compute
@@ -198,7 +198,7 @@ def chunks(rows: int, vocabulary: int, device: torch.device) -> list[slice]:
 @of_triton
 def row_kernels(device: torch.device) -> ModuleType:
     """Return the module ``rows``, tried on one row."""
-    from steadyrl.backends.torch import rows
+    from steadyrl.backends.torch.kernels import rows
 
     first = torch.zeros(1, dtype=torch.long, device=device)
     rows.row_stats(torch.zeros(1, 2, device=device), first, 1.0, None, entropy=True)

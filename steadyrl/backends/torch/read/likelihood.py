@@ -12,8 +12,8 @@ import torch
 from steadyrl.backends.huggingface.folder import context_length
 from steadyrl.backends.torch.arithmetic import full_float32
 from steadyrl.backends.torch.device import sent
-from steadyrl.backends.torch.head import chosen_logprobs
-from steadyrl.backends.torch.model import load_model, split_head
+from steadyrl.backends.torch.load.model import load_model, split_head
+from steadyrl.backends.torch.read.head import chosen_logprobs
 from steadyrl.core.counting.count import tell
 from steadyrl.core.sections import ModelSection
 

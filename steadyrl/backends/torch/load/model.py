@@ -15,11 +15,11 @@ from torch import nn
 
 from steadyrl.backends.huggingface.folder import READING_ERRORS, beside, open_folder, read_tokenizer, reading
 from steadyrl.backends.huggingface.tokenizer import HFTokenizer
-from steadyrl.backends.torch import probe
-from steadyrl.backends.torch.agree import agree, equal_logits
 from steadyrl.backends.torch.arithmetic import full_float32
-from steadyrl.backends.torch.head import Capped
-from steadyrl.backends.torch.quantized import in_four_bits, keep_layout
+from steadyrl.backends.torch.load.agree import agree, equal_logits
+from steadyrl.backends.torch.load.quantized import in_four_bits, keep_layout
+from steadyrl.backends.torch.read.head import Capped
+from steadyrl.backends.torch.save import probe
 from steadyrl.core.errors import ConfigError, ModelError
 from steadyrl.core.plugins import require
 from steadyrl.core.sections import ModelSection

@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from steadyrl.backends.torch.device import of_triton
-from steadyrl.backends.torch.products import epsilon, rms_norm, rms_norm_from_one
-from steadyrl.backends.torch.reads import watch
+from steadyrl.backends.torch.read.products import epsilon, rms_norm, rms_norm_from_one
+from steadyrl.backends.torch.read.reads import watch
 
 ROTATION = "apply_rotary_pos_emb"  # what nearly all families of transformers call it, in the module of the family
 OFFSETS = {rms_norm: 0.0, rms_norm_from_one: 1.0}  # of the weights
@@ -27,7 +27,7 @@ HEADS, KV_HEADS, WIDTH = 4, 2, 16  # of the rotation that is tried
 @of_triton
 def layer_kernels(device: torch.device) -> ModuleType:
     """Return ``layer_kernels``, tried on a few numbers."""
-    from steadyrl.backends.torch import layer_kernels
+    from steadyrl.backends.torch.kernels import layer_kernels
 
     numbers = torch.zeros(1, 1, 1, 4, device=device)
     layer_kernels.rotate(numbers, numbers, numbers[0], numbers[0])
