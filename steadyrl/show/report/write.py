@@ -422,6 +422,8 @@ def _word(row: Mapping[str, Any]) -> str:
 
 def _ranking(evidence: Evidence, summary: Mapping[str, Any]) -> list[Record]:
     """Return the model beside the baselines, best first: part columns, and rows of means over their own answers."""
+    if not summary["baselines"]:
+        return []
     parts = {*summary["parts"], *(key for part_means in summary["baselines"].values() for key in part_means)}
     weighted = [name for name in reward_weights(evidence.settings) if name != summary["metric"]]
     columns = [name for name in dict.fromkeys((*FIRST_COLUMNS, *weighted)) if name in parts]
