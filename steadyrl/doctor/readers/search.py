@@ -13,6 +13,7 @@ Two runs are never made one, and one run is never made two:
 from __future__ import annotations
 
 import os
+import select
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -68,8 +69,8 @@ def search(path: Path | str, knows: Knows) -> Found:
     if str(path) == "-":
         return _pasted(sys.stdin.buffer, "standard input", knows)
     try:
-        if root.is_fifo():  # as a shell names the output of a command
-            with root.open("rb") as pipe:
+        if root.is_fifo() and (pipe := _written_to(root)) is not None:
+            with pipe:
                 return _pasted(pipe, "the pipe", knows)
         if root.is_dir():
             return _Search(root, knows).walk()
@@ -78,6 +79,22 @@ def search(path: Path | str, knows: Knows) -> Found:
     except OSError as error:
         raise RunError(_refusal(root, error)) from error
     raise RunError(f"there is no file or folder '{path}'; give {KNOWN}")
+
+
+def _written_to(path: Path) -> BinaryIO | None:
+    """Open a pipe to read, as a shell names the output of a command; None if nobody writes to it: no wait would end."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    ready = select.poll()
+    ready.register(descriptor, select.POLLIN)
+    try:
+        empty = not ready.poll(0) and not os.read(descriptor, 1)
+    except BlockingIOError:
+        empty = False  # somebody will write
+    if empty:
+        os.close(descriptor)
+        return None
+    os.set_blocking(descriptor, True)
+    return os.fdopen(descriptor, "rb")
 
 
 def _pasted(stream: BinaryIO, what: str, knows: Knows) -> Found:

@@ -290,11 +290,15 @@ def test_charts_of_one_run_are_one_log(tmp_path):
 
 
 def test_a_pipe_is_read_as_what_is_pasted(tmp_path):
-    """As `steadyrl doctor <(zcat log.gz)` names it."""
-    pipe, log = tmp_path / "pipe", rows(tmp_path / "log.jsonl").read_text()
-    os.mkfifo(pipe)
-    writer = threading.Thread(target=lambda: pipe.write_text(log))
-    writer.start()
-    (found,) = search(pipe, holds_known_metric).logs
-    writer.join()
-    assert found.path == "-" and found.columns["reward"].values.tolist() == values(10, 0)
+    """As `steadyrl doctor <(zcat log.gz)` names it, whether its text is there already or comes later."""
+    log = rows(tmp_path / "log.jsonl").read_bytes()
+    for late in (False, True):
+        end, start = os.pipe()
+        writer = threading.Timer(0.1 if late else 0.0, lambda start=start: (os.write(start, log), os.close(start)))
+        writer.start()
+        if not late:
+            writer.join()
+        (found,) = search(Path(f"/dev/fd/{end}"), holds_known_metric).logs
+        os.close(end)
+        writer.join()
+        assert found.path == "-" and found.columns["reward"].values.tolist() == values(10, 0)
