@@ -310,7 +310,7 @@ def test_a_run_whose_json_counts_problems_alone_goes_on(settings):
     found = run(settings)
     info = found.info()
     for split in info["data"].values():
-        for name in ("source", "of", "trained_on_too"):
+        for name in ("source", "prompts", "of", "trained_on_too"):
             split.pop(name, None)
     found.info_file.write_text(json.dumps(info))
     assert run(resume=found, overrides=["run.steps=5"]).status == "finished"
