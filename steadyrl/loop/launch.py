@@ -421,7 +421,7 @@ def _data(session: Session) -> dict[str, dict[str, Any]]:
 
 def _content(split: Mapping[str, Any]) -> dict[str, Any]:
     """Return what may not change of a split while a run goes on; the folder that it is in may be another."""
-    return {name: value for name, value in split.items() if name not in ("source", "of", "trained_on_too")}
+    return {name: value for name, value in split.items() if name not in ("source", "prompts", "of", "trained_on_too")}
 
 
 def digest(problems: Iterable[Problem]) -> str:

@@ -310,7 +310,7 @@ def test_a_run_whose_json_counts_problems_alone_goes_on(settings):
     found = run(settings)
     info = found.info()
     for split in info["data"].values():
-        for name in ("source", "of", "trained_on_too"):
+        for name in ("source", "prompts", "of", "trained_on_too"):
             split.pop(name, None)
     found.info_file.write_text(json.dumps(info))
     assert run(resume=found, overrides=["run.steps=5"]).status == "finished"
@@ -318,7 +318,7 @@ def test_a_run_whose_json_counts_problems_alone_goes_on(settings):
 
 def test_a_run_stays_in_its_folder_where_a_reward_changes_the_current_one(settings, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(Path(__file__).parent)
+    monkeypatch.syspath_prepend(Path(__file__).parents[1])
     (tmp_path / "d.jsonl").write_text('{"prompt": "a"}\n{"prompt": "b"}\n')
     settings |= {"task": {"name": "prompts", "args": {"path": "d.jsonl", "heldout": "d.jsonl"}}}
     settings |= {"rewards": {"toy_rewards:changes_the_folder": 1.0}, "rollout": {"prompts_per_step": 2}}

@@ -1,4 +1,4 @@
-"""What is trained on and what judges: counts, where the problems come from, and how many prompts are on both sides."""
+"""What is trained on and what judges: counts, where the problems come from, and which prompts stand twice."""
 
 from __future__ import annotations
 
@@ -21,7 +21,11 @@ def data_counts(task: Task, train: Sequence[Problem], heldout: Sequence[Problem]
         heldout: Those that judge: all of the task's, or the share that evaluations take.
     """
     sources = task.sources if isinstance(task, Sourced) else {}
-    counts: dict[str, dict[str, Any]] = {"train": {"problems": len(train)}, "heldout": {"problems": len(heldout)}}
+    prompts = len({_prompt_of(task, problem) for problem in train})
+    counts: dict[str, dict[str, Any]] = {
+        "train": {"problems": len(train), "prompts": prompts},
+        "heldout": {"problems": len(heldout)},
+    }
     for split, source in sources.items():
         counts[split]["source"] = source
     counts["heldout"] |= {"of": len(task.problems("heldout")), "trained_on_too": len(in_both(task, train, heldout))}
@@ -29,18 +33,16 @@ def data_counts(task: Task, train: Sequence[Problem], heldout: Sequence[Problem]
 
 
 def in_both(task: Task, train: Sequence[Problem], heldout: Sequence[Problem]) -> list[str]:
-    """Return the ids of held-out problems whose prompts are trained on too.
+    """Return the ids of held-out problems whose prompts are trained on too."""
+    trained = {_prompt_of(task, problem) for problem in train}
+    return [problem.id for problem in heldout if _prompt_of(task, problem) in trained]
 
-    What an episode meets is not in its prompt: there it is the id that counts.
-    """
 
-    def key_of(problem: Problem) -> str:
-        if isinstance(task, Interactive):
-            return problem.id
-        return json.dumps(problem.messages) if problem.messages else problem.prompt
-
-    trained = {key_of(problem) for problem in train}
-    return [problem.id for problem in heldout if key_of(problem) in trained]
+def _prompt_of(task: Task, problem: Problem) -> str:
+    """Return what copies of a problem share. What an episode meets is not in its prompt: there it is the id."""
+    if isinstance(task, Interactive):
+        return problem.id
+    return json.dumps(problem.messages) if problem.messages else problem.prompt
 
 
 def data_line(data: Counts) -> str:
@@ -48,11 +50,13 @@ def data_line(data: Counts) -> str:
     train, heldout = data.get("train", {}), data.get("heldout", {})
     if not all(isinstance(split, Mapping) and type(split.get("problems")) is int for split in (train, heldout)):
         return ""
-    line = f"trains on {train['problems']} problems{_from(train)}, "
+    prompts = train.get("prompts", train["problems"])  # runs of older versions do not say
+    copies = f" with {prompts} different prompt{'s' * (prompts > 1)}" if prompts < train["problems"] else ""
+    line = f"trains on {train['problems']} problems{copies}{_from(train)}, "
     count, total = heldout["problems"], heldout.get("of")
     line += f"judged by {count}{f' of {total}' if total not in (count, None) else ''} held-out problems{_from(heldout)}"
     if not count:
-        line = f"trains on {train['problems']} problems{_from(train)}, judged by none"
+        line = f"trains on {train['problems']} problems{copies}{_from(train)}, judged by none"
     overlap = heldout.get("trained_on_too", 0)
     return f"{line}; {overlap} of the held-out prompts are trained on too" if overlap else line
 

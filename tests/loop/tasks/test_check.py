@@ -202,7 +202,7 @@ def test_problems_in_both_splits_or_twice_in_one_fail(checked):
         "trains on 6 problems, judged by 4 held-out problems; 1 of the held-out prompts are trained on too; "
         "ids: 1 in both, 0 repeated"
     )
-    repeats = "trains on 7 problems, judged by 3 held-out problems; ids: 0 in both, 1 repeated"
+    repeats = "trains on 7 problems with 6 different prompts, judged by 3 held-out problems; ids: 0 in both, 1 repeated"
     assert checked(Leaks)["problems"] == (False, leaks)
     assert checked(Repeats)["problems"] == (False, repeats)
 

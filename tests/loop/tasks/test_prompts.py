@@ -247,6 +247,16 @@ def test_prompts_that_are_held_out_and_train_are_counted(tmp_path, ids):
     )
 
 
+@pytest.mark.parametrize(("also", "prompts"), [((), "1 different prompt"), (("b",), "2 different prompts")])
+def test_copies_of_a_prompt_that_train_are_counted(tmp_path, also, prompts):
+    """As in oumi's issue 1542, where every example was the same."""
+    copies = [{"prompt": "a", "answer": n} for n in range(3)]
+    train = written(tmp_path / "train.jsonl", *copies, *({"prompt": prompt} for prompt in also))
+    heldout = written(tmp_path / "heldout.jsonl", {"prompt": "c"})
+    counted = f"trains on {3 + len(also)} problems with {prompts} ({train}), judged by 1 held-out problems ({heldout})"
+    assert line(made(train, heldout=heldout)) == counted
+
+
 def test_a_line_says_what_trains_and_what_judges_with_counts(tmp_path, hundred):
     assert line(made(hundred, heldout_share=0.3)) == (
         f"trains on 70 problems ({hundred}), judged by 30 held-out problems (held out of them)"
