@@ -1,6 +1,5 @@
 """Tasksets of verifiers, by the package's own environments, harness, servers of tools and scoring."""
 
-import importlib.util
 import os
 import time
 from pathlib import Path
@@ -106,7 +105,11 @@ def test_it_trains_ten_steps(tmp_path):
     assert all(0 <= line["reward/mean"] <= 2.25 for line in lines)
 
 
-# Of the folder `environments` of verifiers' repository: pip install git+<repository>#subdirectory=environments/glossary
+def needs_example(name):
+    """Skip the test unless an example of the folder `environments` of verifiers' repository is installed."""
+    skip_without_packages(name, extra="verifiers", beside=f"git+REPOSITORY#subdirectory=environments/{name}")
+
+
 EXAMPLES = {
     "glossary": ("<answer>{}</answer>", 'look up "Ada Lovelace"', "facts_lookup", {"name": "Ada Lovelace"}),
     "scratchpad": ("{}", 'word="alpha"', "scratchpad_roundtrip", {"word": "alpha"}),
@@ -115,8 +118,7 @@ EXAMPLES = {
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_examples_of_verifiers_are_played(name):
-    if importlib.util.find_spec(name) is None:
-        pytest.skip(f"needs the example '{name}' of verifiers' repository")
+    needs_example(name)
     answer, asked, tool, arguments = EXAMPLES[name]
     episode = episode_of(name)
     assert asked in episode.open()[-1]["content"]
@@ -126,8 +128,7 @@ def test_examples_of_verifiers_are_played(name):
 
 
 def test_the_example_reverse_text_is_played(tmp_path):
-    if importlib.util.find_spec("reverse_text") is None:
-        pytest.skip("needs the example 'reverse-text' of verifiers' repository")
+    needs_example("reverse_text")
     (tmp_path / "train.jsonl").write_text('{"prompt": "abcd"}\n')
     episode = episode_of("reverse-text", dataset_name=str(tmp_path))
     assert episode.open()[-1]["content"] == "abcd"
