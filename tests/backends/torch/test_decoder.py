@@ -281,7 +281,7 @@ def test_gradients_are_equal_to_the_last_bit_on_two_threads():
     torch.set_num_threads(2)
     try:
         found = []
-        for _ in range(8):
+        for _ in range(4):
             hidden = read_packed(body, packed)
             found.append(torch.autograd.grad((hidden * hidden.detach().roll(1, 0)).sum(), leaves, allow_unused=True))
     finally:

@@ -235,10 +235,10 @@ def test_every_operation_that_the_installed_torch_casts_on_cuda_has_a_policy():
 
 # Place: how often the host waits there, in one call for 12 prompts of 10 tokens each, and in one update of 5 passes.
 DRAWN = {
-    "decoder.prefill": 1,  # is anything padded?
-    "sampler._decode": 4,  # how many rows are left, at a look before the last; tokens, log-probs, and which ended
-    "sampler.take": 6,  # what truncation left: three for every look, of 8 tokens
-    "sampler._stop": 2,  # tokens in which stop strings are looked for: one for every look
+    "draw.decoder.prefill": 1,  # is anything padded?
+    "draw.sampler._decode": 4,  # how many rows are left, at a look before the last; tokens, log-probs, and which ended
+    "draw.sampler.take": 6,  # what truncation left: three for every look, of 8 tokens
+    "draw.sampler._stop": 2,  # tokens in which stop strings are looked for: one for every look
 }
 SCORED = {"backend._measure_parts": 1}
 UPDATED = {"masters.numbers_of": 1, "backend.step": 1, "masters.products_with_momentum": 1}  # losses, norm, cosine
