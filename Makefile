@@ -108,7 +108,9 @@ demo-smollm2: models/smollm2
 	@echo
 	@run=$$(ls -d runs/*-grpo-search-s0* | tail -n 1); $(ASK)
 
+# Where nothing is compiled yet, one process compiles what all of them import, which each would do for itself.
 test: $(INSTALLED)
+	@[ -e tests/__pycache__ ] || $(PYTEST) --numprocesses 0 --collect-only -qq >/dev/null || true
 	$(PYTEST) --numprocesses $(WORKERS) --dist worksteal
 
 # Without the slow tests: about a minute on two cores.
