@@ -23,6 +23,7 @@ LIMITS = Limits(wall_s=1.0, cpu_s=1, memory_mib=256)  # for attacks that run int
 PATIENT = replace(LIMITS, wall_s=30.0)  # for others, so that a busy machine ends none of them early
 WRITTEN = ("/tmp", "/var/tmp", "/dev/shm", "/run", str(Path.home()))
 TRAINER_S = 1.0  # processor time of the trainer for one answer; an honest one takes a thousandth of it
+SETTLE_S = 2.0  # for what is being killed to be gone; what an attack leaves sleeps for far longer
 SLACK_S = 20.0  # over the wall limit, on a machine that does other work as well
 
 # What every attack has to leave as it was, whatever it tries.
@@ -226,9 +227,20 @@ def broken_by(attack: Attack, sandbox: Sandbox, ground: Ground) -> list[str]:
         found.append(("next", f"it was replaced; with status {worker._process.poll()}"))
     if after.results != tuple(Returned(value) for value in SUMS):
         found.append(("next", str(after)[:300]))
-    if children(os.getpid()) > processes or threading.active_count() > threads:
-        found.append(("process", f"{children(os.getpid())} processes, {processes} before"))
+    behind = _behind(processes, threads)
+    if behind:
+        found.append(("process", behind))
     return [f"{promise}: {PROMISES[promise]} ({seen})" for promise, seen in found]
+
+
+def _behind(processes: int, threads: int) -> str:
+    """Return what stays behind for longer than SETTLE_S, or ``""``: a process that is killed takes a moment to end."""
+    until = time.monotonic() + SETTLE_S
+    while (now := children(os.getpid())) > processes or threading.active_count() > threads:
+        if time.monotonic() > until:
+            return f"{now} processes and {threading.active_count()} threads; {processes} and {threads} before"
+        time.sleep(0.01)
+    return ""
 
 
 def _broken_in(attack: Attack, outcome: object) -> list[str]:
