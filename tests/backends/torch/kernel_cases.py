@@ -3,11 +3,8 @@
 ``test_decoding_kernels`` runs this file in a process of its own, for Triton reads that variable once.
 """
 
-import builtins
 import copy
-import os
 
-import numpy as np
 import pytest
 import torch
 
@@ -18,46 +15,12 @@ from steadyrl.backends.torch.kernels import decoding_kernels, fused, layer_kerne
 from steadyrl.backends.torch.read.products import quicken
 from steadyrl.backends.torch.read.reader import Reader
 from steadyrl.backends.torch.read.reads import reads_of
+from tests.backends.torch.interpreter import INTERPRETED
 from tests.backends.torch.test_decoder import VOCABULARY, batch_of, padded, parts_of, random_model
 from tests.rounding import NATS, OF_BFLOAT16, rounding
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = torch.device("cpu" if INTERPRETED else "cuda")
 ROWS, KV_HEADS = 3, 2
-
-
-@pytest.fixture(autouse=True, scope="module")
-def whole_interpreter():
-    """Add what Triton's interpreter lacks: ranges under NumPy 2.4, products of bfloat16 and rounding to it."""
-    if not INTERPRETED:
-        yield
-        return
-    from triton import language as tl
-    from triton.runtime import interpreter
-
-    convert, dot = interpreter._convert_float, interpreter.InterpreterBuilder.create_dot
-
-    def whole(bound):
-        return bound if isinstance(bound, int) else int(bound.handle.data.item())
-
-    def rounded(data, old, new, mode):
-        if (old, new) != (tl.float32, tl.bfloat16):
-            return convert(data, old, new, mode)
-        return torch.from_numpy(data.view(np.float32).copy()).bfloat16().view(torch.int16).numpy().view(np.uint16)
-
-    def wide(factor):  # bfloat16 is kept as the bits of whole numbers, and would be multiplied as those
-        if factor.dtype.scalar != tl.bfloat16:
-            return factor
-        return interpreter.TensorHandle((factor.data.astype(np.uint32) << 16).view(np.float32), tl.float32)
-
-    with pytest.MonkeyPatch.context() as patch:
-        for kernels in (decoding_kernels, layer_kernels):
-            patch.setattr(kernels, "range", lambda *bounds: builtins.range(*map(whole, bounds)), raising=False)
-        patch.setattr(interpreter, "_convert_float", rounded)
-        patch.setattr(
-            interpreter.InterpreterBuilder, "create_dot", lambda self, a, b, *rest: dot(self, wide(a), wide(b), *rest)
-        )
-        yield
 
 
 def drawn(*shape, seed=0, dtype=torch.float32):
