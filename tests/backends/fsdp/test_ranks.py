@@ -45,7 +45,7 @@ def settings(tiny_models, tmp_path):
         "sampling": {"max_new_tokens": 6},
         "rollout": {"prompts_per_step": 3, "samples_per_prompt": 3},
         "update": {"learning_rate": 1e-3, "warmup_steps": 0, "kl_old_limit": 10.0, "epochs": 1},
-        "evaluate": {"problems": 0},
+        "evaluate": {"problems": 1},
     }
 
 

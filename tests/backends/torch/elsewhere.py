@@ -201,10 +201,9 @@ class Pretend(TorchFunctionMode):
         self._standin = standin
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        kwargs = dict(kwargs or {})
-        if func is torch.device:
+        name, standin, kwargs = getattr(func, "__name__", ""), self._standin, dict(kwargs or {})
+        if name == "__get__" or func is torch.device:  # most calls ask for a shape or a type
             return func(*args, **kwargs)
-        name, standin = getattr(func, "__name__", ""), self._standin
         there = bool(args) and isinstance(args[0], Elsewhere)
         if name in TO_HOST and there:
             if name == "numpy":

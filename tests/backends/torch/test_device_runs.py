@@ -65,7 +65,7 @@ def opened(tiny_models, tmp_path, monkeypatch):
             "rewards": {"length": 1.0},
             "sampling": {"max_new_tokens": 6},
             "rollout": {"prompts_per_step": 4, "samples_per_prompt": 2},
-            "evaluate": {"problems": 2},
+            "evaluate": {"problems": 1},
         }
         return open_session(config.resolve(settings, overrides))
 
@@ -82,16 +82,14 @@ def metrics(session, folder):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_run_finishes_where_sampler_and_trainer_differ_by_rounding(opened, tmp_path, way):
-    evaluated = way in {"PPO", "GRPO, adapter, several updates"}
     with pretended() as device:
-        session = opened(*WAYS[way], f"evaluate.problems={2 if evaluated else 0}")
+        session = opened(*WAYS[way])
         described = session.backend.describe()
         assert (described["device"], described["precision"]) == ("cuda", "bf16")
         steps = metrics(session, tmp_path / "run")
     assert len(steps) == 1
-    if evaluated:
-        written = {file.name for file in (tmp_path / "run" / "evaluations").iterdir()}
-        assert written >= {"before.jsonl", "after.jsonl"}
+    written = {file.name for file in (tmp_path / "run" / "evaluations").iterdir()}
+    assert written >= {"before.jsonl", "after.jsonl"}
     assert device.rounded > 0 and device.casts > 0
     for line in steps:
         assert all(np.isfinite(v) for v in line.values() if isinstance(v, float)), line
@@ -114,7 +112,7 @@ def test_in_float32_a_run_has_the_numbers_of_the_cpu(opened, tmp_path, way):
 
 def test_a_judge_by_likelihood_scores_in_full_float32(opened, tmp_path, tiny_models):
     judge = f'rewards.judge={{mode="likelihood", model="{tiny_models["llama"]}"}}'
-    overrides = ("algorithm.name=rlaif", judge, "evaluate.problems=0")
+    overrides = ("algorithm.name=rlaif", judge)
     with pretended():
         there = metrics(opened(*overrides, "backend.precision=fp32"), tmp_path / "there")
     here = metrics(opened(*overrides, "backend.device=cpu"), tmp_path / "here")
@@ -131,7 +129,7 @@ def test_the_preflight_passes(opened):
 @pytest.mark.parametrize("way", ["PPO", "GRPO, adapter, several updates"])
 def test_a_resumed_run_has_the_numbers_of_an_unbroken_one_where_sums_are_in_one_order(opened, whole_and_broken, way):
     with pretended(any_order=False):
-        runs = whole_and_broken(lambda: opened("run.steps=2", "evaluate.problems=0", *WAYS[way]), after=1)
+        runs = whole_and_broken(lambda: opened("run.steps=2", *WAYS[way]), after=1)
         names = ("reward/mean", "grad_norm", "sampler_gap", "loss/total", "kl_old_k1")
         found = [[[line.get(name) for name in names] for line in run.metrics()] for run in runs]
     assert found[0] == found[1]
@@ -141,8 +139,7 @@ def test_a_resumed_run_has_the_numbers_of_an_unbroken_one_where_sums_are_in_one_
 def test_the_autopilot_takes_steps_back_and_trains_on(opened, tmp_path, way):
     with pretended():
         session = opened(
-            "autopilot.mode=act", "update.learning_rate=0.3", "update.warmup_steps=0", "run.steps=2",
-            "evaluate.problems=0", *WAYS[way],
+            "autopilot.mode=act", "update.learning_rate=0.3", "update.warmup_steps=0", "run.steps=2", *WAYS[way],
         )  # fmt: skip
         steps = metrics(session, tmp_path / "run")
     back = [line for line in RunDir(tmp_path / "run").actions() if line["kind"] == "rollback"]
@@ -172,7 +169,7 @@ def test_the_preflight_repeats_updates_in_one_order_and_times_others(opened):
 
 
 def test_with_a_setting_sums_are_in_one_order(opened, tmp_path):
-    exact = ("backend.args.deterministic=true", "evaluate.problems=0")
+    exact = ("backend.args.deterministic=true",)
     with pretended():
         assert metrics(opened(*exact), tmp_path / "a") == metrics(opened(*exact), tmp_path / "b")
 
@@ -180,7 +177,7 @@ def test_with_a_setting_sums_are_in_one_order(opened, tmp_path):
 @pytest.mark.parametrize("adapter", [(), (ADAPTER,)])
 def test_what_was_trained_is_exported_and_is_the_same_policy_on_a_cpu(opened, tmp_path, adapter):
     with pretended():
-        session = opened("evaluate.problems=0", *adapter)
+        session = opened(*adapter)
         metrics(session, tmp_path / "run")
         checkpoint = RunDir(tmp_path / "run").checkpoint_folder(1)
         (tmp_path / "exported").mkdir()
