@@ -17,6 +17,8 @@ export PYTHONDONTWRITEBYTECODE :=
 PYTEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest
 # One process more than there are cores: some tests wait for processes of their own.
 WORKERS := $(shell expr $$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN) + 1)
+# Which tests `make test` runs; empty for all.
+CASES := not weekly
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile $(PIP_ARGS) -c constraints.txt
 INSTALLED := $(VENV)/.installed
 TOOLS := $(VENV)/.tools
@@ -60,7 +62,7 @@ DEVICE ?= auto
 # How long `make campaign` attacks, in minutes; 30 if not said.
 MINUTES ?=
 
-.PHONY: demo demo-search demo-base demo-start demo-code demo-browse demo-smollm2 test test-fast test-times test-vllm check docs bench bench-gpu gpu-check bench-mlx campaign base-model search-start smollm2 system clean
+.PHONY: demo demo-search demo-base demo-start demo-code demo-browse demo-smollm2 test test-all test-fast test-times test-vllm check docs bench bench-gpu gpu-check bench-mlx campaign base-model search-start smollm2 system clean
 
 # Failing settings of PPO beside steady ones on the model that ships, then SmolLM2-135M-Instruct on sums by GRPO.
 demo: $(INSTALLED)
@@ -111,11 +113,15 @@ demo-smollm2: models/smollm2
 # Where nothing is compiled yet, one process compiles what all of them import, which each would do for itself.
 test: $(INSTALLED)
 	@[ -e tests/__pycache__ ] || $(PYTEST) --numprocesses 0 --collect-only -qq >/dev/null || true
-	$(PYTEST) --numprocesses $(WORKERS) --dist worksteal
+	$(PYTEST) --numprocesses $(WORKERS) --dist worksteal -m "$(CASES)"
+
+# Every case of all tests, as each week.
+test-all:
+	$(MAKE) test CASES=
 
 # Without the slow tests: about a minute on two cores.
 test-fast: $(INSTALLED)
-	$(PYTEST) --numprocesses auto --dist worksteal -m "not slow"
+	$(PYTEST) --numprocesses auto --dist worksteal -m "not slow and not weekly"
 
 # Measures all tests and writes which of them are slow to tests/slow.txt.
 test-times: $(INSTALLED)

@@ -38,7 +38,9 @@ def demo(monkeypatch, tmp_path):
     return module
 
 
-def test_runs_side_by_side_are_all_returned(demo, capsys):
+def test_runs_side_by_side_are_all_returned(demo, monkeypatch, capsys):
+    rows = []
+    monkeypatch.setattr(demo.Training, "row", lambda self, row=demo.Training.row: rows.append(row(self)) or rows[-1])
     runs = demo.train({"short": ["toy.toml"], "shorter": ["toy.toml", "run.steps=2", "run.seed=1"]})
     assert {name: len(run.metrics()) for name, run in runs.items()} == {"short": 3, "shorter": 2}
     assert {run.path.parent.name for run in runs.values()} == {demo.FOLDER.name}
@@ -46,18 +48,15 @@ def test_runs_side_by_side_are_all_returned(demo, capsys):
     assert "short: steadyrl train toy.toml" in out
     statuses = [line.partition(" s  ")[2] for line in out.splitlines() if " s  " in line]
     assert len(set(statuses)) == len(statuses)  # a status that stays is printed once
-
-
-def test_a_row_shows_the_last_step(demo):
-    training = demo.Training("toy", ["toy.toml"])
-    run = training.end()
-    last = run.metrics()[-1]
-    assert training.row()[:3] == ["toy", "3", f"{last['reward/mean']:.3g}"]
+    for name, run in runs.items():  # a row shows the last step
+        last = run.metrics()[-1]
+        assert [name, str(len(run.metrics())), f"{last['reward/mean']:.3g}"] in [row[:3] for row in rows]
 
 
 def test_the_status_is_the_last_line_that_is_no_detail(demo):
     training = demo.Training("toy", ["toy.toml"])
-    training.end()
+    training.process.kill()
+    training.process.wait()
     training.lines = ["starting", "step 3 (4/9)", "    rollouts scored by correct: 1 of 192", ""]
     assert training.status() == "toy: step 3 (4/9)"
 
