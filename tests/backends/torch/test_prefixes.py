@@ -151,7 +151,7 @@ def counts(said, before):
 
 @pytest.mark.parametrize("least_spared", [0, 10**9])
 @pytest.mark.parametrize("settings", [(), ("backend.args.generate_rows=5",), ("model.lora_rank=4",)])
-@pytest.mark.parametrize("family", ["llama", "qwen3"])
+@pytest.mark.parametrize("family", ["llama", pytest.param("qwen3", marks=pytest.mark.weekly)])
 def test_turns_are_what_they_would_be_if_all_was_read_again(
     tiny_models, family, settings, least_spared, read, monkeypatch
 ):

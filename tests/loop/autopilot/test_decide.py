@@ -107,7 +107,7 @@ def forgotten():
     decided.cache_clear()
 
 
-RUNS = [(mode, overrides, seed) for mode in ("act", "advise") for overrides in ((), WITH_TARGET) for seed in range(4)]
+RUNS = [(mode, overrides, seed) for mode in ("act", "advise") for overrides in ((), WITH_TARGET) for seed in range(2)]
 
 
 @pytest.mark.parametrize(("mode", "overrides", "seed"), RUNS)
