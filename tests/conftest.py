@@ -13,8 +13,9 @@ from steadyrl.core import config
 from steadyrl.core.rundir import RunDir
 from steadyrl.environments.browse.browser.find import PROGRAMS
 from steadyrl.loop.train import Watch, open_session, train
-from steadyrl.show.report import plots, reward_histogram
+from steadyrl.show.report import plots
 from tests import needs
+from tests.processes import sitecustomize
 from tests.times import slow_tests
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -28,6 +29,7 @@ TEMPLATE = (
     "{% for message in messages %}<user>{{ message['content'] }}<eos>{% endfor %}"
     "{% if add_generation_prompt %}<bot>{% endif %}"
 )
+PROCESSES = Path(sitecustomize.__file__).parent
 PATH_WITHOUT_CHROMIUM = pytest.StashKey[str]()
 
 
@@ -69,15 +71,9 @@ def pytest_runtest_protocol(item):
         if item.get_closest_marker("browser") is None:
             patch.setenv("PATH", item.config.stash[PATH_WITHOUT_CHROMIUM])
         if item.get_closest_marker("pictures") is None:
-            draw_nothing(patch)
+            sitecustomize.draw_nothing(plots, patch.setattr)
+            patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(PROCESSES), os.environ.get("PYTHONPATH")))))
         return (yield)
-
-
-def draw_nothing(patch):
-    """Let reports of runs have empty pictures."""
-    nothing = '<svg xmlns="http://www.w3.org/2000/svg"></svg>'
-    patch.setattr(plots, "draw", lambda *_: dict.fromkeys(("overview", "train"), plots.Drawn(nothing, b"", (nothing,))))
-    patch.setattr(reward_histogram, "draw", lambda *_: None)
 
 
 def pytest_runtest_setup(item):

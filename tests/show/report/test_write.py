@@ -12,9 +12,10 @@ from steadyrl.core.config import Config, dump
 from steadyrl.core.errors import AccessError, RunError
 from steadyrl.core.rundir import RunDir, append_line, write_json, write_lines
 from steadyrl.show.page import markup
+from steadyrl.show.report import plots
 from steadyrl.show.report.evidence import read_evidence
 from steadyrl.show.report.write import write_report
-from tests.conftest import draw_nothing
+from tests.processes.sitecustomize import draw_nothing
 
 pytestmark = pytest.mark.pictures
 STEPS, PROBLEMS = 60, 40
@@ -63,7 +64,7 @@ class Page(HTMLParser):
 @pytest.fixture
 def words_only(monkeypatch):
     """Draw nothing: what is tested is what the pages say."""
-    draw_nothing(monkeypatch)
+    draw_nothing(plots, monkeypatch.setattr)
 
 
 def step_record(step, rng):
