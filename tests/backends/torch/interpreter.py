@@ -1,4 +1,4 @@
-"""A pytest plug-in that completes Triton's interpreter, where TRITON_INTERPRET is set, and spares it what no test reads."""
+"""A pytest plug-in that completes Triton's interpreter, where TRITON_INTERPRET is set, and makes it faster."""
 
 import builtins
 import dataclasses
@@ -56,8 +56,8 @@ def whole_interpreter():
         patch.setattr(
             interpreter.InterpreterBuilder, "create_dot", lambda self, a, b, *rest: dot(self, wide(a), wide(b), *rest)
         )
-        # A third of the time: a function that a kernel calls is prepared again at each call, and whole numbers are added
-        # twice to see whether they overflow.
+        # A third of the time: a function that a kernel calls is prepared again at each call, and whole numbers are
+        # added twice to see whether they overflow.
         patch.setattr(interpreter.InterpretedFunction, "__call__", once_prepared)
         patch.setattr(interpreter.GridExecutor, "__call__", at_a_launch)
         options = dataclasses.replace(interpreter.interpreter_builder.options, sanitize_overflow=False)
