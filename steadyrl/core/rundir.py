@@ -380,11 +380,7 @@ def read_lines(path: Path, start: int = 0) -> Iterator[dict[str, Any]]:
             while not complete:  # the rest of a line that is too long
                 complete = len(tail := file.readline(MOST_CHARACTERS)) < MOST_CHARACTERS or tail.endswith("\n")
                 line = ""
-            try:
-                record = parse_json(line)
-            except ValueError:
-                continue
-            if isinstance(record, dict):
+            if (record := json_object(line)) is not None:
                 yield {key: _SPELLED.get(v, v) if isinstance(v, str) else v for key, v in record.items()}
 
 
@@ -424,6 +420,24 @@ def parse_json(text: str, **hooks: Any) -> Any:
     if text.count("[") + text.count("{") > DEEPEST and too_deep(parsed):
         raise ValueError(f"it is nested deeper than {DEEPEST} levels")
     return parsed
+
+
+def json_object(line: str | bytes) -> dict[str, Any] | None:
+    """Return the object of a line of JSON; None for a line that is torn, too deep or no object."""
+    try:
+        record = parse_json(line if isinstance(line, str) else line.decode("utf-8", "replace"))
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def stamp(file: Path | str) -> tuple[int, int]:
+    """Return size and time of change of a file, which tell whether it has to be read again; zeros where it is gone."""
+    try:
+        stat = os.stat(file)
+    except OSError:
+        return 0, 0
+    return stat.st_size, stat.st_mtime_ns
 
 
 def error_message(body: str) -> str:
