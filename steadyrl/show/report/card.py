@@ -19,10 +19,9 @@ from steadyrl.doctor.causes import tree
 from steadyrl.doctor.examine import diagnose
 from steadyrl.show.page import markup
 from steadyrl.show.page.templates import environment
-from steadyrl.show.report.best import BIASED
 from steadyrl.show.report.evidence import Evaluation, Evidence, read_evaluation, read_evidence
-from steadyrl.show.report.figures import change, decoding_of, metric_samples, part_names, part_values
-from steadyrl.show.report.settings import settings_rows
+from steadyrl.show.report.figures import BIASED, change, decoding_of, metric_samples, part_names, part_values
+from steadyrl.show.report.rows import settings_rows
 
 REQUEST = "{request}"  # in the template of a prompt
 LICENCES = ("LICENSE*", "LICENCE*", "NOTICE*", "COPYING*")

@@ -5,6 +5,7 @@ Every number in the text comes from the run directories. The same runs give the 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 from steadyrl.core.metrics import describe
 from steadyrl.core.rundir import write_json, write_text
 from steadyrl.lab.seeds import LEAST_SEEDS, interval
-from steadyrl.lab.study.file import ABSOLUTE
+from steadyrl.lab.study.file import ABSOLUTE, Expect
 from steadyrl.lab.study.outcome import Claim, Judged, Made, Outcome, Verdict, claims, meets, middle, outcomes, values_of
 from steadyrl.lab.study.plan import Study, jobs
 from steadyrl.lab.study.study import DONE, require_runs
@@ -32,13 +33,13 @@ from steadyrl.show.page.records import (
     strong,
     word,
 )
-from steadyrl.show.report import study_pictures as pictures
-from steadyrl.show.report.criteria import criteria
+from steadyrl.show.report import curves as pictures
 from steadyrl.show.report.curves import Records, curves
-from steadyrl.show.report.takes import TAKES, TOPICS
+from steadyrl.show.report.topics import COMPARED, TAKES
 
 ENOUGH_SEEDS = 5  # of each arm: with so many, a difference of two standard deviations is found in 60 % of studies
 MOST_CAUSES = 3  # of the doctor's, in an experiment's section
+LEAST_ARMS = 2  # that name a bound: one of a single experiment is in its own section
 
 
 @dataclass(frozen=True)
@@ -289,7 +290,7 @@ def _finding(study: Study, outcome: Outcome) -> str:
 def _topics(study: Study, outcome: Outcome, base: Outcome | None) -> list[Sequence[Text] | str]:
     """Return the rows of the table of numbers, by topic."""
     arms, rows = [base, outcome] if base else [outcome], []
-    for topic, measures in TOPICS.items():
+    for topic, measures in COMPARED.items():
         measured: list[Sequence[Text]] = []
         for metric, take in measures:
             levels = [middle(values_of(arm.runs, metric, take, study.file.rule)) for arm in arms]
@@ -376,3 +377,67 @@ def _summary(arm_outcomes: Sequence[Outcome], rows: Sequence[Row]) -> dict[str, 
 
 def _value(value: object) -> str:
     return "not set" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def criteria(study: Study, outcomes: Sequence[Outcome]) -> list[Record]:
+    """Return the table of all experiments against all shared bounds; nothing where no bound is shared.
+
+    An experiment is measured against every one of them, whether it names it or not. Where some experiments expect a
+    number above a bound and others below it, the direction that more of them expect is taken.
+
+    Args:
+        study: Whose rule says how a curve becomes a number.
+        outcomes: What became of its experiments.
+    """
+    named = [
+        (_bound(study, expect), expect)
+        for outcome in outcomes
+        for expect in outcome.arm.experiment.expect
+        if expect.be in ABSOLUTE
+    ]
+    arms = Counter(bound for bound, _ in named)
+    shared = [
+        _usual([e for named_bound, e in named if named_bound == bound]) for bound in arms if arms[bound] >= LEAST_ARMS
+    ]
+    if not shared:
+        return []
+    rows = [
+        (Span(outcome.arm.name, href=f"#{outcome.arm.name}"), *(_cell(study, outcome, expect) for expect in shared))
+        for outcome in outcomes
+    ]
+    return [
+        Heading("All experiments against the same bounds"),
+        Note(
+            "The bounds that several experiments name, and the level of every experiment over its seeds. Bold numbers "
+            "meet the bound in every seed."
+        ),
+        Table(("experiment", *numbers(*(_head(study, expect) for expect in shared))), rows),
+    ]
+
+
+def _bound(study: Study, expect: Expect) -> tuple[str, str, float | None]:
+    return expect.metric or study.file.metric, expect.take, expect.value
+
+
+def _usual(expects: Sequence[Expect]) -> Expect:
+    """Return the first expectation of the direction that most of them have."""
+    direction, _ = Counter(expect.be for expect in expects).most_common(1)[0]
+    return next(expect for expect in expects if expect.be == direction)
+
+
+def _head(study: Study, expect: Expect) -> str:
+    return f"{expect.says} ({expect.metric or study.file.metric}, {expect.be} {expect.value:g})"
+
+
+def _cell(study: Study, outcome: Outcome, expect: Expect) -> Text:
+    """Return the level of an experiment over its seeds, and in how many of them the bound is met."""
+    runs = [run for run in outcome.runs if run.state in (*DONE, "failed")]
+    values = values_of(runs, expect.metric or study.file.metric, expect.take, study.file.rule)
+    level = middle(values)
+    if level is None:
+        return "not measured" if runs else "no run yet"
+    met = sum(meets(expect, value) for value in values)
+    word = "met" if met else "missed"
+    verdict = word if len(values) == 1 else f"met in {met} of {len(values)}"
+    text = f"{markup.number(level)}, {verdict}"
+    return strong(text) if met == len(values) else text

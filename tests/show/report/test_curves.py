@@ -4,9 +4,8 @@ import json
 
 import numpy as np
 
-from steadyrl.show.report.curves import curves
+from steadyrl.show.report.curves import curves, extremes, middle_and_range
 from steadyrl.show.report.plots import palette
-from steadyrl.show.report.study_pictures import extremes, middle_and_range
 
 
 def records(steps, metrics, seed):
