@@ -31,8 +31,7 @@ def served(tmp_path):
     import uvicorn
 
     from steadyrl.show.web.app import create
-    from steadyrl.show.web.guard import Guard
-    from steadyrl.show.web.serve import listen
+    from steadyrl.show.web.serve import Guard, listen
 
     good = make_run(tmp_path / "good", steps=120, planned=200, status="running", rate=0.001)
     process = {"id": os.getpid(), "node": platform.node()}
