@@ -109,6 +109,6 @@ def _environment() -> Environment:
         "deepest": DEEPEST,
         "kind_of": lambda record: type(record).__name__,
         "pairs": lambda heads, row: zip(heads, row, strict=True),
-        "curves_script": lambda: _inside((ASSETS / "uplot.min.js", HERE / "curves.js")),
+        "curves_script": lambda: _inside(ASSETS / f"{name}.js" for name in ("uplot.min", "save", "charts")),
     }
     return environment

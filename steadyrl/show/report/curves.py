@@ -20,9 +20,10 @@ from matplotlib.ticker import MaxNLocator
 
 from steadyrl.core.metrics import describe
 from steadyrl.core.stats import rolling_median, window
+from steadyrl.show.page.records import Curves
 from steadyrl.show.report import plots
 from steadyrl.show.report.plots import palette
-from steadyrl.show.report.topics import EXPLORED_FIRST, NOT_EXPLORED
+from steadyrl.show.report.topics import NOT_EXPLORED, overview, panels
 from steadyrl.show.review.epochs import series
 
 MOST_POINTS = 400  # of a curve; longer ones are means of neighbouring steps
@@ -38,32 +39,32 @@ ROW_INCHES = 2.25
 _FRACTION = re.compile(r"(\.\d\d)\d+(?![\d<])")
 
 
-def curves(groups: Mapping[str, Sequence[Records]], shown: Sequence[str] = ()) -> str:
-    """Return the data of the page as JSON.
+def curves(groups: Mapping[str, Sequence[Records]], file: str, shown: Sequence[str] = ()) -> Curves:
+    """Return the curves of runs to explore: a line for each group of runs, with the range over them.
 
     Args:
         groups: The metrics of each run, by the name that the runs of a group share (seeds of an arm).
+        file: The HTML page that shows the curves.
         shown: Groups that are shown at first; empty for all.
     """
-    measured = [(name, *_series(records)) for name, runs in groups.items() for records in runs if records]
-    most = max(LEAST_POINTS, min(MOST_POINTS, ALL_POINTS // max(1, sum(len(values) for *_, values in measured))))
-    runs = [{"group": name, **_drawn(steps, values, most)} for name, steps, values in measured]
-    names = {name for run in runs for name in run["values"]}
-    ordered = [name for name in EXPLORED_FIRST if name in names] + sorted(names - set(EXPLORED_FIRST))
-    metrics = []
-    for name in ordered:
-        metric = describe(name)
-        metrics.append(
-            {"name": name, "unit": metric.unit if metric else "", "meaning": metric.meaning if metric else ""}
-        )
-    data = {
-        "groups": list(groups),
-        "colours": palette(len(groups)),
-        "shown": list(shown or groups),
-        "metrics": metrics,
-        "runs": runs,
-    }
-    return json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    measured = {name: [_series(records) for records in runs if records] for name, runs in groups.items()}
+    count = sum(len(values) for runs in measured.values() for _, values in runs)
+    most = max(LEAST_POINTS, min(MOST_POINTS, ALL_POINTS // max(1, count)))
+    sources = [
+        {
+            "name": name,
+            "colour": colour,
+            "hidden": bool(shown) and name not in shown,
+            "runs": [_drawn(steps, values, most) for steps, values in runs],
+        }
+        for (name, runs), colour in zip(measured.items(), palette(len(groups)), strict=True)
+        if runs
+    ]
+    names = sorted({name for runs in measured.values() for _, values in runs for name in values})
+    first, apart = overview([{name: name for name in names}], apart=True), len(groups) > 1
+    further = [name for name in names if name not in {name for panel in first for name, _ in panel.metrics}]
+    data = json.dumps(sources, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return Curves(data, first, panels(further, apart), file)
 
 
 def thinned(steps: np.ndarray, values: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
@@ -84,8 +85,8 @@ def _series(records: Records) -> tuple[np.ndarray, dict[str, np.ndarray]]:
 
 def _drawn(steps: np.ndarray, measured: Mapping[str, np.ndarray], most: int) -> dict[str, Any]:
     # The curves of a run share their steps, so that the page can average over seeds: means, and not least and greatest.
-    shorter = {name: _plain(thinned(steps, series, most)[1]) for name, series in measured.items()}
-    return {"steps": _plain(thinned(steps, steps, most)[0]) if shorter else [], "values": shorter}
+    shorter = {name: [_plain(thinned(steps, values, most)[1])] for name, values in measured.items()}
+    return {"steps": _plain(thinned(steps, steps, most)[0]) if shorter else [], "lines": shorter}
 
 
 def _plain(values: np.ndarray) -> list[float | None]:

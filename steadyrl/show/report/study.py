@@ -75,7 +75,8 @@ def write_study(study: Study, root: Path, to: Path | None = None) -> tuple[Path,
     for file, svg in drawn.items():
         write_text(to / file, svg)
     rows = [Row(outcome.arm.name, outcome.word, _finding(study, outcome)) for outcome in arm_outcomes]
-    page = study_view(study, arm_outcomes, drawn, curves(metrics, _pictured(study, metrics)[:4]))
+    explored = curves(metrics, "report.html", _pictured(study, metrics)[:4])
+    page = study_view(study, arm_outcomes, drawn, explored)
     write_json(to / "summary.json", _summary(arm_outcomes, rows))
     write_text(to / "report.md", markdown.page(page))
     write_text(to / "report.html", html.page(study.file.title, page))
@@ -100,7 +101,7 @@ def _pictured(study: Study, metrics: Mapping[str, Sequence[Records]]) -> list[st
 
 
 def study_view(
-    study: Study, arm_outcomes: Sequence[Outcome], drawn: Mapping[str, str], curves_data: str
+    study: Study, arm_outcomes: Sequence[Outcome], drawn: Mapping[str, str], explored: Curves
 ) -> list[Record]:
     """Return what every page shows of a study.
 
@@ -108,7 +109,7 @@ def study_view(
         study: As it was run.
         arm_outcomes: What became of its experiments.
         drawn: SVG texts by file: the answer and a picture of each experiment that was run.
-        curves_data: See ``curves.curves``.
+        explored: See ``curves.curves``.
     """
     every = [Heading("Every experiment"), _experiments(study, arm_outcomes)]
     answer, weak, known_claims = drawn.get("answer.svg"), _weak(study, arm_outcomes), claims(arm_outcomes)
@@ -124,7 +125,8 @@ def study_view(
         Note(_how(study, arm_outcomes), "soft"),
         *([Note((strong("How much this says. "), weak))] if weak else []),
         Heading("Curves"),
-        Curves(curves_data, "report.html"),
+        explored,
+        Note("A line is the mean over seeds, and a band their range.", "soft"),
         *criteria(study, arm_outcomes),
         *(every if known_claims else []),
         *(record for outcome in arm_outcomes for record in _section(study, outcome, arm_outcomes, drawn)),

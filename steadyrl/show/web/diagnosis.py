@@ -15,9 +15,10 @@ from steadyrl.core.scratch import scratch_folder
 from steadyrl.core.types import Finding
 from steadyrl.doctor.examine import Diagnosis, diagnose
 from steadyrl.doctor.readers.lines import head
+from steadyrl.show.page.records import Panel
+from steadyrl.show.report.topics import in_order, topic_of
 from steadyrl.show.web.columns import Curves, thin
 from steadyrl.show.web.folder import Place
-from steadyrl.show.web.topics import Panel, in_order, topic_of
 
 MOST_PASTED = 32 << 20  # bytes, unpacked
 MOST_READ = 1 << 30  # bytes of a run that is there; a gigabyte takes some ten seconds

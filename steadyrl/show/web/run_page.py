@@ -20,12 +20,12 @@ from steadyrl.show.page.markup import number
 from steadyrl.show.page.records import Span, Table, Text, numbers
 from steadyrl.show.report.diagnosis import facts_of
 from steadyrl.show.report.rows import describe_action, settings_view
+from steadyrl.show.report.topics import overview, panels, topic_of
 from steadyrl.show.review.epochs import finite_number
 from steadyrl.show.web.columns import Curves, Shelf
 from steadyrl.show.web.diagnosis import Diagnoses, log_names, log_panels, log_pins
 from steadyrl.show.web.folder import Place
 from steadyrl.show.web.overview import Event, Row, events, row, standing
-from steadyrl.show.web.topics import overview, panels, topic_of
 
 MOST_EVENTS = 300  # of findings and actions on one page, the newest
 DIGITS = 6  # of a number that is drawn
