@@ -12,8 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from steadyrl.core.errors import AccessError
-from steadyrl.core.rundir import RunDir, write_json, write_text
+from steadyrl.core.rundir import RunDir, write_bytes, write_json, write_text
 from steadyrl.core.types import DECODINGS
 from steadyrl.doctor.causes import as_record, tree
 from steadyrl.doctor.examine import Diagnosis, examine
@@ -91,7 +90,7 @@ def write_report(path: Path | str) -> Path:
         pictures["rewards"] = rewards
     for name, drawn in pictures.items():
         write_text(folder / f"{name}.svg", drawn.svg)
-        _write_bytes(folder / f"{name}.png", drawn.png)
+        write_bytes(folder / f"{name}.png", drawn.png)
     panels = {name: drawn.panels for name, drawn in pictures.items()}
     page = [Heading(report.summary["run"], 1), *report_view(report, panels)]
     write_text(folder / "report.md", markdown.page(page))
@@ -259,15 +258,6 @@ def reward_weights(settings: Mapping[str, Any]) -> dict[str, float]:
     entries = settings.get("rewards", {}).items()
     given = {name: entry.get("weight") if isinstance(entry, Mapping) else entry for name, entry in entries}
     return {name.rpartition(":")[2]: weight for name, weight in given.items() if isinstance(weight, int | float)}
-
-
-def _write_bytes(path: Path, content: bytes) -> None:
-    part = path.with_name(path.name + ".part")
-    try:
-        part.write_bytes(content)
-        part.replace(path)
-    except OSError as error:
-        raise AccessError(f"cannot write '{path}': {error.strerror}") from error
 
 
 def headline(summary: Mapping[str, Any]) -> str:
