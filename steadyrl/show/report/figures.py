@@ -224,7 +224,10 @@ def _health(evidence: Evidence) -> dict[str, Any]:
         **_kl_health(evidence.metrics),
         "steps": len(evidence.metrics),
         "unscored": _mean(series(evidence.metrics, "reward/unscored")),
-        "non_finite_steps": sum(_has_non_finite(record) for record in evidence.metrics),
+        "non_finite_steps": sum(
+            any(isinstance(value, float) and not math.isfinite(value) for value in record.values())
+            for record in evidence.metrics
+        ),
     }
 
 
@@ -253,10 +256,6 @@ def _least(values: np.ndarray) -> float | None:
     return float(finite.min()) if finite.size else None
 
 
-def _has_non_finite(record: Mapping[str, Any]) -> bool:
-    return any(isinstance(value, float) and not math.isfinite(value) for value in record.values())
-
-
 def best_figures(evidence: Evidence) -> dict[str, Any] | None:
     """Return what summary.json says of the best checkpoint: its score, and its change since before training.
 
@@ -282,7 +281,8 @@ def best_sentences(summary: Mapping[str, Any], info: Mapping[str, Any]) -> list[
     lines, best = [], summary["best"]
     if best is not None:
         what = f"held-out {summary['metric'] or 'metric'}"
-        line = f"The best checkpoint is that of step {best['step']}: {what} {_with_bounds(best)}, n = {best['n']}"
+        score = number(best["score"]) + ("" if best["interval"] is None else f" {interval(best['interval'])}")
+        line = f"The best checkpoint is that of step {best['step']}: {what} {score}, n = {best['n']}"
         since = best["change"]
         if since["difference"] is not None:
             bounds = "" if since["interval"] is None else f" {interval(since['interval'])}"
@@ -295,8 +295,3 @@ def best_sentences(summary: Mapping[str, Any], info: Mapping[str, Any]) -> list[
             why = f"the smoothed reward held its target {number(early['target'])} (run.target) for a tenth of the run"
         lines.append(f"The run stopped early, after {early.get('step')} steps: {why}.")
     return lines
-
-
-def _with_bounds(best: Mapping[str, Any]) -> str:
-    bounds: list[float] | None = best["interval"]
-    return number(best["score"]) + ("" if bounds is None else f" {interval(bounds)}")

@@ -368,8 +368,9 @@ def draw_panel(axes: Axes, panel: Panel, metrics: Metrics) -> None:
     steps = _steps(metrics)
     axes.set_title(panel.title)
     axes.set_xlabel("step")
-    axes.set_ylabel(_unit(next(iter(panel.lines))))
-    axes.set_xlim(*_span(steps))
+    metric, margin = describe(next(iter(panel.lines))), max(0.01 * float(steps[-1] - steps[0]), 0.5)
+    axes.set_ylabel((metric.unit if metric else "") or "no unit")
+    axes.set_xlim(float(steps[0]) - margin, float(steps[-1]) + margin)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 2.5, 5, 10]))
     curves = {name: panel.scale.get(name, 1.0) * series(metrics, name) for name in panel.lines}
     curves = {name: values for name, values in curves.items() if np.isfinite(values).any()}
@@ -414,16 +415,6 @@ def legend(axes: Axes) -> None:
 
 def _steps(metrics: Metrics) -> np.ndarray:
     return np.array([record["step"] for record in metrics], dtype=np.float64)
-
-
-def _span(steps: np.ndarray) -> tuple[float, float]:
-    margin = max(0.01 * float(steps[-1] - steps[0]), 0.5)
-    return float(steps[0]) - margin, float(steps[-1]) + margin
-
-
-def _unit(name: str) -> str:
-    metric = describe(name)
-    return (metric.unit if metric else "") or "no unit"
 
 
 def _dwarfed(values: np.ndarray) -> bool:

@@ -392,7 +392,7 @@ def criteria(study: Study, outcomes: Sequence[Outcome]) -> list[Record]:
         outcomes: What became of its experiments.
     """
     named = [
-        (_bound(study, expect), expect)
+        ((expect.metric or study.file.metric, expect.take, expect.value), expect)
         for outcome in outcomes
         for expect in outcome.arm.experiment.expect
         if expect.be in ABSOLUTE
@@ -407,28 +407,21 @@ def criteria(study: Study, outcomes: Sequence[Outcome]) -> list[Record]:
         (Span(outcome.arm.name, href=f"#{outcome.arm.name}"), *(_cell(study, outcome, expect) for expect in shared))
         for outcome in outcomes
     ]
+    heads = [f"{e.says} ({e.metric or study.file.metric}, {e.be} {e.value:g})" for e in shared]
     return [
         Heading("All experiments against the same bounds"),
         Note(
             "The bounds that several experiments name, and the level of every experiment over its seeds. Bold numbers "
             "meet the bound in every seed."
         ),
-        Table(("experiment", *numbers(*(_head(study, expect) for expect in shared))), rows),
+        Table(("experiment", *numbers(*heads)), rows),
     ]
-
-
-def _bound(study: Study, expect: Expect) -> tuple[str, str, float | None]:
-    return expect.metric or study.file.metric, expect.take, expect.value
 
 
 def _usual(expects: Sequence[Expect]) -> Expect:
     """Return the first expectation of the direction that most of them have."""
     direction, _ = Counter(expect.be for expect in expects).most_common(1)[0]
     return next(expect for expect in expects if expect.be == direction)
-
-
-def _head(study: Study, expect: Expect) -> str:
-    return f"{expect.says} ({expect.metric or study.file.metric}, {expect.be} {expect.value:g})"
 
 
 def _cell(study: Study, outcome: Outcome, expect: Expect) -> Text:

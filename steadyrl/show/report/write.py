@@ -119,7 +119,13 @@ def read_report(path: Path | str) -> Report:
     summary = {**summarise(evidence, diagnosis.harmful), "best": best_figures(evidence)}
     summary |= {
         "epochs": epoch_table(evidence.metrics, diagnosis.findings, evidence.findings),
-        "doctor": _doctor(diagnosis),
+        "doctor": {
+            "verdict": diagnosis.verdict,
+            "findings": [as_record(finding) for finding in diagnosis.findings],
+            "fine": [finding.check for finding in diagnosis.fine],
+            "not_throughout": {finding.check: "; ".join(finding.evidence) for finding in diagnosis.uneven},
+            "unknown": {finding.check: finding.message for finding in diagnosis.unknown},
+        },
     }
     return Report(evidence, diagnosis, summary)
 
@@ -240,17 +246,6 @@ def _drawn(report: Report) -> tuple[Sequence[Mapping[str, Any]], dict[str, float
     scores = zip(steps, (summary["before"], summary["after"]), strict=True)
     heldout = {step: score for step, score in scores if score is not None}
     return evidence.metrics, reward_weights(evidence.settings), summary["metric"], heldout
-
-
-def _doctor(diagnosis: Diagnosis) -> dict[str, Any]:
-    """Return what the doctor says of a run, as plain data."""
-    return {
-        "verdict": diagnosis.verdict,
-        "findings": [as_record(finding) for finding in diagnosis.findings],
-        "fine": [finding.check for finding in diagnosis.fine],
-        "not_throughout": {finding.check: "; ".join(finding.evidence) for finding in diagnosis.uneven},
-        "unknown": {finding.check: finding.message for finding in diagnosis.unknown},
-    }
 
 
 def reward_weights(settings: Mapping[str, Any]) -> dict[str, float]:
