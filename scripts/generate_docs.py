@@ -92,7 +92,7 @@ def metrics_page() -> str:
     """Return the page of all metrics."""
     lines = [
         "# Metrics\n",
-        "Generated from the catalogue in `steadyrl/core/metrics.py` by `make docs`. Each line of `metrics.jsonl` holds",
+        "Generated from the catalogue `steadyrl/core/metrics.toml` by `make docs`. Each line of `metrics.jsonl` holds",
         "the step, the attempt (0 at first, plus 1 for every resume), the time, and these metrics. A missing or null",
         "metric could not be measured; 0 is always a measured value. The unit `share` means a share from 0 to 1.",
         "Numbers per token are means over the policy's tokens. Metrics under `loss/` are averaged as the loss is",

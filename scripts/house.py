@@ -31,8 +31,8 @@ MAX_ALGORITHM_LISTS = 0
 MAX_REPEATED = 0.003  # of all lines
 MAX_VAGUE = 0.002  # of all bound names; see names.py
 RUN_LENGTH = 6  # lines; shorter runs of equal lines are chance
-# Where names of algorithms may be listed: where they are defined, where they are loaded, what other trainers call them.
-KNOW_ALGORITHMS = ("algorithms/", "doctor/names/", "core/plugins.py")
+# Where names of algorithms may be listed: where they are defined, and what other trainers call them.
+KNOW_ALGORITHMS = ("algorithms/", "doctor/names/")
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,7 @@ from steadyrl.environments.browse.browser.find import find_chromium
 from steadyrl.environments.browse.browser.settings import BrowserSettings
 from steadyrl.show.web.app import create
 from steadyrl.show.web.folder import Folder, Place
-from steadyrl.show.web.guard import Guard
-from steadyrl.show.web.serve import listen
+from steadyrl.show.web.serve import Guard, listen
 from steadyrl.show.web.studies_page import find_studies
 
 OUT = Path(__file__).parent.parent / "docs" / "pictures"

@@ -1,13 +1,15 @@
-"""`steadyrl forecast`: where the score of a run will end, or why that cannot be told."""
+"""`steadyrl forecast`: where the score of a run will end, or why nobody can tell; also for the display of a run."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from steadyrl.cli.terminal import note
+from steadyrl.core.errors import SteadyError
 from steadyrl.core.rundir import RunDir
 from steadyrl.lab.forecast import NOMINAL, finished_beside, forecast_run, require_values, score_name, widths_on
 
@@ -32,3 +34,38 @@ def forecast_command(
         print(f"no forecast of {outlook.metric}: {outlook.why}")
         return
     print(f"{outlook.metric}: {outlook.forecast}")
+
+
+class Outlook:
+    """Says after each evaluation where the held-out score will end, where `steadyrl forecast` would say it.
+
+    Args:
+        say: Takes the forecast as a line.
+        note: Takes a line for each run beside this one that cannot be read and is left out, and the reason where the
+            forecast is given up.
+    """
+
+    def __init__(self, say: Callable[[str], None], note: Callable[[str], None]) -> None:
+        self._say, self._note = say, note
+        self._run: RunDir | None = None
+        self._widths: Sequence[float | None] | None = None  # known after the first evaluation
+
+    def opened(self, run: RunDir) -> None:
+        """Follow a run."""
+        self._run = run
+
+    def look(self, record: Mapping[str, Any]) -> None:
+        """Look at a step's metrics."""
+        if self._run is None or not any(name.startswith("heldout/") for name in record):
+            return
+        try:
+            name = score_name(self._run)
+            if self._widths is None:
+                self._widths = widths_on(finished_beside(self._run, self._note), self._run, name)
+            outlook = forecast_run(self._run, self._widths, name)
+        except SteadyError as error:
+            self._note(f"no forecast: {error}")
+            self._run = None
+            return
+        if outlook.forecast is not None:
+            self._say(f"{name}: {outlook.forecast}")

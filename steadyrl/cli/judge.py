@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from steadyrl.cli.activity import following
-from steadyrl.cli.terminal import note, printable
+from steadyrl.cli.terminal import note
 from steadyrl.core import config as configs
 from steadyrl.core import plugins
 from steadyrl.core.config import Config
@@ -17,6 +17,10 @@ from steadyrl.core.errors import ConfigError
 from steadyrl.core.rundir import write_json, write_text
 from steadyrl.loop.evaluate import pick_heldout
 from steadyrl.loop.rewards.judge.settings import JudgeSettings
+from steadyrl.show.page.markdown import page
+from steadyrl.show.page.markup import interval, number
+from steadyrl.show.page.records import Heading, Items, Note, Record, Table, numbers
+from steadyrl.show.page.terminal import show
 
 if TYPE_CHECKING:
     from steadyrl.loop.rewards.judge.agreement import Estimate
@@ -45,12 +49,15 @@ def judge_command(
         asked = pick_heldout(plugins.problems_of(task, "train"), problems)
         activity.begin(f"asking the judge about answers to {len(asked)} problems, {repeats} times")
         calibration = calibrate(_judge_of(settings), task, asked, repeats)
-    lines = calibration_lines(calibration)
+    view = calibration_view(calibration)
     # First: what was paid for must not be lost with a report that cannot be written.
-    print(json.dumps(calibration.record(), indent=2) if as_json else printable("\n".join(lines)), flush=True)
+    if as_json:
+        print(json.dumps(calibration.record(), indent=2), flush=True)
+    else:
+        show(view)
     if report is not None:
         write_json(report / "judge.json", calibration.record())
-        write_text(report / "judge.md", "\n".join(["# How good the judge is\n", *lines]) + "\n")
+        write_text(report / "judge.md", page([Heading("How good the judge is", 1), *view]))
         note(f"written: {report / 'judge.md'}")
 
 
@@ -63,45 +70,39 @@ def _judge_of(config: Config) -> JudgeSettings:
     return judge
 
 
-def calibration_lines(calibration: Calibration) -> list[str]:
-    """Return the results as Markdown that is also readable in a terminal."""
-    lines = [
-        f"judge: {calibration.model}, mode {calibration.mode}; {calibration.answers} known answers to "
-        f"{calibration.problems} problems, {calibration.unscored} without a verdict",
-        "",
-        f"| answers | n | {calibration.metric} | judge |",
-        "|---|---|---|---|",
-        *(
-            f"| {kind.name} | {kind.answers} | {_number(kind.tests)} | {_number(kind.judge)} |"
-            for kind in calibration.kinds
-        ),
-        "",
-        f"- agrees with {calibration.metric} on pairs of answers to one problem: "
-        f"{_estimate(calibration.concordance)} (chance 0.5)",
-        f"- rank correlation with {calibration.metric}: {_estimate(calibration.rank_correlation)}",
-    ]
+def calibration_view(calibration: Calibration) -> list[Record]:
+    """Return the results as page and terminal show them."""
+    metric, items = calibration.metric, []
+    items.append(
+        f"agrees with {metric} on pairs of answers to one problem: {_estimate(calibration.concordance)} (chance 0.5)"
+    )
+    items.append(f"rank correlation with {metric}: {_estimate(calibration.rank_correlation)}")
     if calibration.same is not None:
-        lines.append(
-            f"- asked {calibration.repeats} times: {calibration.same:.1%} of the answers get the same value, "
-            f"mean deviation {_number(calibration.spread)}"
+        items.append(
+            f"asked {calibration.repeats} times: {calibration.same:.1%} of the answers get the same value, "
+            f"mean deviation {number(calibration.spread)}"
         )
     if calibration.orders_agree is not None:
-        lines.append(f"- both orders of a pair agree: {_estimate(calibration.orders_agree)}")
-        lines.append(f"- the first of two wins: {_estimate(calibration.first_place)} (0.5 means no bias)")
+        items.append(f"both orders of a pair agree: {_estimate(calibration.orders_agree)}")
+        items.append(f"the first of two wins: {_estimate(calibration.first_place)} (0.5 means no bias)")
     if calibration.injection is not None:
-        lines.append(f"- a sentence to the judge raises a wrong answer by {_estimate(calibration.injection)}")
+        items.append(f"a sentence to the judge raises a wrong answer by {_estimate(calibration.injection)}")
     costs = [f"{name.removeprefix('judge/')} {value:g}" for name, value in calibration.costs.items()]
-    lines.append(f"- requests and cost: {', '.join(costs)}")
+    items.append(f"requests and cost: {', '.join(costs)}")
     if calibration.problems < _FEW:
-        lines.append(f"- fewer than {_FEW} problems: the intervals are too narrow")
-    return lines
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
+        items.append(f"fewer than {_FEW} problems: the intervals are too narrow")
+    kinds = [(kind.name, f"{kind.answers}", number(kind.tests), number(kind.judge)) for kind in calibration.kinds]
+    return [
+        Note(
+            f"judge: {calibration.model}, mode {calibration.mode}; {calibration.answers} known answers to "
+            f"{calibration.problems} problems, {calibration.unscored} without a verdict"
+        ),
+        Table(("answers", *numbers("n", metric, "judge")), kinds),
+        Items(items),
+    ]
 
 
 def _estimate(estimate: Estimate | None) -> str:
     if estimate is None:
         return "cannot be determined"
-    return f"{estimate.value:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]"
+    return f"{number(estimate.value)} {interval([estimate.low, estimate.high])}"

@@ -17,7 +17,7 @@ from steadyrl.cli.terminal import note, printable
 from steadyrl.core.metrics import describe
 from steadyrl.doctor.live import Change
 from steadyrl.loop.rewards.functions import TAKEN
-from steadyrl.show.report.actions import describe_action
+from steadyrl.show.report.rows import describe_action
 
 # (metric, heading), in the order shown; metrics that a run does not measure are left out.
 _SHOWN = (

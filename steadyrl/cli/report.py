@@ -9,23 +9,11 @@ from typing import Annotated, Any
 import typer
 
 from steadyrl.cli.activity import following
-from steadyrl.cli.terminal import near, printable, show_text
+from steadyrl.cli.terminal import near, show_text
 from steadyrl.core.counting.count import begin
 from steadyrl.core.errors import ConfigError
 from steadyrl.core.rundir import RunDir
 from steadyrl.core.types import DECODINGS
-
-LOSS_COLUMNS = (  # of the epoch table
-    "loss",
-    "loss trend [95 %]",
-    "policy",
-    "likelihood",
-    "-r log p",
-    "KL",
-    "value",
-    "gradient",
-    "status",
-)
 
 
 def report_command(
@@ -65,43 +53,13 @@ def show(run: RunDir) -> None:
     """Print the summary of a report that is written."""
     folder = run.report_folder
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-    for line in epoch_lines(summary.get("epochs")):
-        print(printable(line))
+    from steadyrl.show.page import terminal
+    from steadyrl.show.report.rows import epochs_view
+
+    terminal.show(epochs_view(summary.get("epochs")))
     for line in summary_lines(summary):
         show_text(line)
     print(f"report: {near(folder) / 'report.html'}")
-
-
-def epoch_lines(table: dict[str, Any] | None) -> list[str]:
-    """Return the epoch table as lines for a terminal, or nothing if a run has none."""
-    from steadyrl.show.report.epochs import shown_epochs
-
-    shown = shown_epochs(table)
-    if shown is None:
-        return []
-    rows = [shown["headings"], *shown["rows"]]
-    # The table has two parts to fit 100 columns. The doctor's words, which can be long, are last.
-    second = [i for i, heading in enumerate(shown["headings"]) if i == 0 or heading in LOSS_COLUMNS]
-    first = [0, *(i for i in range(len(shown["headings"])) if i not in second)]
-    lines = [
-        *_aligned([[row[i] for i in first] for row in rows]),
-        "",
-        *_aligned([[row[i] for i in second] for row in rows]),
-    ]
-    if shown["trends"]:
-        lines += ["", "change per epoch [95 %]:", *(f"    {trend}" for trend in shown["trends"])]
-    return [*lines, ""]
-
-
-def _aligned(rows: list[list[str]]) -> list[str]:
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    last = len(widths) - 1
-    return [
-        "  ".join(
-            cell if i == last else f"{cell:>{width}}" for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in rows
-    ]
 
 
 def summary_lines(summary: dict[str, Any]) -> list[str]:

@@ -12,8 +12,8 @@ import typer
 from steadyrl.backends.fsdp import torchrun
 from steadyrl.backends.fsdp.plugin import follow
 from steadyrl.cli.activity import following
+from steadyrl.cli.forecast import Outlook
 from steadyrl.cli.interrupts import interruptible
-from steadyrl.cli.outlook import Outlook
 from steadyrl.cli.progress import Progress
 from steadyrl.cli.report import show, write
 from steadyrl.cli.terminal import near, note, printable

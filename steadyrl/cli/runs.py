@@ -85,8 +85,9 @@ def _show(records: list[dict[str, Any]]) -> None:
     from rich.text import Text
 
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
+    longest = max(24, *(len(record["name"]) for record in records))
     # A least width would widen the column after the others have shared what is left, and cut the last one.
-    table.add_column("run\n  task, model", overflow="fold", width=min(_LONGEST_NAME, max(24, _longest(records))))
+    table.add_column("run\n  task, model", overflow="fold", width=min(_LONGEST_NAME, longest))
     table.add_column("steps", justify="right", no_wrap=True)
     table.add_column("before", justify="right", no_wrap=True)
     table.add_column("after", justify="right", no_wrap=True)
@@ -100,7 +101,3 @@ def _show(records: list[dict[str, Any]]) -> None:
             name.append(f"\n  {printable(origin)}", style="dim"), steps, *scores, Text(printable(record["verdict"]))
         )
     Console(highlight=False, markup=False).print(table)
-
-
-def _longest(records: list[dict[str, Any]]) -> int:
-    return max(len(record["name"]) for record in records)

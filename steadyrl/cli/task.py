@@ -6,12 +6,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from steadyrl.cli.activity import following
 from steadyrl.cli.groups import Group
-from steadyrl.cli.terminal import printable, show_text
+from steadyrl.cli.terminal import show_text
 from steadyrl.core import config as configs
 from steadyrl.core import plugins
 from steadyrl.core.counting.count import begin
@@ -21,9 +19,8 @@ from steadyrl.loop.evaluate import evaluate_rules, pick_heldout
 from steadyrl.loop.preflight.run import finding_lines
 from steadyrl.loop.tasks.check import check_task
 from steadyrl.loop.tasks.checked import open_to_check
-
-_RULE_WIDTH = 42  # characters of a rule's name in a line: three numbers fit beside it
-_FILE_WIDTH = 130  # characters of a line where no terminal sets them
+from steadyrl.show.page.records import Note, Record, Table, numbers
+from steadyrl.show.page.terminal import show
 
 app = typer.Typer(cls=Group, help="Look at a task before training on it.", no_args_is_help=True, add_completion=False)
 
@@ -45,26 +42,23 @@ def check_command(
     settings = configs.load(config, overrides or [])
     with following():
         findings = check_task(settings)
-        table = _baselines(settings)
+        baselines = _baselines(settings)
     for line in finding_lines(findings):
         show_text(line)
     for line in (line for finding in findings for line in finding.evidence):
         show_text(line)
-    if table is not None:
-        console = Console(highlight=False, markup=False)
-        console.width = console.width if console.is_terminal else _FILE_WIDTH
-        console.print(table)
+    show(baselines)
     if any(finding.state == "found" for finding in findings):
         raise typer.Exit(1)
 
 
-def _baselines(settings: configs.Config) -> Table | None:
-    """Return the scores of answers that need no model, None where the task has none."""
+def _baselines(settings: configs.Config) -> list[Record]:
+    """Return the scores of answers that need no model, nothing where the task has none."""
     task, terms = open_to_check(settings)
     plugins.require_members(f"the task '{settings.task.name}'", task, Task, later=("ask", "show"))
     rules = plugins.functions_of(task, "baselines")
     if not rules:
-        return None
+        return []
     problems = pick_heldout(plugins.problems_of(task, "heldout"), settings.evaluate.problems)
     begin(f"scoring answers without a model to {len(problems)} problems")
     records = evaluate_rules(rules, problems, terms, task.metric)
@@ -73,10 +67,9 @@ def _baselines(settings: configs.Config) -> Table | None:
     measured = [
         name for name in dict.fromkeys([task.metric or "reward", *rewards]) if any(name in m for m in by_rule.values())
     ]
-    table = Table(title=f"answers without a model, {len(problems)} held-out problems", title_justify="left", box=None)
-    table.add_column("", overflow="fold", max_width=_RULE_WIDTH)
-    for name in measured:
-        table.add_column(name.replace("_", " "), justify="right", no_wrap=True)
-    for rule, rule_means in sorted(by_rule.items(), key=lambda item: item[1].get(task.metric, 0.0)):
-        table.add_row(printable(rule), *(f"{rule_means[name]:.3f}" if name in rule_means else "-" for name in measured))
-    return table
+    rows = [
+        (rule, *(f"{rule_means[name]:.3f}" if name in rule_means else "-" for name in measured))
+        for rule, rule_means in sorted(by_rule.items(), key=lambda item: item[1].get(task.metric, 0.0))
+    ]
+    title = f"answers without a model, {len(problems)} held-out problems"
+    return [Note(title), Table(("", *numbers(*(name.replace("_", " ") for name in measured))), rows)]

@@ -16,8 +16,7 @@ from steadyrl.core import config as configs
 from steadyrl.core.errors import ConfigError
 from steadyrl.lab.jobs import Event, Follow, awaited
 from steadyrl.lab.tune.trial import samples_per_step
-from steadyrl.lab.tune.tune import Options, require_searchable, tune
-from steadyrl.lab.tune.tune_together import tune_together
+from steadyrl.lab.tune.tune import Options, require_searchable, tune, tune_together
 
 
 def tune_command(

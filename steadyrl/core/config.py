@@ -17,48 +17,31 @@ from typing import Any, TypeVar
 import numpy as np
 from pydantic import BaseModel, Field, ValidationError
 
-from steadyrl.core import plugins
+from steadyrl.core import plugins, sections
 from steadyrl.core.errors import ConfigError, without_keys
 from steadyrl.core.rundir import DEEPEST, too_deep
-from steadyrl.core.sections import (
-    AlgorithmSection,
-    AutopilotSection,
-    BackendSection,
-    CurriculumSection,
-    EvaluateSection,
-    FunctionSettings,
-    ModelSection,
-    RewardSettings,
-    RolloutSection,
-    RunSection,
-    SamplerSection,
-    SamplingSection,
-    TaskSection,
-    UpdateSection,
-)
-from steadyrl.core.sections import (
-    Section as Section,  # where tasks and algorithms of users find it
-)
+from steadyrl.core.sections import FunctionSettings, RewardSettings
+from steadyrl.core.sections import Section as Section  # where tasks and algorithms of users find it
 
 
 class Config(Section):
     """All settings of a run."""
 
-    run: RunSection = Field(default_factory=RunSection)
-    model: ModelSection = Field(default_factory=ModelSection)
-    backend: BackendSection = Field(default_factory=BackendSection)
-    task: TaskSection = Field(default_factory=TaskSection)
+    run: sections.RunSection = Field(default_factory=sections.RunSection)
+    model: sections.ModelSection = Field(default_factory=sections.ModelSection)
+    backend: sections.BackendSection = Field(default_factory=sections.BackendSection)
+    task: sections.TaskSection = Field(default_factory=sections.TaskSection)
     rewards: dict[str, Any] = Field(
         default_factory=dict, description="weights by name; a table of settings where a reward has some"
     )
-    sampling: SamplingSection = Field(default_factory=SamplingSection)
-    sampler: SamplerSection = Field(default_factory=SamplerSection)
-    curriculum: CurriculumSection = Field(default_factory=CurriculumSection)
-    rollout: RolloutSection = Field(default_factory=RolloutSection)
-    algorithm: AlgorithmSection = Field(default_factory=AlgorithmSection)
-    update: UpdateSection = Field(default_factory=UpdateSection)
-    evaluate: EvaluateSection = Field(default_factory=EvaluateSection)
-    autopilot: AutopilotSection = Field(default_factory=AutopilotSection)
+    sampling: sections.SamplingSection = Field(default_factory=sections.SamplingSection)
+    sampler: sections.SamplerSection = Field(default_factory=sections.SamplerSection)
+    curriculum: sections.CurriculumSection = Field(default_factory=sections.CurriculumSection)
+    rollout: sections.RolloutSection = Field(default_factory=sections.RolloutSection)
+    algorithm: sections.AlgorithmSection = Field(default_factory=sections.AlgorithmSection)
+    update: sections.UpdateSection = Field(default_factory=sections.UpdateSection)
+    evaluate: sections.EvaluateSection = Field(default_factory=sections.EvaluateSection)
+    autopilot: sections.AutopilotSection = Field(default_factory=sections.AutopilotSection)
 
 
 _TYPES = frozenset({"bool", "int", "float", "str", "list", "dict"})  # in the place of a value with several types
@@ -93,23 +76,33 @@ def load(path: Path | str, overrides: Overrides = ()) -> Config:
     Raises:
         ConfigError: With every problem found.
     """
-    path = Path(path)
+    advice = "`steadyrl new` writes one for your own data, `steadyrl examples` copies one"
+    return resolve(read_toml(Path(path), "config", advice), overrides)
+
+
+def read_toml(path: Path, what: str, advice: str) -> dict[str, Any]:
+    """Return what a TOML file says.
+
+    Args:
+        path: The file.
+        what: It is, in messages: "config".
+        advice: Where to find one.
+
+    Raises:
+        ConfigError: It is not there, cannot be read, or is not TOML.
+    """
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise ConfigError(
-            f"there is no config file '{path}'; expected a TOML file: `steadyrl new` writes one for your own data, "
-            "`steadyrl examples` copies one"
-        ) from error
+        raise ConfigError(f"there is no {what} file '{path}'; expected a TOML file: {advice}") from error
     except IsADirectoryError as error:
         raise ConfigError(f"'{path}' is a folder; expected a TOML file") from error
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read the config file '{path}': {error}; expected a TOML file") from error
+        raise ConfigError(f"cannot read the {what} file '{path}': {error}; expected a TOML file") from error
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
     except RecursionError as error:
         raise ConfigError(f"{path}: {_TOO_DEEP}") from error
-    return resolve(data, overrides)
 
 
 def override_texts(overrides: Overrides) -> list[str]:
@@ -354,7 +347,7 @@ def _own_args(config: Config, kind: str) -> BaseModel:
     if (kind, name) == ("sampler", "own"):
         if section.args:
             raise ConfigError("sampler.args has no effect with sampler.engine = 'own'; remove it, or name an engine")
-        return SamplerSection()
+        return sections.SamplerSection()
     if kind == "backend" and not plugins.is_module(kind, name):
         if section.args:
             raise ConfigError(f"backend.args has no effect with backend.name = '{name}'; remove it")

@@ -1,8 +1,8 @@
 """The one way in for user code: an import path ``"package.module:name"``, or the short name of a built-in.
 
 An algorithm and a curriculum are modules with a section ``Settings`` and a function ``build``: for them the path of the
-module will do. Built-ins are listed here by kind; an installed package can add its own with an entry point in the group
-``steadyrl.<kind>``. Nothing is imported before it is asked for.
+module will do. Built-ins are listed in plugins.toml by kind; an installed package can add its own with an entry point
+in the group ``steadyrl.<kind>``. Nothing is imported before it is asked for.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import sys
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.machinery import PathFinder
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -39,101 +39,14 @@ from steadyrl.core.protocols import (
 )
 from steadyrl.core.types import Problem
 
-BUILT_IN: dict[str, dict[str, str]] = {
-    "algorithm": {
-        "ppo": "steadyrl.algorithms.ppo",
-        "grpo": "steadyrl.algorithms.grpo",
-        "rloo": "steadyrl.algorithms.rloo",
-        "reinforce": "steadyrl.algorithms.reinforce",
-        "rlaif": "steadyrl.algorithms.rlaif",
-        "raft": "steadyrl.algorithms.raft",
-        "rwr": "steadyrl.algorithms.rwr",
-        "sft": "steadyrl.algorithms.sft",
-    },
-    "curriculum": {
-        "uniform": "steadyrl.loop.curriculum.passes",
-        "learnability": "steadyrl.loop.curriculum.learnability",
-        "plr": "steadyrl.loop.curriculum.level_replay",
-        "accel": "steadyrl.loop.curriculum.accel",
-        "bandit": "steadyrl.loop.curriculum.bandit",
-        "stages": "steadyrl.loop.curriculum.stages",
-    },
-    "task": {
-        "search": "steadyrl.environments.search.task:SearchTask",
-        "code": "steadyrl.environments.code.task:CodeTask",
-        "browse": "steadyrl.environments.browse.task:BrowseTask",
-        "math": "steadyrl.environments.math.task:MathTask",
-        "prompts": "steadyrl.loop.tasks.prompts:PromptsTask",
-        "environment": "steadyrl.loop.tasks.environment:EnvironmentTask",
-        "reasoning_gym": "steadyrl.integrations.environments.reasoning_gym:ReasoningGymTask",
-    },
-    "environment": {
-        "gymnasium": "steadyrl.integrations.environments.gymnasium:GymnasiumEnvironment",
-        "openenv": "steadyrl.integrations.environments.openenv:OpenEnvEnvironment",
-        "textarena": "steadyrl.integrations.environments.textarena:TextArenaEnvironment",
-        "trl": "steadyrl.integrations.environments.trl:TrlEnvironment",
-        "verifiers": "steadyrl.integrations.environments.verifiers:VerifiersEnvironment",
-    },
-    "tool": {"mcp": "steadyrl.integrations.environments.mcp:connect"},
-    "reward": {
-        "length": "steadyrl.loop.rewards.length:length",
-        "boolean_format": "steadyrl.loop.rewards.boolean_format:boolean_format",
-        "cut_off": "steadyrl.loop.rewards.cut_off",
-        "judge": "steadyrl.loop.rewards.judge.plugin",
-    },
-    "judge": {
-        "likelihood": "steadyrl.backends.torch.read.likelihood:LikelihoodRatio",
-    },
-    "sampler": {
-        "vllm": "steadyrl.backends.vllm.plugin",
-    },
-    "tracker": {
-        "wandb": "steadyrl.integrations.trackers.wandb:WandbTracker",
-        "tensorboard": "steadyrl.integrations.trackers.tensorboard:TensorBoardTracker",
-        "trackio": "steadyrl.integrations.trackers.trackio:TrackioTracker",
-        "mlflow": "steadyrl.integrations.trackers.mlflow:MLflowTracker",
-    },
-    "backend": {
-        "toy": "steadyrl.backends.toy:ToyBackend",
-        "torch": "steadyrl.backends.torch.plugin",
-        "mlx": "steadyrl.backends.mlx.plugin",
-        "fsdp": "steadyrl.backends.fsdp.plugin",
-    },
-    "launcher": {
-        "processes": "steadyrl.lab.launchers.processes",
-        "ray": "steadyrl.lab.launchers.ray",
-        "slurm": "steadyrl.lab.launchers.slurm",
-    },
-    # By the name of the backend whose checkpoints it reads.
-    "exporter": {
-        "torch": "steadyrl.backends.torch.save.export:export_policy",
-        "fsdp": "steadyrl.backends.torch.save.export:export_policy",
-        "mlx": "steadyrl.backends.mlx.export:export_policy",
-    },
-}
+_TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+BUILT_IN: dict[str, dict[str, str]] = _TABLES["built_in"]
 # What a task may offer beside the methods of Task.
 OF_TASKS = (Interactive, Bounded, Exact, Teaching, Attackable, Editable, Limited, ToolUsing)
 _SESSION = "steadyrl_session"  # the module of functions without an import path of their own
 _ALIKE = 0.84  # as difflib compares: one letter more, less or other in a name of six
 MODULES = ("algorithm", "curriculum", "sampler", "launcher")  # kinds whose plug-ins are modules
-# Which extra brings a package that a built-in needs.
-_EXTRA_OF = {
-    **dict.fromkeys(("torch", "transformers", "peft", "safetensors", "tokenizers"), "torch"),
-    **dict.fromkeys(("pyarrow", "yaml"), "data"),
-    **dict.fromkeys(("bitsandbytes", "accelerate"), "quantized"),
-    **dict.fromkeys(("mlx", "mlx_lm"), "mlx"),
-    "playwright": "browse",
-    "miniwob": "miniwob",
-    "optuna": "tune",
-    "ray": "ray",
-    **dict.fromkeys(("renderers", "openai", "openai_harmony", "httpx", "pydantic_config"), "agents"),
-    **dict.fromkeys(("starlette", "uvicorn"), "web"),
-    **{
-        name: name for name in ("wandb", "tensorboard", "trackio", "mlflow", "gymnasium", "textarena", "mcp", "openenv")
-    },
-    **dict.fromkeys(("verifiers", "aiohttp"), "verifiers"),
-    "reasoning_gym": "reasoning-gym",
-}
+_EXTRA_OF = {package: extra for extra, packages in _TABLES["extras"].items() for package in packages}
 
 
 @dataclass(frozen=True)
@@ -149,50 +62,12 @@ class _Form:
     """
 
     expected: str
-    calls: Mapping[str, int]
-    makes: tuple[str, ...]
+    calls: Mapping[str, int] = field(default_factory=dict)
+    makes: Sequence[str] = ()
     arguments: int | None = None
 
 
-_FORMS = {
-    "algorithm": _Form(
-        "a class 'Settings' and a function build(settings) -> steadyrl.core.protocols.Algorithm",
-        {"build": 1},
-        ("needs", "select", "prepare", "loss", "adapt", "state", "source", "update"),
-    ),
-    "curriculum": _Form(
-        "a class 'Settings' and a function build(settings) -> steadyrl.loop.curriculum.choice.Curriculum",
-        {"build": 1},
-        ("choose", "observe", "edits"),
-    ),
-    "sampler": _Form(
-        "a class 'Settings' and a function build(settings, model), as steadyrl.backends.vllm.plugin has",
-        {"build": 2},
-        ("generate",),
-    ),
-    "launcher": _Form(
-        "a class 'Settings' and a function build(settings, at_once) -> steadyrl.lab.launchers.command.Launcher",
-        {"build": 2},
-        ("start", "ended", "stop"),
-    ),
-    "backend": _Form(
-        "a class with the methods of steadyrl.core.protocols.Backend and create(config, algorithm)",
-        {"create": 2},
-        ("tokenizer", "generate", "score", "step", "describe", "save", "load"),
-    ),
-    "task": _Form(
-        "a class with a class 'Settings' and the methods of steadyrl.core.protocols.Task",
-        {},
-        (),
-        arguments=2,
-    ),
-    "tracker": _Form(
-        "a class with 'needs', 'anew' and the methods of steadyrl.integrations.trackers.tracker.Tracker",
-        {},
-        ("anew",),
-        arguments=1,
-    ),
-}
+_FORMS = {kind: _Form(**fields) for kind, fields in _TABLES["forms"].items()}
 
 
 def load(kind: str, name: str) -> Any:

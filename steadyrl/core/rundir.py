@@ -67,8 +67,28 @@ MOST_CHARACTERS = 1 << 26  # of a line of JSON that is read
 GONE = (("backend", "args", "fused"),)
 
 
+class _Inside:
+    """A file or folder of a run directory, by its name."""
+
+    def __init__(self, name: str):
+        self._name = name
+
+    def __get__(self, run: RunDir, _: type[RunDir]) -> Path:
+        return run.path / self._name
+
+
 class RunDir:
     """Paths and records of one run."""
+
+    info_file = _Inside("run.json")  # what the run is: command, machine, packages, status, times
+    resolved_file = _Inside("resolved.json")  # every setting, defaults included
+    config_file = _Inside("config.toml")  # the user's own config, as it was given
+    metrics_file = _Inside("metrics.jsonl")  # one line per step
+    findings_file = _Inside("findings.jsonl")  # what the doctor raised and cleared while the run went on, one line each
+    actions_file = _Inside("actions.jsonl")  # what the autopilot did or advised, one line each
+    curriculum_file = _Inside("curriculum.jsonl")  # which problems each step took, and why, one line per step
+    report_folder = _Inside("report")  # where ``steadyrl report`` writes
+    trackers_folder = _Inside("trackers")  # how far each tracker was sent, and the files of those that write here
 
     def __init__(self, path: Path | str):
         self.path = Path(path)
@@ -140,51 +160,6 @@ class RunDir:
             except OSError as error:
                 raise _not_written(path, error) from error
             yield
-
-    @property
-    def info_file(self) -> Path:
-        """What the run is: command, machine, packages, status, times."""
-        return self.path / "run.json"
-
-    @property
-    def resolved_file(self) -> Path:
-        """Every setting, defaults included."""
-        return self.path / "resolved.json"
-
-    @property
-    def metrics_file(self) -> Path:
-        """One line per step."""
-        return self.path / "metrics.jsonl"
-
-    @property
-    def findings_file(self) -> Path:
-        """What the doctor raised and cleared while the run went on, one line each."""
-        return self.path / "findings.jsonl"
-
-    @property
-    def actions_file(self) -> Path:
-        """What the autopilot did or advised, one line each."""
-        return self.path / "actions.jsonl"
-
-    @property
-    def curriculum_file(self) -> Path:
-        """Which problems each step took, and why, one line per step."""
-        return self.path / "curriculum.jsonl"
-
-    @property
-    def config_file(self) -> Path:
-        """The user's own config, as it was given."""
-        return self.path / "config.toml"
-
-    @property
-    def report_folder(self) -> Path:
-        """Where ``steadyrl report`` writes."""
-        return self.path / "report"
-
-    @property
-    def trackers_folder(self) -> Path:
-        """What the trackers of the run keep: how far each was sent, and the files of those that write here."""
-        return self.path / "trackers"
 
     def rollouts_file(self, step: int) -> Path:
         """Return the file of a step's recorded rollouts."""
@@ -329,7 +304,12 @@ def write_json(path: Path, record: Mapping[str, Any]) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a whole text file: beside its place first, then renamed, so that readers see the old or the new.
+    """Write a whole text file in UTF-8, see ``write_bytes``."""
+    write_bytes(path, _storable(text))
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a whole file: beside its place first, then renamed, so that readers see the old or the new.
 
     Raises:
         AccessError: The folder cannot be written.
@@ -337,7 +317,7 @@ def write_text(path: Path, text: str) -> None:
     part = path.with_name(path.name + ".part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_bytes(_storable(text))
+        part.write_bytes(content)
         part.replace(path)
     except OSError as error:
         with suppress(OSError):
@@ -380,11 +360,7 @@ def read_lines(path: Path, start: int = 0) -> Iterator[dict[str, Any]]:
             while not complete:  # the rest of a line that is too long
                 complete = len(tail := file.readline(MOST_CHARACTERS)) < MOST_CHARACTERS or tail.endswith("\n")
                 line = ""
-            try:
-                record = parse_json(line)
-            except ValueError:
-                continue
-            if isinstance(record, dict):
+            if (record := json_object(line)) is not None:
                 yield {key: _SPELLED.get(v, v) if isinstance(v, str) else v for key, v in record.items()}
 
 
@@ -424,6 +400,24 @@ def parse_json(text: str, **hooks: Any) -> Any:
     if text.count("[") + text.count("{") > DEEPEST and too_deep(parsed):
         raise ValueError(f"it is nested deeper than {DEEPEST} levels")
     return parsed
+
+
+def json_object(line: str | bytes) -> dict[str, Any] | None:
+    """Return the object of a line of JSON; None for a line that is torn, too deep or no object."""
+    try:
+        record = parse_json(line if isinstance(line, str) else line.decode("utf-8", "replace"))
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def stamp(file: Path | str) -> tuple[int, int]:
+    """Return size and time of change of a file, which tell whether it has to be read again; zeros where it is gone."""
+    try:
+        stat = os.stat(file)
+    except OSError:
+        return 0, 0
+    return stat.st_size, stat.st_mtime_ns
 
 
 def error_message(body: str) -> str:

@@ -163,15 +163,10 @@ def judge_higher(difference: Difference, margin: float) -> Word:
 
 def judge_lower(difference: Difference, margin: float) -> Word:
     """Say whether the second is lower than the first; the mirror image of ``judge_higher``."""
-    low, high = (
-        (None, None) if difference.low is None or difference.high is None else (-difference.high, -difference.low)
-    )
-    return judge_higher(
-        Difference(
-            -difference.first, -difference.second, difference.seeds, -difference.change, low, high, difference.smallest
-        ),
-        margin,
-    )
+    if difference.low is None or difference.high is None:
+        return "undecided"
+    mirrored = replace(difference, change=-difference.change, low=-difference.high, high=-difference.low)
+    return judge_higher(mirrored, margin)
 
 
 def judge_same(difference: Difference, margin: float) -> Word:

@@ -15,7 +15,7 @@ from steadyrl.doctor.live import Change
 from steadyrl.loop.preflight.forecast import duration
 from steadyrl.loop.train import Watch
 from steadyrl.python.curve import svg_curve
-from steadyrl.show.report.actions import describe_action
+from steadyrl.show.report.rows import describe_action
 
 _EVERY_S = 1.0  # a notebook keeps what it is sent, and its page redraws the cell
 _LINES = 8  # of notes and findings, the newest

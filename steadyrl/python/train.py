@@ -22,8 +22,7 @@ from steadyrl.core.sections import BackendSection, ModelSection, RunSection
 from steadyrl.loop import launch
 from steadyrl.loop.defaults import ALGORITHM, defaults
 from steadyrl.loop.train import Watch
-from steadyrl.python.inputs import FOLDER, model_path, prompts_args, reward_entries
-from steadyrl.python.keywords import nested
+from steadyrl.python.inputs import FOLDER, model_path, nested, prompts_args, reward_entries
 from steadyrl.python.live import NotebookView, in_notebook, joined
 from steadyrl.python.result import Run
 from steadyrl.show.report.write import write_summary

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from steadyrl.cli.forecast import Outlook
 from steadyrl.cli.main import app
-from steadyrl.cli.outlook import Outlook
 from steadyrl.core.errors import ConfigError, RunError
 from steadyrl.core.rundir import RunDir, append_line, write_json
 from steadyrl.lab.forecast import (

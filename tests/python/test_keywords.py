@@ -6,7 +6,7 @@ from steadyrl.backends.huggingface.facts import ModelFacts, model_facts
 from steadyrl.core.errors import ConfigError
 from steadyrl.core.sections import ModelSection
 from steadyrl.loop.defaults import answer_tokens, defaults
-from steadyrl.python.keywords import nested
+from steadyrl.python.inputs import nested
 
 NAMES = {"algorithm": "grpo", "task": "prompts", "backend": "torch"}
 

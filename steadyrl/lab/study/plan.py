@@ -10,7 +10,6 @@ import difflib
 import hashlib
 import json
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -142,7 +141,7 @@ def read_study(path: Path | str, quick: bool = False, seeds: int | None = None) 
         ConfigError: It cannot be read, has fewer seeds, or two arms differ in more or less than they name.
     """
     path = Path(path)
-    file = configs.validate(StudyFile, _read(path), "")
+    file = configs.validate(StudyFile, configs.read_toml(path, "study", "see studies/"), "")
     if seeds is not None and seeds > len(file.seeds):
         raise ConfigError(f"{path} names {len(file.seeds)} seeds, got --seeds {seeds}; add to 'seeds' in the file")
     return _resolved(path, file, quick, file.seeds[:seeds] if seeds or not quick else file.quick.seeds)
@@ -224,17 +223,6 @@ def differences(before: Config, after: Config) -> dict[str, tuple[Any, Any]]:
         for key in {**first, **second}
         if key not in _NOT_COMPARED and first.get(key) != second.get(key)
     }
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise ConfigError(f"there is no study file '{path}'; expected a TOML file (see studies/)") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read the study file '{path}': {error}; expected a TOML file") from error
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}") from error
 
 
 def _resolve(path: Path, file: StudyFile, before: Config | None, change: Sequence[str], more: Sequence[str]) -> Config:

@@ -5,13 +5,16 @@
     FOLDER/search.log           Optuna's own storage
     FOLDER/result.json          the config to use, every trial, and how sure it is
 
-The opening tries rates around the centre of the range test and halves them at a quarter and a half. Then Optuna's TPE
-chooses. The doctor's critical findings are constraints: a trial that has one is not feasible, whatever it scores.
-Successive halving ends trials early by their held-out score, which is measured on the same problems with the same seeds
-for all. The best few are repeated with other seeds.
+The opening tries rates around the centre of the range test and halves them at a quarter and a half: the run of a rate
+pauses there, and the better half goes on. A budget of a few runs holds many quarters of runs. Two whole runs say which
+of two rates is better, and four quarters which of four rates over a decade and a half. Then Optuna's TPE chooses. The
+doctor's critical findings are constraints: a trial that has one is not feasible, whatever it scores. Successive halving
+ends trials early by their held-out score, which is measured on the same problems with the same seeds for all. The best
+few are repeated with other seeds.
 
 All runs are jobs as those of a study are, only that they are chosen on the way, so several processes may work on one
-search (see ``jobs``). Optuna's storage says which trials there are, and the locks of their jobs which of them are lost.
+search (see ``jobs``), also equal commands that a launcher starts. Optuna's storage says which trials there are, and the
+locks of their jobs which of them are lost.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +32,13 @@ import numpy as np
 from steadyrl.core import config as configs
 from steadyrl.core import plugins
 from steadyrl.core.config import Config
-from steadyrl.core.errors import ConfigError
-from steadyrl.core.rundir import read_json, write_json
+from steadyrl.core.errors import ConfigError, RunError
+from steadyrl.core.rundir import DONE, read_json, write_json
 from steadyrl.doctor.readers.spelling import flat_settings
+from steadyrl.lab.elsewhere import End, make_elsewhere
 from steadyrl.lab.jobs import POLL_S, Follow, awaited, claimed, find_run, folder_of_job, share
+from steadyrl.lab.launchers.command import Command, Ended, Launcher, our_command
 from steadyrl.lab.seeds import difference, interquartile_mean
-from steadyrl.lab.tune.halving import halve, rates_around
 from steadyrl.lab.tune.rate_range import RATE, Point, Range, range_test
 from steadyrl.lab.tune.trial import RUNGS, Candidate, Search, Trial, best_first, make_trial, samples_per_step, try_all
 
@@ -46,6 +50,10 @@ RESULT = "result.json"
 
 # Settings by dotted name: lowest and highest value on a logarithmic scale, and whether the setting is a whole number.
 Space = Mapping[str, tuple[float, float, bool]]
+PER_DECADE = 2  # rates
+TRIED = (0, 1, 2, -1)  # rates above the centre: on three tasks the best rate was 2, 5 and 18 times that of the centre
+WIDTHS = (4, 3, 1)  # rates to begin with: as many as the budget holds
+INTERRUPTED = 130  # exit status of `steadyrl tune` after a signal
 
 
 @dataclass(frozen=True)
@@ -343,3 +351,117 @@ def _scores(runs: Sequence[Trial]) -> list[float]:
 def _level(runs: Sequence[Trial]) -> float:
     scores = _scores(runs)
     return float(interquartile_mean(np.array(scores))) if scores else float("-inf")
+
+
+def rungs(steps: int) -> list[int]:
+    """Return after how many steps rates are compared: a quarter, a half and all of them."""
+    every = max(1, steps // RUNGS)
+    return sorted({min(every, steps), min(2 * every, steps), steps})
+
+
+def steps_of(width: int, steps: int) -> int:
+    """Return the steps that the opening takes for so many rates."""
+    total, before = 0, 0
+    for rung in rungs(steps):
+        total += width * (rung - before)
+        before, width = rung, _survivors(width)
+    return total
+
+
+def rates_around(centre: float, bounds: tuple[float, float], steps: int, most: int) -> list[float]:
+    """Return the rates to begin with, the centre first.
+
+    Args:
+        centre: Of the range test.
+        bounds: Lowest and highest rate of the search.
+        steps: Of a whole run.
+        most: Steps that the opening may take; the centre alone is always tried.
+    """
+    tried = (centre * 10.0 ** (number / PER_DECADE) for number in TRIED)
+    rates = [rate for rate in tried if bounds[0] <= rate <= bounds[1]]
+    width = next((w for w in WIDTHS if w <= len(rates) and steps_of(w, steps) <= most), 1)
+    return rates[:width]
+
+
+def halve(search: Search, rates: Sequence[float]) -> list[Trial] | None:
+    """Try rates side by side, beside other processes.
+
+    Returns:
+        What became of each rate at its last rung, or None where the user stopped it.
+    """
+    trials: dict[float, Trial] = {}
+    alive = list(rates)
+    for rung in rungs(search.config.run.steps):
+        candidates = [Candidate(f"rate {rate:.2e}", {RATE: rate}, search.config.run.seed, rung) for rate in alive]
+        measured = try_all(search, candidates)
+        if measured is None:
+            return None
+        trials |= dict(zip(alive, measured, strict=True))
+        alive = sorted(alive, key=lambda rate: trials[rate].rank)[: _survivors(len(alive))]
+    return [trials[rate] for rate in rates]
+
+
+def _survivors(count: int) -> int:
+    return max(1, count // 2)
+
+
+def tune_together(
+    launcher: Launcher, processes: int, words: Sequence[str], folder: Path, follow: Follow
+) -> dict[str, Any] | None:
+    """Search by several processes.
+
+    Args:
+        launcher: Starts them.
+        processes: How many.
+        words: Of the command that each of them is, as given to `steadyrl`.
+        folder: Of the search, on a file system that all machines see.
+        follow: Follows the search, and may stop it.
+
+    Returns:
+        What result.json holds; None where ``follow.stop`` ended the search.
+
+    Raises:
+        ConfigError: The launcher cannot start them.
+        RunError: None of them came to an end.
+        EngineError: The launcher's scheduler does not answer any more.
+    """
+    logs, notes = folder / "logs", [f"{processes} processes share the search; what they say is in {folder / 'logs'}"]
+    commands = {name: our_command(name, words, logs) for name in (f"tune-{number}" for number in range(processes))}
+    follow.note(notes[0])
+
+    def note(text: str) -> None:
+        if text not in notes:
+            notes.append(text)
+            follow.note(text)
+
+    ends = make_elsewhere(launcher, commands, lambda name: _Part(commands[name], folder), replace(follow, note=note))
+    if any(state == "done" for state, _ in ends.values()):
+        return read_json(folder / RESULT)
+    if follow.stop():
+        return None
+    why = next(why for _, why in ends.values())
+    raise RunError(f"no process came to the end of the search: {why}; see {logs}, or start it again to go on")
+
+
+class _Part:
+    """What a process does of a search. What it had begun when it was lost is free for the others."""
+
+    def __init__(self, command: Command, folder: Path) -> None:
+        self._command, self._folder = command, folder
+        self._saved = self._checkpoints()
+
+    def _checkpoints(self) -> int:
+        return len(list(self._folder.glob(f"runs/*/*/checkpoints/*/{DONE}")))
+
+    @property
+    def has_saved(self) -> bool:
+        return self._checkpoints() > self._saved
+
+    def report(self, follow: Follow) -> None:
+        follow.note(f"{len(list(self._folder.glob('runs/*')))} runs begun")
+
+    def end(self, ended: Ended) -> End:
+        if ended.code == 0:
+            return "done", "finished"
+        cut = ended.code is None or ended.code < 0 or ended.code == INTERRUPTED
+        return "cut" if cut else "failed", self._command.error(ended) or ended.reason

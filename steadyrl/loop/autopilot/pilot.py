@@ -20,7 +20,7 @@ from steadyrl.core.rundir import RunDir, append_line
 from steadyrl.core.types import Batch, Finding, Sampling
 from steadyrl.loop import checkpoint
 from steadyrl.loop.autopilot.action import KL_STEP, Action, Context
-from steadyrl.loop.autopilot.controller import WINDOW
+from steadyrl.loop.autopilot.band import WINDOW
 from steadyrl.loop.autopilot.decide import decide
 from steadyrl.loop.autopilot.rate import after_divergence
 from steadyrl.loop.checkpoint import State

@@ -10,13 +10,17 @@ from typing import Any
 from steadyrl.core.config import Config
 from steadyrl.core.errors import DivergedError
 from steadyrl.loop.autopilot.action import KL_STEP, ROLLBACKS_AT_MOST, Action, Context, Line, action_line
-from steadyrl.loop.autopilot.band import Band, entropy_share, healthy_band, length_share, narrowed_band
-from steadyrl.loop.autopilot.controller import (
+from steadyrl.loop.autopilot.band import (
     LEAP,
     LEAST_SHARE,
+    Band,
     clearly_rising,
     coefficient_after,
+    entropy_share,
+    healthy_band,
     hold_factor,
+    length_share,
+    narrowed_band,
     scale_after,
     search_factor,
 )

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from functools import singledispatch
 
 from steadyrl.core.types import Finding
-from steadyrl.show.page.markup import anchor, fence, markdown
+from steadyrl.show.page.markup import anchor, fence, markdown, paragraphs
 from steadyrl.show.page.records import (
     Code,
     Curves,
@@ -59,8 +58,7 @@ def _(record: Heading) -> Iterator[str]:
 
 @blocks.register
 def _(record: Note) -> Iterator[str]:
-    parts = re.split(r"\n\s*\n", record.text.strip()) if isinstance(record.text, str) else [record.text]
-    for part in parts:
+    for part in paragraphs(record):
         text = inline(part)
         yield {"headline": f"**{text}**", "note": f"> {text}"}.get(record.role, text)
 

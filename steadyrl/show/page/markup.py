@@ -10,6 +10,8 @@ from typing import Any
 
 from markupsafe import Markup
 
+from steadyrl.show.page.records import Note, Text
+
 LONGEST_TEXT = 1500  # characters of one answer; the evaluations keep the rest
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
@@ -58,6 +60,11 @@ def shorten(text: str) -> str:
     """Cut a text that is too long for a page, and say by how much."""
     excess = len(text) - LONGEST_TEXT
     return text if excess <= 0 else f"{text[:LONGEST_TEXT]} … ({excess} more characters)"
+
+
+def paragraphs(note: Note) -> list[Text]:
+    """Return the paragraphs of a note, between which its text has an empty line."""
+    return list(re.split(r"\n\s*\n", note.text.strip())) if isinstance(note.text, str) else [note.text]
 
 
 def markdown(value: Any) -> Any:

@@ -6,7 +6,7 @@ escaped by the writers. A view formats its numbers itself (see ``markup``).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -178,15 +178,29 @@ class Sample:
 
 
 @dataclass(frozen=True)
+class Panel:
+    """One chart: a title, a unit, and its metrics with their labels."""
+
+    title: str
+    unit: str
+    meaning: str
+    metrics: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
 class Curves:
-    """Curves that a reader explores: the data of ``report.curves``, drawn by a script of the HTML page.
+    """Curves that a reader explores, drawn by a script of the HTML page.
 
     Attributes:
-        data: JSON.
+        data: JSON of the groups of runs, see ``report.curves``.
+        overview: The charts that are looked at first.
+        topics: All others by topic.
         file: The HTML page, to which Markdown links.
     """
 
     data: str
+    overview: Sequence[Panel]
+    topics: Mapping[str, Sequence[Panel]]
     file: str
 
 

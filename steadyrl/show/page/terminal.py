@@ -92,7 +92,7 @@ def _(record: Items) -> Iterable[RenderableType]:
 def _(record: Table) -> Iterable[RenderableType]:
     grid = Grid(box=None, header_style="dim")
     for column in record.heads:
-        grid.add_column(line(column.name), justify="right" if column.number else "left", no_wrap=True)
+        grid.add_column(line(column.name), justify="right" if column.number else "left", overflow="fold")
     for number, row in enumerate(record.rows):
         cells = [row] if isinstance(row, str) else row
         grid.add_row(*map(line, cells), style="bold" if isinstance(row, str) or number in record.ours else "")

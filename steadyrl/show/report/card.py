@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +13,14 @@ from markupsafe import Markup
 
 from steadyrl.core.config import resolve, reward_weights
 from steadyrl.core.rundir import RunDir, write_text
-from steadyrl.core.types import DECODINGS, plain_text
+from steadyrl.core.types import plain_text
 from steadyrl.doctor.causes import tree
 from steadyrl.doctor.examine import diagnose
 from steadyrl.show.page import markup
 from steadyrl.show.page.templates import environment
-from steadyrl.show.report.best import BIASED
 from steadyrl.show.report.evidence import Evaluation, Evidence, read_evaluation, read_evidence
-from steadyrl.show.report.figures import change, decoding_of, metric_samples, part_names, part_values
-from steadyrl.show.report.settings import settings_rows
+from steadyrl.show.report.figures import BIASED, compared, decoding_of
+from steadyrl.show.report.rows import settings_rows
 
 REQUEST = "{request}"  # in the template of a prompt
 LICENCES = ("LICENSE*", "LICENCE*", "NOTICE*", "COPYING*")
@@ -52,9 +50,13 @@ def write_card(path: Path, run: Path, exported: Mapping[str, Any]) -> None:
         "changes": _changes(evidence, _evaluation(evidence, RunDir(run), step)),
         "metric": evidence.info.get("metric") or "reward",
         "doctor": _doctor(run),
-        "weights": _weights(evidence),
+        "weights": sorted(reward_weights(resolve(evidence.settings)).items()) if evidence.settings else [],
         "settings": _settings(evidence),
-        "data": _data(evidence.info.get("data") or {}),
+        "data": [  # split, number of problems, and digest of what the run was given
+            (split, entry.get("problems"), entry.get("sha256"))
+            for split, entry in (evidence.info.get("data") or {}).items()
+            if isinstance(entry, dict)
+        ],
         "packages": ", ".join(f"{name} {version}" for name, version in (evidence.info.get("packages") or {}).items()),
     }
     write_text(path, _page("model_card.md.j2", view))
@@ -162,19 +164,11 @@ def _changes(evidence: Evidence, after: Evaluation) -> list[dict[str, Any]]:
     """Return the rows of before and after: the metric sampled and greedy, then every part."""
     if not after.answers:
         return []
-    metric = evidence.info.get("metric") or "reward"
-    rows = [
-        {"name": metric, "decoding": name}
-        | change(metric_samples(evidence.before.of(name)), metric_samples(after.of(name)))
-        for name in DECODINGS
-    ]
-    for part in part_names(evidence.before, after):
-        if part != metric:
-            values = partial(part_values, part=part)
-            decoding = decoding_of(part, evidence.deploy)
-            comparison = change(*(values(answers.of(decoding)) for answers in (evidence.before, after)))
-            rows.append({"name": part, "decoding": decoding, **comparison})
-    return rows
+    metric, deploy = evidence.info.get("metric") or "reward", evidence.deploy
+    by_decoding, parts = compared(evidence.before, after, deploy)
+    rows = [(metric, name, comparison) for name, comparison in by_decoding.items()]
+    rows += [(part, decoding_of(part, deploy), parts[part]) for part in parts if part != metric]
+    return [{"name": name, "decoding": decoding, **comparison} for name, decoding, comparison in rows]
 
 
 def _doctor(run: Path) -> dict[str, Any]:
@@ -182,10 +176,6 @@ def _doctor(run: Path) -> dict[str, Any]:
     diagnosis = diagnose(run)[0]
     placed = tree(diagnosis.findings)
     return {"verdict": diagnosis.verdict, "leading": placed[0].finding if placed else None}
-
-
-def _weights(evidence: Evidence) -> list[tuple[str, float]]:
-    return sorted(reward_weights(resolve(evidence.settings)).items()) if evidence.settings else []
 
 
 def _settings(evidence: Evidence) -> dict[str, Any]:
@@ -197,10 +187,3 @@ def _settings(evidence: Evidence) -> dict[str, Any]:
 
 def _without_place(value: str) -> str:
     return f'"{value[1:-1].rpartition("/")[2]}"' if value.startswith(('"/', '"~/')) else value
-
-
-def _data(data: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
-    """Return split, number of problems and digest of what the run was given."""
-    return [
-        (split, entry.get("problems"), entry.get("sha256")) for split, entry in data.items() if isinstance(entry, dict)
-    ]

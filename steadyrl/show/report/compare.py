@@ -66,7 +66,7 @@ def comparison_view(
     """
     a, b, answers = record["a"], record["b"], "answers" if record["samples"] > 1 else "answer"
     word = "undecided" if record["doubts"] else record["verdict"]["word"]
-    headline, *details = map(_as_sentence, record["sentences"])
+    headline, *details = (f"{text[:1].upper()}{text[1:]}.".replace(" -> ", " → ") for text in record["sentences"])
     shown = [
         example
         for why in WHY
@@ -97,10 +97,6 @@ def comparison_view(
         Note("The largest wins of B, its largest losses, and some problems without a difference.", "soft"),
         *(_sample(example) for example in shown),
     ]
-
-
-def _as_sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}.".replace(" -> ", " → ")
 
 
 def _left_out(record: Mapping[str, Any]) -> Iterator[Record]:

@@ -1,19 +1,30 @@
-"""Curves of several runs on one page that works offline: hover, zoom, choose the metric and the runs.
+"""Curves of several runs over one another: in pictures, by topic, and as the data of a page that a reader explores.
 
-All data is inside the page, which draws it with uPlot (see ``page.html``).
+The page works offline: all data is inside the page, which draws the curves with uPlot (see ``page.html``).
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from steadyrl.core.metrics import describe
+from steadyrl.core.stats import rolling_median, window
+from steadyrl.show.page.records import Curves
+from steadyrl.show.report import plots
 from steadyrl.show.report.plots import palette
+from steadyrl.show.report.topics import NOT_EXPLORED, overview, panels
+from steadyrl.show.review.epochs import series
 
 MOST_POINTS = 400  # of a curve; longer ones are means of neighbouring steps
 # Of all curves on a page, of six or seven characters each: the page of a study with sixty runs stays below a megabyte.
@@ -21,61 +32,39 @@ ALL_POINTS = 100_000
 LEAST_POINTS = 20
 DIGITS = 3  # significant, of a number in the page
 LEVELS = 300  # at least, between the least and the greatest value of a curve, which would be stairs with fewer
-# In the order of the founding documents' topics; what else was measured follows by name.
-FIRST = (
-    "reward/mean",
-    "kl_ref_k1_seq",
-    "algorithm/kl_coef",
-    "loss/value",
-    "value/explained_variance",
-    "loss/policy",
-    "clip_fraction",
-    "kl_old_k3",
-    "entropy",
-    "advantage/mean",
-    "advantage/std",
-    "completion/length",
-    "grad_norm",
-)
-_LEFT_OUT = (
-    "time/",
-    "tokens/",
-    "judge/",
-    "reward_share/",
-    "autopilot/",
-    "updates",
-    "epochs",
-    "data_epoch",
-)
 Records = Sequence[Mapping[str, Any]]
+PICTURED_POINTS = 100  # of a curve in a picture
+ROW_INCHES = 2.25
+# More than hundredths of a point in a coordinate only make a page larger; the text of a label ends at "<".
+_FRACTION = re.compile(r"(\.\d\d)\d+(?![\d<])")
 
 
-def curves(groups: Mapping[str, Sequence[Records]], shown: Sequence[str] = ()) -> str:
-    """Return the data of the page as JSON.
+def curves(groups: Mapping[str, Sequence[Records]], file: str, shown: Sequence[str] = ()) -> Curves:
+    """Return the curves of runs to explore: a line for each group of runs, with the range over them.
 
     Args:
         groups: The metrics of each run, by the name that the runs of a group share (seeds of an arm).
+        file: The HTML page that shows the curves.
         shown: Groups that are shown at first; empty for all.
     """
-    measured = [(name, *_series(records)) for name, runs in groups.items() for records in runs if records]
-    most = max(LEAST_POINTS, min(MOST_POINTS, ALL_POINTS // max(1, sum(len(values) for *_, values in measured))))
-    runs = [{"group": name, **_drawn(steps, values, most)} for name, steps, values in measured]
-    names = {name for run in runs for name in run["values"]}
-    ordered = [name for name in FIRST if name in names] + sorted(names - set(FIRST))
-    metrics = []
-    for name in ordered:
-        metric = describe(name)
-        metrics.append(
-            {"name": name, "unit": metric.unit if metric else "", "meaning": metric.meaning if metric else ""}
-        )
-    data = {
-        "groups": list(groups),
-        "colours": palette(len(groups)),
-        "shown": list(shown or groups),
-        "metrics": metrics,
-        "runs": runs,
-    }
-    return json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    measured = {name: [_series(records) for records in runs if records] for name, runs in groups.items()}
+    count = sum(len(values) for runs in measured.values() for _, values in runs)
+    most = max(LEAST_POINTS, min(MOST_POINTS, ALL_POINTS // max(1, count)))
+    sources = [
+        {
+            "name": name,
+            "colour": colour,
+            "hidden": bool(shown) and name not in shown,
+            "runs": [_drawn(steps, values, most) for steps, values in runs],
+        }
+        for (name, runs), colour in zip(measured.items(), palette(len(groups)), strict=True)
+        if runs
+    ]
+    names = sorted({name for runs in measured.values() for _, values in runs for name in values})
+    first, apart = overview([{name: name for name in names}], apart=True), len(groups) > 1
+    further = [name for name in names if name not in {name for panel in first for name, _ in panel.metrics}]
+    data = json.dumps(sources, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return Curves(data, first, panels(further, apart), file)
 
 
 def thinned(steps: np.ndarray, values: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
@@ -90,22 +79,14 @@ def _series(records: Records) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Return the steps of a run [S] and what it measured of each metric [S]; NaN where a step has none."""
     steps = np.array([record["step"] for record in records], np.float64)
     names = sorted({name for record in records for name in record} - {"step", "attempt", "time"})
-    measured = {}
-    for name in names:
-        if name.startswith(_LEFT_OUT):
-            continue
-        values = (record.get(name) for record in records)
-        series = np.array([v if isinstance(v, int | float) else math.nan for v in values], np.float64)
-        series[~np.isfinite(series)] = math.nan
-        if np.isfinite(series).any():
-            measured[name] = series
-    return steps, measured
+    every = {name: series(records, name) for name in names if not name.startswith(NOT_EXPLORED)}
+    return steps, {name: values for name, values in every.items() if np.isfinite(values).any()}
 
 
 def _drawn(steps: np.ndarray, measured: Mapping[str, np.ndarray], most: int) -> dict[str, Any]:
     # The curves of a run share their steps, so that the page can average over seeds: means, and not least and greatest.
-    shorter = {name: _plain(thinned(steps, series, most)[1]) for name, series in measured.items()}
-    return {"steps": _plain(thinned(steps, steps, most)[0]) if shorter else [], "values": shorter}
+    shorter = {name: [_plain(thinned(steps, values, most)[1])] for name, values in measured.items()}
+    return {"steps": _plain(thinned(steps, steps, most)[0]) if shorter else [], "lines": shorter}
 
 
 def _plain(values: np.ndarray) -> list[float | None]:
@@ -118,3 +99,132 @@ def _plain(values: np.ndarray) -> list[float | None]:
         return min((float(f"{value:.{DIGITS}g}"), round(value, decimals)), key=lambda short: abs(short - value))
 
     return [rounded(float(value)) if math.isfinite(value) else None for value in values]
+
+
+@dataclass(frozen=True)
+class Topic:
+    """A topic of the founding documents, and the metric that shows it best: the first one that was measured.
+
+    Attributes:
+        name: Stands above the panel.
+        metrics: The best one first.
+        spikes: Whether its spikes are what counts, so that it is not smoothed.
+        zero: Whether 0 is marked.
+        idle: Whether a metric that is 0 throughout says nothing, and counts as not measured.
+    """
+
+    name: str
+    metrics: tuple[str, ...]
+    spikes: bool = False
+    zero: bool = False
+    idle: bool = False
+
+
+TOPICS = (
+    Topic("Reward", ("reward/mean",)),
+    Topic("KL to the reference", ("kl_ref_k1_seq",), zero=True),
+    Topic("Value loss", ("loss/value", "loss/nll", "grad_norm"), spikes=True),  # without a critic the gradient spikes
+    Topic("Policy: clip fraction", ("clip_fraction", "kl_old_k3"), idle=True),
+    Topic("Entropy", ("entropy",)),
+    Topic("Spread of the advantage", ("advantage/std",)),
+)
+
+
+# Text stays text: of a page with twenty pictures, letters as shapes would be the larger part.
+drawing = partial(plots.drawing, **{"svg.fonttype": "none"})
+
+
+def overlay(groups: Mapping[str, Sequence[Records]], topics: Sequence[Topic] = TOPICS) -> str | None:
+    """Draw each topic that was measured, all groups over one another, as SVG text; None where nothing was.
+
+    Args:
+        groups: The metrics of each run, by the name that the runs of a group share.
+        topics: A panel each.
+    """
+    panels = [(topic, metric) for topic in topics if (metric := _measured(groups, topic)) is not None]
+    if not panels:
+        return None
+    with drawing():
+        columns = 2 if len(panels) == 4 else min(3, len(panels))
+        rows = -(-len(panels) // columns)
+        figure = Figure(figsize=(plots.WIDTH_INCHES, ROW_INCHES * rows + 0.35))
+        grid = figure.subplots(rows, columns, squeeze=False)
+        for axes, (topic, metric) in zip(grid.flat, panels, strict=False):
+            _draw_topic(axes, topic, metric, groups)
+        for axes in list(grid.flat)[len(panels) :]:
+            axes.set_axis_off()
+        handles, labels = grid.flat[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside upper left", ncols=min(len(labels), 4), frameon=False)
+        return _FRACTION.sub(r"\1", plots.as_svg(figure))
+
+
+def middle_and_range(runs: Sequence[Records], metric: str, spikes: bool) -> tuple[np.ndarray, ...] | None:
+    """Return steps, mean, lowest and highest over the runs; None where nothing was measured.
+
+    A step that only some of the runs reached is averaged over those. Each run is smoothed, unless its spikes are what
+    counts.
+    """
+    at: dict[float, list[float]] = {}
+    for records in runs:
+        values = series(records, metric)
+        finite = np.isfinite(values)
+        if not finite.any():
+            continue
+        steps = np.array([record["step"] for record in records], np.float64)[finite]
+        smooth = values[finite] if spikes else rolling_median(values[finite], window(int(finite.sum())))
+        for step, value in zip(steps, smooth, strict=True):
+            at.setdefault(float(step), []).append(float(value))
+    if not at:
+        return None
+    steps = np.array(sorted(at))
+    curves = [np.array([f(at[step]) for step in steps]) for f in (np.mean, np.min, np.max)]
+    if spikes:
+        places = extremes(curves, PICTURED_POINTS)
+        return steps[places], *(values[places] for values in curves)
+    shorter = [thinned(steps, values, PICTURED_POINTS) for values in curves]
+    return shorter[0][0], *(values for _, values in shorter)
+
+
+def extremes(curves: Sequence[np.ndarray], most: int) -> np.ndarray:
+    """Return at most so many places of curves [S] with equal steps: where each is least and greatest in each bin."""
+    if len(curves[0]) <= most:
+        return np.arange(len(curves[0]))
+    bins = np.array_split(np.arange(len(curves[0])), most // (2 * len(curves)))
+    return np.unique([b[extreme(curve[b])] for b in bins for curve in curves for extreme in (np.argmin, np.argmax)])
+
+
+def _measured(groups: Mapping[str, Sequence[Records]], topic: Topic) -> str | None:
+    for metric in topic.metrics:
+        for runs in groups.values():
+            every = [series(records, metric) for records in runs]
+            if any(np.isfinite(values).any() and (np.nan_to_num(values).any() or not topic.idle) for values in every):
+                return metric
+    return None
+
+
+def _draw_topic(axes: Axes, topic: Topic, metric: str, groups: Mapping[str, Sequence[Records]]) -> None:
+    description = describe(metric)
+    axes.set_title(topic.name if metric == topic.metrics[0] else metric)
+    axes.set_xlabel("step")
+    axes.set_ylabel((description.unit if description else "") or "no unit")
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=4, integer=True))
+    highest, lowest = 0.0, np.inf
+    colours = plots.palette(len(groups))
+    for number, (name, runs) in enumerate(groups.items()):
+        curves = middle_and_range(runs, metric, topic.spikes)
+        colour = colours[number]
+        if curves is None:
+            axes.plot([], [], color=colour, label=name)
+            continue
+        steps, mean, low, high = curves
+        axes.plot(steps, mean, color=colour, label=name, linewidth=1.6, zorder=3 + number)
+        if len(runs) > 1:
+            axes.fill_between(steps, low, high, color=colour, alpha=0.18, linewidth=0, zorder=2)
+        highest, lowest = max(highest, float(np.nanmax(high))), min(lowest, float(np.nanmin(low)))
+    if topic.spikes and lowest > 0 and highest > plots.MAX_LINEAR_RANGE * lowest:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter("{x:g}")
+    if lowest == highest == 0.0:
+        axes.set_ylim(0.0, 1.0)  # around a line at 0 matplotlib would show values that there are none of
+    if topic.zero:
+        axes.axhline(0, color=plots.GREY, linewidth=0.8, zorder=1.5)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from steadyrl.core.rundir import write_text
@@ -30,37 +30,9 @@ from steadyrl.show.page.records import (
     numbers,
     word,
 )  # fmt: skip
+from steadyrl.show.report.topics import DIAGNOSED
 
 STATES = ("fail", "info", "not throughout", "unknown", "pass")  # of the checks, in the order of their counts
-# What a topic's rows show besides what its checks need; families with a "/" are left to the checks.
-SHOWN: Mapping[str, tuple[str, ...]] = {
-    "Sampling and numbers": ("sampler_gap", "kl_sampler", "importance", "staleness"),
-    "KL": ("kl_ref", "kl_coef", "reward_kl", "loss_kl"),
-    "Policy": (
-        "kl_old",
-        "ratio_mean",
-        "ratio_max",
-        "clip_fraction",
-        "loss_policy",
-        "loss",
-        "grad_norm",
-        "learning_rate",
-    ),
-    "Value": (
-        "loss_value",
-        "value_error",
-        "clip_fraction_value",
-        "explained_variance",
-        "value_mean",
-        "return_mean",
-        "return_std",
-        "advantage_mean",
-    ),
-    "Entropy": ("entropy",),
-    "Reward": ("reward", "reward_std", "reward_std_within", "reward_min", "reward_max", "no_signal", "reward_unscored"),
-    "Length and text": ("length", "truncated", "empty", "repetition"),
-    "Speed": ("time_step", "tokens_per_second"),
-}
 
 
 def write_diagnosis(diagnoses: Sequence[Diagnosis], folder: Path | str) -> Path:
@@ -196,7 +168,7 @@ def _expected(roots: Sequence[Finding], findings: Sequence[Finding]) -> Iterator
 def _measurements(diagnosis: Diagnosis) -> Table:
     """Return the level at the start and at the end, and the range, of each logged series, by topic."""
     rows: list[Sequence[Text] | str] = []
-    for topic, quantities in SHOWN.items():
+    for topic, quantities in DIAGNOSED.items():
         rows.append(f"{topic}: {_topic_word(diagnosis, TOPICS.get(topic, ()))}")
         logged = (series.finite() for quantity in quantities for series in diagnosis.run.series.get(quantity, ()))
         rows += [

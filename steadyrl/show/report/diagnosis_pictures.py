@@ -56,7 +56,8 @@ def _figure(series: Series, findings: Sequence[Finding]) -> Figure:
     axes.set_xlabel("step")
     axes.set_ylabel(_drawable(series.unit) or "no unit")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    if _folded(shown.values):
+    values = shown.values
+    if (values > 0).all() and float(values.max()) > FOLDED * float(np.median(values)):
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter("{x:g}")
         axes.set_ylabel(f"{axes.get_ylabel()}, log scale")
@@ -81,7 +82,3 @@ def _marks(findings: Sequence[Finding]) -> list[tuple[int, str]]:
 def _drawable(text: str) -> str:
     """Return text in characters that every font has; the caption below a picture has the name as it is."""
     return "".join(c if c.isascii() and c.isprintable() else "?" for c in text)
-
-
-def _folded(values: np.ndarray) -> bool:
-    return bool((values > 0).all()) and float(values.max()) > FOLDED * float(np.median(values))

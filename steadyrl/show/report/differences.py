@@ -34,7 +34,7 @@ from steadyrl.show.page.records import (
 )
 from steadyrl.show.report.evidence import Answer, Evaluation, read_evaluation
 from steadyrl.show.report.figures import change, concluded, metric_samples, metric_values
-from steadyrl.show.report.takes import TAKES, TOPICS
+from steadyrl.show.report.topics import COMPARED, TAKES
 
 RULE = Rule()  # how many steps are the start and the end: as in a study that says nothing else
 SHOWN_PROBLEMS = 8  # gained, and as many lost
@@ -220,7 +220,7 @@ def _numbers(runs: Sequence[Compared]) -> Iterator[Record]:
             for when in ("before", "after")
         },
     )
-    for topic, measures in TOPICS.items():
+    for topic, measures in COMPARED.items():
         add(
             topic,
             {

@@ -1,7 +1,8 @@
 """The summary of a run: what was measured, without a judgement.
 
 A problem that one of the evaluations could not score is left out of the comparison and counted. A metric that was
-never logged is None, never zero.
+never logged is None, never zero. The best of several checkpoints was chosen by the figure that is shown for it. On
+average the figure is too high, and whatever shows the figure says so.
 """
 
 from __future__ import annotations
@@ -16,15 +17,19 @@ import numpy as np
 from steadyrl.core.stats import smoothed
 from steadyrl.core.types import DECODINGS, Decoding
 from steadyrl.lab.compare.verdict import Conclusion, conclude, judge
-from steadyrl.show.page.markup import number
-from steadyrl.show.report.evidence import Answer, Evaluation, Evidence
-from steadyrl.show.review.epochs import series
+from steadyrl.show.page.markup import interval, number, signed
+from steadyrl.show.report.evidence import Answer, Evaluation, Evidence, best_step
+from steadyrl.show.review.epochs import finite_number, series
 
 ENTROPY_START_STEPS = 3  # the policy has hardly moved in them
 ENTROPY_END_STEPS = 10  # enough to average out single batches
 KL_NOISE_SE = 2.0  # standard errors below 0 that noise rarely explains: 2 % of the steps where the true KL is 0
 
 Values = float | Sequence[float]  # of a problem: a number, or those of its samples
+BIASED = (
+    "This step was chosen by its score on these held-out problems, so that its figures are biased upward: on fresh "
+    "problems expect less"
+)
 
 
 def metric_values(answers: Mapping[str, Answer]) -> dict[str, float]:
@@ -219,7 +224,10 @@ def _health(evidence: Evidence) -> dict[str, Any]:
         **_kl_health(evidence.metrics),
         "steps": len(evidence.metrics),
         "unscored": _mean(series(evidence.metrics, "reward/unscored")),
-        "non_finite_steps": sum(_has_non_finite(record) for record in evidence.metrics),
+        "non_finite_steps": sum(
+            any(isinstance(value, float) and not math.isfinite(value) for value in record.values())
+            for record in evidence.metrics
+        ),
     }
 
 
@@ -248,5 +256,42 @@ def _least(values: np.ndarray) -> float | None:
     return float(finite.min()) if finite.size else None
 
 
-def _has_non_finite(record: Mapping[str, Any]) -> bool:
-    return any(isinstance(value, float) and not math.isfinite(value) for value in record.values())
+def best_figures(evidence: Evidence) -> dict[str, Any] | None:
+    """Return what summary.json says of the best checkpoint: its score, and its change since before training.
+
+    Returns:
+        step, score, interval, n, and ``change`` (see ``figures.change``); None if no checkpoint was chosen.
+    """
+    best = evidence.info.get("best") or {}
+    step, score = best_step(evidence.info), finite_number(best.get("score"))
+    if step is None or score is None:
+        return None
+    low, high = finite_number(best.get("low")), finite_number(best.get("high"))
+    return {
+        "step": step,
+        "score": score,
+        "interval": None if low is None or high is None else [low, high],
+        "n": best.get("problems"),
+        "change": change(*(metric_samples(e.of(evidence.deploy)) for e in (evidence.before, evidence.best))),
+    }
+
+
+def best_sentences(summary: Mapping[str, Any], info: Mapping[str, Any]) -> list[str]:
+    """Return what a report says of the best checkpoint and of an early end; nothing where a run has neither."""
+    lines, best = [], summary["best"]
+    if best is not None:
+        what = f"held-out {summary['metric'] or 'metric'}"
+        score = number(best["score"]) + ("" if best["interval"] is None else f" {interval(best['interval'])}")
+        line = f"The best checkpoint is that of step {best['step']}: {what} {score}, n = {best['n']}"
+        since = best["change"]
+        if since["difference"] is not None:
+            bounds = "" if since["interval"] is None else f" {interval(since['interval'])}"
+            line += f", {signed(since['difference'])}{bounds} compared with before training"
+        lines.append(f"{line}. {BIASED}.")
+    early = info.get("stopped_early")
+    if early:
+        why = f"{early.get('patience')} evaluations in a row (evaluate.patience) were not better than the best one"
+        if "target" in early:
+            why = f"the smoothed reward held its target {number(early['target'])} (run.target) for a tenth of the run"
+        lines.append(f"The run stopped early, after {early.get('step')} steps: {why}.")
+    return lines

@@ -10,10 +10,9 @@ from steadyrl.core.errors import ConfigError, RunError
 from steadyrl.core.rundir import RunDir, write_text
 from steadyrl.doctor.examine import diagnose
 from steadyrl.show.page import html, markdown
-from steadyrl.show.page.records import Curves, Heading, Picture, Record, Table, numbers
-from steadyrl.show.report.curves import curves
+from steadyrl.show.page.records import Heading, Picture, Record, Table, numbers
+from steadyrl.show.report.curves import curves, overlay
 from steadyrl.show.report.differences import Compared, conclusions, differences
-from steadyrl.show.report.study_pictures import overlay
 
 MOST_RUNS = 26  # a letter each
 
@@ -50,7 +49,7 @@ def write_overlay(runs: Sequence[RunDir], to: Path) -> Path:
         Table(("run", "name", "status", *numbers("steps")), rows),
         *conclusions(compared),
         Heading("Curves"),
-        Curves(curves(metrics), "overlay.html"),
+        curves(metrics, "overlay.html"),
         *([Picture("overlay.svg", label, "", (svg,))] if svg is not None else []),
         *differences(compared),
     ]

@@ -7,10 +7,12 @@ the median. The same metrics give the same bytes.
 from __future__ import annotations
 
 import io
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import matplotlib
@@ -43,40 +45,13 @@ ROW_INCHES = 2.7  # of a picture with one row of panels
 MARGIN_INCHES = 0.1  # at the sides of a panel
 PNG_DPI = 200  # twice that, for sharp displays
 MAX_LINEAR_RANGE = 50  # largest divided by median value; above it a linear axis shows only the spike
-LOWEST_EXPLAINED_VARIANCE = -1.0  # values further below 0 say no more: the value head predicts worse than a constant
 
-STYLE: Any = {  # matplotlib's types of the keys change with its version
-    "axes.edgecolor": GREY,
-    "axes.grid": True,
-    "axes.grid.axis": "y",
-    "axes.axisbelow": True,
-    "axes.labelcolor": INK,
-    "axes.labelsize": 9,
-    "axes.linewidth": 0.8,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "axes.titlelocation": "left",
-    "axes.titlesize": 10,
-    "axes.titleweight": "bold",
-    "axes.xmargin": 0.01,
-    "figure.constrained_layout.use": True,
-    "figure.constrained_layout.h_pad": 0.09,
-    "figure.constrained_layout.w_pad": 0.09,
-    "font.size": 9,
-    "grid.color": "#E4E4E4",
-    "grid.linewidth": 0.7,
-    "legend.fontsize": 8.5,
-    "legend.frameon": False,
-    "legend.handlelength": 1.4,
-    "lines.solid_capstyle": "round",
-    "svg.hashsalt": "steadyrl",
-    "text.color": INK,
-    "text.parse_math": False,  # a reward part may have a dollar sign in its name
-    "xtick.color": GREY,
-    "ytick.color": GREY,
-    "xtick.labelcolor": INK,
-    "ytick.labelcolor": INK,
-}
+_TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+STYLE: Any = _TABLES["style"]  # matplotlib's types of the keys change with its version
+PARTS = "The parts are shown times their weights, so that together they are the total."
+HELDOUT = "The diamonds are held-out scores: if the reward rises while they stay flat, it is learned for its own sake."
+BAND = "The band around k1 is one standard error of a single step."
+AGREE = "Two estimates of one quantity should agree."
 
 
 @contextmanager
@@ -95,19 +70,23 @@ class Panel:
     Attributes:
         title: Plain words.
         lines: Metric names to colour and legend label; the last is drawn on top, an empty label has no legend.
+        caption: What to look for, as a sentence.
         zero: True for a line at 0.
         exact: True if the numbers have no noise that needs smoothing.
         spikes: True if the scale becomes logarithmic when a few steps dwarf all others.
         floor: The lower end of the axis, or None for no limit.
+        estimates: True if the lines are estimates of one quantity.
         scale: What a line is multiplied by; 1 where it is not named.
     """
 
     title: str
     lines: Mapping[str, tuple[str, str]]
+    caption: str = ""
     zero: bool = False
     exact: bool = False
     spikes: bool = False
     floor: float | None = None
+    estimates: bool = False
     scale: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -127,65 +106,16 @@ class Drawn:
 
 
 Drawing = Callable[[Axes], None]
-KL_PANEL = Panel(
-    "KL to the reference",
-    {
-        "kl_ref_full_seq": (GREEN, "uncut"),
-        "kl_ref_exact_seq": (VERMILLION, "exact"),
-        "kl_ref_k1_seq": (BLUE, "k1"),
-    },
-    zero=True,
-)
-COEFFICIENT_PANEL = Panel("KL coefficient", {"algorithm/kl_coef": (GREEN, "")}, exact=True)
-POLICY_LOSS_PANEL = Panel("Policy loss", {"loss/policy": (BLUE, "")}, zero=True)
-NLL_PANEL = Panel("Loss of the imitated texts", {"loss/nll": (BLUE, "")})
-VALUE_LOSS_PANEL = Panel("Value loss", {"loss/value": (BLUE, "")}, spikes=True)
-TOTAL_LOSS_PANEL = Panel("Total loss", {"loss/total": (BLUE, "")}, zero=True)
-SURPRISE_PANEL = Panel("Reward times surprise", {"loss/reward_nll": (BLUE, "")})
-TRAIN_PANELS = (
-    KL_PANEL,
-    COEFFICIENT_PANEL,
-    POLICY_LOSS_PANEL,
-    NLL_PANEL,
-    VALUE_LOSS_PANEL,
-    TOTAL_LOSS_PANEL,
-    SURPRISE_PANEL,
-)
-POLICY_PANELS = (
-    Panel("Entropy", {"entropy_sampled": (VERMILLION, "sampled"), "entropy": (BLUE, "exact")}),
-    Panel("Clip fraction", {"clip_fraction": (BLUE, "")}),
-    Panel("KL to the old policy (k3)", {"kl_old_k3": (BLUE, "")}),
-    Panel(
-        "Advantage",
-        {"advantage/std": (VERMILLION, "std"), "advantage/mean": (BLUE, "mean")},
-        zero=True,
-    ),
-    Panel(
-        "Explained variance of the value head",
-        {"value/explained_variance": (BLUE, "")},
-        zero=True,
-        floor=LOWEST_EXPLAINED_VARIANCE,
-    ),
-    Panel("Value prediction error", {"value/error": (BLUE, "")}, spikes=True),
-    Panel("Value clip fraction", {"clip_fraction_value": (BLUE, "")}),
-    Panel("Values and returns", {"return/mean": (VERMILLION, "return"), "value/mean": (BLUE, "value")}),
-    Panel("Gradient norm before clipping", {"grad_norm": (BLUE, "")}, spikes=True),
-)
-GROUP_PANELS = (
-    Panel("Best of N and average", {"groups/best": (GREEN, "best of N"), "reward/mean": (BLUE, "average")}),
-    Panel(
-        "Spread",
-        {"groups/mean_std": (VERMILLION, "between problems"), "reward/std_within": (BLUE, "within a problem")},
-    ),
-    Panel("Groups whose rewards are all equal", {"groups/no_signal": (BLUE, "")}),
-    Panel("Parts of the loss", {"loss/kl": (VERMILLION, "KL"), "loss/policy": (BLUE, "policy")}, zero=True),
-)
-CURRICULUM_PANELS = (
-    Panel("Groups with signal", {"curriculum/signal": (BLUE, "")}, floor=0.0),
-    Panel("Difficulty of the chosen problems", {"curriculum/difficulty": (BLUE, "")}),
-    Panel("Entropy of the choice", {"curriculum/entropy": (BLUE, "")}),
-)
-PANELS = {"train": TRAIN_PANELS, "policy": POLICY_PANELS, "groups": GROUP_PANELS, "curriculum": CURRICULUM_PANELS}
+
+
+def _panel(fields: Mapping[str, Any]) -> Panel:
+    """Return a panel of plots.toml, where colours have names."""
+    colours = {"blue": BLUE, "vermillion": VERMILLION, "green": GREEN}
+    lines = {metric: (colours[colour], label) for metric, (colour, label) in fields["lines"].items()}
+    return Panel(**{**fields, "lines": lines})
+
+
+PANELS = {name: tuple(map(_panel, panels)) for name, panels in _TABLES["panels"].items()}
 
 
 def draw(
@@ -207,9 +137,9 @@ def draw(
         training = _training(metrics, weights, metric, heldout or {})
         pictures = {
             "train": training,
-            "policy": _drawings(POLICY_PANELS, metrics),
-            "groups": _drawings(GROUP_PANELS, metrics) if _has_groups(metrics) else [],
-            "curriculum": _drawings(CURRICULUM_PANELS, metrics) if _has_choice(metrics) else [],
+            "policy": _drawings(PANELS["policy"], metrics),
+            "groups": _drawings(PANELS["groups"], metrics) if logged(metrics, "groups/best") else [],
+            "curriculum": _drawings(PANELS["curriculum"], metrics) if logged(metrics, "curriculum/entropy") else [],
         }
         drawn = {
             name: together([single(panel) for panel in drawings]) for name, drawings in pictures.items() if drawings
@@ -230,13 +160,13 @@ def _training(
     return [
         partial(_draw_total, panel=total, metrics=metrics, label=label, scores=scores),
         *(partial(draw_panel, panel=panel, metrics=metrics) for panel in parts),
-        *_drawings(TRAIN_PANELS, metrics),
+        *_drawings(PANELS["train"], metrics),
     ]
 
 
 def _drawings(panels: Iterable[Panel], metrics: Metrics) -> list[Drawing]:
     return [
-        partial(_draw_kl if panel is KL_PANEL else draw_panel, panel=panel, metrics=metrics)
+        partial(_draw_kl if "kl_ref_k1_seq" in panel.lines else draw_panel, panel=panel, metrics=metrics)
         for panel in measured(panels, metrics)
     ]
 
@@ -349,9 +279,9 @@ def absences(metrics: Metrics) -> list[str]:
         "groups": "There is no picture of the groups: no problem had several scored answers.",
         "curriculum": "There is no picture of the curriculum: it weighs no problems.",
     }
-    if _has_groups(metrics):
+    if logged(metrics, "groups/best"):
         del left_out["groups"]
-    if _has_choice(metrics):
+    if logged(metrics, "curriculum/entropy"):
         del left_out["curriculum"]
     panels = [panel for name, panels in PANELS.items() if name not in left_out for panel in panels]
     shown = measured(panels, metrics)
@@ -360,12 +290,29 @@ def absences(metrics: Metrics) -> list[str]:
     return [*([names] if empty else []), *left_out.values()]
 
 
-def _has_groups(metrics: Metrics) -> bool:
-    return bool(np.isfinite(series(metrics, "groups/best")).any())
+def captions(
+    metrics: Metrics, weights: Mapping[str, float], metric: str | None, heldout: Mapping[int, float] | None = None
+) -> dict[str, str]:
+    """Return what to look for in each picture, a sentence for each panel that is drawn; arguments as of ``draw``."""
 
+    def several(panel: Panel) -> bool:
+        return panel.estimates and sum(logged(metrics, name) for name in panel.lines) > 1
 
-def _has_choice(metrics: Metrics) -> bool:
-    return bool(np.isfinite(series(metrics, "curriculum/entropy")).any())
+    width = window(len(metrics))
+    lines = "The lines show every step."
+    if width > 1:
+        lines = f"Faint lines show every step, strong lines a rolling median over {width} steps."
+    drawn = {name: measured(panels, metrics) for name, panels in PANELS.items()}
+    texts = {
+        name: [lines, *(panel.caption for panel in panels), *([AGREE] if any(map(several, panels)) else [])]
+        for name, panels in drawn.items()
+    }
+    diamonds = [HELDOUT] if heldout or logged(metrics, f"heldout/{metric or 'reward'}") else []
+    parts = [PARTS] if any(logged(metrics, f"reward/{part}") for part in weights) else []
+    band = [BAND] if logged(metrics, "kl_ref_k1_seq_se") else []
+    texts["train"] = [lines, *diamonds, *parts, *texts["train"][1:], *band]
+    texts["overview"] = [lines, *diamonds]
+    return {name: " ".join(sentences) for name, sentences in texts.items()}
 
 
 def as_svg(figure: Figure) -> str:
@@ -381,7 +328,12 @@ def as_svg(figure: Figure) -> str:
 
 def measured(panels: Iterable[Panel], metrics: Metrics) -> list[Panel]:
     """Return the panels that have something to show."""
-    return [panel for panel in panels if any(np.isfinite(series(metrics, name)).any() for name in panel.lines)]
+    return [panel for panel in panels if any(logged(metrics, name) for name in panel.lines)]
+
+
+def logged(metrics: Metrics, name: str) -> bool:
+    """Return whether a metric has a finite value at some step."""
+    return bool(np.isfinite(series(metrics, name)).any())
 
 
 def _reward_panels(metrics: Metrics, weights: Mapping[str, float], metric: str | None) -> list[Panel]:
@@ -400,7 +352,7 @@ def _reward_panels(metrics: Metrics, weights: Mapping[str, float], metric: str |
         lines = {f"reward/{part}": (PART_COLOURS[i], names[part]) for i, part in enumerate(drawn)}
         scale = {f"reward/{part}": weights[part] for part in drawn}
         panels.append(Panel("Parts of the reward, times their weights", lines, scale=scale))
-    if metric and metric not in weights and np.isfinite(series(metrics, f"reward/{metric}")).any():
+    if metric and metric not in weights and logged(metrics, f"reward/{metric}"):
         panels.append(Panel(f"{metric} in training (not rewarded)", {f"reward/{metric}": (BLUE, "")}))
     return panels
 
@@ -430,8 +382,9 @@ def draw_panel(axes: Axes, panel: Panel, metrics: Metrics) -> None:
     steps = _steps(metrics)
     axes.set_title(panel.title)
     axes.set_xlabel("step")
-    axes.set_ylabel(_unit(next(iter(panel.lines))))
-    axes.set_xlim(*_span(steps))
+    metric, margin = describe(next(iter(panel.lines))), max(0.01 * float(steps[-1] - steps[0]), 0.5)
+    axes.set_ylabel((metric.unit if metric else "") or "no unit")
+    axes.set_xlim(float(steps[0]) - margin, float(steps[-1]) + margin)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 2.5, 5, 10]))
     curves = {name: panel.scale.get(name, 1.0) * series(metrics, name) for name in panel.lines}
     curves = {name: values for name, values in curves.items() if np.isfinite(values).any()}
@@ -476,16 +429,6 @@ def legend(axes: Axes) -> None:
 
 def _steps(metrics: Metrics) -> np.ndarray:
     return np.array([record["step"] for record in metrics], dtype=np.float64)
-
-
-def _span(steps: np.ndarray) -> tuple[float, float]:
-    margin = max(0.01 * float(steps[-1] - steps[0]), 0.5)
-    return float(steps[0]) - margin, float(steps[-1]) + margin
-
-
-def _unit(name: str) -> str:
-    metric = describe(name)
-    return (metric.unit if metric else "") or "no unit"
 
 
 def _dwarfed(values: np.ndarray) -> bool:

@@ -32,7 +32,9 @@ def draw(metrics: Metrics, recorded: Recorded) -> plots.Drawn | None:
         metrics: One record per step.
         recorded: The rewards of the recorded rollouts, by step.
     """
-    drawings: list[plots.Drawing] = [partial(_draw_range, metrics=metrics)] if _has_range(metrics) else []
+    drawings: list[plots.Drawing] = (
+        [partial(_draw_range, metrics=metrics)] if plots.logged(metrics, "reward/min") else []
+    )
     drawings += [partial(_draw_histogram, recorded=recorded)] if recorded else []
     if not drawings:
         return None
@@ -43,7 +45,7 @@ def draw(metrics: Metrics, recorded: Recorded) -> plots.Drawn | None:
 def sentences(metrics: Metrics, recorded: Recorded) -> list[str]:
     """Return what the picture shows, and what is missing in it and why."""
     lines = []
-    if _has_range(metrics):
+    if plots.logged(metrics, "reward/min"):
         lines.append("The range is that of all scored rollouts of a step.")
     else:
         lines.append("There is no range of the reward: reward/min and reward/max were not logged.")
@@ -80,10 +82,6 @@ def borders(steps: Sequence[int]) -> np.ndarray:
     middles = (at[:-1] + at[1:]) / 2
     ends: np.ndarray = np.concatenate([[2 * at[0] - middles[0]], middles, [2 * at[-1] - middles[-1]]])
     return ends
-
-
-def _has_range(metrics: Metrics) -> bool:
-    return bool(np.isfinite(series(metrics, "reward/min")).any())
 
 
 def _draw_range(axes: Axes, metrics: Metrics) -> None:

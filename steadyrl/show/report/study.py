@@ -5,6 +5,7 @@ Every number in the text comes from the run directories. The same runs give the 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 from steadyrl.core.metrics import describe
 from steadyrl.core.rundir import write_json, write_text
 from steadyrl.lab.seeds import LEAST_SEEDS, interval
-from steadyrl.lab.study.file import ABSOLUTE
+from steadyrl.lab.study.file import ABSOLUTE, Expect
 from steadyrl.lab.study.outcome import Claim, Judged, Made, Outcome, Verdict, claims, meets, middle, outcomes, values_of
 from steadyrl.lab.study.plan import Study, jobs
 from steadyrl.lab.study.study import DONE, require_runs
@@ -32,13 +33,13 @@ from steadyrl.show.page.records import (
     strong,
     word,
 )
-from steadyrl.show.report import study_pictures as pictures
-from steadyrl.show.report.criteria import criteria
+from steadyrl.show.report import curves as pictures
 from steadyrl.show.report.curves import Records, curves
-from steadyrl.show.report.takes import TAKES, TOPICS
+from steadyrl.show.report.topics import COMPARED, TAKES
 
 ENOUGH_SEEDS = 5  # of each arm: with so many, a difference of two standard deviations is found in 60 % of studies
 MOST_CAUSES = 3  # of the doctor's, in an experiment's section
+LEAST_ARMS = 2  # that name a bound: one of a single experiment is in its own section
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,8 @@ def write_study(study: Study, root: Path, to: Path | None = None) -> tuple[Path,
     for file, svg in drawn.items():
         write_text(to / file, svg)
     rows = [Row(outcome.arm.name, outcome.word, _finding(study, outcome)) for outcome in arm_outcomes]
-    page = study_view(study, arm_outcomes, drawn, curves(metrics, _pictured(study, metrics)[:4]))
+    explored = curves(metrics, "report.html", _pictured(study, metrics)[:4])
+    page = study_view(study, arm_outcomes, drawn, explored)
     write_json(to / "summary.json", _summary(arm_outcomes, rows))
     write_text(to / "report.md", markdown.page(page))
     write_text(to / "report.html", html.page(study.file.title, page))
@@ -99,7 +101,7 @@ def _pictured(study: Study, metrics: Mapping[str, Sequence[Records]]) -> list[st
 
 
 def study_view(
-    study: Study, arm_outcomes: Sequence[Outcome], drawn: Mapping[str, str], curves_data: str
+    study: Study, arm_outcomes: Sequence[Outcome], drawn: Mapping[str, str], explored: Curves
 ) -> list[Record]:
     """Return what every page shows of a study.
 
@@ -107,7 +109,7 @@ def study_view(
         study: As it was run.
         arm_outcomes: What became of its experiments.
         drawn: SVG texts by file: the answer and a picture of each experiment that was run.
-        curves_data: See ``curves.curves``.
+        explored: See ``curves.curves``.
     """
     every = [Heading("Every experiment"), _experiments(study, arm_outcomes)]
     answer, weak, known_claims = drawn.get("answer.svg"), _weak(study, arm_outcomes), claims(arm_outcomes)
@@ -123,7 +125,8 @@ def study_view(
         Note(_how(study, arm_outcomes), "soft"),
         *([Note((strong("How much this says. "), weak))] if weak else []),
         Heading("Curves"),
-        Curves(curves_data, "report.html"),
+        explored,
+        Note("A line is the mean over seeds, and a band their range.", "soft"),
         *criteria(study, arm_outcomes),
         *(every if known_claims else []),
         *(record for outcome in arm_outcomes for record in _section(study, outcome, arm_outcomes, drawn)),
@@ -289,7 +292,7 @@ def _finding(study: Study, outcome: Outcome) -> str:
 def _topics(study: Study, outcome: Outcome, base: Outcome | None) -> list[Sequence[Text] | str]:
     """Return the rows of the table of numbers, by topic."""
     arms, rows = [base, outcome] if base else [outcome], []
-    for topic, measures in TOPICS.items():
+    for topic, measures in COMPARED.items():
         measured: list[Sequence[Text]] = []
         for metric, take in measures:
             levels = [middle(values_of(arm.runs, metric, take, study.file.rule)) for arm in arms]
@@ -376,3 +379,60 @@ def _summary(arm_outcomes: Sequence[Outcome], rows: Sequence[Row]) -> dict[str, 
 
 def _value(value: object) -> str:
     return "not set" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def criteria(study: Study, outcomes: Sequence[Outcome]) -> list[Record]:
+    """Return the table of all experiments against all shared bounds; nothing where no bound is shared.
+
+    An experiment is measured against every one of them, whether it names it or not. Where some experiments expect a
+    number above a bound and others below it, the direction that more of them expect is taken.
+
+    Args:
+        study: Whose rule says how a curve becomes a number.
+        outcomes: What became of its experiments.
+    """
+    named = [
+        ((expect.metric or study.file.metric, expect.take, expect.value), expect)
+        for outcome in outcomes
+        for expect in outcome.arm.experiment.expect
+        if expect.be in ABSOLUTE
+    ]
+    arms = Counter(bound for bound, _ in named)
+    shared = [
+        _usual([e for named_bound, e in named if named_bound == bound]) for bound in arms if arms[bound] >= LEAST_ARMS
+    ]
+    if not shared:
+        return []
+    rows = [
+        (Span(outcome.arm.name, href=f"#{outcome.arm.name}"), *(_cell(study, outcome, expect) for expect in shared))
+        for outcome in outcomes
+    ]
+    heads = [f"{e.says} ({e.metric or study.file.metric}, {e.be} {e.value:g})" for e in shared]
+    return [
+        Heading("All experiments against the same bounds"),
+        Note(
+            "The bounds that several experiments name, and the level of every experiment over its seeds. Bold numbers "
+            "meet the bound in every seed."
+        ),
+        Table(("experiment", *numbers(*heads)), rows),
+    ]
+
+
+def _usual(expects: Sequence[Expect]) -> Expect:
+    """Return the first expectation of the direction that most of them have."""
+    direction, _ = Counter(expect.be for expect in expects).most_common(1)[0]
+    return next(expect for expect in expects if expect.be == direction)
+
+
+def _cell(study: Study, outcome: Outcome, expect: Expect) -> Text:
+    """Return the level of an experiment over its seeds, and in how many of them the bound is met."""
+    runs = [run for run in outcome.runs if run.state in (*DONE, "failed")]
+    values = values_of(runs, expect.metric or study.file.metric, expect.take, study.file.rule)
+    level = middle(values)
+    if level is None:
+        return "not measured" if runs else "no run yet"
+    met = sum(meets(expect, value) for value in values)
+    word = "met" if met else "missed"
+    verdict = word if len(values) == 1 else f"met in {met} of {len(values)}"
+    text = f"{markup.number(level)}, {verdict}"
+    return strong(text) if met == len(values) else text

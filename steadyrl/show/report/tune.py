@@ -15,7 +15,7 @@ from steadyrl.lab.tune.tune import RESULT
 from steadyrl.show.page import markdown, markup
 from steadyrl.show.page.records import Code, Heading, Note, Picture, Record, Table, numbers
 from steadyrl.show.report import plots
-from steadyrl.show.report.study_pictures import drawing
+from steadyrl.show.report.curves import drawing
 
 
 def write_tune(folder: Path) -> Path:

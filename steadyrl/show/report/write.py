@@ -12,8 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from steadyrl.core.errors import AccessError
-from steadyrl.core.rundir import RunDir, write_json, write_text
+from steadyrl.core.rundir import RunDir, write_bytes, write_json, write_text
 from steadyrl.core.types import DECODINGS
 from steadyrl.doctor.causes import as_record, tree
 from steadyrl.doctor.examine import Diagnosis, examine
@@ -23,7 +22,6 @@ from steadyrl.loop.rewards.form import FORM_ONLY
 from steadyrl.show.page import html, markdown, markup
 from steadyrl.show.page.records import (
     TONES,
-    Answer,
     Code,
     Facts,
     Findings,
@@ -32,24 +30,17 @@ from steadyrl.show.page.records import (
     Note,
     Picture,
     Record,
-    Sample,
     Span,
     Table,
     numbers,
-    strong,
     word,
 )
 from steadyrl.show.report import plots, reward_histogram
-from steadyrl.show.report.actions import action_rows
-from steadyrl.show.report.answers import form_rows, random_samples
-from steadyrl.show.report.best import best_figures, best_sentences
-from steadyrl.show.report.captions import captions
 from steadyrl.show.report.diagnosis import checks_table
-from steadyrl.show.report.epochs import shown_epochs
 from steadyrl.show.report.evidence import Evidence, read_evidence
-from steadyrl.show.report.figures import means, metric_values, summarise, target_sentence
+from steadyrl.show.report.figures import best_figures, best_sentences, means, metric_values, summarise, target_sentence
 from steadyrl.show.report.overview import moment, overview
-from steadyrl.show.report.settings import settings_view
+from steadyrl.show.report.rows import actions_view, epochs_view, forms_view, samples_view, settings_view
 from steadyrl.show.review.epochs import epoch_table
 
 LABELS = {  # of the pictures, in the order of the page
@@ -99,7 +90,7 @@ def write_report(path: Path | str) -> Path:
         pictures["rewards"] = rewards
     for name, drawn in pictures.items():
         write_text(folder / f"{name}.svg", drawn.svg)
-        _write_bytes(folder / f"{name}.png", drawn.png)
+        write_bytes(folder / f"{name}.png", drawn.png)
     panels = {name: drawn.panels for name, drawn in pictures.items()}
     page = [Heading(report.summary["run"], 1), *report_view(report, panels)]
     write_text(folder / "report.md", markdown.page(page))
@@ -128,7 +119,13 @@ def read_report(path: Path | str) -> Report:
     summary = {**summarise(evidence, diagnosis.harmful), "best": best_figures(evidence)}
     summary |= {
         "epochs": epoch_table(evidence.metrics, diagnosis.findings, evidence.findings),
-        "doctor": _doctor(diagnosis),
+        "doctor": {
+            "verdict": diagnosis.verdict,
+            "findings": [as_record(finding) for finding in diagnosis.findings],
+            "fine": [finding.check for finding in diagnosis.fine],
+            "not_throughout": {finding.check: "; ".join(finding.evidence) for finding in diagnosis.uneven},
+            "unknown": {finding.check: finding.message for finding in diagnosis.unknown},
+        },
     }
     return Report(evidence, diagnosis, summary)
 
@@ -149,16 +146,16 @@ def report_view(report: Report, panels: Mapping[str, Sequence[str]] | None = Non
         *_conclusion(summary),
         *(Note(text, "note") for text in _notes(evidence, summary)),
         *_before_and_after(changes(summary, reward_weights(evidence.settings)), summary["metric"]),
-        *_forms(form_rows(evidence)),
+        *forms_view(evidence),
         *_ranking(evidence, summary),
         Heading("Health"),
         Note(("The doctor's verdict: ", word(report.diagnosis.verdict))),
         *([Findings(tree(report.diagnosis.findings))] if report.diagnosis.findings else []),
         checks_table(report.diagnosis),
-        *_actions(action_rows(evidence.actions)),
-        *_epoch_table(shown_epochs(summary["epochs"])),
+        *actions_view(evidence.actions),
+        *_epochs(summary["epochs"]),
         *(_training(report, pictures) if pictures else []),
-        *_samples(random_samples(evidence), summary["metric"] or "metric"),
+        *samples_view(evidence, summary["metric"] or "metric"),
         Heading("Settings"),
         *settings_view(evidence.settings),
         Facts(_facts(evidence)),
@@ -170,7 +167,7 @@ def report_view(report: Report, panels: Mapping[str, Sequence[str]] | None = Non
 
 def _pictures(report: Report, panels: Mapping[str, Sequence[str]]) -> dict[str, Picture]:
     """Return the pictures by name, with what to look for in each."""
-    texts = captions(*_drawn(report))
+    texts = plots.captions(*_drawn(report))
     texts["rewards"] = " ".join(reward_histogram.sentences(report.evidence.metrics, report.evidence.recorded))
     return {name: Picture(f"{name}.png", LABELS[name], texts[name], svgs) for name, svgs in panels.items()}
 
@@ -216,30 +213,9 @@ def _comparison(rows: Sequence[Mapping[str, Any]], metric: str | None) -> Table:
     )
 
 
-def _forms(forms: Mapping[str, Any]) -> list[Record]:
-    if not forms["rows"]:
+def _epochs(table: Mapping[str, Any] | None) -> list[Record]:
+    if table is None:
         return []
-    return [
-        Heading("Forms of the answers"),
-        Note("Share of the answers of each form, each different word as a letter.", "soft"),
-        Table(
-            ("form", *numbers(*forms["headings"])),
-            [(Span(name, "code"), *map(markup.number, shares)) for name, shares in forms["rows"]],
-        ),
-    ]
-
-
-def _actions(rows: Sequence[Mapping[str, str]]) -> list[Record]:
-    if not rows:
-        return []
-    cells = [(row["step"], row["what"], row["why"], row["evidence"]) for row in rows]
-    return [Heading("What the autopilot did"), Table((*numbers("step"), "what", "why", "evidence"), cells)]
-
-
-def _epoch_table(epochs: Mapping[str, Any] | None) -> list[Record]:
-    if epochs is None:
-        return []
-    trends = f"Change per epoch, with its 95 % interval: {'; '.join(epochs['trends'])}."
     return [
         Heading("Epoch by epoch"),
         Note(
@@ -248,8 +224,7 @@ def _epoch_table(epochs: Mapping[str, Any] | None) -> list[Record]:
             "problems. An interval that contains 0 may be noise.",
             "soft",
         ),
-        Table(numbers(*epochs["headings"]), epochs["rows"]),
-        *([Note(trends, "soft")] if epochs["trends"] else []),
+        *epochs_view(table),
     ]
 
 
@@ -264,22 +239,6 @@ def _training(report: Report, pictures: Mapping[str, Picture]) -> list[Record]:
     ]
 
 
-def _samples(samples: Sequence[Mapping[str, Any]], metric: str) -> list[Record]:
-    records: list[Record] = [Heading("Sample answers")]
-    if not samples:
-        return [*records, Note("No answers were recorded.")]
-    records.append(Note(f"{len(samples)} held-out problems drawn at random.", "soft"))
-    for sample in samples:
-        answers = []
-        for when, answer in sample["answers"]:
-            cut = ", cut at the token limit" if answer["truncated"] else ""
-            unscored = f", unscored: {answer['unscored']}" if answer["unscored"] else ""
-            label = (f"{when} training, {metric} ", strong(markup.number(answer["metric"])), f"{cut}{unscored}")
-            answers.append(Answer(label, answer["text"], answer["note"]))
-        records.append(Sample(sample["problem"], sample["prompt"], answers))
-    return records
-
-
 def _drawn(report: Report) -> tuple[Sequence[Mapping[str, Any]], dict[str, float], str | None, dict[int, float]]:
     """Return what the pictures are of, with the scores before and after training at the first and at the last step."""
     evidence, summary = report.evidence, report.summary
@@ -289,31 +248,11 @@ def _drawn(report: Report) -> tuple[Sequence[Mapping[str, Any]], dict[str, float
     return evidence.metrics, reward_weights(evidence.settings), summary["metric"], heldout
 
 
-def _doctor(diagnosis: Diagnosis) -> dict[str, Any]:
-    """Return what the doctor says of a run, as plain data."""
-    return {
-        "verdict": diagnosis.verdict,
-        "findings": [as_record(finding) for finding in diagnosis.findings],
-        "fine": [finding.check for finding in diagnosis.fine],
-        "not_throughout": {finding.check: "; ".join(finding.evidence) for finding in diagnosis.uneven},
-        "unknown": {finding.check: finding.message for finding in diagnosis.unknown},
-    }
-
-
 def reward_weights(settings: Mapping[str, Any]) -> dict[str, float]:
     """Return the weight of every reward that has a constant one, by its name."""
     entries = settings.get("rewards", {}).items()
     given = {name: entry.get("weight") if isinstance(entry, Mapping) else entry for name, entry in entries}
     return {name.rpartition(":")[2]: weight for name, weight in given.items() if isinstance(weight, int | float)}
-
-
-def _write_bytes(path: Path, content: bytes) -> None:
-    part = path.with_name(path.name + ".part")
-    try:
-        part.write_bytes(content)
-        part.replace(path)
-    except OSError as error:
-        raise AccessError(f"cannot write '{path}': {error.strerror}") from error
 
 
 def headline(summary: Mapping[str, Any]) -> str:

@@ -38,8 +38,8 @@ from steadyrl.show.web.run_page import (
     live_view,
     log_view,
     run_pins,
+    run_stamp,
     run_view,
-    stamp,
     whole_curves,
 )
 from steadyrl.show.web.runs_page import change_labels, runs_view
@@ -218,7 +218,7 @@ class Pages:
     async def run_events(self, request: Request) -> Response:
         """Answer with a stream of what changes in a run."""
         place = self._run(request)
-        return self.followers.follow(request, lambda: stamp(RunDir(place.path)), LOOK_S)
+        return self.followers.follow(request, lambda: run_stamp(RunDir(place.path)), LOOK_S)
 
     async def all_events(self, request: Request) -> Response:
         """Answer with a stream of what changes in any run."""

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from steadyrl.core.rundir import MOST_CHARACTERS, RunDir, parse_json
+from steadyrl.core.rundir import MOST_CHARACTERS, MOST_STEPS, RunDir, json_object
 
 AT_ONCE = 6 << 20  # bytes that are read while a page waits; it takes about 0.1 s
 MOST_ROWS, MOST_NAMES = 250_000, 300
@@ -311,14 +311,9 @@ def _between(steps: np.ndarray, between: tuple[int, int] | None) -> slice:
 
 
 def _record(line: bytes) -> dict[str, Any] | None:
-    try:
-        record = parse_json(line.decode("utf-8", "replace"))
-    except ValueError:
-        return None
-    if not isinstance(record, dict) or type(record.get("step")) is not int or type(record.get("attempt")) is not int:
-        return None
-    within = 0 <= record["step"] < 10**9 and 0 <= record["attempt"] < 10**9
-    return record if within else None
+    record = json_object(line) or {}
+    counts = record.get("step"), record.get("attempt")
+    return record if all(type(count) is int and 0 <= count < MOST_STEPS for count in counts) else None
 
 
 def _number(value: Any) -> float | None:

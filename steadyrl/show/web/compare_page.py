@@ -8,13 +8,14 @@ from typing import Any
 
 from steadyrl.core.errors import RunError
 from steadyrl.core.rundir import RunDir
+from steadyrl.show.page.records import Panel
 from steadyrl.show.report.differences import Compared, conclusions, differences
+from steadyrl.show.report.topics import in_order, overview, panels
 from steadyrl.show.web.columns import Shelf
 from steadyrl.show.web.diagnosis import Diagnoses, log_names, log_panels
 from steadyrl.show.web.folder import Folder, Place
 from steadyrl.show.web.overview import row
 from steadyrl.show.web.run_page import score_ends, source
-from steadyrl.show.web.topics import Panel, in_order, overview, panels
 
 MOST_RUNS = 7  # as many as there are colours
 TOGETHER = 2  # runs in whose pictures several metrics may stand

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,10 @@ from steadyrl.core.scratch import scratch_folder
 from steadyrl.core.types import Finding
 from steadyrl.doctor.examine import Diagnosis, diagnose
 from steadyrl.doctor.readers.lines import head
+from steadyrl.show.page.records import Panel
+from steadyrl.show.report.topics import in_order, topic_of
 from steadyrl.show.web.columns import Curves, thin
 from steadyrl.show.web.folder import Place
-from steadyrl.show.web.topics import Panel, in_order, topic_of
 
 MOST_PASTED = 32 << 20  # bytes, unpacked
 MOST_READ = 1 << 30  # bytes of a run that is there; a gigabyte takes some ten seconds
@@ -44,7 +45,6 @@ class Diagnoses:
     """The diagnoses that were made last. One is made at a time, for it takes the processor for itself."""
 
     def __init__(self) -> None:
-        self._cache: OrderedDict[tuple[Path, int, int], list[Diagnosis]] = OrderedDict()
         self._alone = threading.Lock()
         self._briefs: dict[tuple[Path, int, int], Brief | None] = {}
         self._waiting: dict[tuple[Path, int, int], Place] = {}
@@ -95,14 +95,8 @@ class Diagnoses:
             raise RunError(
                 f"'{place.name}' is too long to be diagnosed while a page waits: steadyrl doctor {place.name}"
             )
-        key = place.path, size, changed
         with self._alone:
-            if key not in self._cache:
-                self._cache[key] = [_without_texts(diagnosis) for diagnosis in diagnose(place.path)]
-                while len(self._cache) > KEPT:
-                    self._cache.popitem(last=False)
-            self._cache.move_to_end(key)
-            return self._cache[key]
+            return _diagnose(place.path, size, changed)
 
     def of_text(self, content: bytes, suffix: str) -> list[Diagnosis]:
         """Return the diagnoses of a log's content.
@@ -123,6 +117,12 @@ class Diagnoses:
             except RunError as error:
                 raise RunError(str(error).replace(str(path), "the log")) from error
             return [replace(diagnosis, run=replace(diagnosis.run, path="the log")) for diagnosis in diagnoses]
+
+
+@lru_cache(maxsize=KEPT)
+def _diagnose(path: Path, size: int, changed: int) -> list[Diagnosis]:
+    """Return the diagnoses of a path; size and time of its files tell whether they have to be made again."""
+    return [_without_texts(diagnosis) for diagnosis in diagnose(path)]
 
 
 def refuse_large(path: Path) -> None:

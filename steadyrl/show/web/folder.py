@@ -1,9 +1,13 @@
-"""Finds the runs of a folder: run directories of steadyrl, and logs of other trainers.
+"""Finds the runs of a folder: run directories of steadyrl, and logs of other trainers; with what people write beside.
 
 A run is opened only through the name that this module gave it, never through a path of a request. Links are not
 followed. A run directory is not shown if it holds, at any depth, a link which leads out of the folder, or a pipe or a
 socket, whose reader would wait for ever. This is checked whenever a run is opened, so that those who read its files
 need not check it.
+
+Names, tags, notes, groups, hidden runs and the columns of the table are the only thing that the pages write: one small
+file, ``labels.json``, in the folder that is served. Runs are named in it by their path below that folder. The file is
+read anew at every request, and written whole beside its place first.
 """
 
 from __future__ import annotations
@@ -13,17 +17,18 @@ import os
 import re
 import threading
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
+from threading import Lock
+from typing import Any, Literal
 
-from steadyrl.core.errors import RunError
+from steadyrl.core.errors import AccessError, RunError, SteadyError
+from steadyrl.core.rundir import read_json, write_json
 from steadyrl.doctor.readers.own import is_run_folder
 from steadyrl.doctor.readers.search import KEPT, KEPT_BY_TRACKERS, PASSED_OVER
 from steadyrl.doctor.readers.sniff import Kind, sources
-from steadyrl.show.web.labels import FILE, Label, Labels
 
 MAX_DEPTH = 6
 MAX_FILES = 20_000  # looked at in one search
@@ -32,6 +37,22 @@ FRESH_S = 2.0  # a search is repeated after this time
 SETTLED_NS = 10**9  # after a change, for what a folder holds to be remembered
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*")
 _LONGEST_ID = 160
+FILE = "labels.json"
+LONGEST = {"name": 120, "group": 60, "note": 2000}  # characters
+MOST_TAGS, LONGEST_TAG = 12, 40
+MOST_BYTES = 4 << 20
+MOST_COLUMNS = 40
+
+
+@dataclass(frozen=True)
+class Label:
+    """What was written beside a run; "" and () where nothing was."""
+
+    name: str = ""
+    group: str = ""
+    note: str = ""
+    tags: tuple[str, ...] = ()
+    hidden: bool = False
 
 
 @dataclass(frozen=True)
@@ -201,3 +222,102 @@ def _id_of(name: str) -> str:
         return name.replace("/", "~")
     readable = re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:40].strip("-.") or "run"
     return f"{readable}~{hashlib.sha256(os.fsencode(name)).hexdigest()[:12]}"
+
+
+@dataclass(frozen=True)
+class Written:
+    """All that was written: labels by the path of the run, the columns of the table; None for those it has at first."""
+
+    runs: Mapping[str, Label] = field(default_factory=dict)
+    columns: tuple[str, ...] | None = None
+    problem: str = ""
+
+    def of(self, name: str) -> Label:
+        """Return the label of a run by its path below the folder."""
+        return self.runs.get(name, Label())
+
+
+class Labels:
+    """The file of labels of a folder."""
+
+    def __init__(self, root: Path):
+        self._file = root / FILE
+        self._alone = Lock()
+
+    def read(self) -> Written:
+        """Return what the file holds; of a file that cannot be read nothing, and why."""
+        try:
+            return self._read()
+        except SteadyError as error:
+            return Written(problem=str(error))
+
+    def change(self, names: Sequence[str], **fields: Any) -> None:
+        """Change some fields of the labels of runs.
+
+        Args:
+            names: Paths of runs below the folder.
+            fields: Of ``Label``; text is shortened to ``LONGEST``. "add_tags" and "remove_tags" change single tags.
+
+        Raises:
+            RunError: The file is damaged, and would be lost.
+            AccessError: It cannot be written.
+        """
+        with self._alone:
+            written = self._read()
+            runs = {**written.runs, **{name: _changed(written.of(name), fields) for name in names}}
+            self._write(replace(written, runs={name: label for name, label in runs.items() if label != Label()}))
+
+    def choose(self, columns: Sequence[str] | None) -> None:
+        """Keep the columns of the table; None for those it has at first. Errors as of ``change``."""
+        with self._alone:
+            chosen = None if columns is None else tuple(dict.fromkeys(columns))[:MOST_COLUMNS]
+            self._write(replace(self._read(), columns=chosen))
+
+    def _read(self) -> Written:
+        self._refuse_links()
+        if not self._file.exists():
+            return Written()
+        if self._file.stat().st_size > MOST_BYTES:
+            raise RunError(f"'{FILE}' has more than {MOST_BYTES >> 20} MiB; remove it or restore a smaller one")
+        record = read_json(self._file)
+        runs, columns = record.get("runs", {}), record.get("columns")
+        if not isinstance(runs, Mapping) or not isinstance(columns, list | None):
+            raise RunError(f"'{FILE}' is damaged: 'runs' is no table or 'columns' is no list; restore or remove it")
+        labels = {name: _changed(Label(), label) for name, label in runs.items() if isinstance(label, Mapping)}
+        return Written(labels, None if columns is None else tuple(map(str, columns[:MOST_COLUMNS])))
+
+    def _write(self, written: Written) -> None:
+        self._refuse_links()
+        runs = {
+            name: {key: value for key, value in asdict(label).items() if value} for name, label in written.runs.items()
+        }
+        write_json(self._file, {"runs": runs, "columns": None if written.columns is None else list(written.columns)})
+
+    def _refuse_links(self) -> None:
+        """Refuse links, which a folder from elsewhere may hold so that another file is written."""
+        for path in (self._file, self._file.with_name(f"{FILE}.part")):
+            if path.is_symlink() or (path.exists() and not path.is_file()):
+                raise AccessError(
+                    f"'{path.name}' is no plain file; remove it from the folder of runs to name runs here"
+                )
+
+
+def _changed(label: Label, fields: Mapping[str, Any]) -> Label:
+    """Return a label with other fields, each as long as it may be."""
+    texts = {name: _text(fields[name], most) for name, most in LONGEST.items() if name in fields}
+    tags = _tags(fields["tags"]) if "tags" in fields else label.tags
+    tags = tuple(tag for tag in tags if tag not in _tags(fields.get("remove_tags", ())))
+    tags = tuple(dict.fromkeys((*tags, *_tags(fields.get("add_tags", ())))))[:MOST_TAGS]
+    hidden = fields.get("hidden", label.hidden)
+    return replace(label, **texts, tags=tags, hidden=hidden is True)
+
+
+def _text(value: Any, most: int) -> str:
+    return " ".join(value.split())[:most] if isinstance(value, str) else ""
+
+
+def _tags(value: Any) -> tuple[str, ...]:
+    """Return tags from a list, or from a text with commas."""
+    parts = value.split(",") if isinstance(value, str) else value if isinstance(value, list | tuple) else ()
+    texts = (_text(part, LONGEST_TAG) for part in parts)
+    return tuple(dict.fromkeys(text for text in texts if text))[:MOST_TAGS]

@@ -1,6 +1,7 @@
-"""One line per run for the table of all runs. Of a run's metrics only the end of the file is read.
+"""One line per run for the table of all runs, with the findings that hold. Of a run's metrics only the end is read.
 
-A folder of hundreds of runs must open at once, and their metrics together can be gigabytes.
+A folder of hundreds of runs must open at once, and their metrics together can be gigabytes. Lines of findings.jsonl
+that no doctor wrote are left out.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from steadyrl.core.errors import RunError
-from steadyrl.core.rundir import RunDir, parse_json, read_json
+from steadyrl.core.rundir import RunDir, json_object, read_json, stamp
 from steadyrl.core.types import Finding
+from steadyrl.doctor.causes import SEVERITIES
 from steadyrl.show.review.epochs import finite_number
 from steadyrl.show.web.diagnosis import Diagnoses
-from steadyrl.show.web.findings import events, read_finding, standing
 from steadyrl.show.web.folder import Folder, Place
 
 TAIL_BYTES = 1 << 16
@@ -27,6 +28,7 @@ MOST_TAIL_BYTES = 1 << 22  # a line may be long
 RECENT = 10  # steps whose pace tells the time left
 WORDS = ("sick", "healthy", "too little to judge", "better", "worse", "equal", "undecided")
 _SILENT_S = 900.0  # without a step, after which a run on another machine is no longer called running
+_LATEST = 10**9  # steps; no run has more
 
 
 @dataclass(frozen=True)
@@ -76,12 +78,9 @@ class Row:
 
 def rows(folder: Folder, diagnoses: Diagnoses) -> list[Row]:
     """Return a row for every run of a folder, and for every log what is known of its diagnosis so far."""
-    return [_briefed(row(place), diagnoses) if place.kind == "log" else row(place) for place in folder.places()]
-
-
-def _briefed(log: Row, diagnoses: Diagnoses) -> Row:
-    brief = diagnoses.brief(log.place) if log.time is not None else None
-    return replace(log, **vars(brief)) if brief else log
+    every = [row(place) for place in folder.places()]
+    briefs = [diagnoses.brief(row.place) if row.place.kind == "log" and row.time is not None else None for row in every]
+    return [replace(row, **vars(brief)) if brief else row for row, brief in zip(every, briefs, strict=True)]
 
 
 def row(place: Place) -> Row:
@@ -90,14 +89,10 @@ def row(place: Place) -> Row:
         return Row(place, time=place.path.stat().st_mtime if place.path.exists() else None)
     run = RunDir(place.path)
     try:
-        known_part = _read(place, _stamps(place.path))
+        known_part = _read(place, tuple(map(stamp, _files(place.path))))
     except (RunError, OSError) as error:
         return Row(place, "unreadable", problem=str(error))
     return replace(known_part, seconds_left=None) if known_part.status != "running" else _alive(known_part, run)
-
-
-def _stamps(path: Path) -> tuple[tuple[int, int], ...]:
-    return tuple((stat.st_size, stat.st_mtime_ns) if (stat := _stat(file)) else (0, 0) for file in _files(path))
 
 
 @lru_cache(maxsize=4096)
@@ -106,13 +101,6 @@ def _files(path: Path) -> tuple[str, ...]:
     run = RunDir(path)
     files = (run.metrics_file, run.info_file, run.resolved_file, run.findings_file, run.report_folder / "summary.json")
     return tuple(map(str, files))
-
-
-def _stat(file: str) -> os.stat_result | None:
-    try:
-        return os.stat(file)
-    except OSError:
-        return None
 
 
 @lru_cache(maxsize=4096)
@@ -167,7 +155,9 @@ def last_records(path: Path, count: int) -> list[dict[str, Any]]:
                 file.seek(max(0, size - wanted))
                 lines = file.read(wanted).split(b"\n")
                 complete_lines = lines if wanted >= size else lines[1:]
-                records = _objects(complete_lines[-count - 1 :])
+                # A torn line is still being written.
+                parsed = map(json_object, complete_lines[-count - 1 :])
+                records = [record for record in parsed if record is not None]
                 if records or wanted >= min(size, MOST_TAIL_BYTES):
                     return records[-count:]
                 wanted *= 8
@@ -175,29 +165,14 @@ def last_records(path: Path, count: int) -> list[dict[str, Any]]:
         return []
 
 
-def _objects(lines: Iterable[bytes]) -> list[dict[str, Any]]:
-    records = []
-    for line in lines:
-        try:
-            record = parse_json(line.decode("utf-8", "replace"))
-        except ValueError:
-            continue  # a torn line: it is still being written
-        if isinstance(record, dict):
-            records.append(record)
-    return records
-
-
 def _left(records: list[dict[str, Any]], steps: Any) -> float | None:
-    times = [(record["step"], record["time"]) for record in records if _is_timed(record)]
+    pairs = [(record.get("step"), finite_number(record.get("time"))) for record in records]
+    times = [(step, time) for step, time in pairs if type(step) is int and time is not None]
     if len(times) < 2 or not isinstance(steps, int) or times[-1][0] <= times[0][0]:
         return None
     pace: float = (times[-1][1] - times[0][1]) / (times[-1][0] - times[0][0])
     left: int = steps - 1 - times[-1][0]
     return max(0.0, pace * left)
-
-
-def _is_timed(record: Mapping[str, Any]) -> bool:
-    return type(record.get("step")) is int and finite_number(record.get("time")) is not None
 
 
 def _summary(run: RunDir, info: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -238,3 +213,54 @@ def _heldout(info: Mapping[str, Any], summary: Mapping[str, Any], last: Mapping[
 def short_name(name: Any) -> str:
     """Return the last part of an import path, or a built-in name as it is."""
     return str(name or "").replace(":", ".").rpartition(".")[2]
+
+
+@dataclass(frozen=True)
+class Event:
+    """A finding that was raised or cleared while a run went on, and the step at which that was."""
+
+    finding: Finding
+    step: int
+    cleared: bool
+
+
+def read_finding(line: Mapping[str, Any]) -> Finding | None:
+    """Return the finding of a line, or None if it is none."""
+    severity, since = line.get("severity"), line.get("since_step")
+    if severity not in SEVERITIES:
+        return None
+    check, cause, message, remedy, source, follows = (
+        value if isinstance(value := line.get(name), str) else ""
+        for name in ("check", "cause", "message", "remedy", "source", "follows")
+    )
+    evidence, overrides = (_texts(line.get(name)) for name in ("evidence", "overrides"))
+    since_step = since if _is_step(since) else None
+    return Finding(check, severity, since_step, cause, message, evidence, remedy, overrides, source, follows)
+
+
+def events(lines: Iterable[Mapping[str, Any]]) -> list[Event]:
+    """Return the findings that were raised and cleared, oldest first."""
+    return [
+        Event(finding, line["step"], line.get("state") == "cleared")
+        for line in lines
+        if _is_step(line.get("step")) and (finding := read_finding(line)) is not None
+    ]
+
+
+def standing(raised: Iterable[Event]) -> list[Finding]:
+    """Return the findings that were raised and not cleared since, the worst first."""
+    standing: dict[tuple[str, str], Finding] = {}
+    for event in raised:
+        name = event.finding.check, event.finding.cause
+        standing.pop(name, None)
+        if not event.cleared:
+            standing[name] = event.finding
+    return sorted(standing.values(), key=lambda finding: SEVERITIES.index(finding.severity))
+
+
+def _is_step(value: Any) -> bool:
+    return type(value) is int and 0 <= value < _LATEST
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    return tuple(text for text in value if isinstance(text, str)) if isinstance(value, list | tuple) else ()

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import Any
 
-from jinja2 import Environment, PackageLoader
+from jinja2 import ChoiceLoader, Environment, PackageLoader
 from starlette.responses import HTMLResponse
 
 from steadyrl.show.page import html, markup, records, templates
@@ -16,7 +16,8 @@ from steadyrl.show.page import html, markup, records, templates
 
 @cache
 def _environment() -> Environment:
-    environment = templates.environment(PackageLoader("steadyrl.show.web"), markup.clean, autoescape=True)
+    loader = ChoiceLoader([PackageLoader("steadyrl.show.web"), PackageLoader("steadyrl.show.page")])
+    environment = templates.environment(loader, markup.clean, autoescape=True)
     environment.filters |= {"compact": compact, "ago": ago, "moment": moment}
     environment.filters |= {"duration": duration, "seconds": short_time, "records": html.write}
     environment.globals |= {"findings": html.findings, "word": lambda text: html.inline(records.word(text))}

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
+from difflib import SequenceMatcher
 from typing import Any
 from urllib.parse import urlencode
 
@@ -13,10 +15,22 @@ import numpy as np
 from steadyrl.core.errors import RunError
 from steadyrl.core.rundir import RunDir
 from steadyrl.show.review.epochs import finite_number
-from steadyrl.show.web.conversation import FAILURES, LONGEST, cut, failures, opening, recorded_calls, turn_messages
-from steadyrl.show.web.differing import marked
 from steadyrl.show.web.folder import Place
-from steadyrl.show.web.rollouts import FAILED, NO_CALLS, ORDERS, WELL, Entry, Rollouts
+from steadyrl.show.web.rollouts import (
+    FAILED,
+    FAILURES,
+    LONGEST,
+    NO_CALLS,
+    ORDERS,
+    WELL,
+    Entry,
+    Rollouts,
+    cut,
+    failures,
+    opening,
+    recorded_calls,
+    turn_messages,
+)
 from steadyrl.show.web.run_page import head_view, recorded_steps
 
 PER_PAGE, MOST_ANSWERS = 20, 32  # problems, and rollouts of each
@@ -35,6 +49,8 @@ COLOURED = (
     ("kl_ref_exact", "KL to reference", "exact KL to the reference at the token, in nats; darker is more", False),
     ("kl_ref_k1", "log-prob less reference", "log p - log ref; blue is likelier than for the reference", True),
 )
+_WORDS = re.compile(r"\s+|\w+|[^\w\s]")
+MOST_COMPARED = 12  # different answers of a problem; more share hardly a word
 
 
 def list_view(place: Place, rollouts: Rollouts, query: Mapping[str, str]) -> dict[str, Any]:
@@ -305,3 +321,34 @@ def _level(distance: float | None, scale: float) -> int | None:
     if scale <= 0.0:
         return 0
     return int(np.clip(round(LEVELS * distance / scale), -LEVELS, LEVELS))
+
+
+def marked(answers: Sequence[str]) -> list[list[tuple[str, bool]]]:
+    """Return each answer as pieces, and of each piece whether it differs: whether another answer lacks it.
+
+    Args:
+        answers: To one problem, each at most some hundred words.
+    """
+    split = [_WORDS.findall(answer) for answer in answers]
+    common = split[0] if split else []
+    for words in split[1:MOST_COMPARED]:
+        common = [common[i] for i in _shared(common, words)]
+    return [_pieces(words, set(_shared(words, common))) for words in split]
+
+
+def _shared(words: Sequence[str], others: Sequence[str]) -> list[int]:
+    """Return the places of the words that both have in the same order."""
+    blocks = SequenceMatcher(None, words, others, autojunk=False).get_matching_blocks()
+    return [block.a + i for block in blocks for i in range(block.size)]
+
+
+def _pieces(words: Sequence[str], shared: set[int]) -> list[tuple[str, bool]]:
+    """Return neighbouring words of one kind as one piece; white space alone is never marked."""
+    pieces: list[tuple[str, bool]] = []
+    for i, word in enumerate(words):
+        differs = i not in shared and (not word.isspace() or bool(pieces and pieces[-1][1]))
+        if pieces and pieces[-1][1] == differs:
+            pieces[-1] = (pieces[-1][0] + word, differs)
+        else:
+            pieces.append((word, differs))
+    return pieces

@@ -12,22 +12,20 @@ from typing import Any
 import numpy as np
 
 from steadyrl.core.errors import RunError
-from steadyrl.core.rundir import RunDir, read_json
+from steadyrl.core.rundir import RunDir, read_json, stamp
 from steadyrl.doctor.causes import Placed, tree
 from steadyrl.doctor.examine import Diagnosis
 from steadyrl.lab.forecast import LEAST_POINTS, curve_of, finished_beside, forecast_curve, score_name, widths_on
 from steadyrl.show.page.markup import number
 from steadyrl.show.page.records import Span, Table, Text, numbers
-from steadyrl.show.report.actions import describe_action
 from steadyrl.show.report.diagnosis import facts_of
-from steadyrl.show.report.settings import settings_view
+from steadyrl.show.report.rows import describe_action, settings_view
+from steadyrl.show.report.topics import overview, panels, topic_of
 from steadyrl.show.review.epochs import finite_number
 from steadyrl.show.web.columns import Curves, Shelf
 from steadyrl.show.web.diagnosis import Diagnoses, log_names, log_panels, log_pins
-from steadyrl.show.web.findings import Event, events, standing
 from steadyrl.show.web.folder import Place
-from steadyrl.show.web.overview import Row, row
-from steadyrl.show.web.topics import overview, panels, topic_of
+from steadyrl.show.web.overview import Event, Row, events, row, standing
 
 MOST_EVENTS = 300  # of findings and actions on one page, the newest
 DIGITS = 6  # of a number that is drawn
@@ -179,7 +177,7 @@ def source(place: Place, name: str) -> dict[str, str]:
 
 def what_happened(run: RunDir) -> dict[str, Any]:
     """Return the findings that hold, and everything that happened in a run with its step, the newest first."""
-    return _happened(run.path, _stamp(run.findings_file), _stamp(run.actions_file))
+    return _happened(run.path, stamp(run.findings_file), stamp(run.actions_file))
 
 
 @lru_cache(maxsize=32)
@@ -295,15 +293,7 @@ def _plain(values: np.ndarray) -> list[float | None]:
     ]
 
 
-def stamp(run: RunDir) -> list[int]:
+def run_stamp(run: RunDir) -> list[int]:
     """Return numbers that change whenever the run has something new to show."""
     files = (run.metrics_file, run.findings_file, run.actions_file, run.info_file)
-    return [number for file in files for number in _stamp(file)]
-
-
-def _stamp(file: Path) -> tuple[int, int]:
-    try:
-        stat = file.stat()
-    except OSError:
-        return 0, 0
-    return stat.st_size, stat.st_mtime_ns
+    return [number for file in files for number in stamp(file)]

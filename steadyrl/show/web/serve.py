@@ -1,26 +1,52 @@
-"""Serves the pages until somebody stops them: ``steadyrl web`` is made of this."""
+"""Serves the pages until somebody stops them (``steadyrl web`` is made of this), to those who may see them.
+
+That is whoever knows the token, from this machine's own pages only. Every answer forbids scripts and styles that do not
+come from this server, frames, and requests to anywhere else. Names of the server are checked, for another site can let
+its own name point to 127.0.0.1 (DNS rebinding). What another site's page asks for is refused, whatever it knows.
+"""
 
 from __future__ import annotations
 
 import errno
+import hmac
+import ipaddress
 import logging
+import platform
 import secrets
 import socket
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 import uvicorn
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from steadyrl.core.errors import AccessError
 from steadyrl.show.web.app import create
-from steadyrl.show.web.guard import Guard, is_every_address
 
 TRIED_PORTS = 20
 # Bytes: a browser sends the cookies of all programs of the machine to each of them, 180 of 4 KiB at most.
 MOST_HEADERS = 1 << 20
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "same-origin",  # under "no-referrer" a form of our own pages would come from the origin "null"
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=()",
+    "x-frame-options": "DENY",
+}
+NO_TOKEN = "This page needs the token of its address. Open the address that `steadyrl web` printed.\n"
+OTHER_NAME = "This server has another name. Open the address that `steadyrl web` printed.\n"
+_LONGEST = 16_384  # characters of an address
 
 
 def serve(root: Path, host: str, port: int, with_token: bool, ready: Callable[[str], None]) -> None:
@@ -100,3 +126,103 @@ def _address(host: str) -> tuple[socket.AddressFamily, tuple[Any, ...]]:
         ) from error
     family, _, _, _, address = min(addresses, key=lambda entry: entry[0] != socket.AF_INET)
     return family, address
+
+
+class Guard:
+    """Refuses requests without the token, of other names and of other origins, before anything else sees them."""
+
+    def __init__(self, app: ASGIApp, address: str, port: int, token: str, host: str = ""):
+        """Set what is allowed.
+
+        Args:
+            app: Answers what is let through.
+            address: The IP address that the server listens on.
+            port: Its port.
+            token: What a visitor has to know; "" lets everybody in who reaches the port.
+            host: The name that was given for the address; "" for none.
+        """
+        self.app, self.token = app, token
+        self.names = {"127.0.0.1", "localhost", "::1", address, host.lower()} - {""}
+        self.everywhere = is_every_address(address)
+        self.cookie = f"steadyrl-{port}"  # cookies are shared by all ports of a host
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            return  # no WebSocket is served
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers[name] = value
+                if "cache-control" not in headers:
+                    headers["cache-control"] = "no-store"
+            await send(message)
+
+        answer = self._refusal(scope)
+        await (answer or self.app)(scope, receive, send_with_headers)
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        """Return the answer to a request that goes no further, or None."""
+        headers = Headers(scope=scope)
+        host = headers.get("host", "")
+        if not self._is_own_name(host):
+            return PlainTextResponse(OTHER_NAME, 421)
+        origin = headers.get("origin")
+        if origin is not None and origin.partition("://")[2] != host:
+            return PlainTextResponse("Pages of other origins get nothing here.\n", 403)
+        opened = headers.get("sec-fetch-mode") == "navigate" and scope["method"] == "GET"
+        if headers.get("sec-fetch-site") in ("cross-site", "same-site") and not opened:
+            return PlainTextResponse("Pages of other sites get nothing here.\n", 403)
+        query = scope["query_string"].decode("latin-1")
+        if len(query) + len(scope["path"]) > _LONGEST:
+            return PlainTextResponse("The address is too long.\n", 414)
+        if not self.token:
+            return None
+        parts = parse_qsl(query, keep_blank_values=True)
+        tokens = [value for name, value in parts if name == "token"]
+        if tokens and self._is_token(tokens[-1]):
+            params = urlencode([part for part in parts if part[0] != "token"])
+            return self._let_in(f"{scope['path']}{'?' if params else ''}{params}") if scope["method"] == "GET" else None
+        if any(map(self._is_token, self._cookies(headers))):
+            return None
+        return PlainTextResponse(NO_TOKEN, 403)
+
+    def _let_in(self, address: str) -> Response:
+        """Return an answer that keeps the token as a cookie, so that it stands in no further address."""
+        answer = RedirectResponse("/" + address.lstrip("/\\"), status_code=303)
+        answer.set_cookie(self.cookie, self.token, httponly=True, samesite="strict", path="/")
+        return answer
+
+    def _is_token(self, token: str) -> bool:
+        return hmac.compare_digest(token.encode(), self.token.encode())
+
+    def _cookies(self, headers: Headers) -> list[str]:
+        """Return the values of this server's cookie. Other programs of the machine may have set cookies of any form."""
+        pairs = (pair.partition("=") for header in headers.getlist("cookie") for pair in header.split(";"))
+        return [value.strip(' \t"') for name, _, value in pairs if name.strip() == self.cookie]
+
+    def _is_own_name(self, host: str) -> bool:
+        try:
+            name = urlsplit(f"//{host}").hostname or ""
+        except ValueError:
+            return False
+        return name in self.names or (self.everywhere and (name == platform.node().lower() or _is_address(name)))
+
+
+def is_every_address(address: str) -> bool:
+    """Return whether an IP address stands for all addresses of the machine, as 0.0.0.0 and :: do."""
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    return (getattr(ip, "ipv4_mapped", None) or ip).is_unspecified
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True

@@ -17,10 +17,9 @@ from steadyrl.core.errors import ConfigError, RunError
 from steadyrl.core.rundir import RunDir
 from steadyrl.lab.jobs import Follow, find_run, folder_of_job, run_job
 from steadyrl.lab.launchers.command import choose
-from steadyrl.lab.study.longer import shorter
 from steadyrl.lab.study.outcome import claims, outcomes
 from steadyrl.lab.study.plan import jobs, read_study
-from steadyrl.lab.study.study import folder_of, make_run, run_study, state_of
+from steadyrl.lab.study.study import folder_of, make_run, run_study, shorter, state_of
 from steadyrl.show.report.study import write_study
 
 FILE = """

@@ -13,11 +13,20 @@ from steadyrl.core.errors import ConfigError, RunError
 from steadyrl.core.rundir import read_lines
 from steadyrl.lab.jobs import Follow, find_run
 from steadyrl.lab.launchers.command import Ended, choose
-from steadyrl.lab.tune.halving import halve, rates_around, rungs, steps_of
 from steadyrl.lab.tune.rate_range import RATE, Point, Range, centre_of, range_test
 from steadyrl.lab.tune.trial import Candidate, Search, Trial, best_first, make_trial, score_of
-from steadyrl.lab.tune.tune import Options, _bounds, _finals, _range, tune
-from steadyrl.lab.tune.tune_together import tune_together
+from steadyrl.lab.tune.tune import (
+    Options,
+    _bounds,
+    _finals,
+    _range,
+    halve,
+    rates_around,
+    rungs,
+    steps_of,
+    tune,
+    tune_together,
+)
 from tests import needs
 
 FILE = """

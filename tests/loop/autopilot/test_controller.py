@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from steadyrl.loop.autopilot.band import Band
-from steadyrl.loop.autopilot.controller import (
+from steadyrl.loop.autopilot.band import (
+    Band,
     clearly_rising,
     coefficient_after,
     hold_factor,

@@ -14,7 +14,7 @@ from steadyrl.core import config
 from steadyrl.core.errors import DivergedError
 from steadyrl.core.types import Finding
 from steadyrl.loop.autopilot.action import KL_STEP, ROLLBACKS_AT_MOST, Context
-from steadyrl.loop.autopilot.controller import COEF_STEP, FASTER, SEARCH, SLOWER
+from steadyrl.loop.autopilot.band import COEF_STEP, FASTER, SEARCH, SLOWER
 from steadyrl.loop.autopilot.decide import decide
 from steadyrl.loop.autopilot.knobs import FIXES, KL_COEF, RATE_MULTIPLIER, configured, read_knob
 from steadyrl.loop.autopilot.rate import TAKEN_BACK_AT_MOST, after_divergence

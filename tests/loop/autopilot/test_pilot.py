@@ -21,7 +21,7 @@ from steadyrl.loop.checkpoint import LastMove, PilotState, State
 from steadyrl.loop.rollout.collect import collect
 from steadyrl.loop.train import Watch, train, with_knobs
 from steadyrl.maths.batch import limit_rewards, make_batch, take_rows
-from steadyrl.show.report.actions import action_rows
+from steadyrl.show.report.rows import actions_view
 from steadyrl.show.report.write import write_report
 
 GOOD = 0.1  # a learning rate at which the toy backend learns its task
@@ -447,11 +447,12 @@ def test_the_report_says_what_was_done(knob):
         {"step": 60, **multiplier, "kind": "undo", "why": "y", "before": 0.5, "after": 1.0, "done": True},
         {"step": 70, "kind": "move", "knob": "update.epochs", "before": 2, "after": 1, "why": "z", "done": False},
     ]
-    assert action_rows(lines) == [
-        {"step": "3", "what": "update.learning_rate 1e-06 → 1e-05", "why": "KL of a step", "evidence": "a; b"},
-        {"step": "9", "what": "back to step 4; rate multiplier 1 → 0.5", "why": "x", "evidence": ""},
-        {"step": "60", "what": "undone: rate multiplier 0.5 → 1", "why": "y", "evidence": ""},
-        {"step": "70", "what": "advice: update.epochs 2 → 1", "why": "z", "evidence": ""},
+    assert actions_view([]) == []
+    assert actions_view(lines)[1].rows == [
+        ("3", "update.learning_rate 1e-06 → 1e-05", "KL of a step", "a; b"),
+        ("9", "back to step 4; rate multiplier 1 → 0.5", "x", ""),
+        ("60", "undone: rate multiplier 0.5 → 1", "y", ""),
+        ("70", "advice: update.epochs 2 → 1", "z", ""),
     ]
 
 

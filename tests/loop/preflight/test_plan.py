@@ -4,8 +4,7 @@ import pytest
 
 from steadyrl.core import config
 from steadyrl.loop import launch
-from steadyrl.loop.preflight.plan import schedule, targets
-from steadyrl.loop.preflight.run import finding_lines, preflight, summary_line
+from steadyrl.loop.preflight.run import finding_lines, preflight, schedule, summary_line, targets
 from steadyrl.loop.preflight.trial import begin_trial
 from steadyrl.loop.train import Watch
 

@@ -21,6 +21,7 @@ from steadyrl.show.page.records import (
     Heading,
     Items,
     Note,
+    Panel,
     Picture,
     Record,
     Sample,
@@ -33,6 +34,7 @@ from steadyrl.show.page.records import (
 
 WILD = "<b>wild</b> | *x* [y](z)"
 FINDING = Finding("kl", "critical", 7, "rate", WILD, ("seen " + WILD,), "lower it", ("a=1",), "a paper", "rates")
+CHART = Panel("t", "nats", "what it means", (("kl_ref_k1", ""),))
 RECORDS = [
     Heading((f"{WILD} ", word("sick")), 2, "top"),
     Note(WILD, "note"),
@@ -44,7 +46,7 @@ RECORDS = [
     Findings([Placed(0, FINDING), Placed(1, FINDING)]),
     Sample(WILD, "ask " + WILD, [Answer("A", "say " + WILD, "remark"), Answer("B", "no")]),
     Fold("more", [Note("inside")]),
-    Curves('{"x":"</script>"}', "page.html"),
+    Curves('[{"x":"</script>"}]', [CHART], {"KL": [CHART]}, "page.html"),
 ]
 
 

@@ -1,8 +1,8 @@
 import pytest
 
 from steadyrl.core.rundir import RunDir, append_line, write_json, write_lines
-from steadyrl.show.report.answers import form, form_rows, random_samples
 from steadyrl.show.report.evidence import Answer, Evaluation, Evidence
+from steadyrl.show.report.rows import form, forms_view, samples_view
 from steadyrl.show.report.write import write_report
 
 
@@ -31,25 +31,27 @@ def evidence(before, after):
 
 
 def test_shares_of_forms_stand_side_by_side_the_largest_first():
-    rows = form_rows(evidence(["a OR b", "red", "x AND y", "red AND blue"], ["w OR w", "v OR v", "w OR w", "one"]))
-    assert rows["headings"] == ["before, sampled", "after, sampled"]
-    assert rows["rows"] == [
-        ("a OR a", [0.0, 0.75]),
-        ("a AND b", [0.5, 0.0]),
-        ("a", [0.25, 0.25]),
-        ("a OR b", [0.25, 0.0]),
+    _, _, table = forms_view(
+        evidence(["a OR b", "red", "x AND y", "red AND blue"], ["w OR w", "v OR v", "w OR w", "one"])
+    )
+    assert [head.name for head in table.heads] == ["form", "before, sampled", "after, sampled"]
+    assert [(form.text, *shares) for form, *shares in table.rows] == [
+        ("a OR a", "0.000", "0.750"),
+        ("a AND b", "0.500", "0.000"),
+        ("a", "0.250", "0.250"),
+        ("a OR b", "0.250", "0.000"),
     ]
 
 
 def test_free_texts_have_no_forms():
     texts = ["word " * n + "and " * (30 - n) + "end." for n in range(1, 30)]
-    assert form_rows(evidence(texts, texts))["rows"] == []
+    assert forms_view(evidence(texts, texts)) == []
 
 
 def test_the_same_problems_are_drawn_each_time_and_not_the_first_ones():
     found = evidence([f"t{i}" for i in range(50)], [f"u{i}" for i in range(50)])
-    drawn = [sample["problem"] for sample in random_samples(found)]
-    assert drawn == [sample["problem"] for sample in random_samples(found)]
+    drawn = [sample.title for sample in samples_view(found, "f1")[2:]]
+    assert drawn == [sample.title for sample in samples_view(found, "f1")[2:]]
     assert len(set(drawn)) == 10
     assert set(drawn) != {f"p{i}" for i in range(10)}
 

@@ -7,7 +7,7 @@ from steadyrl.lab.study.file import Expect, Experiment, Rule
 from steadyrl.lab.study.outcome import Made, Outcome
 from steadyrl.lab.study.plan import Arm
 from steadyrl.show.page.records import plain, strong
-from steadyrl.show.report.criteria import criteria
+from steadyrl.show.report.study import criteria
 
 STUDY = SimpleNamespace(file=SimpleNamespace(metric="reward/mean", rule=Rule()))
 REACHES = Expect(says="It reaches 1.", be="at least", value=1.0)

@@ -3,11 +3,10 @@ import json
 import numpy as np
 import pytest
 
-from steadyrl.cli.report import epoch_lines
 from steadyrl.core.rundir import RunDir
 from steadyrl.core.types import Finding
 from steadyrl.loop.train import train
-from steadyrl.show.report.epochs import shown_epochs
+from steadyrl.show.report.rows import epochs_view
 from steadyrl.show.report.write import write_report
 from steadyrl.show.review.epochs import epoch_table, split
 
@@ -22,6 +21,11 @@ def records(rewards, per_epoch=2, **more):
             line[name.replace("_of_", "/")] = value[step] if isinstance(value, list) else value
         lines.append(line)
     return lines
+
+
+def cells(table, heading):
+    """A column of a table of records."""
+    return [row[[head.name for head in table.heads].index(heading)] for row in table.rows]
 
 
 def finding(check, since, severity="warning"):
@@ -117,15 +121,14 @@ def test_the_loss_trend_is_the_change_of_the_total_since_the_epoch_before():
     assert first["loss_change"] is None
     assert second["loss_change"][0] == pytest.approx(2.0)
     assert second["loss_change"][1] < 0.0 < second["loss_change"][2]
-    shown = shown_epochs(epoch_table(records([0.1] * 4, loss_of_total=[1.0, 1.0, 2.0, 2.0]), []))
-    cells = [row[shown["headings"].index("loss trend [95 %]")] for row in shown["rows"]]
-    assert cells == ["–", "+1.000 [1.000, 1.000]"]
-    assert shown["headings"][-1] == "status"
+    _, losses, *_ = epochs_view(epoch_table(records([0.1] * 4, loss_of_total=[1.0, 1.0, 2.0, 2.0]), []))
+    assert cells(losses, "loss trend [95 %]") == ["–", "+1.000 [1.000, 1.000]"]
+    assert losses.heads[-1].name == "status"
 
 
 def test_the_founding_loss_has_a_column():
-    shown = shown_epochs(epoch_table(records([0.1] * 4, loss_of_reward_nll=0.25), []))
-    assert shown["rows"][1][shown["headings"].index("-r log p")] == "0.250"
+    _, losses, *_ = epochs_view(epoch_table(records([0.1] * 4, loss_of_reward_nll=0.25), []))
+    assert cells(losses, "-r log p")[1] == "0.250"
 
 
 def test_the_trend_is_per_epoch():
@@ -151,12 +154,15 @@ def healthy(**more):
 
 def test_columns_without_a_number_are_left_out_and_cells_are_text():
     lines = healthy()
-    shown = shown_epochs(epoch_table(lines, []))
-    assert "value" not in shown["headings"]
-    assert {"epoch", "reward trend [95 %]", "KL", "gap", "status"} <= set(shown["headings"])
-    assert all(len(row) == len(shown["headings"]) for row in shown["rows"])
-    assert shown_epochs(None) is None
-    assert epoch_lines(None) == []
+    rewards, losses, trends = epochs_view(epoch_table(lines, []))
+    headings = [[head.name for head in table.heads] for table in (rewards, losses)]
+    assert headings == [
+        ["epoch", "reward", "reward trend [95 %]", "variance", "within", "best of N", "gap", "minutes"],
+        ["epoch", "loss", "loss trend [95 %]", "policy", "KL", "status"],
+    ]
+    assert {len(row) for table in (rewards, losses) for row in table.rows} == {8, 6}
+    assert trends.text.startswith("Change per epoch, with its 95 % interval: reward +")
+    assert epochs_view(None) == []
 
 
 def test_the_table_of_a_real_run_is_in_terminal_report_and_summary(toy, tmp_path, capsys):

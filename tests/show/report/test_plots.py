@@ -13,7 +13,7 @@ from matplotlib.image import imread
 
 from steadyrl.core.stats import rolling_median, window
 from steadyrl.show.report import plots, reward_histogram
-from steadyrl.show.report.captions import SENTENCES, captions
+from steadyrl.show.report.plots import captions
 
 pytestmark = pytest.mark.pictures
 
@@ -37,7 +37,7 @@ def test_the_window_is_odd_and_short_runs_are_not_smoothed():
 
 def test_a_panel_whose_numbers_are_all_0_is_drawn_and_says_so():
     records = [{"step": step, "clip_fraction": 0.0, "clip_fraction_value": 0.0, "entropy": 1.0} for step in range(20)]
-    shown = [panel.title for panel in plots.measured(plots.POLICY_PANELS, records)]
+    shown = [panel.title for panel in plots.measured(plots.PANELS["policy"], records)]
     assert shown == ["Entropy", "Clip fraction", "Value clip fraction"]
     picture = plots.draw(records, {}, None)["policy"].svg
     assert picture.count("<!-- 0 throughout -->") == 2
@@ -115,8 +115,7 @@ def test_a_caption_speaks_of_what_is_drawn_and_of_nothing_else():
         assert absent not in texts["train"] + texts["policy"]
     assert "policy loss stays near 0" in texts["train"] and "entropy should fall slowly" in texts["policy"]
     assert "diamonds" in captions(records, {}, "retrieval", {0: 0.1})["overview"]
-    every = {panel.title for panels in plots.PANELS.values() for panel in panels}
-    assert every == set(SENTENCES)
+    assert all(panel.caption for panels in plots.PANELS.values() for panel in panels)
 
 
 def boxes(figure):

@@ -14,6 +14,8 @@ import pytest
 from steadyrl.core.rundir import append_line, write_json, write_lines
 from steadyrl.environments.browse.browser.find import find_chromium
 from steadyrl.environments.browse.browser.settings import BrowserSettings
+from steadyrl.show.page import html
+from steadyrl.show.report.curves import curves
 from tests import needs
 from tests.show.web.made import FINDING, make_run, metrics, rollout
 from tests.show.web.test_studies import make_report, make_study
@@ -31,8 +33,7 @@ def served(tmp_path):
     import uvicorn
 
     from steadyrl.show.web.app import create
-    from steadyrl.show.web.guard import Guard
-    from steadyrl.show.web.serve import listen
+    from steadyrl.show.web.serve import Guard, listen
 
     good = make_run(tmp_path / "good", steps=120, planned=200, status="running", rate=0.001)
     process = {"id": os.getpid(), "node": platform.node()}
@@ -421,3 +422,24 @@ def test_another_origin_and_a_wrong_token_get_nothing(browser, served):
         answer = stranger.goto(address + path)
         assert answer.status == 403
         assert "good" not in answer.text()
+
+
+def test_a_page_that_is_sent_as_a_file_has_its_curves_inside(browser, tmp_path):
+    """Two seeds with rewards of 0 and 1 have a line at 0.5; a group that is hidden at first is drawn on a click."""
+    zero, one, two = ([{"step": step, "reward/mean": float(reward)} for step in range(12)] for reward in range(3))
+    explored = curves({"seeds": [zero, one], "single": [two]}, "page.html", shown=["seeds"])
+    (tmp_path / "page.html").write_text(html.page("curves", [explored]))
+    opened, wrong = browser.new_page(), []
+    opened.set_default_timeout(SLOW_MS)
+    opened.on("pageerror", lambda error: wrong.append(str(error)))
+    opened.goto((tmp_path / "page.html").as_uri())
+    assert opened.locator(".series").all_inner_texts() == ["seeds 0.5", "single"]
+    opened.click("text=single")
+    assert opened.locator(".series").all_inner_texts() == ["seeds 0.5", "single 2"]
+    opened.check("text=every run of a group")
+    opened.fill("#zoom-from", "4")
+    opened.press("#zoom-from", "Enter")
+    assert opened.locator(".series").all_inner_texts() == ["seeds 0.5", "single 2"] and opened.url.endswith("page.html")
+    assert opened.locator("canvas").count() == 1
+    assert wrong == []
+    opened.context.close()

@@ -15,12 +15,12 @@ from tests.show.web.made import make_run, metrics, rollout
 
 needs.skip_without_packages("starlette", extra="web")
 
+from steadyrl.show.report.topics import overview  # noqa: E402
 from steadyrl.show.web.app import create  # noqa: E402 # it needs the packages
 from steadyrl.show.web.compare_page import short_names  # noqa: E402
 from steadyrl.show.web.diagnosis import Diagnoses  # noqa: E402
-from steadyrl.show.web.differing import marked  # noqa: E402
 from steadyrl.show.web.folder import Folder  # noqa: E402
-from steadyrl.show.web.topics import overview  # noqa: E402
+from steadyrl.show.web.rollout_page import marked  # noqa: E402
 
 
 def charts(text):

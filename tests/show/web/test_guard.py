@@ -7,7 +7,7 @@ from tests.show.web.made import make_run
 needs.skip_without_packages("starlette", "uvicorn", extra="web")
 
 from steadyrl.show.web.app import create  # noqa: E402 # it needs the packages
-from steadyrl.show.web.guard import Guard  # noqa: E402
+from steadyrl.show.web.serve import Guard  # noqa: E402
 
 TOKEN = "t0ken"
 

@@ -13,8 +13,8 @@ from tests.show.web.made import make_run, metrics
 needs.skip_without_packages("starlette", extra="web")
 
 from steadyrl.show.web.app import create  # noqa: E402 # it needs the packages
-from steadyrl.show.web.guard import Guard  # noqa: E402
-from steadyrl.show.web.labels import Label, Labels  # noqa: E402
+from steadyrl.show.web.folder import Label, Labels  # noqa: E402
+from steadyrl.show.web.serve import Guard  # noqa: E402
 
 
 @pytest.fixture

@@ -3,12 +3,13 @@
 (() => {
   const root = document.getElementById("board");
   if (!root || typeof uPlot === "undefined") return;
-  const sources = JSON.parse(root.dataset.sources);
+  const inside = document.getElementById("board-data"); // a page that is sent as a file has its curves inside
+  const sources = JSON.parse(inside ? inside.textContent : root.dataset.sources);
   const several = sources.length > 1;
   const note = document.getElementById("curves-note");
   const colours = ["--line-1", "--line-2", "--line-3", "--line-4", "--line-5", "--line-6", "--line-7"];
   const dashes = [[], [7, 4], [2, 3], [9, 3, 2, 3], [4, 2], [1, 2]];
-  const view = { x: "step", from: null, to: null, smooth: true, log: false, show: "", hide: new Set(), open: new Set(), own: [] };
+  const view = { x: "step", from: null, to: null, smooth: true, log: false, show: "", each: false, hide: new Set(), open: new Set(), own: [] };
   const panels = [];
   let held = sources.map(() => null); // what is shown of each source, as the server answered
   let whole = sources.map(() => null); // all steps of each source
@@ -52,9 +53,11 @@
     view.show = query.get("show") || "";
     [view.hide, view.open] = ["hide", "open"].map((name) => new Set([...words(query.get(name))].map(unpacked)));
     view.own = [...words(query.get("chart"))];
+    for (const source of sources) if (source.hidden) view.hide.add(source.name);
   }
 
   function writeAddress() {
+    if (inside) return; // browsers refuse another address to a file
     const address = new URL(location.href);
     const said = {
       x: view.x === "step" ? "" : view.x, from: view.from ?? "", to: view.to ?? "", smooth: view.smooth ? "" : "none",
@@ -134,7 +137,8 @@
         found.push({
           key, metric, run: source.name, source, steps: seen.map((i) => data.steps[i]), shown: !view.hide.has(key),
           x, low: low || (width > 1 ? mean : null), high, strong, raw: mean, few: x.length < 10,
-          colour: css(colours[(several ? s : m) % colours.length]),
+          colour: source.colour || css(colours[(several ? s : m) % colours.length]),
+          runs: (source.runs || []).filter((run) => run.lines[metric]).map((run) => [run.steps, run.lines[metric][0]]),
           dash: dashes[(several ? m : 0) % dashes.length],
           label: [several ? source.name : "", label].filter(Boolean).join(" · ") || "",
         });
@@ -163,7 +167,13 @@
         stroke: line.colour, width: 2, dash: line.dash, spanGaps: true, points: { show: line.few, size: 6 },
       };
       series.push(strong);
-      if (line.low && line.high) {
+      if (view.each && line.runs.length > 1) {
+        blocks[blocks.length - 1].splice(2);
+        for (const run of line.runs) {
+          blocks.push(run);
+          series.push({ stroke: faint(line.colour, 0.6), width: 1, spanGaps: true, points: { show: false } });
+        }
+      } else if (line.low && line.high) {
         series.push({ stroke: faint(line.colour, 0.25), width: 1, spanGaps: true, points: { show: false } });
         series.push({ stroke: faint(line.colour, 0.25), width: 1, spanGaps: true, points: { show: false } });
         bands.push({ series: [series.length - 1, series.length - 2], fill: faint(line.colour, 0.16) });
@@ -361,6 +371,7 @@
   // An open page asks for the steps that it does not have. Of a run that made steps anew it needs all of them again, and
   // so it does after some time, for a screen shows no more than some points.
   async function curvesOf(source, s, part) {
+    if (inside) return (whole[s] ??= together(source.runs));
     const old = whole[s];
     const more = part === "" && old && old.complete && old.version && old.last !== null && added[s] < MOST_ADDED;
     const asked = more ? `after=${old.last}` : part;
@@ -375,6 +386,21 @@
     added[s] = more ? added[s] + data.steps.length : 0;
     whole[s] = more ? withMore(old, data) : data;
     return whole[s];
+  }
+
+  // Of the runs of a group: the mean, the lowest and the highest value of those that have a step.
+  function together(runs) {
+    const rest = { axes: {}, single: true, complete: true, pins: [] };
+    if (runs.length === 1) return { ...runs[0], ...rest };
+    const steps = [...new Set(runs.flatMap((run) => run.steps))].sort((a, b) => a - b);
+    const lines = {};
+    for (const name of new Set(runs.flatMap((run) => Object.keys(run.lines)))) {
+      const at = new Map(steps.map((step) => [step, []]));
+      for (const run of runs) run.lines[name]?.[0].forEach((value, i) => { if (value !== null) at.get(run.steps[i]).push(value); });
+      const of = (what) => steps.map((step) => (at.get(step).length ? what(at.get(step)) : null));
+      lines[name] = [of((each) => each.reduce((a, b) => a + b) / each.length), of((each) => Math.min(...each)), of((each) => Math.max(...each))];
+    }
+    return { steps, lines, ...rest };
   }
 
   function withMore(old, more) {
@@ -546,6 +572,11 @@
   tool("log-scale").addEventListener("change", (event) => {
     view.log = event.target.checked;
     writeAddress();
+    drawAll();
+  });
+  tool("every-run").hidden = !sources.some((source) => source.runs?.length > 1);
+  tool("every-run").addEventListener("change", (event) => {
+    view.each = event.target.checked;
     drawAll();
   });
   tool("metric-filter").value = view.show;

@@ -1,0 +1,226 @@
+"""What the report of a run lists: its settings, its epochs, the autopilot's actions, and answers.
+
+The forms of answers and answers drawn at random stand beside their means: a mean hides an answer that is always the
+same, and chosen examples hide what is usual.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from steadyrl.core.config import Config, dump
+from steadyrl.core.types import DECODINGS
+from steadyrl.doctor.readers.spelling import flat_settings
+from steadyrl.show.page import markup, records
+from steadyrl.show.page.records import Heading, Note, Record, Sample, Span, Table, Text, numbers, strong
+from steadyrl.show.report.evidence import Answer, Evidence
+from steadyrl.show.review.epochs import finite_number
+
+Line = Mapping[str, Any]
+NOT_SET = "not set"
+OWN = tuple(f"{section}.args." for section in ("task", "algorithm", "curriculum", "backend", "sampler"))
+# Columns of the tables of epochs.
+OF_REWARDS = {
+    "reward": "reward", "change": "reward trend [95 %]", "variance": "variance", "within": "within",
+    "between": "between", "best": "best of N", "gap": "gap", "seconds": "minutes",
+}  # fmt: skip
+OF_LOSSES = {
+    "loss": "loss", "loss_change": "loss trend [95 %]", "loss_policy": "policy", "loss_nll": "likelihood",
+    "loss_reward_nll": "-r log p", "loss_kl": "KL", "loss_value": "value", "grad_norm": "gradient",
+}  # fmt: skip
+SAMPLES = 10  # problems whose answers are shown
+FORMS = 8  # forms shown
+# Answers have forms to speak of if this share of them has one of the forms shown. Free text has none.
+_COVERED = 0.5
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+_WORD = re.compile(r"\w+")
+_COLUMNS = tuple((when, decoding) for when in ("before", "after") for decoding in DECODINGS)
+
+
+def describe_action(line: Line) -> str:
+    """Return what was done and why, one sentence."""
+    return f"{_what(line)} ({line.get('why', 'no reason recorded')})"
+
+
+def actions_view(lines: Sequence[Line]) -> list[Record]:
+    """Return what the report shows of the autopilot's actions; nothing without any."""
+    rows = [
+        (
+            f"{line.get('step', '')}",
+            _what(line),
+            f"{line.get('why', '')}",
+            "; ".join(str(text) for text in line.get("evidence") or ()),
+        )
+        for line in lines
+    ]
+    table = Table((*numbers("step"), "what", "why", "evidence"), rows)
+    return [Heading("What the autopilot did"), table] if rows else []
+
+
+def _what(line: Line) -> str:
+    kind, knob = line.get("kind"), _name(line)
+    before, after = _number(line.get("before")), _number(line.get("after"))
+    if kind == "kept":
+        return f"{knob} stays at {after}"
+    what = f"{knob} {before} → {after}"
+    if kind == "undo":
+        what = f"undone: {what}"
+    if "back_to" in line:
+        what = f"back to step {line['back_to']}; {what}"
+    return what if line.get("done") else f"advice: {what}"
+
+
+def _name(line: Line) -> str:
+    knob = f"{line.get('knob')}"
+    return "rate multiplier" if knob in ("rate_multiplier", "ease") else knob  # "ease" in runs of earlier versions
+
+
+def _number(value: Any) -> str:
+    number = finite_number(value)
+    return "unknown" if number is None else f"{number:.3g}"
+
+
+def settings_rows(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that differ from the defaults, and in full those that a part defines for itself (``OWN``).
+
+    Only these parts know their defaults, and a report does not load them.
+    """
+    used, defaults = _flat(settings), _flat(dump(Config()))
+    own = {key for key in used if key.startswith(OWN)}
+    changed = [key for key in {**used, **defaults} if key not in own and used.get(key) != defaults.get(key)]
+    return {
+        "changed": [(key, used.get(key, NOT_SET), defaults.get(key, NOT_SET)) for key in changed] if used else [],
+        "own": [(key, used[key]) for key in used if key in own],
+        "recorded": bool(used),
+    }
+
+
+def settings_view(settings: Mapping[str, Any]) -> list[Record]:
+    """Return what every page shows of the settings of a run; see ``settings_rows``."""
+    rows = settings_rows(settings)
+    changed, own = ([tuple(Span(text, "code") for text in row) for row in rows[kind]] for kind in ("changed", "own"))
+    if not rows["recorded"]:
+        return [Note("The run recorded no settings.")]
+    shown: list[Record] = [Note("Nothing differs from the defaults.")]
+    if changed:
+        differ = Note("These settings differ from the defaults:", "soft")
+        shown = [differ, Table(("setting", "this run", "default"), changed)]
+    if own:
+        parts = "task, algorithm, curriculum, backend and sampler"
+        shown.append(Note(f"These are all settings that {parts} have of their own:", "soft"))
+        shown.append(Table(("setting", "this run"), own))
+    return shown
+
+
+def _flat(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return values as JSON by dotted keys."""
+    flat = flat_settings(settings)
+    return {name: json.dumps(value, ensure_ascii=False) for name, value in flat.items() if value != {}}
+
+
+def epochs_view(table: Mapping[str, Any] | None) -> list[Record]:
+    """Return what pages and terminal show of a run's epochs: rewards and losses, without empty columns, and trends.
+
+    Args:
+        table: See ``epoch_table``; None where there is none.
+    """
+    if table is None:
+        return []
+    tables: list[Record] = []
+    for headings, last in ((OF_REWARDS, ()), (OF_LOSSES, ("status",))):
+        columns = {key: name for key, name in headings.items() if any(row[key] is not None for row in table["rows"])}
+        rows = [
+            (row["name"], *(_cell(key, row[key]) for key in columns), *(_status(row) for _ in last))
+            for row in table["rows"]
+        ]
+        tables.append(Table((*numbers("epoch", *columns.values()), *last), rows))
+    named = OF_REWARDS | OF_LOSSES
+    trends = [
+        f"{named[key]} {markup.signed(trend[0])} {markup.interval(trend[1:])}"
+        for key, trend in table["trends"].items()
+        if trend is not None
+    ]
+    change = Note(f"Change per epoch, with its 95 % interval: {'; '.join(trends)}.", "soft")
+    return [*tables, *([change] if trends else [])]
+
+
+def _cell(key: str, value: Any) -> str:
+    if key in ("change", "loss_change") and value is not None:
+        return f"{markup.signed(value[0])} {markup.interval(value[1:])}"
+    return f"{value / 60:.1f}" if key == "seconds" and value is not None else markup.number(value)
+
+
+def _status(row: Mapping[str, Any]) -> str:
+    return f"{row['status']}: {', '.join(row['findings'])}" if row["findings"] else row["status"]
+
+
+def form(text: str) -> str:
+    """Return a text with a letter for each different word: ``Read AND (read OR file)`` is ``a AND (a OR b)``.
+
+    Words in capitals, such as operators, and punctuation stay.
+    """
+    names: dict[str, str] = {}
+
+    def letter(match: re.Match[str]) -> str:
+        word = match[0]
+        if len(word) > 1 and word.isalpha() and word.isupper():
+            return word
+        return names.setdefault(word.lower(), _LETTERS[min(len(names), len(_LETTERS) - 1)])
+
+    return " ".join(_WORD.sub(letter, text).split()) or "(empty)"
+
+
+def forms_view(evidence: Evidence) -> list[Record]:
+    """Return what the report shows of the forms of answers; nothing if the answers have no form in common."""
+    shares = {}
+    for when, decoding in _COLUMNS:
+        answers = (evidence.before if when == "before" else evidence.after).of(decoding)
+        if answers:
+            counts = Counter(form(answer.text) for answer in answers.values())
+            shares[f"{when}, {decoding}"] = {name: count / counts.total() for name, count in counts.items()}
+    most: dict[str, float] = {}
+    for form_shares in shares.values():
+        most |= {name: max(share, most.get(name, 0.0)) for name, share in form_shares.items()}
+    shown = sorted(most, key=lambda name: (-most[name], name))[:FORMS]
+    covered = max((sum(form_shares.get(name, 0.0) for name in shown) for form_shares in shares.values()), default=0.0)
+    if covered < _COVERED:
+        return []
+    rows: list[Sequence[Text]] = [
+        (Span(markup.shorten(name), "code"), *(markup.number(of.get(name, 0.0)) for of in shares.values()))
+        for name in shown
+    ]
+    return [
+        Heading("Forms of the answers"),
+        Note("Share of the answers of each form, each different word as a letter.", "soft"),
+        Table(("form", *numbers(*shares)), rows),
+    ]
+
+
+def samples_view(evidence: Evidence, metric: str) -> list[Record]:
+    """Return the answers to problems drawn at random; a run with the same problems shows the same ones."""
+    sides = {"before": evidence.before.of(evidence.deploy), "after": evidence.after.of(evidence.deploy)}
+    problems = list(sides["before"])
+    drawn = np.random.default_rng(0).permutation(len(problems))[:SAMPLES]
+    samples = [
+        Sample(
+            problems[i],
+            markup.shorten(evidence.before.prompts[problems[i]]),
+            [_shown(answers[problems[i]], when, metric) for when, answers in sides.items() if problems[i] in answers],
+        )
+        for i in drawn
+    ]
+    count = Note(f"{len(samples)} held-out problems drawn at random.", "soft")
+    return [Heading("Sample answers"), *([count, *samples] if samples else [Note("No answers were recorded.")])]
+
+
+def _shown(answer: Answer, when: str, metric: str) -> records.Answer:
+    cut = ", cut at the token limit" if answer.truncated else ""
+    unscored = f", unscored: {answer.unscored}" if answer.unscored else ""
+    label = (f"{when} training, {metric} ", strong(markup.number(answer.metric)), f"{cut}{unscored}")
+    return records.Answer(label, markup.shorten(answer.text), markup.shorten(answer.note))
