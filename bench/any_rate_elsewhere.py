@@ -2,7 +2,7 @@
 
 A cell is a task and an algorithm beside those of any_rate.py. It is trained from three starting rates with the
 autopilot, and at five fixed rates without it: the same steps, problems and seeds (--seeds N, one if not given). What is
-compared is the held-out reward of sampled answers at the end, as the mean over the seeds that all arms have. Five cells
+compared is the held-out reward of sampled answers at the end, as the mean over the seeds that all arms have. Six cells
 had no part in the choice of the autopilot's rules. Three of them with four times the steps judge its rule about long
 runs, and the others, by which the rules were chosen, are counted apart. A cell decides little if little is learned in
 it or if any rate will do, so the table says by which factor the best fixed rate raises the reward, and how many of the
@@ -67,7 +67,7 @@ class Cell:
 _CODE = ("run.epochs=0", "run.steps=40", "rollout.prompts_per_step=12")
 _PAGES = "task.args.levels=[1,2,3]"
 # No rule of the autopilot was made after a look at these; the other cells taught it.
-JUDGES = ("reinforce-search", "rlaif-operators", "ppo-code", "pages-rloo", "smollm2-words")
+JUDGES = ("reinforce-search", "rlaif-operators", "ppo-code", "pages-rloo", "smollm2-words", "toy-alphabet")
 _WORDS = ROOT / "bench" / "doctor" / "prompts.jsonl"
 CELLS: dict[str, Cell] = {
     "reinforce-search": Cell(
@@ -112,6 +112,15 @@ CELLS: dict[str, Cell] = {
         ),
         HIGH,
         answers=200,
+    ),
+    "toy-alphabet": Cell(
+        "search-grpo",
+        (
+            "backend.name=toy", "model.path=base", "run.steps=40", "rollout.prompts_per_step=16",
+            f'task={{name="prompts",args={{path="{_WORDS}"}}}}', 'rewards={"scores:in_order"=1.0}',
+            "sampling={max_new_tokens=8}", "algorithm.name=rloo", "algorithm.args={kl_coef=0.01}",
+        ),
+        (0.03, 0.1, 0.3, 1.0, 3.0),  # a table of logits, whose rates are higher than a network's
     ),
     "lora": Cell(
         "search-grpo",
