@@ -2,14 +2,13 @@
 
 A cell is a task and an algorithm beside those of any_rate.py. It is trained from three starting rates with the
 autopilot, and at five fixed rates without it: the same steps, problems and seeds (--seeds N, one if not given). What is
-compared is the held-out reward of sampled answers at the end, as the mean over the seeds that all arms have. Eight cells
-had no part in the choice of the autopilot's rules. Three of them with four times the steps judge its rule about long
-runs, and the others, by which the rules were chosen, are counted apart. A cell decides little if little is learned in
-it or if any rate will do, so the table says by which factor the best fixed rate raises the reward, and how many of the
-five are near the best. The runs are in
-bench/results/any_rate_elsewhere.json, the table beside them; stopped, it goes on where it was. Those of the rules
-before are in any_rate_elsewhere_before.json. The cell smollm2 needs `make models/smollm2-start`; smollm2-words and
-rlaif-math need `make smollm2`.
+compared is the held-out reward of sampled answers at the end, as the mean over the seeds that all arms have. Eight
+cells had no part in the choice of the autopilot's rules. Three of them with four times the steps judge its rule about
+long runs, and the others, by which the rules were chosen, are counted apart. A cell decides little if little is learned
+in it or if any rate will do, so the table says by which factor the best fixed rate raises the reward, and how many of
+the five are near the best. The runs are in bench/results/any_rate_elsewhere.json, the table beside them; stopped, it
+goes on where it was. Those of the rules before are in any_rate_elsewhere_before.json. The cell smollm2 needs `make
+models/smollm2-start`; smollm2-words and rlaif-math need `make smollm2`.
 """
 
 from __future__ import annotations
