@@ -2,14 +2,13 @@
 
 A cell is a task and an algorithm beside those of any_rate.py. It is trained from three starting rates with the
 autopilot, and at five fixed rates without it: the same steps, problems and seeds (--seeds N, one if not given). What is
-compared is the held-out reward of sampled answers at the end, as the mean over the seeds that all arms have. Five cells
-had no part in the choice of the autopilot's rules. Three of them with four times the steps judge its rule about long
-runs, and the others, by which the rules were chosen, are counted apart. A cell decides little if little is learned in
-it or if any rate will do, so the table says by which factor the best fixed rate raises the reward, and how many of the
-five are near the best. The runs are in
-bench/results/any_rate_elsewhere.json, the table beside them; stopped, it goes on where it was. Those of the rules
-before are in any_rate_elsewhere_before.json. The cell smollm2 needs `make models/smollm2-start`; smollm2-words and
-rlaif-math need `make smollm2`.
+compared is the held-out reward of sampled answers at the end, as the mean over the seeds that all arms have. Eight
+cells had no part in the choice of the autopilot's rules. Three of them with four times the steps judge its rule about
+long runs, and the others, by which the rules were chosen, are counted apart. A cell decides little if little is learned
+in it or if any rate will do, so the table says by which factor the best fixed rate raises the reward, and how many of
+the five are near the best. The runs are in bench/results/any_rate_elsewhere.json, the table beside them; stopped, it
+goes on where it was. Those of the rules before are in any_rate_elsewhere_before.json. The cell smollm2 needs `make
+models/smollm2-start`; smollm2-words and rlaif-math need `make smollm2`.
 """
 
 from __future__ import annotations
@@ -41,6 +40,7 @@ EVERYWHERE = (
 )  # fmt: skip
 LEARNED, FEW = 2.0, 2  # a cell decides much where learning and the choice of the rate matter by this
 LOW, HIGH = (3e-5, 1e-4, 3e-4, 1e-3, 3e-3), (1e-4, 3e-4, 1e-3, 3e-3, 1e-2)  # adapters need higher rates
+TABLE = (0.03, 0.1, 0.3, 1.0, 3.0)  # of the toy backend, whose policy is a table of logits
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,10 @@ class Cell:
 _CODE = ("run.epochs=0", "run.steps=40", "rollout.prompts_per_step=12")
 _PAGES = "task.args.levels=[1,2,3]"
 # No rule of the autopilot was made after a look at these; the other cells taught it.
-JUDGES = ("reinforce-search", "rlaif-operators", "ppo-code", "pages-rloo", "smollm2-words")
+JUDGES = (
+    "reinforce-search", "rlaif-operators", "ppo-code", "pages-rloo", "smollm2-words", "toy-alphabet",
+    "toy-rlaif-founding", "toy-grpo-founding",
+)  # fmt: skip
 _WORDS = ROOT / "bench" / "doctor" / "prompts.jsonl"
 CELLS: dict[str, Cell] = {
     "reinforce-search": Cell(
@@ -112,6 +115,37 @@ CELLS: dict[str, Cell] = {
         ),
         HIGH,
         answers=200,
+    ),
+    "toy-alphabet": Cell(
+        "search-grpo",
+        (
+            "backend.name=toy", "model.path=base", "run.steps=40", "rollout.prompts_per_step=16",
+            f'task={{name="prompts",args={{path="{_WORDS}"}}}}', 'rewards={"scores:in_order"=1.0}',
+            "sampling={max_new_tokens=8}", "algorithm.name=rloo", "algorithm.args={kl_coef=0.01}",
+        ),
+        TABLE,
+    ),
+    "toy-rlaif-founding": Cell(
+        "rlaif-code",
+        (
+            "backend.name=toy", "model.path=base", "run.epochs=0", "run.steps=44", "rollout.prompts_per_step=16",
+            "rollout.samples_per_prompt=6", f'task={{name="prompts",args={{path="{_WORDS}"}}}}',
+            'rewards={"scores:early_letters"=1.0}', "sampling={max_new_tokens=12,temperature=1.2}",
+            'algorithm.args={keep="above",reward_threshold=0.2,baseline="none",kl_coef=0.1}',
+            "update.minibatches=1", "update.max_grad_norm=0.5", "update.warmup_steps=4",
+        ),
+        TABLE,
+    ),
+    "toy-grpo-founding": Cell(
+        "search-grpo",
+        (
+            "backend.name=toy", "model.path=base", "run.steps=20", "rollout.prompts_per_step=32",
+            "rollout.samples_per_prompt=8", f'task={{name="prompts",args={{path="{_WORDS}"}}}}',
+            'rewards={"scores:in_order"=1.0}', "sampling={max_new_tokens=8,temperature=0.8}",
+            'algorithm.args={kl_coef=0.0,scale="group"}', "update.epochs=1", "update.minibatches=4",
+            "update.schedule=constant", "update.warmup_steps=0",
+        ),
+        TABLE,
     ),
     "lora": Cell(
         "search-grpo",

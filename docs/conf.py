@@ -61,6 +61,7 @@ NAVIGATION = {
             "docs/evaluation",
             "docs/compare",
             "docs/studies",
+            "docs/founding",
             "docs/studies/*/report",
             "docs/forecast",
         ],

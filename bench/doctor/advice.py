@@ -3,6 +3,9 @@
 Of the stored runs whose fault lies in their settings, the doctor's first finding that changes a setting is followed:
 the run is made again with it, from the same seed, by the settings alone. Reward over the last fifth of the steps is
 compared, with twice the standard error of its difference. A line of JSON for each run, and a table at the end.
+
+With --runs DIRECTORY ... the advice on these runs is followed instead, --times after one another: the doctor then
+examines the run that its advice has led to.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ import argparse
 import json
 import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +25,10 @@ import store
 import wrappers
 
 from steadyrl.core import config
+from steadyrl.core.rundir import RunDir
 from steadyrl.core.types import Finding
 from steadyrl.doctor.examine import diagnose
+from steadyrl.loop import launch
 from steadyrl.loop.train import open_session
 
 LAST = 0.2  # of the steps
@@ -35,6 +40,9 @@ SETTINGS = ("warped_temperature", "warped_top_p", "warped_hot", "lr_x10", "lr_di
 def main() -> None:
     """Follow the advice on every stored run that was asked for."""
     args = arguments()
+    if args.runs:
+        print(table([line for path in args.runs for line in chain(RunDir(path), args.times, args.folder)]))
+        return
     plans = [p for p in runs.plans() if p.split in args.split and p.fault in (args.only or SETTINGS)]
     lines = [line for plan in plans if (line := followed(plan)) is not None]
     print(table(lines))
@@ -45,26 +53,28 @@ def followed(plan: runs.Plan) -> dict[str, Any] | None:
     path = runs.path_of(plan, store.DATA)
     if not path.is_file():
         return None
+    with tempfile.TemporaryDirectory() as folder:
+        finding = advice(store.unpack(path, Path(folder)))
     before = store.read_run(path)[1]
-    finding = advice(path)
-    line: dict[str, Any] = {"run": plan.name, "fault": plan.fault, "before": rewards(before).mean()}
-    if finding is None:
-        line |= {"outcome": "no setting is advised"}
-    else:
-        line |= {"finding": finding.check, "cause": finding.cause, "overrides": list(finding.overrides)}
-        line |= compared(before, again(plan, finding.overrides))
-    print(json.dumps(line), flush=True)
-    return line
+    after = again(plan, finding.overrides) if finding else None
+    return {"fault": plan.fault, **compared(plan.name, before, finding, after)}
+
+
+def chain(run: RunDir, times: int, folder: Path) -> Iterator[dict[str, Any]]:
+    """Make a run again as the doctor says, then that one as it says of that one, and yield what came of each."""
+    for _ in range(times):
+        finding, before = advice(run.path), run
+        if finding is not None:
+            run = launch.run(config.resolve(run.resolved(), [*finding.overrides, f"run.folder={folder}"]))
+        yield compared(before.path.name, before.metrics(), finding, run.metrics())
+        if finding is None:
+            return
 
 
 def advice(path: Path) -> Finding | None:
     """Return the first finding that changes a setting."""
-    with tempfile.TemporaryDirectory() as folder:
-        for diagnosis in diagnose(store.unpack(path, Path(folder))):
-            for finding in diagnosis.findings:
-                if finding.harms and finding.overrides:
-                    return finding
-    return None
+    findings = (finding for diagnosis in diagnose(path) for finding in diagnosis.findings)
+    return next((finding for finding in findings if finding.harms and finding.overrides), None)
 
 
 def again(plan: runs.Plan, overrides: Sequence[str]) -> list[dict[str, Any]]:
@@ -80,13 +90,24 @@ def rewards(records: Sequence[Mapping[str, Any]]) -> np.ndarray:
     return np.array(values[-max(2, int(LAST * len(values))) :])
 
 
-def compared(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the mean rewards, and whether the difference is beyond its noise."""
-    old, new = rewards(before), rewards(after)
-    gain = float(new.mean() - old.mean())
-    error = float(np.sqrt(old.var(ddof=1) / len(old) + new.var(ddof=1) / len(new)))
-    outcome = "better" if gain > 2 * error else "worse" if gain < -2 * error else "the same"
-    return {"after": float(new.mean()), "error": error, "outcome": outcome}
+def compared(
+    name: str,
+    before: Sequence[Mapping[str, Any]],
+    finding: Finding | None,
+    after: Sequence[Mapping[str, Any]] | None,
+) -> dict[str, Any]:
+    """Print and return the mean rewards, and whether the difference is beyond its noise."""
+    old = rewards(before)
+    line: dict[str, Any] = {"run": name, "before": float(old.mean()), "outcome": "no setting is advised"}
+    if finding is not None and after is not None:
+        new = rewards(after)
+        gain = float(new.mean() - old.mean())
+        error = float(np.sqrt(old.var(ddof=1) / len(old) + new.var(ddof=1) / len(new)))
+        outcome = "better" if gain > 2 * error else "worse" if gain < -2 * error else "the same"
+        line |= {"finding": finding.check, "cause": finding.cause, "overrides": list(finding.overrides)}
+        line |= {"after": float(new.mean()), "error": error, "outcome": outcome}
+    print(json.dumps(line), flush=True)
+    return line
 
 
 def table(lines: Sequence[Mapping[str, Any]]) -> str:
@@ -105,6 +126,9 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--split", nargs="+", default=["heldout"], help="of settings.SPLIT, or last")
     parser.add_argument("--only", nargs="+", choices=SETTINGS, metavar="FAULT", help=", ".join(SETTINGS))
+    parser.add_argument("--runs", nargs="+", type=Path, metavar="DIRECTORY", help="run directories of your own")
+    parser.add_argument("--times", type=int, default=2, help="how many pieces of advice are followed one after another")
+    parser.add_argument("--folder", type=Path, default=Path("runs/advice"), help="where these runs are made")
     return parser.parse_args()
 
 

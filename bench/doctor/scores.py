@@ -29,6 +29,11 @@ def early_letters(problem: Problem, rollout: Rollout) -> float:
     return words.early_letters(rollout.text)
 
 
+def in_order(problem: Problem, rollout: Rollout) -> float:
+    """Return the share of neighbouring characters that are in the order of the alphabet."""
+    return words.in_order(rollout.text)
+
+
 def never(problem: Problem, rollout: Rollout) -> float:
     """Return 1 for a text that ends in a form that nobody writes."""
     return float(rollout.text.rstrip().endswith("</query>"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 
 _OPERATOR = re.compile(r" (and|or|not) ", re.IGNORECASE)
 
@@ -27,3 +28,9 @@ def early_letters(text: str) -> float:
 def operators(text: str) -> float:
     """Return a third for every AND, OR or NOT between two other words, 1 at the most."""
     return min(1.0, len(_OPERATOR.findall(text)) / 3.0)
+
+
+def in_order(text: str) -> float:
+    """Return the share of neighbouring characters of which the second is the next letter of the alphabet."""
+    pairs = list(pairwise(text))
+    return sum(a.isalpha() and ord(b) == ord(a) + 1 for a, b in pairs) / len(pairs) if pairs else 0.0

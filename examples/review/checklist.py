@@ -97,7 +97,8 @@ def losses_grow(review: Review) -> Result:
     if beyond := [text for certain, text in grown if certain]:
         return Found("growth", "warning", message="; ".join(beyond))
     if grown:
-        return Unknown(f"more than that, but within the noise of its steps: {'; '.join(text for _, text in grown)}")
+        noisy = "; ".join(text for _, text in grown)
+        return Unknown(f"more than {SPIKE:.0%}, but within the noise of its steps: {noisy}")
     return Passed(f"the most is {max(growths)[2]}" if growths else "no part changed")
 
 

@@ -169,11 +169,11 @@ class LiveDoctor:
         current = {(finding.check, finding.cause): finding for finding in self._findings()}
         before, self._active = self._active, {key: _ActiveFinding(finding) for key, finding in current.items()}
         succeeded = {check for check, cause in current if (check, cause) not in before}  # by another cause
-        changes = []
+        cleared, raised = [], []
         for key, finding in current.items():
             previous = before.get(key)
             if previous is None or SEVERITIES.index(finding.severity) < SEVERITIES.index(previous.finding.severity):
-                changes.append(Change(step, "raised", finding))
+                raised.append(Change(step, "raised", finding))
         for key, active in before.items():
             if key in current:
                 continue
@@ -181,8 +181,8 @@ class LiveDoctor:
             if active.missed < GONE and key[0] not in succeeded:
                 self._active[key] = active
             else:
-                changes.append(Change(step, "cleared", active.finding))
-        return changes
+                cleared.append(Change(step, "cleared", active.finding))
+        return [*cleared, *raised]  # what a check finds last holds
 
     @property
     def findings(self) -> tuple[Finding, ...]:

@@ -83,7 +83,7 @@ def test_a_growth_within_the_noise_is_neither_passed_nor_failed():
     """A policy loss near 0 doubles and halves with the noise."""
     point = growth(loss_of_policy=[float(x) for x in NOISE])
     assert point.state == "unknown"
-    assert point.message.startswith("more than that, but within the noise of its steps: policy")
+    assert point.message.startswith("more than 30%, but within the noise of its steps: policy")
     assert words(records([0.1] * 70, per_epoch=10))[0] == "unknown"  # no loss was logged
 
 

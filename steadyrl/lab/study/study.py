@@ -105,10 +105,14 @@ def _keep_plan(study: Study, folder: Path, every: Sequence[Job]) -> None:
 
 
 def _changed(study: Study, folder: Path) -> list[str]:
-    """Return what decides the study otherwise than the plan that was kept; nothing where none was."""
-    file = folder / PLAN
-    before = read_json(file) if file.is_file() else study.judged_by()
-    return [name for name, value in study.judged_by().items() if before.get(name) != value]
+    """Return what decides the study otherwise than the plan that was kept; nothing where none was.
+
+    An experiment that the plan lacks has no runs yet, so its expectations may be added.
+    """
+    file, rules = folder / PLAN, study.judged_by()
+    before = read_json(file) if file.is_file() else rules
+    rules["expect"] = {arm: expect for arm, expect in rules["expect"].items() if arm in before.get("expect", {})}
+    return [name for name, value in rules.items() if before.get(name) != value]
 
 
 def _other_plan(study: Study, file: Path, changed: Sequence[str]) -> RunError:

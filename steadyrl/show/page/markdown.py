@@ -40,7 +40,10 @@ def inline(text: Text) -> str:
         inner = inline(text.text)
         if text.href:  # a heading's anchor is made of its words
             inner = f"[{inner}](#{anchor(text.href[1:])})" if text.href.startswith("#") else f"[{inner}]({text.href})"
-        return f"**{inner}**" if text.role in ("strong", "word") and inner else inner
+        if text.role not in ("strong", "word") or not inner.strip():
+            return inner
+        # Bold that begins or ends with white space is not bold.
+        return f"{' ' * inner[:1].isspace()}**{inner.strip()}**{' ' * inner[-1:].isspace()}"
     # White space at an end separates the text from the span beside it.
     return f"{' ' * text[:1].isspace()}{markdown(text)}{' ' * text[1:][-1:].isspace()}"
 

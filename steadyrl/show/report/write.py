@@ -351,9 +351,9 @@ def changes(summary: Mapping[str, Any], weights: Mapping[str, float]) -> dict[st
 
 def _word(row: Mapping[str, Any]) -> str:
     """Return what a change means; of a measurement that has no direction, which way it went."""
-    verdict = row["verdict"]
+    verdict: str | None = row["verdict"]
     if verdict not in ("better", "worse"):
-        return {"equal": "no change", None: "–"}.get(verdict, "no clear change")
+        return verdict or "–"
     if row["sign"] < 0:
         return {"better": "worse", "worse": "better"}[verdict]
     return verdict if row["sign"] > 0 else {"better": "higher", "worse": "lower"}[verdict]

@@ -261,6 +261,17 @@ def test_the_plan_holds_titles_for_readers_and_these_may_change(file, tmp_path):
     assert after["written"] == before["written"]
 
 
+def test_an_experiment_is_added_to_a_study_with_runs_and_changed_no_more_once_it_is_in_the_plan(file, tmp_path):
+    run_study(read_study(file()), tmp_path)
+    added = LONGER + 'expect = [{says = "More is learned.", be = "higher"}]\n'
+    assert run_study(read_study(file(added)), tmp_path) == {}
+    plan = json.loads((tmp_path / "rates" / "plan.json").read_text())
+    assert [rule["says"] for rule in plan["expect"]["longer"]] == ["More is learned."]
+    for changed in (added.replace('"higher"', '"lower"'), ""):  # another rule, and an experiment that is removed
+        with pytest.raises(RunError, match=r"expect differ from .*plan\.json"):
+            run_study(read_study(file(changed)), tmp_path)
+
+
 LONGER = '[[experiments]]\nname = "longer"\ntitle = "More steps"\nfrom = "high"\nchange = "run.steps=24"\n'
 
 

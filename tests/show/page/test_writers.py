@@ -99,6 +99,12 @@ def test_code_and_links_stand_inside_a_text():
     assert markdown.inline(text) == "see `steadyrl doctor`, [kl](#the-kl) and **better**"
 
 
+def test_bold_texts_beside_one_another_are_bold_in_markdown():
+    line = markdown.inline((strong("A rate: "), strong("refuted"), strong(" ")))
+    assert line == "**A rate:** **refuted** "
+    assert MarkdownIt().renderInline(line) == "<strong>A rate:</strong> <strong>refuted</strong> "
+
+
 def test_a_page_is_whole_and_loads_nothing():
     page = html.page("<title>", [*RECORDS])
     assert "<title>&lt;title&gt;</title>" in page and page.count("</script>") == 2
