@@ -76,6 +76,7 @@ def _write_first(run: RunDir, config: Config, text: str) -> None:
         "error": None,
         "started": time.time(),
         "ended": None,
+        "processor_s": 0.0,
         "attempt": 0,
         "process": _process(),
     }
@@ -84,10 +85,12 @@ def _write_first(run: RunDir, config: Config, text: str) -> None:
 
 def begin_again(run: RunDir, config: Config) -> int:
     """Note that a run goes on, with the settings that it goes on with; return the attempt's number."""
-    attempt: int = 1 + max(run.info().get("attempt", 0), *(record["attempt"] for record in run.metrics()), 0)
+    info = run.info()
+    attempt: int = 1 + max(info.get("attempt", 0), *(record["attempt"] for record in run.metrics()), 0)
     write_json(run.resolved_file, dump(config))
     ended = {"status": "running", "error": None, "ended": None, "best": None, "stopped_early": None}
-    _change(run, **ended, attempt=attempt, process=_process())
+    processor_s = None if info.get("ended") is None else info.get("processor_s")  # what was killed did not say
+    _change(run, **ended, processor_s=processor_s, attempt=attempt, process=_process())
     steps = 1 + max((record["step"] for record in run.metrics()), default=-1)
     # In a run that trains longer it is that of one step among others; one killed at its very end makes no more steps.
     for name in ("", *run.heldout_sets()):
@@ -128,7 +131,8 @@ def close(run: RunDir, status: str, config: Config) -> None:
 
 @contextmanager
 def outcome(run: RunDir) -> Iterator[None]:
-    """Record an error or an interrupt that ends the run, and let it pass on."""
+    """Record the processor time, and an error or an interrupt that ends the run, and let it pass on."""
+    earlier, began = run.info().get("processor_s"), _processor_seconds()
     try:
         yield
     except BaseException as error:
@@ -137,6 +141,15 @@ def outcome(run: RunDir) -> Iterator[None]:
         with suppress(AccessError):  # on a full disk too, what ended the run is what its user must see
             _change(run, status=status, error=message, ended=time.time())
         raise
+    finally:
+        if earlier is not None:
+            with suppress(AccessError):
+                _change(run, processor_s=round(earlier + _processor_seconds() - began, 2))
+
+
+def _processor_seconds() -> float:
+    """Return the processor time of this process and of its children that have ended."""
+    return sum(os.times()[:4])
 
 
 def _change(run: RunDir, **values: Any) -> None:

@@ -107,14 +107,18 @@ def _time(evidence: Evidence) -> str:
 
 
 def _cost(evidence: Evidence) -> str:
-    """Return the hours of processors or of the GPU, and what the judge's tokens cost where they have a price."""
-    seconds, policy = elapsed(evidence), evidence.info.get("policy") or {}
+    """Return the hours of processors or of the GPU, and what the judge's tokens cost where they have a price.
+
+    Those of processors were measured: a run may wait for others, or leave threads idle.
+    """
+    policy = evidence.info.get("policy") or {}
+    device, ranks = str(policy.get("device") or "cpu"), finite_number(policy.get("ranks")) or 1
+    on_gpu = not device.startswith("cpu")
+    seconds = elapsed(evidence) if on_gpu else finite_number(evidence.info.get("processor_s"))
     parts = []
-    if seconds is not None and (device := policy.get("device")):
-        on_gpu = not str(device).startswith("cpu")
-        ranks, threads = (finite_number(policy.get(key)) or 1 for key in ("ranks", "threads"))
-        hours = seconds / HOUR_S * ranks * (1 if on_gpu else threads)
-        parts.append(f"{markup.number(hours)} {'GPU' if on_gpu else 'processor'} hours ({device})")
+    if seconds:
+        hours = markup.number(seconds / HOUR_S * ranks)
+        parts.append(f"{hours} {'GPU' if on_gpu else 'processor'} hours ({device})")
     parts += _judge_cost(evidence.metrics)
     return "; ".join(parts)
 

@@ -472,12 +472,13 @@ def overview_of(run):
 
 @pytest.mark.usefixtures("words_only")
 def test_the_first_block_says_what_was_trained_on_what_for_how_long_and_at_what_cost(tmp_path):
-    """7,200 s on 3 threads are 6 processor hours; the judge's tokens cost 0.25 in each of 60 steps."""
+    """In 7,200 s on 3 threads the run had processors for 5,400 s; the judge's tokens cost 0.25 in each of 60 steps."""
     run = make_run(tmp_path / "run")
     began = 1_795_701_110.0  # 2026-11-26 13:51:50 UTC
     policy = {"parameters": 134_515_008, "trained": 921_600, "device": "cpu", "threads": 3}
     data = {"train": {"problems": 300}, "heldout": {"problems": 40, "of": 40}}
     more = {"model": "/home/me/models/smollm2", "policy": policy, "data": data, "started": began, "ended": began + 7200}
+    more |= {"processor_s": 5400.0}
     write_json(run.info_file, {**run.info(), **more})
     settings = run.resolved()
     settings["model"]["lora_rank"] = 16
@@ -491,7 +492,7 @@ def test_the_first_block_says_what_was_trained_on_what_for_how_long_and_at_what_
     assert block["data"] == "trains on 300 problems, judged by 40 held-out problems"
     assert block["steps"] == "60 of 100; 6,000 tokens sampled"
     assert block["time"] == "2:00:00 (hours:minutes:seconds), began 2026-11-26 13:51 UTC"
-    assert block["cost"].startswith("6.000 processor hours (cpu); 15.0 for the judge's tokens")
+    assert block["cost"].startswith("1.500 processor hours (cpu); 15.0 for the judge's tokens")
     page = text_of(run, "report.md")
     assert "| started | 2026-11-26 13:51 UTC |\n" in page and str(began) not in page
     assert page.index("| cost |") < page.index("](overview.png)") < page.index("## Before and after")
