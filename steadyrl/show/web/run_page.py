@@ -203,13 +203,15 @@ def _pins(events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def whole_curves(run: RunDir, shelf: Shelf) -> Curves:
-    """Return all curves of a run; the score before and after training at its ends where none lies in between."""
+    """Return all curves of a run; the score before and after training at its ends where none was measured there."""
     curves, ends = shelf.curves(run), score_ends(run)
-    if ends is None or ends[0] in curves.lines or len(curves.steps) < 2:
+    if ends is None or len(curves.steps) < 2:
         return curves
-    name, line = ends[0], np.full(len(curves.steps), np.nan)
-    line[0], line[-1] = ends[1:]
-    return replace(curves, lines={**curves.lines, name: (line, line, line)})
+    name, *scores = ends
+    line = np.full((3, len(curves.steps)), np.nan)  # mean, lowest, highest
+    line[:, [0, -1]] = scores
+    measured = np.array(curves.lines.get(name, line))
+    return replace(curves, lines={**curves.lines, name: tuple(np.where(np.isnan(measured), line, measured))})
 
 
 def score_ends(run: RunDir) -> tuple[str, float, float] | None:

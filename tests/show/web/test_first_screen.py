@@ -111,6 +111,16 @@ def test_the_verdict_stands_in_the_table_and_first_on_the_page_of_a_run(tmp_path
     assert (curve[0], curve[-1], set(curve[1:-1])) == (0.4, after, {None}), "measured before and after training only"
 
 
+def test_the_score_before_training_begins_the_curve_of_the_scores_during_it(tmp_path):
+    run = make_run(tmp_path / "a", steps=4)
+    scores = {1: 0.7, 3: 0.8}  # after the steps 1 and 3
+    lines = [{**metrics(step), **({"heldout/retrieval": scores[step]} if step in scores else {})} for step in range(4)]
+    write_lines(run.metrics_file, lines)
+    write_json(run.report_folder / "summary.json", {"before": 0.3, "after": 0.8})
+    curve = ask_json(create(tmp_path), "/run/a/curves")["lines"]["heldout/retrieval"][0]
+    assert curve == [0.3, 0.7, None, 0.8]
+
+
 def test_a_log_has_its_verdict_in_the_table_once_a_thread_has_read_it(tmp_path):
     rows = [{"step": i, "loss": 0.1, "reward": 0.5, "kl": -0.2 * i} for i in range(60)]
     (tmp_path / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
