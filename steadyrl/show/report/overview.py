@@ -31,7 +31,7 @@ def overview(evidence: Evidence, summary: Mapping[str, Any], diagnosis: Diagnosi
         "verdict": _verdict(summary, diagnosis),
         "model": _model(info, settings),
         "task": str(info.get("task") or ""),
-        "data": data_line(info.get("data") or {}),
+        "data": _data(info.get("data") or {}),
         "algorithm": _algorithm(info, settings),
         "steps": _steps(evidence),
         "time": _time(evidence),
@@ -57,15 +57,27 @@ def _verdict(summary: Mapping[str, Any], diagnosis: Diagnosis) -> str:
 
 
 def _model(info: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
-    name, policy = str(info.get("model") or ""), info.get("policy") or {}
-    if name.startswith(("/", "~")):
-        name = Path(name).name  # where a folder is means nothing to who is sent a report
+    name, policy = _name(str(info.get("model") or "")), info.get("policy") or {}
     total, trained = (finite_number(policy.get(key)) for key in ("parameters", "trained"))
     if total is None:
         return name
     rank = (settings.get("model") or {}).get("lora_rank") or 0
     way = f"a LoRA adapter of rank {rank} trained ({_count(trained)})" if rank and trained else "all trained"
     return f"{name}, {_count(total)} parameters, {way}"
+
+
+def _name(path: str) -> str:
+    """Return a path without its folder, which means nothing to a reader elsewhere."""
+    return Path(path).name if path.startswith(("/", "~")) else path
+
+
+def _data(data: Mapping[str, Any]) -> str:
+    sourced = {
+        split: {**counts, "source": _name(str(counts["source"]))}
+        for split, counts in data.items()
+        if isinstance(counts, Mapping) and counts.get("source")
+    }
+    return data_line({**data, **sourced})
 
 
 def _count(parameters: float) -> str:

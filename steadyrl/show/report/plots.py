@@ -36,7 +36,7 @@ BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY = "#0072B2", "#D55E00", "#009E73", 
 PART_COLOURS = (VERMILLION, GREEN, PURPLE, ORANGE, SKY)
 GROUP_COLOURS = (BLUE, *PART_COLOURS)
 GOLDEN = 0.618034  # of the hues' circle: each step lands far from all before
-INK, GREY = "#222222", "#6E6E6E"
+INK, GREY, PALE = "#222222", "#6E6E6E", "#E4E4E4"  # which are others on a dark page
 WIDTH_INCHES = 9.0  # 900 pixels of a README at 100 pixels per inch
 ROW_INCHES = 2.7  # of a picture with one row of panels
 MARGIN_INCHES = 0.1  # at the sides of a panel
@@ -62,7 +62,7 @@ STYLE: Any = {  # matplotlib's types of the keys change with its version
     "figure.constrained_layout.h_pad": 0.09,
     "figure.constrained_layout.w_pad": 0.09,
     "font.size": 9,
-    "grid.color": "#E4E4E4",
+    "grid.color": PALE,
     "grid.linewidth": 0.7,
     "legend.fontsize": 8.5,
     "legend.frameon": False,
