@@ -22,6 +22,7 @@ from steadyrl.core.errors import AccessError, SteadyError, exception_line, witho
 from steadyrl.core.rundir import RunDir, write_json, write_text
 from steadyrl.loop import checkpoint
 from steadyrl.loop.evaluate import out_of_patience
+from steadyrl.loop.preflight.forecast import memory_now
 from steadyrl.loop.train import Session
 
 _PACKAGES = (
@@ -77,6 +78,7 @@ def _write_first(run: RunDir, config: Config, text: str) -> None:
         "started": time.time(),
         "ended": None,
         "processor_s": 0.0,
+        "memory": None,
         "attempt": 0,
         "process": _process(),
     }
@@ -131,7 +133,7 @@ def close(run: RunDir, status: str, config: Config) -> None:
 
 @contextmanager
 def outcome(run: RunDir) -> Iterator[None]:
-    """Record the processor time, and an error or an interrupt that ends the run, and let it pass on."""
+    """Record processor time, memory, and an error or an interrupt that ends the run, and let it pass on."""
     earlier, began = run.info().get("processor_s"), _processor_seconds()
     try:
         yield
@@ -142,9 +144,9 @@ def outcome(run: RunDir) -> Iterator[None]:
             _change(run, status=status, error=message, ended=time.time())
         raise
     finally:
-        if earlier is not None:
-            with suppress(AccessError):
-                _change(run, processor_s=round(earlier + _processor_seconds() - began, 2))
+        processor_s = None if earlier is None else round(earlier + _processor_seconds() - began, 2)
+        with suppress(AccessError):
+            _change(run, processor_s=processor_s, memory=asdict(memory_now()))
 
 
 def _processor_seconds() -> float:

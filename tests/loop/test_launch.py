@@ -106,6 +106,7 @@ def test_the_processor_time_of_all_attempts_is_recorded_and_unknown_where_one_wa
     assert found.info()["processor_s"] == 3.0
     found = run(resume=found)
     assert found.info()["processor_s"] == 5.5
+    assert 2**25 < found.info()["memory"]["peak"] < found.info()["memory"]["total"]
     found.info_file.write_text(json.dumps({**found.info(), "status": "running", "ended": None}))
     assert run(resume=found, overrides="run.steps=5").info()["processor_s"] is None
 

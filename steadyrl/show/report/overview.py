@@ -15,7 +15,7 @@ from steadyrl.show.page import markup
 from steadyrl.show.report.evidence import Evidence
 from steadyrl.show.review.epochs import finite_number, series
 
-MILLION, HOUR_S = 1e6, 3600.0
+MILLION, HOUR_S, GIB = 1e6, 3600.0, 2**30
 
 
 def overview(evidence: Evidence, summary: Mapping[str, Any], diagnosis: Diagnosis) -> list[tuple[str, str]]:
@@ -36,6 +36,7 @@ def overview(evidence: Evidence, summary: Mapping[str, Any], diagnosis: Diagnosi
         "steps": _steps(evidence),
         "time": _time(evidence),
         "cost": _cost(evidence),
+        "memory": memory(info),
     }
     return [(name, text) for name, text in lines.items() if text]
 
@@ -133,6 +134,17 @@ def _cost(evidence: Evidence) -> str:
         parts.append(f"{hours} {'GPU' if on_gpu else 'processor'} hours ({device})")
     parts += _judge_cost(evidence.metrics)
     return "; ".join(parts)
+
+
+def memory(info: Mapping[str, Any]) -> str:
+    """Return the most memory that the process of a run used, "" where run.json does not say."""
+    recorded = info.get("memory")
+    if not isinstance(recorded, Mapping):
+        return ""
+    peak, total = (finite_number(recorded.get(name)) for name in ("peak", "total"))
+    if not peak or not total:
+        return ""
+    return f"{peak / GIB:.2f} of {total / GIB:.1f} GiB at most ({markup.clean(str(recorded.get('place')))})"
 
 
 def _judge_cost(metrics: Sequence[Mapping[str, Any]]) -> list[str]:

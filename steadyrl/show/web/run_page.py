@@ -20,6 +20,7 @@ from steadyrl.show.page.markup import number
 from steadyrl.show.page.records import Span, Table, Text, numbers
 from steadyrl.show.report.actions import describe_action
 from steadyrl.show.report.diagnosis import facts_of
+from steadyrl.show.report.overview import memory
 from steadyrl.show.report.settings import settings_view
 from steadyrl.show.review.epochs import finite_number
 from steadyrl.show.web.columns import Curves, Shelf
@@ -54,6 +55,7 @@ def head_view(place: Place) -> dict[str, Any]:
             "started": info.get("started") if isinstance(info.get("started"), int | float) else None,
             "error": info.get("error"),
             "attempt": info.get("attempt") or 0,
+            "memory": memory(info),
         },
     }
 

@@ -473,7 +473,8 @@ def test_a_best_checkpoint_that_is_no_step_with_a_score_is_left_out(tmp_path, be
 
 def overview_of(run):
     rows = re.findall(r"^\| ([a-z]+) \| (.*) \|$", text_of(run, "report.md"), re.MULTILINE)
-    return dict(rows[: 1 + [name for name, _ in rows].index("cost")])
+    names = [name for name, _ in rows]
+    return dict(rows[: 1 + names.index("memory" if "memory" in names else "cost")])
 
 
 @pytest.mark.usefixtures("words_only")
@@ -487,7 +488,7 @@ def test_the_first_block_says_what_was_trained_on_what_for_how_long_and_at_what_
         "heldout": {"problems": 40, "of": 40, "source": "held out of them"},
     }
     more = {"model": "/home/me/models/smollm2", "policy": policy, "data": data, "started": began, "ended": began + 7200}
-    more |= {"processor_s": 5400.0}
+    more |= {"processor_s": 5400.0, "memory": {"peak": 3 * 2**29, "total": 16 * 2**30, "place": "machine"}}
     write_json(run.info_file, {**run.info(), **more})
     settings = run.resolved()
     settings["model"]["lora_rank"] = 16
@@ -496,7 +497,8 @@ def test_the_first_block_says_what_was_trained_on_what_for_how_long_and_at_what_
     write_lines(run.metrics_file, lines)
     write_report(run.path)
     block = overview_of(run)
-    assert list(block) == ["verdict", "model", "task", "data", "algorithm", "steps", "time", "cost"]
+    assert list(block) == ["verdict", "model", "task", "data", "algorithm", "steps", "time", "cost", "memory"]
+    assert block["memory"] == "1.50 of 16.0 GiB at most (machine)"
     assert block["model"] == "smollm2, 135 million parameters, a LoRA adapter of rank 16 trained (921,600)"
     assert block["data"] == (
         "trains on 300 problems (sums: main, train), judged by 40 held-out problems (held out of them)"

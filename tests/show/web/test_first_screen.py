@@ -65,6 +65,14 @@ def test_what_another_trainer_logs_begins_with_its_reward(tmp_path):
     assert topics[0] == ["reward_std"]
 
 
+def test_speed_and_memory_stand_with_the_facts_of_a_run(tmp_path):
+    run = with_metrics(make_run(tmp_path / "a"), **{"tokens/per_second": lambda step: 100.0 + step})
+    write_json(run.info_file, {**run.info(), "memory": {"peak": 2**30, "total": 2**34, "place": "CUDA device"}})
+    facts = ask(create(tmp_path), "/run/a").text.partition('<dl class="facts">')[2].partition("</dl>")[0]
+    assert "<dt>tokens a second</dt><dd>159</dd>" in facts
+    assert "<dt>memory</dt><dd>1.00 of 16.0 GiB at most (CUDA device)</dd>" in facts
+
+
 def test_a_measurement_has_no_unit_of_the_reward(tmp_path):
     with_metrics(make_run(tmp_path / "a"), **{"reward/result_size": lambda step: 20.0})
     text = ask(create(tmp_path), "/run/a").text
