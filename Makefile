@@ -46,7 +46,8 @@ SMALL := $(if $(filter mlx,$(BACKEND)),run.steps=40 rollout.prompts_per_step=16 
 # After a training whose run is named *-$(1)-s0: ten answers before and after.
 ANSWERS = set -e; run=$$(ls -d runs/*-$(1)-s0* | tail -n 1); echo; \
 	echo "ten held-out problems at random, and the answers before and after, with their score:"; \
-	$(BIN)/python scripts/ten_answers.py $$run; echo
+	$(BIN)/python scripts/ten_answers.py $$run; echo; \
+	echo "the report: $$run/report/report.html"; echo "all runs in the browser: $(BIN)/steadyrl web"; echo
 ASK = request='put an item into the queue without blocking'; \
 	echo "steadyrl sample $$run '$$request'"; $(BIN)/steadyrl sample $$run "$$request"
 

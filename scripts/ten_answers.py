@@ -27,9 +27,10 @@ def main(paths: list[Path]) -> None:
     """Print a block for each of ten requests that every run was evaluated on."""
     stages = [answers(paths[0] / "evaluations" / "before.jsonl")]
     stages += [answers(run / "evaluations" / "after.jsonl") for run in paths]
+    names = ["before", *(f"after {run.name}" if len(paths) > 1 else "after" for run in paths)]
     for problem in ten_of(set.intersection(*(set(stage) for stage in stages))):
         print(stages[0][problem]["prompt"])
-        for name, stage in zip(["before", *(f"after {run.name}" for run in paths)], stages, strict=True):
+        for name, stage in zip(names, stages, strict=True):
             print(f"{line(stage[problem]['answers']['greedy'])}    ({name})")
 
 
@@ -55,8 +56,8 @@ def ten_of(problems: Iterable[str]) -> list[str]:
 
 
 def line(answer: dict) -> str:
-    """Return an answer's F1 and text as one line."""
-    text = " ".join(answer["text"].split())
+    """Return an answer's score and text as one line, with the turns of an episode apart."""
+    text = " | ".join(" ".join(turn.split()) for turn in answer.get("turns") or [answer["text"]])
     return f"    {answer['metric']:.2f}  {text[:WIDTH] + ' ...' * (len(text) > WIDTH) or '(nothing)'}"
 
 

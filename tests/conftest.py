@@ -1,6 +1,7 @@
 """Shared set-up: one thread for torch, sessions of the toy backend, tiny models in Hugging Face layout."""
 
 import gc
+import importlib
 import json
 import os
 import tempfile
@@ -180,3 +181,23 @@ def _tokenizer(closes):
         end = [("<eos>", special.index("<eos>"))]
         inner.post_processor = tokenizers.processors.TemplateProcessing(single="$A <eos>", special_tokens=end)
     return transformers.PreTrainedTokenizerFast(tokenizer_object=inner, eos_token="<eos>", pad_token="<pad>")
+
+
+@pytest.fixture
+def hub_snapshot(tmp_path, monkeypatch):
+    """Return a function that makes the cached folder of a data set of the hub, which cannot be reached."""
+    needs.package("huggingface_hub")
+    constants = importlib.import_module("huggingface_hub.constants")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    commit = "0123456789" * 4
+
+    def snapshot(owner, name):
+        repository = tmp_path / "hub" / f"datasets--{owner}--{name}"
+        (repository / "refs").mkdir(parents=True)
+        (repository / "refs" / "main").write_text(commit)
+        folder = repository / "snapshots" / commit
+        folder.mkdir(parents=True)
+        return folder
+
+    return snapshot

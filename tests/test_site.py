@@ -136,6 +136,12 @@ def test_vague_pronouns_and_long_sentences_are_counted_in_running_text_alone():
     assert prose.long_sentences("- " + "word " * 30 + "\n- " + "word " * 31) == [("word " * 31).strip()]
 
 
+def test_the_drawer_of_pages_is_widened_only_where_the_theme_keeps_it_in_place():
+    """The theme hides the drawer left of a narrow page by its own width, 15em: a wider one covers the text."""
+    lines = (DOCS / "_static" / "steadyrl.css").read_text().splitlines()
+    assert [line for line in lines if "drawer" in line and not line.startswith("@media (min-width: 63em)")] == []
+
+
 @pytest.mark.parametrize("page", ["README.md", "docs/start.md"])
 def test_the_first_pages_name_their_subjects(page):
     assert script("prose").vague_share((ROOT / page).read_text()) <= 2.5

@@ -34,4 +34,10 @@ def test_what_a_model_answers_now_is_what_its_run_shows_as_before(toy, tmp_path,
     assert len(now) == 2 * ten_answers.SHOWN
     assert now[::2] == shown[::3]
     assert [f"{line}    (before)" for line in now[1::2]] == shown[1::3]
-    assert now[1::2] != [line.removesuffix("    (after run)") for line in shown[2::3]]
+    assert now[1::2] != [line.removesuffix("    (after)") for line in shown[2::3]]
+
+
+def test_the_turns_of_an_episode_stand_apart():
+    episode = {"metric": 1.0, "text": " click 2\n click 0", "turns": [" click 2\n", " click 0"]}
+    assert ten_answers.line(episode) == "    1.00  click 2 | click 0"
+    assert ten_answers.line({"metric": 0.5, "text": " a  OR b"}) == "    0.50  a OR b"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -20,7 +21,7 @@ from steadyrl.core.plugins import make
 from steadyrl.core.rundir import write_text
 from steadyrl.core.types import Problem
 from steadyrl.loop.rewards.answers import final_number
-from steadyrl.loop.tasks.data_files import JUDGES, NO_DATA, SPLIT_IN, kind_of_file
+from steadyrl.loop.tasks.data_files import JUDGES, NO_DATA, SPLIT_IN, find_data, kind_of_file, may_be_on_hub
 from steadyrl.loop.tasks.rows import read_rows
 
 # Names of columns in data sets of this field, the usual first.
@@ -35,15 +36,13 @@ class Data:
     """The data of a new config.
 
     Attributes:
-        path: Of the file to train on.
-        heldout: Of the file for evaluations, None to hold out a share of the first.
+        source: The settings of the task ``prompts`` that name the data: path, where needed heldout, config and split.
         prompt: The column of the prompt.
         answer: The column of the right answer, "" where there is none.
         kind: Of the right answers: "number", "text", or "free" where there are none. Names a file of templates/.
     """
 
-    path: Path
-    heldout: Path | None
+    source: Mapping[str, str]
     prompt: str
     answer: str
     kind: str
@@ -53,11 +52,16 @@ def new_command(
     folder: Annotated[Path, typer.Argument(help="where config.toml and rewards.py are written")] = Path("."),
     data: Annotated[
         Path | None,
-        typer.Option(help="JSON lines, JSON, CSV or parquet with a prompt in each row; the file in FOLDER if left out"),
+        typer.Option(
+            help="JSON lines, JSON, CSV or parquet with a prompt in each row, a folder of such files, or a data set of "
+            "the Hugging Face hub as OWNER/NAME; the file in FOLDER if left out"
+        ),
     ] = None,
     model: Annotated[str, typer.Option(help="a model folder or a name on the hub; base ships with steadyrl")] = "base",
     prompt: Annotated[str, typer.Option(help="the column of the prompt, where its name does not tell")] = "",
     answer: Annotated[str, typer.Option(help="the column of the right answer, where its name does not tell")] = "",
+    config: Annotated[str, typer.Option(help="the configuration of the data set, where it has several")] = "",
+    split: Annotated[str, typer.Option(help="the split to train on, where its name does not tell")] = "",
 ) -> None:
     """Write config.toml and rewards.py for your own data, which decide columns, answer length, batch and rate.
 
@@ -68,22 +72,25 @@ def new_command(
             raise ConfigError(
                 f"'{folder / name}' is there already; move it, or name another folder: steadyrl new FOLDER"
             )
-    files = find_files(data or folder) if data is None or data.is_dir() else (data, None)
-    rows = [row for _, row in islice(read_rows([files[0]]), _ROWS)]
-    if not rows:
-        raise DataError(f"'{files[0]}' has no row; expected one with a prompt in each line")
-    columns = find_columns(files[0], rows, prompt, answer)
-    kind = kind_of_answers(row.get(columns[1]) for row in rows) if columns[1] else "free"
-    described = Data(*files, *columns, kind)
+    if data is None or (data.is_dir() and folder.resolve().is_relative_to(data.resolve())):
+        source, files = find_files(data or folder)  # the folder will hold runs, whose files are no data
+    else:
+        source, files = find_split(data, config, split)
     with following():
+        rows = [row for _, row in islice(read_rows(files), _ROWS)]
+        if not rows:
+            raise DataError(f"'{source['path']}' has no row; expected one with a prompt in each line")
+        columns = find_columns(source["path"], rows, prompt, answer)
+        kind = kind_of_answers(row.get(columns[1]) for row in rows) if columns[1] else "free"
+        described = Data(source, *columns, kind)
         settings = choose_settings(described, model)
     write_text(folder / "config.toml", config_text(described, model, settings, folder))
     write_text(folder / "rewards.py", rewards_text(described))
     _describe(described, folder)
 
 
-def find_files(folder: Path) -> tuple[Path, Path | None]:
-    """Return the data file of a folder to train on, and the one for evaluations where the names tell.
+def find_files(folder: Path) -> tuple[dict[str, str], list[Path]]:
+    """Return the settings that name the data file of a folder to train on, and another for evaluations; and the first.
 
     Args:
         folder: Those below it are not looked at.
@@ -100,7 +107,8 @@ def find_files(folder: Path) -> tuple[Path, Path | None]:
     if len(trained) > 1:
         trained = [path for path in trained if SPLIT_IN["train"].search(path.stem)] or trained
     if len(trained) == 1:
-        return trained[0], judges[0] if len(judges) == 1 else None
+        heldout = {"heldout": str(judges[0])} if len(judges) == 1 else {}
+        return {"path": str(trained[0]), **heldout}, trained
     names = ", ".join(path.name for path in files)
     raise DataError(
         f"'{folder}' holds {f'the data files {names}' if files else 'no data file (JSON lines, JSON, CSV, parquet)'}; "
@@ -108,7 +116,27 @@ def find_files(folder: Path) -> tuple[Path, Path | None]:
     )
 
 
-def find_columns(path: Path, rows: Sequence[dict[str, Any]], prompt: str, answer: str) -> tuple[str, str]:
+def find_split(data: Path, config: str, split: str) -> tuple[dict[str, str], Sequence[Path]]:
+    """Return the settings that name the split of a data set to train on, and the split's files.
+
+    Args:
+        data: A file, a pattern of files, a folder, or a name on the hub.
+        config: The configuration of the data set, "" for its only one.
+        split: "" for "train" or the only one.
+
+    Raises:
+        DataError: There is no such data set, or nothing tells which configuration or split to take.
+    """
+    try:
+        found = find_data(data, config)
+        files = found.splits[found.to_train(split)]
+    except DataError as error:  # its remedies are settings of a config that is not written yet
+        raise DataError(re.sub(r"task\.args\.(config|split)( =)?", r"--\1", str(error))) from error
+    named = {"path": data.as_posix(), "config": config, "split": split}
+    return {name: value for name, value in named.items() if value}, files
+
+
+def find_columns(path: str, rows: Sequence[dict[str, Any]], prompt: str, answer: str) -> tuple[str, str]:
     """Return the columns of the prompt and of the right answer, "" where there is none.
 
     Args:
@@ -156,7 +184,7 @@ def choose_settings(data: Data, model: str) -> dict[str, dict[str, Any]]:
     from steadyrl.loop.defaults import defaults
     from steadyrl.loop.tasks.prompts import PromptsTask
 
-    task = make("task", "prompts", PromptsTask.Settings(**_task_args(data, data.path, data.heldout)), 0)
+    task = make("task", "prompts", PromptsTask.Settings(**_task_args(data, data.source)), 0)
     problems: Sequence[Problem] = task.problems("train")
     answers = [str(problem.columns.get(data.answer)) for problem in problems[:_ROWS]] if data.answer else []
     begin(f"reading the model '{model}'")
@@ -166,9 +194,8 @@ def choose_settings(data: Data, model: str) -> dict[str, dict[str, Any]]:
     return {"run": {"steps": max(_FEWEST_STEPS, passes)}, "model": {}, **settings}
 
 
-def _task_args(data: Data, path: Path, heldout: Path | None) -> dict[str, Any]:
-    args: dict[str, Any] = {"path": str(path)}
-    args |= {"heldout": str(heldout)} if heldout else {}
+def _task_args(data: Data, source: Mapping[str, str]) -> dict[str, Any]:
+    args: dict[str, Any] = dict(source)
     args |= {"prompt_column": data.prompt} if data.prompt != "prompt" else {}
     args |= {"gold_column": data.answer} if data.answer not in ("", "gold") else {}
     return args | ({"metric": "correct"} if data.answer else {})
@@ -176,8 +203,9 @@ def _task_args(data: Data, path: Path, heldout: Path | None) -> dict[str, Any]:
 
 def config_text(data: Data, model: str, settings: Mapping[str, Mapping[str, Any]], folder: Path) -> str:
     """Return the config. Its paths are those seen from its own folder, where it is run."""
-    near = [Path(os.path.relpath(path, folder)) if path else None for path in (data.path, data.heldout)]
-    args = _task_args(data, near[0] or data.path, near[1])
+    files = {name: Path(data.source[name]) for name in ("path", "heldout") if name in data.source}
+    near = {name: os.path.relpath(path, folder) for name, path in files.items() if not may_be_on_hub(path)}
+    args = _task_args(data, {**data.source, **near})
     model = os.path.relpath(model, folder) if Path(model).is_dir() else model
     model = f"./{model}" if Path(folder, model).is_dir() and not model.startswith(".") else model
     rewards = {"number": ("correct", "number"), "text": ("correct", "near"), "free": ("on_topic",)}[data.kind]
@@ -216,7 +244,7 @@ def rewards_text(data: Data) -> str:
 def _describe(data: Data, folder: Path) -> None:
     answers = {"number": "numbers", "text": "texts"}.get(data.kind)
     right = f"right answers in '{data.answer}' ({answers})" if answers else "no right answers"
-    print(printable(f"data: {data.path}, prompts in '{data.prompt}', {right}"))
+    print(printable(f"data: {data.source['path']}, prompts in '{data.prompt}', {right}"))
     print(printable(f"written: {folder / 'config.toml'}, {folder / 'rewards.py'}"))
     if data.kind == "free":
         print("say in rewards.py what a good answer is: the data do not tell")

@@ -22,6 +22,7 @@ from steadyrl.core.errors import AccessError, SteadyError, exception_line, witho
 from steadyrl.core.rundir import RunDir, write_json, write_text
 from steadyrl.loop import checkpoint
 from steadyrl.loop.evaluate import out_of_patience
+from steadyrl.loop.preflight.forecast import memory_now
 from steadyrl.loop.train import Session
 
 _PACKAGES = (
@@ -76,6 +77,8 @@ def _write_first(run: RunDir, config: Config, text: str) -> None:
         "error": None,
         "started": time.time(),
         "ended": None,
+        "processor_s": 0.0,
+        "memory": None,
         "attempt": 0,
         "process": _process(),
     }
@@ -84,10 +87,12 @@ def _write_first(run: RunDir, config: Config, text: str) -> None:
 
 def begin_again(run: RunDir, config: Config) -> int:
     """Note that a run goes on, with the settings that it goes on with; return the attempt's number."""
-    attempt: int = 1 + max(run.info().get("attempt", 0), *(record["attempt"] for record in run.metrics()), 0)
+    info = run.info()
+    attempt: int = 1 + max(info.get("attempt", 0), *(record["attempt"] for record in run.metrics()), 0)
     write_json(run.resolved_file, dump(config))
     ended = {"status": "running", "error": None, "ended": None, "best": None, "stopped_early": None}
-    _change(run, **ended, attempt=attempt, process=_process())
+    processor_s = None if info.get("ended") is None else info.get("processor_s")  # what was killed did not say
+    _change(run, **ended, processor_s=processor_s, attempt=attempt, process=_process())
     steps = 1 + max((record["step"] for record in run.metrics()), default=-1)
     # In a run that trains longer it is that of one step among others; one killed at its very end makes no more steps.
     for name in ("", *run.heldout_sets()):
@@ -128,7 +133,8 @@ def close(run: RunDir, status: str, config: Config) -> None:
 
 @contextmanager
 def outcome(run: RunDir) -> Iterator[None]:
-    """Record an error or an interrupt that ends the run, and let it pass on."""
+    """Record processor time, memory, and an error or an interrupt that ends the run, and let it pass on."""
+    earlier, began = run.info().get("processor_s"), _processor_seconds()
     try:
         yield
     except BaseException as error:
@@ -137,6 +143,15 @@ def outcome(run: RunDir) -> Iterator[None]:
         with suppress(AccessError):  # on a full disk too, what ended the run is what its user must see
             _change(run, status=status, error=message, ended=time.time())
         raise
+    finally:
+        processor_s = None if earlier is None else round(earlier + _processor_seconds() - began, 2)
+        with suppress(AccessError):
+            _change(run, processor_s=processor_s, memory=asdict(memory_now()))
+
+
+def _processor_seconds() -> float:
+    """Return the processor time of this process and of its children that have ended."""
+    return sum(os.times()[:4])
 
 
 def _change(run: RunDir, **values: Any) -> None:

@@ -80,7 +80,7 @@ def test_what_it_writes_is_sound_and_trains(tmp_path, monkeypatch, capsys, rows,
 
 def test_settings_are_those_that_train_from_python_takes(tmp_path, tiny_models):
     path = write_rows(tmp_path / "animals.jsonl", [{**row, "gold": "red " * 30} for row in ANIMALS])
-    settings = choose_settings(Data(path, None, "prompt", "gold", "text"), str(tiny_models["llama"]))
+    settings = choose_settings(Data({"path": str(path)}, "prompt", "gold", "text"), str(tiny_models["llama"]))
     # 16 of 20 problems train: one step holds all of them, and three passes are fewer than 30 steps
     assert (settings["rollout"]["prompts_per_step"], settings["run"]["steps"]) == (16, 30)
     assert (settings["model"], settings["update"]["learning_rate"]) == ({}, 4e-4)
@@ -100,17 +100,49 @@ def test_paths_in_the_config_are_those_seen_from_its_folder(tmp_path, monkeypatc
     assert (folder / config["model"]["path"]).resolve() == Path(tiny_models["llama"]).resolve()
 
 
+def test_data_may_be_a_data_set_of_the_hub(tmp_path, monkeypatch, capsys, hub_snapshot, tiny_models):
+    monkeypatch.chdir(tmp_path)
+    snapshot = hub_snapshot("own", "sums")
+    for configuration in ("main", "socratic"):
+        for split, rows in {"train": SUMS[:16], "test": SUMS[16:]}.items():
+            (snapshot / configuration).mkdir(exist_ok=True)
+            write_rows(snapshot / configuration / f"{split}.jsonl", rows)
+    hub_name, model = Path("own/sums"), str(tiny_models["llama"])
+    with pytest.raises(DataError, match=r"holds the configurations main, socratic, .* choose one: --config 'main'"):
+        new_command(Path("work"), data=hub_name, model=model)
+    with pytest.raises(DataError, match="has the splits train, test, not --split 'dev'; name one of them"):
+        new_command(Path("work"), data=hub_name, model=model, config="main", split="dev")
+    assert not Path("work").exists()
+    new_command(Path("work"), data=hub_name, model=model, config="main")
+    assert "data: own/sums, prompts in 'question', right answers in 'answer' (numbers)" in capsys.readouterr().out
+    config = tomllib.loads(Path("work/config.toml").read_text())
+    args = {"path": "own/sums", "config": "main", "prompt_column": "question", "gold_column": "answer"}
+    assert config["task"] == {"name": "prompts", "args": {**args, "metric": "correct"}}
+    # all 16 problems of "train" are one step, for the split "test" judges
+    assert config["rollout"]["prompts_per_step"] == 16
+
+
+def test_a_folder_of_data_may_hold_shards_below_it(tmp_path, monkeypatch, tiny_models):
+    monkeypatch.chdir(tmp_path)
+    Path("sums/data").mkdir(parents=True)
+    for shard in range(2):
+        write_rows(Path(f"sums/data/train-0000{shard}-of-00002.jsonl"), SUMS[shard::2])
+    new_command(Path("work"), data=Path("sums"), model=str(tiny_models["llama"]))
+    assert tomllib.loads(Path("work/config.toml").read_text())["task"]["args"]["path"] == "../sums"
+
+
 def test_files_are_told_apart_by_their_names(tmp_path):
     for name in ("a-train.jsonl", "a-test.jsonl", "config.json", "notes.txt"):
         (tmp_path / name).write_text("{}")
-    assert find_files(tmp_path) == (tmp_path / "a-train.jsonl", tmp_path / "a-test.jsonl")
+    train, test = (tmp_path / name for name in ("a-train.jsonl", "a-test.jsonl"))
+    assert find_files(tmp_path) == ({"path": str(train), "heldout": str(test)}, [train])
     (tmp_path / "b-train.jsonl").write_text("{}")
     with pytest.raises(DataError, match=r"a-test.jsonl, a-train.jsonl, b-train.jsonl; name the one to train on"):
         find_files(tmp_path)
 
 
 def test_columns_are_found_by_name_or_by_being_the_only_text():
-    path = Path("x.jsonl")
+    path = "x.jsonl"
     assert find_columns(path, [{"label": "b", "sentence": "a"}], "", "") == ("sentence", "label")
     assert find_columns(path, [{"prompt": "a", "solution": 3, "n": 1}], "", "") == ("prompt", "solution")
     assert find_columns(path, [{"prompt": "a", "other": "b"}], "other", "prompt") == ("other", "prompt")

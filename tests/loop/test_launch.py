@@ -98,6 +98,19 @@ def test_a_run_that_a_watch_stopped_goes_on_to_the_same_end(settings):
     assert one == other
 
 
+def test_the_processor_time_of_all_attempts_is_recorded_and_unknown_where_one_was_killed(settings, monkeypatch):
+    clock = iter((1.0, 4.0, 10.0, 12.5, 20.0, 21.0))  # of a process and its children, before and after each attempt
+    monkeypatch.setattr(record.os, "times", lambda: (next(clock), 0.0, 0.0, 0.0, 99.0))
+    seen = []
+    found = run(settings, watch=Watch(step=seen.append, stop=lambda: len(seen) == 2))
+    assert found.info()["processor_s"] == 3.0
+    found = run(resume=found)
+    assert found.info()["processor_s"] == 5.5
+    assert 2**25 < found.info()["memory"]["peak"] < found.info()["memory"]["total"]
+    found.info_file.write_text(json.dumps({**found.info(), "status": "running", "ended": None}))
+    assert run(resume=found, overrides="run.steps=5").info()["processor_s"] is None
+
+
 def test_a_backend_that_does_not_read_the_checkpoints_is_refused_and_the_run_stays_as_it_was(settings, tiny_models):
     stopped = run(settings | {"model": {"path": str(tiny_models["llama"])}})
     before = stopped.resolved_file.read_text()

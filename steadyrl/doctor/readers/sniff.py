@@ -26,6 +26,10 @@ HEAD_OF_EVENTS = 64  # bytes, in which an event file names itself
 FIRST_LINES = 200
 DOCUMENT = re.compile(rb'[\[{]\s*["{\[\]]')
 METRIC_KEY = re.compile(rb'"[^"]*(loss|reward|kl|entropy|grad_norm)[^"]*"\s*:', re.IGNORECASE)
+# Of rows, or of columns as lists; settings such as "run.steps" are none.
+STEP_KEY = re.compile(
+    rb'"(?:[^".]*/)?(?:_|global_|current_|train_|training_)?(?:step|iteration|iter|epoch|episode)(?:"\s*:|s"\s*:\s*\[)'
+)
 TEXT_NAMES = {".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".log", ".txt", ".gz", ""}
 CONSOLE_NAMES = {".log", ".txt", ".out", ".err", ".md", ".html", ".ipynb", ".gz", ""}
 # W&B's words on itself, beside its runs and in them: they repeat settings in a shape that a printed log may have.
@@ -150,7 +154,7 @@ def _rows(path: Path, needs_step: bool) -> Source | None:
         if path == RunDir(path.parent).metrics_file and any(map(own.is_record, rows)):
             return Source(path, Kind.ROWS, _reader_of(own.read, path.parent))
         return Source(path, Kind.ROWS, lambda: jsonl.read(path)) if find_step_key(rows) or not needs_step else None
-    if DOCUMENT.match(start) and (not needs_step or METRIC_KEY.search(start)):
+    if DOCUMENT.match(start) and (not needs_step or (METRIC_KEY.search(start) and STEP_KEY.search(start))):
         return as_document
     separator = tables.separator_of(first, needs_step)
     return Source(path, Kind.ROWS, lambda: tables.read_csv(path, separator)) if separator else None

@@ -39,7 +39,7 @@ def require_trackers(names: Sequence[str]) -> None:
             raise ConfigError(f"run.trackers: '{name}' needs {needs!r:.100}; expected the name of one package")
         if importlib.util.find_spec(needs) is None:
             raise MissingExtraError(
-                f"run.trackers names '{name}', and the package {needs} is not installed; install it with: "
+                f"the tracker '{name}' needs the package {needs}, which is not installed; install it with: "
                 f"pip install 'steadyrl[{needs}]'"
             )
 

@@ -120,7 +120,7 @@ def find_data(path: Path, configuration: str = "") -> DataFiles:
         DataError: There is nothing to read, or several configurations and none is chosen.
         MissingExtraError: README.md has configurations, and no YAML can be read.
     """
-    folder = _downloaded(path) if _may_be_on_hub(path) else path
+    folder = _downloaded(path) if may_be_on_hub(path) else path
     if not folder.is_dir():
         return DataFiles(path, "", {TRAIN: _named_files(path)}, is_folder=False)
     finders, default = _configurations(folder)
@@ -142,7 +142,7 @@ def kind_of_file(path: Path) -> str:
     return next((KINDS[end] for end in path.name.lower().split(".")[1:] if end in KINDS), "")
 
 
-def _may_be_on_hub(path: Path) -> bool:
+def may_be_on_hub(path: Path) -> bool:
     """Return whether a path is no file or folder here, and looks like a name on the hub."""
     here = path.exists() or path.parent.is_dir() or kind_of_file(path)
     return not here and _HUB_NAME.fullmatch(path.as_posix()) is not None

@@ -36,7 +36,7 @@ def _draw_ruler(axes: Axes, record: Mapping[str, Any]) -> None:
     axes.set_title(f"B - A: {word}{', with doubts' if record['doubts'] else ''}")
     if verdict["smallest"] is not None:
         reach = verdict["smallest"]
-        axes.axvspan(-reach, reach, color="#EDEDED", label="could not be shown", zorder=0)
+        axes.axvspan(-reach, reach, color=plots.PALE, label="could not be shown", zorder=0)
     if verdict["margin"] is not None:
         for sign in (-1, 1):
             label = "margin" if sign < 0 else None

@@ -108,7 +108,8 @@ def headline(diagnosis: Diagnosis) -> str:
         minor = f" Not known, of minor weight: {'; '.join(diagnosis.minor)}." if diagnosis.minor else ""
         return f"Healthy: no harmful finding{f'; {count} for information only' if count else ''}.{minor}"
     worst, *more = harmful_roots(diagnosis)
-    return f"{worst.check}: {worst.message}{f' ({len(more)} further root causes)' if more else ''}"
+    others = f" ({len(more)} further root cause{'s' * (len(more) > 1)})" if more else ""
+    return f"{worst.check}: {worst.message}{others}"
 
 
 def harmful_roots(diagnosis: Diagnosis) -> list[Finding]:

@@ -15,7 +15,7 @@ from steadyrl.show.page import markup
 from steadyrl.show.report.evidence import Evidence
 from steadyrl.show.review.epochs import finite_number, series
 
-MILLION, HOUR_S = 1e6, 3600.0
+MILLION, HOUR_S, GIB = 1e6, 3600.0, 2**30
 
 
 def overview(evidence: Evidence, summary: Mapping[str, Any], diagnosis: Diagnosis) -> list[tuple[str, str]]:
@@ -31,11 +31,12 @@ def overview(evidence: Evidence, summary: Mapping[str, Any], diagnosis: Diagnosi
         "verdict": _verdict(summary, diagnosis),
         "model": _model(info, settings),
         "task": str(info.get("task") or ""),
-        "data": data_line(info.get("data") or {}),
+        "data": _data(info.get("data") or {}),
         "algorithm": _algorithm(info, settings),
         "steps": _steps(evidence),
         "time": _time(evidence),
         "cost": _cost(evidence),
+        "memory": memory(info),
     }
     return [(name, text) for name, text in lines.items() if text]
 
@@ -57,15 +58,27 @@ def _verdict(summary: Mapping[str, Any], diagnosis: Diagnosis) -> str:
 
 
 def _model(info: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
-    name, policy = str(info.get("model") or ""), info.get("policy") or {}
-    if name.startswith(("/", "~")):
-        name = Path(name).name  # where a folder is means nothing to who is sent a report
+    name, policy = _name(str(info.get("model") or "")), info.get("policy") or {}
     total, trained = (finite_number(policy.get(key)) for key in ("parameters", "trained"))
     if total is None:
         return name
     rank = (settings.get("model") or {}).get("lora_rank") or 0
     way = f"a LoRA adapter of rank {rank} trained ({_count(trained)})" if rank and trained else "all trained"
     return f"{name}, {_count(total)} parameters, {way}"
+
+
+def _name(path: str) -> str:
+    """Return a path without its folder, which means nothing to a reader elsewhere."""
+    return Path(path).name if path.startswith(("/", "~")) else path
+
+
+def _data(data: Mapping[str, Any]) -> str:
+    sourced = {
+        split: {**counts, "source": _name(str(counts["source"]))}
+        for split, counts in data.items()
+        if isinstance(counts, Mapping) and counts.get("source")
+    }
+    return data_line({**data, **sourced})
 
 
 def _count(parameters: float) -> str:
@@ -107,16 +120,31 @@ def _time(evidence: Evidence) -> str:
 
 
 def _cost(evidence: Evidence) -> str:
-    """Return the hours of processors or of the GPU, and what the judge's tokens cost where they have a price."""
-    seconds, policy = elapsed(evidence), evidence.info.get("policy") or {}
+    """Return the hours of processors or of the GPU, and what the judge's tokens cost where they have a price.
+
+    Those of processors were measured: a run may wait for others, or leave threads idle.
+    """
+    policy = evidence.info.get("policy") or {}
+    device, ranks = str(policy.get("device") or "cpu"), finite_number(policy.get("ranks")) or 1
+    on_gpu = not device.startswith("cpu")
+    seconds = elapsed(evidence) if on_gpu else finite_number(evidence.info.get("processor_s"))
     parts = []
-    if seconds is not None and (device := policy.get("device")):
-        on_gpu = not str(device).startswith("cpu")
-        ranks, threads = (finite_number(policy.get(key)) or 1 for key in ("ranks", "threads"))
-        hours = seconds / HOUR_S * ranks * (1 if on_gpu else threads)
-        parts.append(f"{markup.number(hours)} {'GPU' if on_gpu else 'processor'} hours ({device})")
+    if seconds:
+        hours = markup.number(seconds / HOUR_S * ranks)
+        parts.append(f"{hours} {'GPU' if on_gpu else 'processor'} hours ({device})")
     parts += _judge_cost(evidence.metrics)
     return "; ".join(parts)
+
+
+def memory(info: Mapping[str, Any]) -> str:
+    """Return the most memory that the process of a run used, "" where run.json does not say."""
+    recorded = info.get("memory")
+    if not isinstance(recorded, Mapping):
+        return ""
+    peak, total = (finite_number(recorded.get(name)) for name in ("peak", "total"))
+    if not peak or not total:
+        return ""
+    return f"{peak / GIB:.2f} of {total / GIB:.1f} GiB at most ({markup.clean(str(recorded.get('place')))})"
 
 
 def _judge_cost(metrics: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -266,7 +266,8 @@ def headline(summary: Mapping[str, Any]) -> str:
         return f"{what} {before} before training, n = {n}; there is no evaluation after training yet"
     after, difference = markup.number(summary["after"]), markup.signed(summary["difference"])
     bounds = "" if summary["interval"] is None else f" {markup.interval(summary['interval'])}"
-    sick = ", but the doctor calls the run sick" if summary["doctor"]["verdict"] == "sick" else ""
+    joined = "and" if summary["verdict"] == "worse" else "but"
+    sick = f", {joined} the doctor calls the run sick" if summary["doctor"]["verdict"] == "sick" else ""
     return f"{what} {before} → {after}, {difference}{bounds}, n = {n}: {summary['verdict']}{sick}"
 
 

@@ -19,6 +19,7 @@ from steadyrl.lab.forecast import LEAST_POINTS, curve_of, finished_beside, forec
 from steadyrl.show.page.markup import number
 from steadyrl.show.page.records import Span, Table, Text, numbers
 from steadyrl.show.report.diagnosis import facts_of
+from steadyrl.show.report.overview import memory
 from steadyrl.show.report.rows import describe_action, settings_view
 from steadyrl.show.report.topics import overview, panels, topic_of
 from steadyrl.show.review.epochs import finite_number
@@ -52,6 +53,7 @@ def head_view(place: Place) -> dict[str, Any]:
             "started": info.get("started") if isinstance(info.get("started"), int | float) else None,
             "error": info.get("error"),
             "attempt": info.get("attempt") or 0,
+            "memory": memory(info),
         },
     }
 
@@ -201,13 +203,15 @@ def _pins(events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def whole_curves(run: RunDir, shelf: Shelf) -> Curves:
-    """Return all curves of a run; the score before and after training at its ends where none lies in between."""
+    """Return all curves of a run; the score before and after training at its ends where none was measured there."""
     curves, ends = shelf.curves(run), score_ends(run)
-    if ends is None or ends[0] in curves.lines or len(curves.steps) < 2:
+    if ends is None or len(curves.steps) < 2:
         return curves
-    name, line = ends[0], np.full(len(curves.steps), np.nan)
-    line[0], line[-1] = ends[1:]
-    return replace(curves, lines={**curves.lines, name: (line, line, line)})
+    name, *scores = ends
+    line = np.full((3, len(curves.steps)), np.nan)  # mean, lowest, highest
+    line[:, [0, -1]] = scores
+    measured = np.array(curves.lines.get(name, line))
+    return replace(curves, lines={**curves.lines, name: tuple(np.where(np.isnan(measured), line, measured))})
 
 
 def score_ends(run: RunDir) -> tuple[str, float, float] | None:

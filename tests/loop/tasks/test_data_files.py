@@ -1,6 +1,5 @@
 """Which files of a folder are which split. The expected splits are those that datasets 5.2's load_dataset gives."""
 
-import importlib
 import json
 import sys
 from pathlib import Path
@@ -10,7 +9,6 @@ import pytest
 from steadyrl.core.counting.count import heard_by
 from steadyrl.core.errors import DataError, MissingExtraError
 from steadyrl.loop.tasks.data_files import find_data
-from tests import needs
 
 LAYOUTS = {
     "no word of a split": ("a.jsonl b.jsonl", {"train": "a.jsonl b.jsonl"}),
@@ -125,20 +123,8 @@ def test_files_may_be_named_by_a_pattern(tmp_path):
         find_data(tmp_path / "*" / "dev.jsonl")
 
 
-@pytest.fixture
-def hub_cache(tmp_path, monkeypatch):
-    """Return the empty cache of a hub that cannot be reached."""
-    needs.package("huggingface_hub")
-    constants = importlib.import_module("huggingface_hub.constants")
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-    return tmp_path / "hub"
-
-
-def test_a_name_on_the_hub_is_its_downloaded_folder(hub_cache):
-    commit = "0123456789" * 4
-    snapshot = lay_out(hub_cache / "datasets--own--sums" / "snapshots" / commit, "main/train.jsonl main/test.jsonl")
-    lay_out(snapshot.parents[1], "refs/main").joinpath("refs", "main").write_text(commit)
+def test_a_name_on_the_hub_is_its_downloaded_folder(hub_snapshot):
+    snapshot = lay_out(hub_snapshot("own", "sums"), "main/train.jsonl main/test.jsonl")
     begun = []
     with heard_by(lambda *count: None, begun.append):
         data = find_data(Path("own/sums"))
@@ -147,7 +133,7 @@ def test_a_name_on_the_hub_is_its_downloaded_folder(hub_cache):
     assert begun == ["reading the data set 'own/sums' of the Hugging Face hub"]
 
 
-def test_a_data_set_that_the_hub_does_not_give_is_refused_with_the_reason(hub_cache):
+def test_a_data_set_that_the_hub_does_not_give_is_refused_with_the_reason(hub_snapshot):
     with pytest.raises(DataError, match=r"'own/sums', and no data set.*hub \(.*disabled.*\); check.*to_parquet"):
         find_data(Path("own/sums"))
 

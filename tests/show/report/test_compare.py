@@ -1,6 +1,7 @@
 """The page of a comparison: its numbers, and text of models that cannot become markup."""
 
 import json
+import re
 import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
 
@@ -9,6 +10,7 @@ import pytest
 from steadyrl.core.errors import RunError
 from steadyrl.core.types import Problem
 from steadyrl.lab.compare.findings import findings
+from steadyrl.show.page.html import PAGE_COLOURS
 from steadyrl.show.report.compare import write_comparison
 
 
@@ -99,6 +101,13 @@ def test_the_picture_of_a_set_without_spread_is_drawn(tmp_path, second):
     written(tmp_path, [0.5] * 5, second)
     root = ElementTree.fromstring((tmp_path / "comparison.svg").read_text())
     assert root.tag.endswith("svg")
+
+
+def test_every_grey_of_the_picture_is_one_that_a_dark_page_replaces(tmp_path):
+    written(tmp_path, [0.0, 0.3, 0.1, 0.2], [0.2, 0.1, 0.5, 0.0])
+    picture = (tmp_path / "comparison.svg").read_text()
+    greys = {f"#{shade * 3}" for shade in re.findall(r": #([0-9a-f]{2})\1\1\b", picture)}
+    assert greys == {"#222222", "#6e6e6e", "#e4e4e4", "#ffffff"} == set(PAGE_COLOURS)
 
 
 def test_the_same_record_gives_the_same_bytes(tmp_path):

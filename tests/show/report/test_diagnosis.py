@@ -14,7 +14,7 @@ from steadyrl.core.types import Finding
 from steadyrl.doctor.examine import CHECKS, Diagnosis, diagnose, examine
 from steadyrl.doctor.series import Run, Series
 from steadyrl.show.page import markup
-from steadyrl.show.report.diagnosis import overrides, write_diagnosis
+from steadyrl.show.report.diagnosis import headline, overrides, write_diagnosis
 
 MADE = Path(__file__).parents[2] / "doctor" / "logs.py"
 specification = importlib.util.spec_from_file_location("doctor_logs", MADE)
@@ -31,6 +31,14 @@ def written(tmp_path_factory):
     (diagnosis,) = diagnose(logs.write(folder / "log.jsonl", logs.sick()))
     page = write_diagnosis([diagnosis], folder / "report")
     return diagnosis, (folder / "report" / "diagnosis.md").read_text(), page.read_text(), folder / "report"
+
+
+def test_further_root_causes_are_counted_in_the_headline(written):
+    (first, *_), harm = written[0].findings, {"severity": "critical", "message": "m", "state": "found"}
+    others = [Finding(check=name, **harm) for name in ("kl_zero", "repetition")]
+    counted = [headline(replace(written[0], findings=(first, *others[:count]))) for count in (0, 1, 2)]
+    ends = [text.removeprefix(f"{first.check}: {first.message}") for text in counted]
+    assert ends == ["", " (1 further root cause)", " (2 further root causes)"]
 
 
 def escaped(text):

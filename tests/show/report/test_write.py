@@ -14,7 +14,7 @@ from steadyrl.core.rundir import RunDir, append_line, write_json, write_lines
 from steadyrl.show.page import markup
 from steadyrl.show.report import plots
 from steadyrl.show.report.evidence import read_evidence
-from steadyrl.show.report.write import write_report
+from steadyrl.show.report.write import headline, write_report
 from tests.processes.sitecustomize import draw_nothing
 
 pytestmark = pytest.mark.pictures
@@ -171,6 +171,12 @@ def test_both_pages_open_with_the_verdict_and_its_numbers(hostile):
     assert text_of(hostile, "report.md").splitlines()[:3] == ["# a-run", "", f"**{sentence}**"]
     html = Page(text_of(hostile, "report.html")).text
     assert sentence in html and summary["conclusion"] in html
+
+
+def test_a_run_that_got_worse_is_no_surprise_to_the_doctor():
+    summary = {"metric": "f1", "n": 9, "before": 0.5, "after": 0.1, "difference": -0.4, "interval": [-0.5, -0.3]}
+    sentence = headline({**summary, "verdict": "worse", "doctor": {"verdict": "sick"}})
+    assert sentence.endswith("n = 9: worse, and the doctor calls the run sick")
 
 
 def test_the_ranking_is_sorted_by_the_metric_with_the_model_in_it(hostile):
@@ -468,17 +474,22 @@ def test_a_best_checkpoint_that_is_no_step_with_a_score_is_left_out(tmp_path, be
 
 def overview_of(run):
     rows = re.findall(r"^\| ([a-z]+) \| (.*) \|$", text_of(run, "report.md"), re.MULTILINE)
-    return dict(rows[: 1 + [name for name, _ in rows].index("cost")])
+    names = [name for name, _ in rows]
+    return dict(rows[: 1 + names.index("memory" if "memory" in names else "cost")])
 
 
 @pytest.mark.usefixtures("words_only")
 def test_the_first_block_says_what_was_trained_on_what_for_how_long_and_at_what_cost(tmp_path):
-    """7,200 s on 3 threads are 6 processor hours; the judge's tokens cost 0.25 in each of 60 steps."""
+    """In 7,200 s on 3 threads the run had processors for 5,400 s; the judge's tokens cost 0.25 in each of 60 steps."""
     run = make_run(tmp_path / "run")
     began = 1_795_701_110.0  # 2026-11-26 13:51:50 UTC
     policy = {"parameters": 134_515_008, "trained": 921_600, "device": "cpu", "threads": 3}
-    data = {"train": {"problems": 300}, "heldout": {"problems": 40, "of": 40}}
+    data = {
+        "train": {"problems": 300, "source": "/home/me/sums: main, train"},
+        "heldout": {"problems": 40, "of": 40, "source": "held out of them"},
+    }
     more = {"model": "/home/me/models/smollm2", "policy": policy, "data": data, "started": began, "ended": began + 7200}
+    more |= {"processor_s": 5400.0, "memory": {"peak": 3 * 2**29, "total": 16 * 2**30, "place": "machine"}}
     write_json(run.info_file, {**run.info(), **more})
     settings = run.resolved()
     settings["model"]["lora_rank"] = 16
@@ -487,12 +498,15 @@ def test_the_first_block_says_what_was_trained_on_what_for_how_long_and_at_what_
     write_lines(run.metrics_file, lines)
     write_report(run.path)
     block = overview_of(run)
-    assert list(block) == ["verdict", "model", "task", "data", "algorithm", "steps", "time", "cost"]
+    assert list(block) == ["verdict", "model", "task", "data", "algorithm", "steps", "time", "cost", "memory"]
+    assert block["memory"] == "1.50 of 16.0 GiB at most (machine)"
     assert block["model"] == "smollm2, 135 million parameters, a LoRA adapter of rank 16 trained (921,600)"
-    assert block["data"] == "trains on 300 problems, judged by 40 held-out problems"
+    assert block["data"] == (
+        "trains on 300 problems (sums: main, train), judged by 40 held-out problems (held out of them)"
+    )
     assert block["steps"] == "60 of 100; 6,000 tokens sampled"
     assert block["time"] == "2:00:00 (hours:minutes:seconds), began 2026-11-26 13:51 UTC"
-    assert block["cost"].startswith("6.000 processor hours (cpu); 15.0 for the judge's tokens")
+    assert block["cost"].startswith("1.500 processor hours (cpu); 15.0 for the judge's tokens")
     page = text_of(run, "report.md")
     assert "| started | 2026-11-26 13:51 UTC |\n" in page and str(began) not in page
     assert page.index("| cost |") < page.index("](overview.png)") < page.index("## Before and after")

@@ -65,6 +65,14 @@ def test_what_another_trainer_logs_begins_with_its_reward(tmp_path):
     assert topics[0] == ["reward_std"]
 
 
+def test_speed_and_memory_stand_with_the_facts_of_a_run(tmp_path):
+    run = with_metrics(make_run(tmp_path / "a"), **{"tokens/per_second": lambda step: 100.0 + step})
+    write_json(run.info_file, {**run.info(), "memory": {"peak": 2**30, "total": 2**34, "place": "CUDA device"}})
+    facts = ask(create(tmp_path), "/run/a").text.partition('<dl class="facts">')[2].partition("</dl>")[0]
+    assert "<dt>tokens a second</dt><dd>159</dd>" in facts
+    assert "<dt>memory</dt><dd>1.00 of 16.0 GiB at most (CUDA device)</dd>" in facts
+
+
 def test_a_measurement_has_no_unit_of_the_reward(tmp_path):
     with_metrics(make_run(tmp_path / "a"), **{"reward/result_size": lambda step: 20.0})
     text = ask(create(tmp_path), "/run/a").text
@@ -109,6 +117,16 @@ def test_the_verdict_stands_in_the_table_and_first_on_the_page_of_a_run(tmp_path
         assert f'<a href="#what"><strong>{lead.check}</strong></a>' in page
     curve = ask_json(create(tmp_path), "/run/a/curves")["lines"]["heldout/retrieval"][0]
     assert (curve[0], curve[-1], set(curve[1:-1])) == (0.4, after, {None}), "measured before and after training only"
+
+
+def test_the_score_before_training_begins_the_curve_of_the_scores_during_it(tmp_path):
+    run = make_run(tmp_path / "a", steps=4)
+    scores = {1: 0.7, 3: 0.8}  # after the steps 1 and 3
+    lines = [{**metrics(step), **({"heldout/retrieval": scores[step]} if step in scores else {})} for step in range(4)]
+    write_lines(run.metrics_file, lines)
+    write_json(run.report_folder / "summary.json", {"before": 0.3, "after": 0.8})
+    curve = ask_json(create(tmp_path), "/run/a/curves")["lines"]["heldout/retrieval"][0]
+    assert curve == [0.3, 0.7, None, 0.8]
 
 
 def test_a_log_has_its_verdict_in_the_table_once_a_thread_has_read_it(tmp_path):

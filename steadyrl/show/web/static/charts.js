@@ -243,6 +243,9 @@
     return low;
   }
 
+  // The lines with the most points first: in a chart of a sparse and a dense line the dense one knows the step of a place.
+  const byPoints = (lines) => [...lines].sort((a, b) => b.x.length - a.x.length);
+
   function drawLegend(panel, every) {
     panel.values = new Map();
     const parts = every.map((line) => {
@@ -276,7 +279,7 @@
       const smooth = x !== null && line.strong !== line.raw && line.strong[i] !== line.raw[i];
       value.textContent = digits(line.raw[i]) + (smooth ? ` (median ${digits(line.strong[i])})` : "");
     }
-    const line = panel.lines[0];
+    const [line] = byPoints(panel.lines);
     if (x === null || !line) {
       panel.where.textContent = "";
       return;
@@ -292,7 +295,7 @@
     if (!u || u.cursor.left < 0) return [];
     const x = u.posToVal(u.cursor.left, "x");
     const links = new Map();
-    for (const line of panel.lines) {
+    for (const line of byPoints(panel.lines)) {
       if (!line.source.rollouts || links.has(line.run)) continue;
       const link = document.createElement("a");
       const step = line.steps[at(line, x)];
