@@ -254,7 +254,8 @@ def _looks_secret(text: str, path: tuple[str, ...]) -> bool:
     named = f"{path[-1] if path else ''}={text}"
     if without_keys(named) != named:
         return True
-    if _HEADER.fullmatch(text) or any(name.lower().endswith("headers") for name in path) and _OPAQUE.fullmatch(text):
+    in_headers = any(name.lower().endswith("headers") for name in path)
+    if _HEADER.fullmatch(text) or (in_headers and _OPAQUE.fullmatch(text)):
         return True
     scheme, sign, address = text.partition("://")
     if not sign or not scheme.isalpha():

@@ -356,6 +356,4 @@ def _check_object(file: Path) -> None:
 
 
 def _unreadable(file: Path, error: OSError) -> ModelError:
-    return ModelError(
-        f"'{file}' cannot be read ({error.strerror}); expected a file, as the model was published with it"
-    )
+    return ModelError(f"'{file}' cannot be read ({error.strerror}); expected a file, as it was published")

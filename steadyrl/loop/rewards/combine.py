@@ -113,8 +113,8 @@ def require_columns(terms: Sequence[Term], split: str, problems: Sequence[Proble
             )
         if hidden := sorted(term.hidden & columns):
             raise ConfigError(
-                f"the reward '{term.name}' gets its own {', '.join(hidden)} as functions written for TRL do, and so not "
-                f"the data's, for the split '{split}' has such a column too; rename the column, or write a function "
+                f"the reward '{term.name}' gets its own {', '.join(hidden)}, as functions written for TRL do, and not "
+                f"the data's: the split '{split}' has such a column too. Rename the column, or write a function "
                 f"(problem, rollout), which finds it in problem.columns['{hidden[0]}']"
             )
 

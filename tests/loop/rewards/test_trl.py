@@ -188,7 +188,7 @@ def test_a_column_that_an_argument_of_trl_would_hide_is_refused(users_module, co
     problems = [Problem("1", "?", {"level": 3, column: "of the data"})]
     for name in ["every", "by_name", *(["other"] if column == "completions" else [])]:
         terms = make_terms({f"{module}:{name}": 1.0}, NoTask())
-        with pytest.raises(ConfigError, match=f"the reward '{name}' gets its own {column} .* the split 'train'"):
+        with pytest.raises(ConfigError, match=f"the reward '{name}' gets its own {column}, .* the split 'train'"):
             require_columns(terms, "train", problems)
         require_columns(terms, "train", [Problem("1", "?", {"level": 3, "completion": "x"})])
     for name in ["text", *([] if column == "completions" else ["other"])]:
