@@ -34,11 +34,11 @@ from steadyrl.environments.code.sandbox.choose import probe  # noqa: E402
 from steadyrl.environments.code.sandbox.outcome import Returned, read_outcome  # noqa: E402
 from steadyrl.environments.code.sandbox.pool import Limits, Sandbox  # noqa: E402
 from tests.environments.code.sandbox.attacks.every import EVERY  # noqa: E402
-from tests.environments.code.sandbox.attacks.record import LIMITS, PROMISES, Ground, broken_by  # noqa: E402
+from tests.environments.code.sandbox.attacks.record import LIMITS, PATIENT, PROMISES, Ground, broken_by  # noqa: E402
 from tests.environments.code.sandbox.memory_scan import SCAN, secret  # noqa: E402
 
 JAILS = ("bubblewrap", "landlock")
-PATIENT = Limits(wall_s=60.0, cpu_s=30, memory_mib=512)
+SEARCHING = Limits(wall_s=60.0, cpu_s=30, memory_mib=512)
 LINES = 2000  # changed at random, between two rounds of attacks
 LINE_S = 1.0  # processor time for reading one candidate's lines, at most a megabyte
 SEARCHED = "hidden tests, expected values and solutions lie in no answer's memory"
@@ -100,14 +100,16 @@ def say_why_not(jail: str, reason: str) -> str:
 
 
 def attack(jail: str, table: Table, rng: random.Random) -> None:
-    """Try every attack of the list once, in random order, all in the same worker."""
+    """Try every attack of the list once, in random order: in one worker those that need a limit, in another the rest."""
     order = rng.sample(EVERY, len(EVERY))
     with (
         tempfile.TemporaryDirectory() as folder,
         closing(Ground(Path(folder))) as ground,
-        Sandbox(jail, LIMITS) as pool,
+        Sandbox(jail, LIMITS) as short,
+        Sandbox(jail, PATIENT) as patient,
     ):
         for tried in order:
+            pool = short if tried.slow else patient
             broken = {line.partition(":")[0]: line for line in broken_by(tried, pool, ground)}
             for promise, words in PROMISES.items():
                 table.add(jail, words, f"{tried.id}: {broken[promise]}" if promise in broken else "")
@@ -119,7 +121,7 @@ def search(jail: str, table: Table) -> None:
     solution = f"def f(x):\n    KEPT = {hidden[0]!r}\n    return {hidden[1][:9]!r} + {hidden[1][9:]!r} * (x < 9)\n"
     script = f"for i in range(3):\n    assert f(i) == {hidden[1]!r}  # {hidden[2]}\n" + f"# {hidden[3]}\n" * 3000
     cases = tuple(Case((i,), hidden[1]) for i in range(3))
-    with Sandbox(jail, PATIENT) as pool:
+    with Sandbox(jail, SEARCHING) as pool:
         for problem in (CodeProblem("cases", "p", "f", cases=cases), CodeProblem("script", "p", "f", script=script)):
             rights = [judge(pool, solution, problem) for _ in range(4)]
             assert all(right.passed == right.total for right in rights), "the right answer passes"

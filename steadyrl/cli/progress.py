@@ -14,6 +14,7 @@ from rich.text import Text
 
 from steadyrl.cli.activity import REFRESHES, Activity
 from steadyrl.cli.terminal import note, printable
+from steadyrl.core.errors import exception_line
 from steadyrl.core.metrics import describe
 from steadyrl.doctor.live import Change
 from steadyrl.loop.rewards.functions import TAKEN
@@ -109,7 +110,7 @@ class Progress:
             self._say(self._line(record, now))
 
     def _say(self, text: str) -> None:
-        """Print a line. If the output is gone (a closed pipe, a full disk), the run continues without it."""
+        """Print a line. If the output is gone (a closed pipe or stream, a full disk), the run continues without it."""
         if self._gone:
             return
         try:
@@ -117,9 +118,10 @@ class Progress:
                 self._console.print(printable(text), markup=False, highlight=False)
             else:  # rich would end the program where the reader of a pipe went away
                 print(printable(text), flush=True)
-        except OSError as error:
+        except (OSError, ValueError) as error:  # a ValueError where a reward has closed the stream
             self._gone = True
-            note(f"standard output cannot be written ({error.strerror}); the run continues in its directory")
+            reason = error.strerror if isinstance(error, OSError) else exception_line(error)
+            note(f"standard output cannot be written ({reason}); the run continues in its directory")
 
     def _left(self, record: Mapping[str, Any], now: float) -> str:
         assert self._first is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -83,6 +84,8 @@ def train_command(
     if run.status == "interrupted":
         note(f"stopped and saved; go on with: steadyrl train --resume {near(run.path)}")
         raise typer.Exit(130)
+    if sys.stdout.closed:  # a reward may do that
+        sys.stdout = sys.stderr
     show(run)
 
 

@@ -46,6 +46,7 @@ class Config(Section):
 
 _TYPES = frozenset({"bool", "int", "float", "str", "list", "dict"})  # in the place of a value with several types
 _OPAQUE = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[\w.~+/=-]{16,}")  # what a person would not choose as a name
+_HEADER = re.compile(r"(?i)\s*(?:bearer|basic|token)\s+\S{6,}\s*")  # the value of a header that lets a caller in
 _TOO_DEEP = (
     f"tables and lists stand more than {DEEPEST} deep inside one another; expected a flat config, as `steadyrl "
     "examples` has"
@@ -246,7 +247,8 @@ def _looks_secret(text: str, path: tuple[str, ...]) -> bool:
     named = f"{path[-1] if path else ''}={text}"
     if without_keys(named) != named:
         return True
-    if any(name.lower().endswith("headers") for name in path) and _OPAQUE.fullmatch(text):
+    in_headers = any(name.lower().endswith("headers") for name in path)
+    if _HEADER.fullmatch(text) or (in_headers and _OPAQUE.fullmatch(text)):
         return True
     scheme, sign, address = text.partition("://")
     if not sign or not scheme.isalpha():

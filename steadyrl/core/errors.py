@@ -134,9 +134,9 @@ def users_errors() -> Iterator[None]:
     """
     try:
         yield
-    except SteadyError:
+    except (SteadyError, KeyboardInterrupt):
         raise
-    except (Exception, SystemExit) as error:  # whatever a user's code raises; the traceback tells whose it is
+    except BaseException as error:  # whatever a user's code raises, as pytest.fail; the traceback tells whose it is
         package, libraries = Path(__file__).resolve().parent.parent, _libraries()
         for frame in reversed(traceback.extract_tb(error.__traceback__)):
             file = Path(frame.filename).resolve()

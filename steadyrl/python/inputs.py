@@ -12,7 +12,7 @@ import json
 import math
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from datetime import date, time
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from steadyrl.loop.tasks.data_files import JUDGES, TRAIN
 FOLDER = ".inputs"  # hidden, for what looks for runs and logs passes over it
 _DIGITS = 12  # of a digest in a name
 _MISSING = ("NaTType", "NAType")  # how pandas writes that a value is missing, beside NaN
+_MOST = 1_000_000  # rows of a stream, which may have no end; what has a length is taken whole
 _FORMS = "texts, dicts with a 'prompt', lists of messages, a DataFrame, a Dataset, a file, a folder, or a hub name"
 _SECTIONS = {
     name: field.annotation
@@ -89,6 +90,11 @@ def _rows(what: str, rows: Any) -> Iterable[dict[str, Any]]:
     if not isinstance(rows, Iterable):
         raise DataError(f"{what}: got {type(rows).__name__}; expected {_FORMS}")
     for number, row in enumerate(rows):
+        if number >= _MOST and not isinstance(rows, Sized):
+            raise DataError(
+                f"{what}: got a stream of more than {_MOST:,} rows; expected as many as the run can use: take its "
+                "first ones, as in stream.take(10_000) or itertools.islice(stream, 10_000)"
+            )
         place = f"{what}[{number}]"
         if isinstance(row, Mapping):
             yield {str(key): _plain(value, f"{place}['{key}']") for key, value in row.items()}

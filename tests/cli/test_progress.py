@@ -53,6 +53,18 @@ def test_a_terminal_sees_the_measurements_the_time_left_and_the_last_finding(mon
     assert len(text.splitlines()) <= 9
 
 
+def test_a_closed_output_is_reported_once_and_ends_nothing(monkeypatch, capsys):
+    """A reward may call sys.stdout.close()."""
+    progress = following(monkeypatch, 1.0)
+    closed = io.StringIO()
+    closed.close()
+    monkeypatch.setattr("sys.stdout", closed)
+    progress.phase("one")
+    progress.phase("two")
+    said = "standard output cannot be written (ValueError: I/O operation on closed file)"
+    assert capsys.readouterr().err.count(said) == 1
+
+
 def test_a_phase_is_shown_until_the_next_step(monkeypatch, capsys):
     progress = following(monkeypatch, 1.0)
     progress.phase("evaluating on 60 held-out problems")

@@ -1,5 +1,6 @@
 """`steadyrl train` beside signals, closed outputs and reports that were cut off; `steadyrl sample` of hostile text."""
 
+import io
 import json
 import os
 import re
@@ -115,6 +116,16 @@ def test_a_run_goes_on_when_nobody_reads_its_output_any_more(here):
         process.send_signal(signal.SIGTERM)
     assert after > before
     assert process.returncode == 130
+
+
+def test_a_run_whose_reward_closes_standard_output_shows_its_result_beside_it(here, monkeypatch, capsys):
+    (here / "closing.py").write_text("import sys\ndef half(problem, rollout): sys.stdout.close(); return 0.5\n")
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    code, _, stderr = steadyrl(monkeypatch, capsys, "train", "config.toml", "rewards.closing:half=1.0")
+    assert code == 0
+    assert stderr.count("standard output cannot be written") == 1
+    (run,) = here.glob("runs/*")
+    assert stderr.endswith(f"report: {run.relative_to(here)}/report/report.html\n")
 
 
 @pytest.mark.linux

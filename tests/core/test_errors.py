@@ -74,6 +74,7 @@ def fails(): raise KeyError("no index")
 def leaves(): raise SystemExit(3)
 def misuses_a_library(): json.loads("{")
 def is_refused(): Problem(1, "?")
+def fails_as_pytest_fails(): raise BaseException("assert 1 == 2")
 def meets_a_fault_of_the_package(): Problem("1", "?", 5)
 """
 
@@ -92,6 +93,7 @@ def users(tmp_path):
     [
         ("fails", 6, "KeyError: 'no index'"),
         ("leaves", 7, "SystemExit: 3"),
+        ("fails_as_pytest_fails", 10, "BaseException: assert 1 == 2"),
         (
             "misuses_a_library",
             8,

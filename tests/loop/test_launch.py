@@ -399,6 +399,7 @@ KEY = "plain-text-7"
 HIDDEN = [
     {"model": {"template_args": {"api_key": KEY}}},
     {"model": {"template_args": {"note": "Bearer abcdef0123456789abcdef"}}},
+    {"model": {"template_args": {"note": f"Bearer {KEY}"}}},
     {"model": {"template_args": {"sk-proj-0123456789abcdefXYZ": 1}}},
     {"rewards": {"judge": {"model": "m", "base_url": "http://h/v1/9f8e7d6c5b4a39281f0e/chat"}}},
     {

@@ -1,6 +1,7 @@
 """What a session holds becomes files once; what is no prompt, model or reward is refused with what is expected."""
 
 import datetime
+import itertools
 import json
 import sys
 from types import SimpleNamespace
@@ -69,6 +70,15 @@ def test_pandas_and_datasets_themselves_give_their_rows(tmp_path):
 def test_a_path_stays_what_it_is_and_nothing_is_written(tmp_path):
     assert prompts_args("a.jsonl", "b.parquet", tmp_path) == {"path": "a.jsonl", "heldout": "b.parquet"}
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_stream_without_an_end_is_refused_and_a_long_list_is_not(tmp_path, monkeypatch):
+    """As IterableDataset.from_generator of a loop gives one."""
+    monkeypatch.setattr("steadyrl.python.inputs._MOST", 3)
+    assert len(rows(prompts_args(iter("abc"), None, tmp_path))) == 3
+    assert len(rows(prompts_args(list("abcd"), None, tmp_path))) == 4
+    with pytest.raises(DataError, match=r"a stream of more than 3 rows; .* take its first ones"):
+        prompts_args((f"say {i}" for i in itertools.count()), None, tmp_path)
 
 
 def test_the_same_prompts_are_written_once(tmp_path):

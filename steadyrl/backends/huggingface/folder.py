@@ -287,9 +287,16 @@ def _other_weights(folder: Path) -> str:
 
 
 def _is_pointer(file: Path) -> bool:
-    """Return whether a file is what Git leaves in the place of a large one that it has not fetched."""
-    with file.open("rb") as opened:
-        return opened.read(len(_POINTER)) == _POINTER
+    """Return whether a file is what Git leaves in the place of a large one that it has not fetched.
+
+    Raises:
+        ModelError: It is a folder, a link to nowhere, or a file that may not be read.
+    """
+    try:
+        with file.open("rb") as opened:
+            return opened.read(len(_POINTER)) == _POINTER
+    except OSError as error:
+        raise _unreadable(file, error) from error
 
 
 def _adapter(path: str) -> ModelError:
@@ -343,6 +350,10 @@ def _check_object(file: Path) -> None:
     except (ValueError, RecursionError) as error:
         raise ModelError(f"'{file}' is not valid JSON: {error}") from error
     except OSError as error:
-        raise ModelError(f"'{file}' cannot be read: {error}") from error
+        raise _unreadable(file, error) from error
     if not isinstance(parsed, dict):
         raise ModelError(f"'{file}' holds a {type(parsed).__name__}; expected a JSON object")
+
+
+def _unreadable(file: Path, error: OSError) -> ModelError:
+    return ModelError(f"'{file}' cannot be read ({error.strerror}); expected a file, as it was published")

@@ -88,7 +88,7 @@ class HFTokenizer:
         # Padding is masked everywhere; without a pad token of its own any id serves.
         pad = tokenizer.pad_token_id
         self.pad_id = int(pad) if pad is not None and pad < vocabulary else self.end_id
-        self._unreported = frozenset(self._special_ids() - {*self.end_ids, self.pad_id})
+        self._unreported = self._ids_without_text()
 
     def encode_prompt(self, prompt: str | Sequence[Message]) -> np.ndarray:
         """Return [P] int32 ids; with a chat template a text is one user message.
@@ -190,16 +190,17 @@ class HFTokenizer:
         return hashlib.sha256(json.dumps(content, default=str).encode()).hexdigest()
 
     def decode(self, ids: np.ndarray) -> str:
-        """See Tokenizer. The first special token that is left out is reported, for it may be one to read."""
+        """See Tokenizer. The first token that is left out is reported, for it may be one to read."""
         shown: list[int] = ids.tolist()
         if not self._skip_special:
             shown = [id for id in shown if id not in self.end_ids]
-        elif not self._unreported.isdisjoint(shown):
-            marks = dict.fromkeys(self.hf.convert_ids_to_tokens(id) for id in shown if id in self._unreported)
+        if not self._unreported.isdisjoint(shown):
+            left_out = dict.fromkeys(id for id in shown if id in self._unreported)
             log.warning(
-                "the policy wrote special tokens (%s), which its text leaves out, so that no reward, judge or episode "
-                "sees them; if they mark calls or reasoning, set model.skip_special_tokens = false",
-                ", ".join(list(marks)[:3]),
+                "the policy wrote special tokens, or ids that no token has (%s), which its text leaves out, so that no "
+                "reward, judge or episode sees them; if they mark calls or reasoning, set "
+                "model.skip_special_tokens = false",
+                ", ".join(self.hf.convert_ids_to_tokens(id) or f"id {id}" for id in list(left_out)[:3]),
             )
             self._unreported = frozenset()
         text: str = self.hf.decode(shown, skip_special_tokens=self._skip_special)
@@ -342,6 +343,15 @@ class HFTokenizer:
             return None
         ids = self._ids(after.lstrip())
         return int(ids[0]) if mark and ids and ids[0] in self._special_ids() else None
+
+    def _ids_without_text(self) -> frozenset[int]:
+        """Return the ids that a text leaves out: special tokens, and rows of the embedding that are no token's.
+
+        Many embeddings are padded to a round number of rows, which a policy may come to sample.
+        """
+        special = self._special_ids() - {*self.end_ids, self.pad_id} if self._skip_special else set()
+        rows = range(self._vocabulary) if self._vocabulary < _UNKNOWN else ()
+        return frozenset(special | (set(rows) - set(self.hf.get_vocab().values())))
 
     def _special_ids(self) -> set[int]:
         return {id for id, token in self.hf.added_tokens_decoder.items() if token.special} | {*self.hf.all_special_ids}

@@ -22,7 +22,7 @@ from steadyrl.loop.rewards.attempts import NO_LIMITS
 from steadyrl.loop.rewards.functions import TAKEN, BatchReward, Prepared, per_rollout, required
 from steadyrl.loop.rewards.reasoning import answers_alone
 from steadyrl.loop.rewards.text import columns_for_text, from_text, is_for_text
-from steadyrl.loop.rewards.trl import columns_for_trl, from_trl, is_for_trl
+from steadyrl.loop.rewards.trl import columns_for_trl, from_trl, hidden_by_trl, is_for_trl
 from steadyrl.loop.rewards.verl import columns_for_verl, from_verl, is_for_verl
 
 _EXPECTED = (
@@ -38,6 +38,7 @@ class Term:
     Attributes:
         metrics: What it measured of itself since the last call, by names of the catalogue.
         columns: Columns of the data without which it cannot be called.
+        hidden: Columns that it cannot get, for arguments of its have their names.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Term:
     reward: BatchReward
     metrics: Callable[[], dict[str, float]] = field(default=dict)
     columns: frozenset[str] = frozenset()
+    hidden: frozenset[str] = frozenset()
 
 
 @runtime_checkable
@@ -94,10 +96,12 @@ def make_terms(rewards: Mapping[str, float | RewardSettings], task: Task, max_st
 
 
 def require_columns(terms: Sequence[Term], split: str, problems: Sequence[Problem]) -> None:
-    """Refuse a reward that takes a column which no problem of a split has: every rollout would be unscored.
+    """Refuse a reward that takes a column which no problem of a split has, or that cannot get one which there is.
+
+    Without its column every rollout would be unscored.
 
     Raises:
-        ConfigError: With the columns that there are.
+        ConfigError: With the columns.
     """
     columns = {column for problem in problems for column in problem.columns}
     for term in terms:
@@ -106,6 +110,12 @@ def require_columns(terms: Sequence[Term], split: str, problems: Sequence[Proble
                 f"the reward '{term.name}' takes {', '.join(missing)}, and no problem of the split '{split}' has such "
                 f"a column; beside the prompt there are: {', '.join(sorted(columns)) or 'none'}. Rename the parameter "
                 "or the column, or give the parameter a default"
+            )
+        if hidden := sorted(term.hidden & columns):
+            raise ConfigError(
+                f"the reward '{term.name}' gets its own {', '.join(hidden)}, as functions written for TRL do, and not "
+                f"the data's: the split '{split}' has such a column too. Rename the column, or write a function "
+                f"(problem, rollout), which finds it in problem.columns['{hidden[0]}']"
             )
 
 
@@ -233,7 +243,7 @@ def _term(name: str, entry: float | RewardSettings, task: Task, own: Mapping[str
     settings = entry if isinstance(entry, RewardSettings) else FunctionSettings(weight=entry)
     limits = settings if isinstance(settings, FunctionSettings) else NO_LIMITS
     measured: Callable[[], dict[str, float]] = dict
-    columns: frozenset[str] = frozenset()
+    columns = hidden = frozenset[str]()
     function = own[name] if name in own else _load(name, own)
     plugins.require_members(f"the reward '{name}'", function, optional=(Configured, Prepared, Measured, Checking))
     if name in own:
@@ -246,10 +256,10 @@ def _term(name: str, entry: float | RewardSettings, task: Task, own: Mapping[str
             raise ConfigError(f"rewards: '{name}' builds {reprlib.repr(reward)}; expected a function of all rollouts")
         measured = reward.metrics if isinstance(reward, Measured) else dict
     else:
-        reward, columns = _adapt(_short(name), function, max_steps, limits)
+        reward, columns, hidden = _adapt(_short(name), function, max_steps, limits)
     if settings.answer_after:
         reward = answers_alone(reward, settings.answer_after)
-    return Term(_short(name), settings.weight, reward, measured, columns)
+    return Term(_short(name), settings.weight, reward, measured, columns, hidden)
 
 
 def _load(name: str, own: Mapping[str, RewardFn]) -> Any:
@@ -282,18 +292,18 @@ def _load(name: str, own: Mapping[str, RewardFn]) -> Any:
 
 def _adapt(
     name: str, function: Callable[..., Any], max_steps: int, limits: FunctionSettings
-) -> tuple[BatchReward, frozenset[str]]:
-    """Bring a function to one call for all rollouts, by the names of its parameters; and name the columns it needs."""
+) -> tuple[BatchReward, frozenset[str], frozenset[str]]:
+    """Bring a function to one call for all rollouts, by its parameters; with the columns it needs, and cannot get."""
     try:
         signature = inspect.signature(function)
     except ValueError as error:  # of some functions in C the parameters are not known
         raise ConfigError(f"the reward '{name}': {error}; expected {_EXPECTED}") from error
     if is_for_text(function):
-        return per_rollout(name, from_text(function), limits), columns_for_text(function)
+        return per_rollout(name, from_text(function), limits), columns_for_text(function), frozenset()
     if is_for_trl(function):
-        return from_trl(name, function, max_steps, limits), columns_for_trl(function)
+        return from_trl(name, function, max_steps, limits), columns_for_trl(function), hidden_by_trl(function)
     if is_for_verl(function):
-        return per_rollout(name, from_verl(name, function), limits), columns_for_verl(function)
+        return per_rollout(name, from_verl(name, function), limits), columns_for_verl(function), frozenset()
     needed = required(function)
     peers = plugins.of_peers("rewards")
     if needed and needed <= peers.keys():
@@ -308,7 +318,7 @@ def _adapt(
         raise ConfigError(
             f"the reward '{name}' cannot be called with (problem, rollout): {error}; expected {_EXPECTED}"
         ) from error
-    return per_rollout(name, function, limits), frozenset()
+    return per_rollout(name, function, limits), frozenset(), frozenset()
 
 
 def _short(name: str) -> str:

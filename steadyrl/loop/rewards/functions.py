@@ -51,15 +51,17 @@ def required(function: Callable[..., Any]) -> frozenset[str]:
     return frozenset(p.name for p in parameters if p.kind in named and p.default is p.empty)
 
 
-def by_name(function: Callable[..., Any]) -> Callable[[Mapping[str, Any]], Any]:
-    """Return a call of a function with those of some arguments that it takes; all where it ends with ``**columns``."""
+def accepts(function: Callable[..., Any]) -> Callable[[str], bool]:
+    """Return whether a function takes an argument of a name; it takes any where it ends with ``**columns``."""
     parameters = inspect.signature(function).parameters
     takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    return lambda name: takes_all or name in parameters
 
-    def call(arguments: Mapping[str, Any]) -> Any:
-        return function(**{name: value for name, value in arguments.items() if takes_all or name in parameters})
 
-    return call
+def by_name(function: Callable[..., Any]) -> Callable[[Mapping[str, Any]], Any]:
+    """Return a call of a function with those of some arguments that it takes."""
+    accepted = accepts(function)
+    return lambda arguments: function(**{name: value for name, value in arguments.items() if accepted(name)})
 
 
 def of_rollout(

@@ -19,7 +19,16 @@ from steadyrl.core.errors import ConfigError, DataError
 from steadyrl.core.sections import FunctionSettings
 from steadyrl.core.types import Score
 from steadyrl.loop.rewards.attempts import NO_LIMITS, repeated, within
-from steadyrl.loop.rewards.functions import RAISED, BatchReward, Pairs, as_score, by_name, raised_reason, required
+from steadyrl.loop.rewards.functions import (
+    RAISED,
+    BatchReward,
+    Pairs,
+    accepts,
+    as_score,
+    by_name,
+    raised_reason,
+    required,
+)
 from steadyrl.loop.rewards.waiting import is_async, wait_for
 
 log = logging.getLogger(__name__)
@@ -78,6 +87,11 @@ def is_for_trl(function: Callable[..., Any]) -> bool:
 def columns_for_trl(function: Callable[..., Any]) -> frozenset[str]:
     """Return the columns of the data without which a function written for TRL cannot be called."""
     return required(function) - _arguments([], Logged(), 0).keys()
+
+
+def hidden_by_trl(function: Callable[..., Any]) -> frozenset[str]:
+    """Return the columns of the data that a function cannot get: those with the name of an argument that it takes."""
+    return frozenset(filter(accepts(function), _arguments([], Logged(), 0)))
 
 
 def from_trl(

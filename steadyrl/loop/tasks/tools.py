@@ -84,7 +84,7 @@ def make_tool(source: Any, method: bool = False) -> Tool:
     if not description:
         raise ConfigError(f"the tool '{name}' has no docstring; write what it does, for the policy reads it")
     fields: dict[str, Any] = {}
-    for parameter in list(inspect.signature(source).parameters.values())[method:]:
+    for parameter in _parameters(source, name)[method:]:
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
             raise ConfigError(f"the tool '{name}' takes '{parameter}'; expected parameters that are called by name")
         hint = _hints(source, name).get(parameter.name)
@@ -112,6 +112,13 @@ def make_tool(source: Any, method: bool = False) -> Tool:
         reader,
         method,
     )
+
+
+def _parameters(function: Any, name: str) -> list[inspect.Parameter]:
+    try:
+        return list(inspect.signature(function).parameters.values())
+    except ValueError as error:  # of some functions in C the parameters are not known
+        raise ConfigError(f"the tool '{name}' does not say what it takes; write a function that calls it") from error
 
 
 def _hints(function: Any, name: str) -> dict[str, Any]:

@@ -30,10 +30,11 @@ def strict_format_reward_func(completions, **kwargs):
 def opened():
     """Return a function that opens the base model's tokenizer, with two marks of calls as special tokens."""
 
-    def make(**settings):
+    def make(padded_rows=None, **settings):
         hf = transformers.AutoTokenizer.from_pretrained(BASE_MODEL)
         hf.add_special_tokens({"additional_special_tokens": ["<call>", "</call>"]})
-        return HFTokenizer(hf, config.validate(ModelSection, settings, "model"))
+        rows = {} if padded_rows is None else {"vocabulary": len(hf) + padded_rows}
+        return HFTokenizer(hf, config.validate(ModelSection, settings, "model"), **rows)
 
     return make
 
@@ -58,6 +59,18 @@ def test_special_tokens_can_be_seen_and_end_tokens_never(opened, caplog):
     assert text_of(tokenizer, ids_of(tokenizer, CALL), ()) == CALL
     assert text_of(tokenizer, ids_of(tokenizer, CALL), ("</call>",)) == CALL.removesuffix("</call>")
     assert caplog.text == ""
+
+
+@pytest.mark.parametrize("skip_special_tokens", [True, False])
+def test_ids_of_padded_rows_of_the_embedding_are_reported_once(opened, caplog, skip_special_tokens):
+    """Qwen2.5 has 151,665 tokens and 152,064 rows; a policy may come to sample the rows that no token has."""
+    tokenizer = opened(padded_rows=3, skip_special_tokens=skip_special_tokens)
+    words, first = ids_of(tokenizer, "a plain text"), len(tokenizer.hf)
+    assert text_of(tokenizer, words, ()) == "a plain text" and not caplog.records
+    for _ in range(2):
+        assert text_of(tokenizer, np.array([first + 2, *words]), ()) == "a plain text"
+    (record,) = caplog.records
+    assert f"ids that no token has (id {first + 2}), which its text leaves out" in record.getMessage()
 
 
 def test_a_strict_format_of_a_notebook_is_paid_as_trl_pays_it(opened):

@@ -106,6 +106,16 @@ def test_a_pointer_in_the_place_of_the_tokenizer_is_told_from_damaged_json(model
     assert f"{name}' is a pointer of Git LFS, and not the file itself; run `git lfs pull`" in said(model)
 
 
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
+def test_a_folder_or_a_link_to_nowhere_in_the_place_of_the_tokenizer_is_one_line(model, name):
+    (model / name).unlink(missing_ok=True)
+    (model / name).mkdir()
+    assert f"{name}' cannot be read (Is a directory); expected a file" in said(model)
+    (model / name).rmdir()
+    (model / name).symlink_to(name)
+    assert f"{name}' cannot be read (Too many levels of symbolic links); expected a file" in said(model)
+
+
 def test_shards_without_all_of_their_files_are_refused(model):
     (model / "model.safetensors").rename(model / "model-00001-of-00002.safetensors")
     assert "holds no weights: expected model.safetensors" in said(model)

@@ -178,6 +178,23 @@ def test_a_reward_whose_column_no_problem_has_is_refused_with_the_columns_that_t
     require_columns([needs], "heldout", [])
 
 
+@pytest.mark.parametrize("column", ["completions", "prompts", "completion_ids", "trainer_state", "log_metric"])
+def test_a_column_that_an_argument_of_trl_would_hide_is_refused(users_module, column):
+    """TRL itself ends with a TypeError for the first two, and hides the others without a word."""
+    named = ", ".join(sorted({"completions", column}))
+    text = f"def every(completions, **columns): ...\ndef by_name({named}): ...\n"
+    text += "def other(completions, level): ...\ndef text(completion, **columns): ...\n"
+    module = users_module(f"hides_{column}", text)
+    problems = [Problem("1", "?", {"level": 3, column: "of the data"})]
+    for name in ["every", "by_name", *(["other"] if column == "completions" else [])]:
+        terms = make_terms({f"{module}:{name}": 1.0}, NoTask())
+        with pytest.raises(ConfigError, match=f"the reward '{name}' gets its own {column}, .* the split 'train'"):
+            require_columns(terms, "train", problems)
+        require_columns(terms, "train", [Problem("1", "?", {"level": 3, "completion": "x"})])
+    for name in ["text", *([] if column == "completions" else ["other"])]:
+        require_columns(make_terms({f"{module}:{name}": 1.0}, NoTask()), "train", problems)
+
+
 def test_a_trl_function_that_raises_leaves_all_unscored_with_the_reason(caplog):
     reward = from_trl("fails", lambda completions, missing, **kwargs: [1.0])
     found = scored([group("a", "b")], term(lambda p, r: 1), Term("fails", 0.0, reward))

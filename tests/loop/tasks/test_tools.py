@@ -132,6 +132,7 @@ def of_a_class(thing: Toolbox) -> str:
         (of_anything, "takes '\\*words: "),
         (of_a_class, "a type that JSON has not"),
         (3, "a tool is 3; expected a function"),
+        (max, "the tool 'max' does not say what it takes"),
         ({"name": "two words"}, "has the name 'two words'"),
         ({"name": "f", "parameters": [1]}, "has parameters \\[1\\]; expected an object"),
     ],
