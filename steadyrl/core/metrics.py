@@ -20,7 +20,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from steadyrl.core.errors import ConfigError
-from steadyrl.core.types import Batch, CallEnd, Group, Rollout
+from steadyrl.core.types import Batch, CallEnd, Group, Rollout, TokenScores
 
 
 @dataclass(frozen=True)
@@ -179,8 +179,23 @@ def repetition(text: str) -> float:
 def batch_metrics(batch: Batch) -> dict[str, float | None]:
     """Return the measurements on the batch before the update: KL, entropy, values, returns, advantages."""
     mask, old = batch.completion_mask, batch.old
-    if old is None or not mask.any():
+    if not mask.any():
         return {}
+    metrics = {} if old is None else _score_metrics(batch, old)
+    raw = batch.measured.get("advantages_raw")
+    if raw is not None:
+        metrics["advantage/mean"] = float(raw[mask].mean())
+        metrics["advantage/std"] = float(raw[mask].std())
+    if batch.advantages is not None:
+        metrics["advantage/used"] = float(
+            np.mean((np.where(batch.trained_mask, batch.advantages, 0.0) != 0).any(axis=1))
+        )
+    return metrics
+
+
+def _score_metrics(batch: Batch, old: TokenScores) -> dict[str, float | None]:
+    """Return the measurements on the policy's scores ``old`` of a batch."""
+    mask = batch.completion_mask
     assert old.entropy is not None, "score measures the entropy always"
     metrics: dict[str, float | None] = {
         "entropy": float(old.entropy[mask].mean()),
@@ -207,16 +222,8 @@ def batch_metrics(batch: Batch) -> dict[str, float | None]:
         metrics["value/explained_variance"] = explained_variance(old.values[mask], batch.returns[mask])
         metrics["return/mean"] = float(batch.returns[mask].mean())
         metrics["return/std"] = float(batch.returns[mask].std())
-    raw = batch.measured.get("advantages_raw")
-    if raw is not None:
-        metrics["advantage/mean"] = float(raw[mask].mean())
-        metrics["advantage/std"] = float(raw[mask].std())
     if "kept" in batch.measured:
         metrics["loss/reward_nll"] = reward_times_surprise(batch, old.logprobs)
-    if batch.advantages is not None:
-        metrics["advantage/used"] = float(
-            np.mean((np.where(batch.trained_mask, batch.advantages, 0.0) != 0).any(axis=1))
-        )
     return metrics
 
 

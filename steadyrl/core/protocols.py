@@ -69,8 +69,9 @@ class Algorithm:
     """An algorithm is a record of functions; the loop knows no names of algorithms.
 
     Attributes:
-        needs: What the backend must supply: a subset of {"ref_logprobs", "values", "entropy"}; "entropy" asks for
-            it with a gradient in ``step`` (``score`` always measures it).
+        needs: What the backend must supply: a subset of {"old_logprobs", "ref_logprobs", "values", "entropy"}. With
+            "entropy" it has a gradient in ``step`` (``score`` always measures it). Rollouts of the policy are always
+            scored before the updates, demonstrations only for one of the other three.
         select: Which rollouts train.
         prepare: Rewards to advantages (and returns), with the algorithm's numbers; numpy.
         loss: See LossFn.

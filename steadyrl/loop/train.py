@@ -90,6 +90,17 @@ class Session:
         """Where the task's problems answer back; None where they do not."""
         return environment_of(self.task, self.sampling, self.config.rollout, context_of(self.backend))
 
+    def scored(self, batch: Batch) -> Batch:
+        """Return a batch with what the policy scores it before the updates; as it is where nothing reads that.
+
+        The metrics of the policy's own rollouts do, the autopilot's KL of a step, and algorithms that need it.
+        """
+        algorithm = self.algorithm
+        needed = algorithm.needs - {"entropy"} or self.config.autopilot.mode != "off"
+        if algorithm.source == "demonstrations" and not needed:
+            return batch
+        return replace(batch, old=self.backend.score(batch, self.sampling, algorithm.needs))
+
     def update_at(self, rate: float) -> Update:
         """Return what an update at a learning rate asks of the backend."""
         algorithm, limit = self.algorithm, self.config.update.max_grad_norm
@@ -304,8 +315,7 @@ def one_step(
         groups = list(drawn.groups)
         training = _training_groups(session, groups, state)
         batch = limit_rewards(make_batch(training, backend.tokenizer.pad_id), config.update.reward_limit)
-        batch = replace(batch, old=backend.score(batch, session.sampling, algorithm.needs))
-        batch = algorithm.prepare(batch, state.algorithm)
+        batch = algorithm.prepare(session.scored(batch), state.algorithm)
         clock.lap("score")
         if look:
             look.before(batch)

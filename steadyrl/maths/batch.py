@@ -122,13 +122,13 @@ def only_trained(batch: Batch) -> Batch:
 
 def loss_arrays(batch: Batch) -> dict[str, Array]:
     """Return the arrays that a loss may use, by name: the mask, old log-probs and values, reference, advantages, ..."""
-    assert batch.old is not None, "score the batch before training on it"
+    old = batch.old
     arrays = {
         "mask": batch.completion_mask,
-        "old_logprobs": batch.old.logprobs,
+        "old_logprobs": old and old.logprobs,
         "sampling_logprobs": batch.sampling_logprobs,
-        "old_values": batch.old.values,
-        "ref_logprobs": batch.old.ref_logprobs,
+        "old_values": old and old.values,
+        "ref_logprobs": old and old.ref_logprobs,
         "advantages": batch.advantages,
         "returns": batch.returns,
         "value_level": batch.measured.get("value_level"),

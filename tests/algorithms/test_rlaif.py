@@ -246,6 +246,24 @@ def test_sft_learns_to_write_the_answers_and_to_end_them(with_answers, tmp_path)
     assert "kl_old_k3" not in lines[0]
 
 
+def test_sft_scores_its_answers_only_for_what_reads_the_scores(with_answers, tmp_path, monkeypatch):
+    def run(name, needs, *overrides):
+        session, scored = with_answers("run.steps=3", "run.token_details_every=0", *overrides), []
+        score = session.backend.score
+        monkeypatch.setattr(session.backend, "score", lambda *arguments: scored.append(1) or score(*arguments))
+        directory = RunDir(tmp_path / name)
+        train(replace(session, algorithm=replace(session.algorithm, needs=frozenset(needs))), directory)
+        return len(scored), directory.metrics()
+
+    (calls, plain), (calls_asked, asked) = run("plain", ()), run("asked", ["old_logprobs"])
+    calls_advised, advised = run("advised", (), "autopilot.mode=advise")
+    assert (calls, calls_asked, calls_advised) == (0, 3, 6)  # the autopilot measures after the updates, too
+    losses = [[line["loss/nll"] for line in lines] for lines in (plain, asked, advised)]
+    assert losses[0] == losses[1] == losses[2] and len(set(losses[0])) == 3
+    assert "entropy" in asked[0] and "entropy" not in plain[0]
+    assert "kl_step_k3" in advised[0]
+
+
 def test_an_answer_without_a_reward_is_left_out_and_the_run_goes_on(with_answers, tmp_path):
     """As of a judge that could not be asked."""
     session, run = with_answers("run.steps=2"), RunDir(tmp_path / "run")

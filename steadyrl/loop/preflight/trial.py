@@ -184,8 +184,7 @@ def _prepare(session: Session, groups: list[Group]) -> Batch | None:
     trained = np.flatnonzero(batch.trained_mask.any(axis=1))
     if not trained.size:
         return None
-    batch = replace(batch, old=score(session, batch))
-    return take_rows(session.algorithm.prepare(batch, session.algorithm.state), trained)
+    return take_rows(session.algorithm.prepare(session.scored(batch), session.algorithm.state), trained)
 
 
 def _choose(session: Session) -> tuple[list[Problem], int]:

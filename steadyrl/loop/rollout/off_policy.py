@@ -118,6 +118,7 @@ def importance_metrics(batch: Batch) -> dict[str, float]:
 
 def sampler_log_ratio(batch: Batch) -> np.ndarray | None:
     """Return log(trainer / sampler) of the completion tokens, [B, T]; None where no sampler drew them."""
-    assert batch.old is not None, "score the batch first"
+    if batch.old is None:
+        return None
     log_ratio: np.ndarray = np.where(batch.completion_mask, batch.old.logprobs - batch.sampling_logprobs, 0.0)
     return None if np.isnan(log_ratio).any() or not batch.completion_mask.any() else log_ratio
