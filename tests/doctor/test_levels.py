@@ -6,22 +6,31 @@ from tests.doctor.checks.series_for_values import noise, rise, series
 
 
 def test_block_means_and_first_steps_of_a_hand_made_series():
-    levels = measure(series("x", np.repeat([1.0, 2.0, 4.0], 10)))  # 30 values: three blocks of ten
-    assert levels.means.tolist() == [1.0, 2.0, 4.0]
-    assert levels.steps.tolist() == [0, 10, 20]
-    assert (levels.first, levels.end, levels.late) == (1.0, 4.0, 3.0)
+    levels = measure(series("x", np.repeat([1.0, 2.0, 4.0], 10)))  # 30 values: six blocks of five
+    assert levels.means.tolist() == [1.0, 1.0, 2.0, 2.0, 4.0, 4.0]
+    assert levels.steps.tolist() == [0, 5, 10, 15, 20, 25]
+    assert (levels.first, levels.end, levels.late) == (1.0, 4.0, pytest.approx(10 / 3))
     assert levels.rose and not levels.fell
 
 
-def test_the_first_values_are_left_out_where_blocks_do_not_divide_the_number():
-    levels = measure(series("x", np.append([99.0] * 5, np.repeat(np.arange(10.0), 20))))
-    assert levels.steps[0] == 5
-    assert levels.first == 0.0
+def test_no_value_is_left_out_where_blocks_do_not_divide_the_number():
+    levels = measure(series("x", [8.0, 0.0, 2.0, 4.0, 3.0, 1.0, 5.0, 7.0]))  # the first two blocks have two values
+    assert levels.steps.tolist() == [0, 2, 4, 5, 6, 7]
+    assert levels.means.tolist() == [4.0, 3.0, 3.0, 1.0, 5.0, 7.0]
 
 
 def test_fewer_than_six_values_have_no_levels():
     assert measure(series("x", np.arange(5.0))) is None
-    assert measure(series("x", np.arange(6.0))).points == 6
+    assert len(measure(series("x", np.arange(6.0))).means) == 6
+
+
+@pytest.mark.parametrize("n", [20, 30, 45, 75, 150])
+def test_neither_a_rise_nor_a_peak_counts_as_noise(n):
+    rng, t = np.random.default_rng(n), np.linspace(0.0, 1.0, n)
+    assert measure(series("x", 20.0 * t + rng.normal(size=n))).rose
+    assert measure(series("x", -20.0 * t + rng.normal(size=n))).fell
+    peak = measure(series("x", 20.0 * np.minimum(t / 0.6, (1.0 - t) / 0.4) + rng.normal(size=n)))
+    assert peak.means.max() - peak.end > peak.least
 
 
 def test_the_noise_of_independent_values_is_their_error_of_the_mean():

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from steadyrl.core.stats import student_quantile
+from steadyrl.doctor.statistics.levels import about_lines, likeness
 
 BLOCKS, LEAST_BLOCK = (
     5,
@@ -24,8 +25,7 @@ BLOCKS, LEAST_BLOCK = (
 FEWEST = 10  # points
 ODD = 9.0  # times the median of squares: two standard deviations
 SHORT = 5  # steps within which brief noise has come and gone
-MOST_ALIKE = 0.9  # neighbouring steps' correlation that is allowed for at most
-SURE = 1.6  # standard errors, of 95 % on one side
+SURE = 1.6  # standard errors, of 95 % on one side: noise that remembers looks like a difference
 KEPT_LEAST = 0.3  # share of the variance that a line within a block is taken to leave at least
 LIKELIHOOD = 3.84  # of chi-squared with one degree of freedom, 95 %
 
@@ -112,16 +112,10 @@ def _noise(rows: np.ndarray, each: Sequence[np.ndarray]) -> tuple[float, float, 
         assumed), and the degrees of freedom that are left.
     """
     count, size = rows.shape
-    total = float((_about_lines(rows) ** 2).sum())
+    total = float((about_lines(rows) ** 2).sum())
     if total <= 0.0:
         return 0.0, 1.0, max(count * (size - 2), 1)
-    errors = np.concatenate([_about_lines(series) for series in each])
-    alike = float((errors[:, 1:] * errors[:, :-1]).sum()) / float((errors * errors).sum())
-    # A line that is taken out lowers the correlation by about (2 + 4 alike) / size.
-    alike = (size * alike + 2.0) / (size - 4.0)
-    # Taken towards its upper bound: noise that remembers looks like a difference, and few points hardly tell.
-    alike += SURE * float(np.sqrt(max(1.0 - alike * alike, 0.0) / errors.size))
-    alike = min(max(alike, 0.0), MOST_ALIKE)
+    alike = likeness([line for series in each for line in about_lines(series)], 2.0, SURE)
     fewer = (1.0 + alike) / (1.0 - alike)
     variance = total / (count * size) / max(1.0 - 2.0 * fewer / size, KEPT_LEAST)
     return float(np.sqrt(variance)), fewer, max(int(count * (size - 2) / fewer), 2)
@@ -137,9 +131,3 @@ def _brief_noise(difference: np.ndarray) -> tuple[float, float, int]:
         return 0.0, 1.0, n
     fewer = max(1.0 + 2.0 * sum(1.0 - power / apart[-1] for power in apart[1:SHORT]), 1.0)
     return float(np.sqrt(apart[-1])), fewer, max(int(2.0 * n / 3.0 / float(np.sqrt(fewer))), 2)
-
-
-def _about_lines(rows: np.ndarray) -> np.ndarray:
-    """Return what a straight line in each of ``rows`` [count, size] leaves."""
-    at = np.arange(rows.shape[1]) - (rows.shape[1] - 1) / 2.0
-    return np.asarray(rows - rows.mean(axis=1, keepdims=True) - np.outer(rows @ at, at) / float(at @ at))
