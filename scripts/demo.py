@@ -24,7 +24,7 @@ from ten_answers import answers, ten_of
 
 from steadyrl.core.rundir import RunDir
 from steadyrl.loop.evaluate import held_out_score
-from steadyrl.show.report.curves import TOPICS, overlay
+from steadyrl.show.report.pictures.curves import TOPICS, overlay
 
 FOLDER = Path("runs/demo")
 BOTH = ["run.steps=60", "run.preflight=off", "evaluate.problems=200", "backend.threads=1"]

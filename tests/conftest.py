@@ -14,7 +14,7 @@ from steadyrl.core import config
 from steadyrl.core.rundir import RunDir
 from steadyrl.environments.browse.browser.find import PROGRAMS
 from steadyrl.loop.train import Watch, open_session, train
-from steadyrl.show.report import plots
+from steadyrl.show.report.pictures import plots
 from tests import needs
 from tests.processes import sitecustomize
 from tests.times import slow_tests

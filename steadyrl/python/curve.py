@@ -8,7 +8,7 @@ from html import escape
 import numpy as np
 
 from steadyrl.core.stats import rolling_median, window
-from steadyrl.show.report.curves import MOST_POINTS, thinned
+from steadyrl.show.report.pictures.curves import MOST_POINTS, thinned
 
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 480, 150, 52, 20, 18  # pixels
 _COLOUR = "#2f81d8"  # its contrast to white and to black is above 4

@@ -13,7 +13,7 @@ from steadyrl.doctor.names.identify import identify
 from steadyrl.doctor.readers.own import read as read_log
 from steadyrl.loop.launch import Answer, sample
 from steadyrl.python.curve import svg_curve
-from steadyrl.show.report.plots import Picture, picture
+from steadyrl.show.report.pictures.plots import Picture, picture
 from steadyrl.show.report.write import read_report, reward_weights
 
 _STYLE = "font-family: system-ui, sans-serif; font-size: 14px; line-height: 1.5"

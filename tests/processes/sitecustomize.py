@@ -7,7 +7,7 @@ import importlib.abc
 import importlib.util
 import sys
 
-PLOTS = "steadyrl.show.report.plots"
+PLOTS = "steadyrl.show.report.pictures.plots"
 NOTHING = '<svg xmlns="http://www.w3.org/2000/svg"></svg>'
 
 

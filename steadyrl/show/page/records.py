@@ -192,7 +192,7 @@ class Curves:
     """Curves that a reader explores, drawn by a script of the HTML page.
 
     Attributes:
-        data: JSON of the groups of runs, see ``report.curves``.
+        data: JSON of the groups of runs, see ``report.pictures.curves``.
         overview: The charts that are looked at first.
         topics: All others by topic.
         file: The HTML page, to which Markdown links.

@@ -42,7 +42,7 @@ def write_comparison(folder: Path | str) -> Path:
         RunError: The folder holds no comparison.json.
         AccessError: The folder cannot be written.
     """
-    from steadyrl.show.report.compare_picture import draw  # matplotlib takes a second to load
+    from steadyrl.show.report.pictures.comparison import draw  # matplotlib takes a second to load
 
     folder = Path(folder)
     record = read_json(folder / RECORD)

@@ -45,7 +45,7 @@ def write_diagnosis(diagnoses: Sequence[Diagnosis], folder: Path | str) -> Path:
     Raises:
         AccessError: The folder cannot be written.
     """
-    from steadyrl.show.report.diagnosis_pictures import pictures  # matplotlib takes a second to load
+    from steadyrl.show.report.pictures.diagnosis import pictures  # matplotlib takes a second to load
 
     folder = Path(folder)
     page: list[Record] = [Heading("Diagnosis", 1)]

@@ -11,8 +11,8 @@ from steadyrl.core.rundir import RunDir, write_text
 from steadyrl.doctor.examine import diagnose
 from steadyrl.show.page import html, markdown
 from steadyrl.show.page.records import Heading, Picture, Record, Table, numbers
-from steadyrl.show.report.curves import curves, overlay
 from steadyrl.show.report.differences import Compared, conclusions, differences
+from steadyrl.show.report.pictures.curves import curves, overlay
 
 MOST_RUNS = 26  # a letter each
 

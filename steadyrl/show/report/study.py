@@ -33,8 +33,8 @@ from steadyrl.show.page.records import (
     strong,
     word,
 )
-from steadyrl.show.report import curves as pictures
-from steadyrl.show.report.curves import Records, curves
+from steadyrl.show.report.pictures import curves as pictures
+from steadyrl.show.report.pictures.curves import Records, curves
 from steadyrl.show.report.topics import COMPARED, TAKES
 
 ENOUGH_SEEDS = 5  # of each arm: with so many, a difference of two standard deviations is found in 60 % of studies

@@ -14,8 +14,8 @@ from steadyrl.lab.tune.rate_range import RATE
 from steadyrl.lab.tune.tune import RESULT
 from steadyrl.show.page import markdown, markup
 from steadyrl.show.page.records import Code, Heading, Note, Picture, Record, Table, numbers
-from steadyrl.show.report import plots
-from steadyrl.show.report.curves import drawing
+from steadyrl.show.report.pictures import plots
+from steadyrl.show.report.pictures.curves import drawing
 
 
 def write_tune(folder: Path) -> Path:

@@ -35,12 +35,19 @@ from steadyrl.show.page.records import (
     numbers,
     word,
 )
-from steadyrl.show.report import plots, reward_histogram
 from steadyrl.show.report.diagnosis import checks_table
 from steadyrl.show.report.evidence import Evidence, read_evidence
 from steadyrl.show.report.figures import best_figures, best_sentences, means, metric_values, summarise, target_sentence
-from steadyrl.show.report.overview import moment, overview
-from steadyrl.show.report.rows import actions_view, epochs_view, forms_view, samples_view, settings_view
+from steadyrl.show.report.pictures import plots, reward_histogram
+from steadyrl.show.report.rows import (
+    actions_view,
+    epochs_view,
+    forms_view,
+    moment,
+    overview,
+    samples_view,
+    settings_view,
+)
 from steadyrl.show.review.epochs import epoch_table
 
 LABELS = {  # of the pictures, in the order of the page

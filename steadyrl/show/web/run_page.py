@@ -19,8 +19,7 @@ from steadyrl.lab.forecast import LEAST_POINTS, curve_of, finished_beside, forec
 from steadyrl.show.page.markup import number
 from steadyrl.show.page.records import Span, Table, Text, numbers
 from steadyrl.show.report.diagnosis import facts_of
-from steadyrl.show.report.overview import memory
-from steadyrl.show.report.rows import describe_action, settings_view
+from steadyrl.show.report.rows import describe_action, memory, settings_view
 from steadyrl.show.report.topics import overview, panels, topic_of
 from steadyrl.show.review.epochs import finite_number
 from steadyrl.show.web.columns import Curves, Shelf

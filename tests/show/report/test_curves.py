@@ -4,8 +4,8 @@ import json
 
 import numpy as np
 
-from steadyrl.show.report.curves import curves, extremes, middle_and_range
-from steadyrl.show.report.plots import palette
+from steadyrl.show.report.pictures.curves import curves, extremes, middle_and_range
+from steadyrl.show.report.pictures.plots import palette
 
 
 def records(steps, metrics, seed):

@@ -6,8 +6,8 @@ from typer.testing import CliRunner
 from steadyrl.cli.main import app
 from steadyrl.core.errors import ConfigError, RunError
 from steadyrl.core.rundir import RunDir, append_line, write_json
-from steadyrl.show.report.curves import overlay
 from steadyrl.show.report.overlay import write_overlay
+from steadyrl.show.report.pictures.curves import overlay
 
 
 def made(folder, name, rate, rewards, **metrics):

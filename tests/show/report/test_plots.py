@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from steadyrl.core.stats import rolling_median, window
-from steadyrl.show.report import plots, reward_histogram
-from steadyrl.show.report.plots import captions
+from steadyrl.show.report.pictures import plots, reward_histogram
+from steadyrl.show.report.pictures.plots import captions
 
 pytestmark = pytest.mark.pictures
 

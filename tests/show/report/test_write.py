@@ -12,8 +12,8 @@ from steadyrl.core.config import Config, dump
 from steadyrl.core.errors import AccessError, RunError
 from steadyrl.core.rundir import RunDir, append_line, write_json, write_lines
 from steadyrl.show.page import markup
-from steadyrl.show.report import plots
 from steadyrl.show.report.evidence import read_evidence
+from steadyrl.show.report.pictures import plots
 from steadyrl.show.report.write import headline, write_report
 from tests.processes.sitecustomize import draw_nothing
 

@@ -15,7 +15,7 @@ from steadyrl.core.rundir import append_line, write_json, write_lines
 from steadyrl.environments.browse.browser.find import find_chromium
 from steadyrl.environments.browse.browser.settings import BrowserSettings
 from steadyrl.show.page import html
-from steadyrl.show.report.curves import curves
+from steadyrl.show.report.pictures.curves import curves
 from tests import needs
 from tests.show.web.made import FINDING, make_run, metrics, rollout
 from tests.show.web.test_studies import make_report, make_study

@@ -21,8 +21,8 @@ from matplotlib.ticker import MaxNLocator
 from steadyrl.core.metrics import describe
 from steadyrl.core.stats import rolling_median, window
 from steadyrl.show.page.records import Curves
-from steadyrl.show.report import plots
-from steadyrl.show.report.plots import palette
+from steadyrl.show.report.pictures import plots
+from steadyrl.show.report.pictures.plots import palette
 from steadyrl.show.report.topics import NOT_EXPLORED, overview, panels
 from steadyrl.show.review.epochs import series
 

@@ -14,7 +14,7 @@ from steadyrl.doctor.deciding import deciding_series, thinned
 from steadyrl.doctor.examine import BY_NAME, Diagnosis
 from steadyrl.doctor.series import Series
 from steadyrl.show.page.records import Picture
-from steadyrl.show.report import plots
+from steadyrl.show.report.pictures import plots
 
 WIDTH_INCHES, HEIGHT_INCHES = 9.0, 2.6
 POINTS = 2000  # drawn of a series; 900 pixels cannot show more

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from steadyrl.show.page.records import TONES
-from steadyrl.show.report import plots
+from steadyrl.show.report.pictures import plots
 
 WIDTH_INCHES, HEIGHT_INCHES = 9.0, 5.4
 COLOURS = {"good": plots.GREEN, "bad": plots.VERMILLION, "info": plots.BLUE, "warn": plots.GREY}  # by tone
