@@ -209,8 +209,8 @@ def _keep_labels(axes: Axes) -> None:
     assert figure is not None
     beside = (axes.yaxis.label.get_position()[0] - axes.bbox.x0) / figure.dpi
     below = (axes.xaxis.label.get_position()[1] - axes.bbox.y0) / figure.dpi
-    for axis, at, moved in ((axes.yaxis, (0.0, 0.5), (beside, 0.0)), (axes.xaxis, (0.5, 0.0), (0.0, below))):
-        axis.set_label_coords(*at, transform=axes.transAxes + ScaledTranslation(*moved, figure.dpi_scale_trans))
+    for axis, at, right, up in ((axes.yaxis, (0.0, 0.5), beside, 0.0), (axes.xaxis, (0.5, 0.0), 0.0, below)):
+        axis.set_label_coords(*at, transform=axes.transAxes + ScaledTranslation(right, up, figure.dpi_scale_trans))
 
 
 def together(figures: Sequence[Figure]) -> Drawn:
