@@ -6,14 +6,16 @@ import re
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from jinja2 import Environment, PackageLoader
 from markupsafe import Markup, escape
 
 from steadyrl.doctor.causes import Placed
-from steadyrl.show.page import templates
 from steadyrl.show.page.markup import CODE, clean, paragraphs
 from steadyrl.show.page.records import Curves, Picture, Record, Span, Text, word
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 DEEPEST = 3  # that a consequence is moved in
 HERE, ASSETS = Path(__file__).parent, Path(__file__).parent.parent / "web" / "static"
@@ -100,6 +102,10 @@ def _macro(name: str, *arguments: object) -> Markup:
 
 @cache
 def _environment() -> Environment:
+    from jinja2 import PackageLoader  # the doctor prints a small log in less time than Jinja takes to load
+
+    from steadyrl.show.page import templates
+
     environment = templates.environment(PackageLoader("steadyrl.show.page"), clean, autoescape=True)
     environment.filters |= {"inline": inline, "panels": _panels, "paragraphs": paragraphs}
     # The data of curves cannot end their script.

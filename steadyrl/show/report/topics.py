@@ -5,10 +5,13 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from steadyrl.core.metrics import describe
-from steadyrl.lab.study.file import Take
 from steadyrl.show.page.records import Panel
+
+if TYPE_CHECKING:
+    from steadyrl.lab.study.file import Take  # pydantic takes longer to load than the doctor to print a small log
 
 _TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 TOPICS: Mapping[str, Sequence[str]] = _TABLES["topics"]
