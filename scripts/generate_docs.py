@@ -222,7 +222,7 @@ def _rows(model: type[BaseModel], prefix: str = "") -> list[str]:
             rows += _rows(field.annotation, f"{prefix}{name}.")
             continue
         default = "required" if field.default is PydanticUndefined and not field.default_factory else _default(field)
-        rows.append(f"| `{prefix}{name}` | {default} | {_limits(field)} | {field.description} |")
+        rows.append(f"| `{prefix}{name}` | {default} | {_limits(field)} | {' '.join(field.description.split())} |")
     return rows
 
 

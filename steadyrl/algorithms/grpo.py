@@ -36,56 +36,34 @@ KL_FORMS: Mapping[str, Callable[[Any, Array, Mapping[str, Array]], Array]] = {
 class Settings(Section):
     """GRPO's own settings. GRPO needs rollout.samples_per_prompt of at least 2."""
 
-    kl_coef: float = Field(
-        0.01, ge=0, description="Weight of the KL to the reference in the loss. 0 needs no reference."
-    )
-    kl_form: Literal["k3", "k2", "weighted_k3"] = Field(
-        "k3",
-        description="Form of the KL in the loss. 'k3' is the published GRPO. 'k2' and 'weighted_k3' have the "
-        "gradient of the KL itself, 'weighted_k3' also after several updates.",
-    )
-    credit: Literal["episode", "turn"] = Field(
-        "episode",
-        description="What advantages belong to. 'episode' gives every token the advantage of its rollout. 'turn' "
-        "compares what was earned from a turn on with the same turn of the group's other rollouts, with the rewards "
-        "that the environment gives to turns.",
-    )
+    kl_coef: float = Field(0.01, ge=0)
+    """Weight of the KL to the reference in the loss. 0 needs no reference."""
+    kl_form: Literal["k3", "k2", "weighted_k3"] = Field("k3")
+    """Form of the KL in the loss. 'k3' is the published GRPO. 'k2' and 'weighted_k3' have the gradient of the KL
+    itself, 'weighted_k3' also after several updates."""
+    credit: Literal["episode", "turn"] = Field("episode")
+    """What advantages belong to. 'episode' gives every token the advantage of its rollout. 'turn' compares what was
+    earned from a turn on with the same turn of the group's other rollouts, with the rewards that the environment gives
+    to turns."""
     gamma: float = Field(1.0, ge=0, le=1, description="Discount per turn with credit = 'turn'.")
     clip_low: float = Field(0.2, gt=0, lt=1, description="Lower clip bound of the ratio: 1 - clip_low.")
     clip_high: float = Field(0.2, gt=0, le=1000, description="Upper clip bound of the ratio: 1 + clip_high.")
-    surrogate: Literal["clip", "weight"] = Field(
-        "clip",
-        description="'clip' is PPO's clipped surrogate. 'weight' limits importance weights to 1 + clip_high and "
-        "keeps the gradient of every token.",
-    )
-    ratio: Literal["token", "sequence"] = Field(
-        "token", description="Ratio of the new to the old policy, per token or per completion."
-    )
-    scale: Literal["group", "batch", "none"] = Field(
-        "group",
-        description="What advantages are divided by: the standard deviation of the group, that of the batch, or "
-        "nothing.",
-    )
-    mean: Literal["token", "sequence", "constant"] = Field(
-        "token",
-        description="How the loss is averaged: 'token' over all tokens, 'sequence' over the means of the "
-        "rollouts, 'constant' over the sums of the rollouts divided by length_limit.",
-    )
-    groups: Literal["all", "signal"] = Field(
-        "all", description="Groups that train. 'signal' drops groups whose rewards are all equal."
-    )
-    length_limit: int = Field(
-        0,
-        ge=0,
-        description="Length limit in tokens, for mean = 'constant' and overlong_buffer. Set it to "
-        "sampling.max_new_tokens.",
-    )
-    overlong_buffer: int = Field(
-        0,
-        ge=0,
-        description="Number of tokens before length_limit over which a length penalty rises from 0 to 1. 0 "
-        "disables it.",
-    )
+    surrogate: Literal["clip", "weight"] = Field("clip")
+    """'clip' is PPO's clipped surrogate. 'weight' limits importance weights to 1 + clip_high and keeps the gradient of
+    every token."""
+    ratio: Literal["token", "sequence"] = Field("token")
+    """Ratio of the new to the old policy, per token or per completion."""
+    scale: Literal["group", "batch", "none"] = Field("group")
+    """What advantages are divided by: the standard deviation of the group, that of the batch, or nothing."""
+    mean: Literal["token", "sequence", "constant"] = Field("token")
+    """How the loss is averaged: 'token' over all tokens, 'sequence' over the means of the rollouts, 'constant' over the
+    sums of the rollouts divided by length_limit."""
+    groups: Literal["all", "signal"] = Field("all")
+    """Groups that train. 'signal' drops groups whose rewards are all equal."""
+    length_limit: int = Field(0, ge=0)
+    """Length limit in tokens, for mean = 'constant' and overlong_buffer. Set it to sampling.max_new_tokens."""
+    overlong_buffer: int = Field(0, ge=0)
+    """Number of tokens before length_limit over which a length penalty rises from 0 to 1. 0 disables it."""
 
     @model_validator(mode="after")
     def _length_limit_is_given(self) -> Settings:

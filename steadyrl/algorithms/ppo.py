@@ -25,56 +25,37 @@ class Settings(Section):
 
     unrecorded = MappingProxyType({"value_start": "zero", "value_learning_rate": 0.0})
 
-    kl_coef: float = Field(
-        0.05, ge=0, description="Penalty in the reward per nat of KL to the reference, at the start of the run."
-    )
-    kl_control: Literal["fixed", "adaptive"] = Field(
-        "fixed", description="'adaptive' changes kl_coef so that the KL approaches kl_target."
-    )
+    kl_coef: float = Field(0.05, ge=0)
+    """Penalty in the reward per nat of KL to the reference, at the start of the run."""
+    kl_control: Literal["fixed", "adaptive"] = Field("fixed")
+    """'adaptive' changes kl_coef so that the KL approaches kl_target."""
     kl_target: float = Field(6.0, gt=0, description="Target KL of the adaptive controller, in nats per sequence.")
-    kl_horizon: float = Field(
-        20.0,
-        ge=1,
-        description="Horizon of the adaptive controller, in steps. A step changes kl_coef by at most a factor 1 "
-        "+- 0.2 / kl_horizon.",
-    )
+    kl_horizon: float = Field(20.0, ge=1)
+    """Horizon of the adaptive controller, in steps. A step changes kl_coef by at most a factor 1 +- 0.2 /
+    kl_horizon."""
     gamma: float = Field(1.0, ge=0, le=1, description="Discount per token, or per turn with credit = 'turn'.")
     lam: float = Field(0.95, ge=0, le=1, description="GAE's lambda.")
-    credit: Literal["episode", "turn"] = Field(
-        "episode",
-        description="Steps of the decision process. 'episode' has one per token, and the reward at the last one. "
-        "'turn' has one per turn, with the rewards that the environment gives to turns.",
-    )
+    credit: Literal["episode", "turn"] = Field("episode")
+    """Steps of the decision process. 'episode' has one per token, and the reward at the last one. 'turn' has one per
+    turn, with the rewards that the environment gives to turns."""
     clip_low: float = Field(0.2, gt=0, lt=1, description="Lower clip bound of the ratio: 1 - clip_low.")
     clip_high: float = Field(0.2, gt=0, le=1000, description="Upper clip bound of the ratio: 1 + clip_high.")
-    clip_value: float = Field(
-        0.2, gt=0, description="Clip range for the change of a value per step, in units of the return."
-    )
+    clip_value: float = Field(0.2, gt=0)
+    """Clip range for the change of a value per step, in units of the return."""
     value_coef: float = Field(0.1, ge=0, description="Weight of the value loss.")
-    value_start: Literal["zero", "mean_return"] = Field(
-        "mean_return",
-        description="What the value head predicts at first: 0, or the mean return of the first batch, from which it "
-        "then learns the differences.",
-    )
-    value_learning_rate: float = Field(
-        1e-4,
-        ge=0,
-        le=10,
-        description="Learning rate of the value head in steps in which the policy's is lower. 0 always gives it the "
-        "policy's.",
-    )
-    value_warmup_steps: int = Field(
-        0, ge=0, description="Number of steps at the start in which only the value head learns."
-    )
-    entropy_coef: float = Field(
-        0.0, ge=0, description="Weight of the entropy bonus in the loss, per nat of exact entropy."
-    )
-    whiten_advantages: bool = Field(
-        True, description="Normalise advantages to mean 0 and standard deviation 1 over a step's tokens."
-    )
-    whiten_rewards: bool = Field(
-        False, description="Scale the token rewards to standard deviation 1 and keep their mean."
-    )
+    value_start: Literal["zero", "mean_return"] = Field("mean_return")
+    """What the value head predicts at first: 0, or the mean return of the first batch, from which it then learns the
+    differences."""
+    value_learning_rate: float = Field(1e-4, ge=0, le=10)
+    """Learning rate of the value head in steps in which the policy's is lower. 0 always gives it the policy's."""
+    value_warmup_steps: int = Field(0, ge=0)
+    """Number of steps at the start in which only the value head learns."""
+    entropy_coef: float = Field(0.0, ge=0)
+    """Weight of the entropy bonus in the loss, per nat of exact entropy."""
+    whiten_advantages: bool = Field(True)
+    """Normalise advantages to mean 0 and standard deviation 1 over a step's tokens."""
+    whiten_rewards: bool = Field(False)
+    """Scale the token rewards to standard deviation 1 and keep their mean."""
 
 
 def check(config: Config, settings: Settings) -> list[str]:

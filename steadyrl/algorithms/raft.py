@@ -20,12 +20,8 @@ from steadyrl.maths.select import best_of_n
 class Settings(Section):
     """RAFT's own settings. It ranks the rollouts of a problem, so rollout.samples_per_prompt must be at least 2."""
 
-    top_k: int = Field(
-        1,
-        ge=1,
-        description="Number of best rollouts of each problem that train. rollout.samples_per_prompt is the most, and "
-        "trains on all.",
-    )
+    top_k: int = Field(1, ge=1)
+    """Number of best rollouts of each problem that train. rollout.samples_per_prompt is the most, and trains on all."""
 
 
 def check(config: Config, settings: Settings) -> list[str]:

@@ -27,29 +27,16 @@ from steadyrl.maths.select import drop_unscored
 class Settings(Section):
     """RLAIF's own settings. RLAIF needs rollout.samples_per_prompt of at least 2."""
 
-    keep: Literal["best", "top_k", "above", "all"] = Field(
-        "best",
-        description="Rollouts of a problem that move the policy: the best, the top_k best, those above "
-        "reward_threshold, or all.",
-    )
-    top_k: int = Field(
-        2,
-        ge=1,
-        description="Number of rollouts to keep, for keep = 'top_k'. rollout.samples_per_prompt is the most, and keeps "
-        "all.",
-    )
-    reward_threshold: float | None = Field(
-        None,
-        description="Rollouts with less reward do not move the policy, for any value of keep. keep = 'above' needs it.",
-    )
-    baseline: Literal["group", "kept", "none"] = Field(
-        "group",
-        description="What a reward is compared with: the mean of all rollouts of the problem, the mean of the "
-        "kept ones, or 0.",
-    )
-    kl_coef: float = Field(
-        0.02, ge=0, description="Weight of the KL to the reference in the loss. 0 needs no reference."
-    )
+    keep: Literal["best", "top_k", "above", "all"] = Field("best")
+    """Rollouts of a problem that move the policy: the best, the top_k best, those above reward_threshold, or all."""
+    top_k: int = Field(2, ge=1)
+    """Number of rollouts to keep, for keep = 'top_k'. rollout.samples_per_prompt is the most, and keeps all."""
+    reward_threshold: float | None = Field(None)
+    """Rollouts with less reward do not move the policy, for any value of keep. keep = 'above' needs it."""
+    baseline: Literal["group", "kept", "none"] = Field("group")
+    """What a reward is compared with: the mean of all rollouts of the problem, the mean of the kept ones, or 0."""
+    kl_coef: float = Field(0.02, ge=0)
+    """Weight of the KL to the reference in the loss. 0 needs no reference."""
     clip_low: float = Field(0.2, gt=0, lt=1, description="Lower clip bound of the ratio: 1 - clip_low.")
     clip_high: float = Field(0.2, gt=0, le=1000, description="Upper clip bound of the ratio: 1 + clip_high.")
 

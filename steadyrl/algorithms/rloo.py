@@ -18,9 +18,8 @@ from steadyrl.maths.select import drop_unscored
 class Settings(Section):
     """RLOO's own settings. RLOO needs rollout.samples_per_prompt of at least 2."""
 
-    kl_coef: float = Field(
-        0.01, ge=0, description="Penalty in the reward per nat of KL to the reference. 0 needs no reference."
-    )
+    kl_coef: float = Field(0.01, ge=0)
+    """Penalty in the reward per nat of KL to the reference. 0 needs no reference."""
     clip_low: float = Field(0.2, gt=0, lt=1, description="Lower clip bound of the ratio: 1 - clip_low.")
     clip_high: float = Field(0.2, gt=0, le=1000, description="Upper clip bound of the ratio: 1 + clip_high.")
 

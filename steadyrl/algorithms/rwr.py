@@ -17,12 +17,8 @@ from steadyrl.maths.select import drop_unscored
 class Settings(Section):
     """RWR's own settings. RWR needs rollout.samples_per_prompt of at least 2."""
 
-    temperature: float = Field(
-        0.2,
-        gt=0,
-        description="Temperature in units of the reward. A rollout that is better by this amount has e times the "
-        "weight.",
-    )
+    temperature: float = Field(0.2, gt=0)
+    """Temperature in units of the reward. A rollout that is better by this amount has e times the weight."""
 
 
 def build(settings: Settings) -> Algorithm:

@@ -39,7 +39,11 @@ class Section(BaseModel):
     """A group of settings. It is frozen, it refuses unknown keys and wrong types, and it documents every field."""
 
     # Without ``strict`` true would be taken for the number 1, and 100.0 for a count.
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, strict=True, allow_inf_nan=False)
+    # A description that does not fit on the line of its field stands below the field.
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, validate_default=True, strict=True, allow_inf_nan=False,
+        use_attribute_docstrings=True,
+    )  # fmt: skip
     # What a run may change when it is resumed without becoming another run.
     free_on_resume: ClassVar[frozenset[str]] = frozenset()
     # What a run computes with that began before a setting was there: it goes on as it began.
@@ -60,45 +64,29 @@ class RunSection(Section):
     )
 
     steps: int = Field(100, ge=1, description="Number of training steps.")
-    epochs: int = Field(
-        0, ge=0, description="Number of passes over the training problems. If it is above 0, it replaces run.steps."
-    )
-    target: float | None = Field(
-        None,
-        description="Mean reward (reward/mean) to reach. Display and report say how far the run is from it. The run "
-        "ends once the smoothed reward has held it for a tenth of run.steps. By default there is none.",
-    )
+    epochs: int = Field(0, ge=0)
+    """Number of passes over the training problems. If it is above 0, it replaces run.steps."""
+    target: float | None = Field(None)
+    """Mean reward (reward/mean) to reach. Display and report say how far the run is from it. The run ends once the
+    smoothed reward has held it for a tenth of run.steps. By default there is none."""
     seed: int = Field(0, ge=0, lt=2**63, description="Seed of everything random in the run.")
     folder: FolderText = Field("runs", description="Folder in which run directories are created.")
     checkpoint_every: int = Field(50, ge=1, description="Number of steps between checkpoints.")
     keep_checkpoints: int = Field(2, ge=1, description="Number of checkpoints to keep. Older ones are deleted.")
-    rollouts_every: int = Field(
-        10,
-        ge=1,
-        description="Number of steps between recordings of the rollouts (prompts and completions). "
-        "Those of the last step are always recorded.",
-    )
-    token_details_every: int = Field(
-        50,
-        ge=0,
-        description="Number of steps between recordings of single tokens (log-prob, entropy, ratio, advantage, KL) of "
-        "16 rollouts, for `steadyrl web`. 0 disables them.",
-    )
-    trackers: list[str] = Field(
-        default_factory=list,
-        description="Trackers that the run is sent to while it goes on: 'wandb', 'tensorboard', 'trackio', 'mlflow', "
-        "or import paths. See trackers.md.",
-    )
-    preflight: Literal["stop", "warn", "off"] = Field(
-        "stop",
-        description="What `steadyrl train` does if a preflight check fails: 'stop' ends the command, 'warn' "
-        "trains anyway. 'off' skips the preflight.",
-    )
-    doctor_every: int = Field(
-        20,
-        ge=0,
-        description="Number of steps between the doctor's examinations of the running training. 0 disables them.",
-    )
+    rollouts_every: int = Field(10, ge=1)
+    """Number of steps between recordings of the rollouts (prompts and completions). Those of the last step are always
+    recorded."""
+    token_details_every: int = Field(50, ge=0)
+    """Number of steps between recordings of single tokens (log-prob, entropy, ratio, advantage, KL) of 16 rollouts, for
+    `steadyrl web`. 0 disables them."""
+    trackers: list[str] = Field(default_factory=list)
+    """Trackers that the run is sent to while it goes on: 'wandb', 'tensorboard', 'trackio', 'mlflow', or import paths.
+    See trackers.md."""
+    preflight: Literal["stop", "warn", "off"] = Field("stop")
+    """What `steadyrl train` does if a preflight check fails: 'stop' ends the command, 'warn' trains anyway. 'off' skips
+    the preflight."""
+    doctor_every: int = Field(20, ge=0)
+    """Number of steps between the doctor's examinations of the running training. 0 disables them."""
 
 
 class MessageSection(Section):
@@ -111,40 +99,23 @@ class MessageSection(Section):
 class ModelSection(Section):
     """The model that is trained."""
 
-    path: PathText = Field(
-        "base",
-        description="'base' (the model that ships with steadyrl), a Hugging Face model folder, or a model name "
-        "on the hub.",
-    )
+    path: PathText = Field("base")
+    """'base' (the model that ships with steadyrl), a Hugging Face model folder, or a model name on the hub."""
     lora_rank: int = Field(0, ge=0, le=65_536, description="Rank of the LoRA adapter. 0 trains all weights.")
     lora_alpha: float = Field(16.0, gt=0, description="LoRA alpha. The adapter is scaled by alpha / rank.")
-    lora_targets: str = Field(
-        "all-linear",
-        description="Modules that get an adapter: a name that peft knows, or several names separated by commas.",
-    )
-    chat_template: Literal["auto", "never"] = Field(
-        "auto",
-        description="'auto' applies the tokenizer's chat template if it has one. 'never' leaves prompts as they are.",
-    )
-    template_args: dict[str, bool | int | float | str] = Field(
-        default_factory=dict,
-        description="Arguments of the chat template, such as enable_thinking = false.",
-    )
-    messages_before: list[MessageSection] = Field(
-        default_factory=list,
-        description="Messages before every prompt: a system message, then examples as messages of user and assistant "
-        "in turns.",
-    )
-    skip_special_tokens: bool = Field(
-        True,
-        description="Leave special tokens out of the text of completions, which rewards, judges, episodes and stop "
-        "strings read. Set it to false where the model's marks of calls or reasoning are special tokens. End tokens "
-        "are always left out.",
-    )
-    trust_remote_code: bool = Field(
-        False,
-        description="Run Python code that the model folder brings along. Set it only for code that you have read.",
-    )
+    lora_targets: str = Field("all-linear")
+    """Modules that get an adapter: a name that peft knows, or several names separated by commas."""
+    chat_template: Literal["auto", "never"] = Field("auto")
+    """'auto' applies the tokenizer's chat template if it has one. 'never' leaves prompts as they are."""
+    template_args: dict[str, bool | int | float | str] = Field(default_factory=dict)
+    """Arguments of the chat template, such as enable_thinking = false."""
+    messages_before: list[MessageSection] = Field(default_factory=list)
+    """Messages before every prompt: a system message, then examples as messages of user and assistant in turns."""
+    skip_special_tokens: bool = Field(True)
+    """Leave special tokens out of the text of completions, which rewards, judges, episodes and stop strings read. Set
+    it to false where the model's marks of calls or reasoning are special tokens. End tokens are always left out."""
+    trust_remote_code: bool = Field(False)
+    """Run Python code that the model folder brings along. Set it only for code that you have read."""
 
     @field_validator("messages_before")
     @classmethod
@@ -165,54 +136,38 @@ class BackendSection(Section):
     # A checkpoint is the same in every framework that can read it; one that cannot says so. Each has its own settings.
     free_on_resume = frozenset({"name", "device", "args"})
 
-    name: str = Field(
-        "torch",
-        description="'torch', 'fsdp' (torch on several GPUs), 'mlx', 'toy' (NumPy), or an import path.",
-    )
-    device: str = Field(
-        "auto",
-        description="A torch device, or 'auto' for the first available of cuda, mps and cpu. MLX has 'auto', 'cpu' and "
-        "'gpu'.",
-    )
+    name: str = Field("torch")
+    """'torch', 'fsdp' (torch on several GPUs), 'mlx', 'toy' (NumPy), or an import path."""
+    device: str = Field("auto")
+    """A torch device, or 'auto' for the first available of cuda, mps and cpu. MLX has 'auto', 'cpu' and 'gpu'."""
     threads: int = Field(0, ge=0, le=1024, description="Number of CPU threads. 0 uses the library's default.")
-    precision: Literal["auto", "fp32", "bf16"] = Field(
-        "auto",
-        description="'bf16' multiplies matrices in bfloat16 and keeps weights, head and log-probs in float32. "
-        "'auto' is bf16 on GPUs that support it, and fp32 elsewhere.",
-    )
-    args: Any = Field(
-        default_factory=dict, description="The backend's own settings, if it has some. See the backend's page."
-    )
+    precision: Literal["auto", "fp32", "bf16"] = Field("auto")
+    """'bf16' multiplies matrices in bfloat16 and keeps weights, head and log-probs in float32. 'auto' is bf16 on GPUs
+    that support it, and fp32 elsewhere."""
+    args: Any = Field(default_factory=dict)
+    """The backend's own settings, if it has some. See the backend's page."""
 
 
 class SamplingSection(Section):
     """How completions are sampled in training."""
 
-    max_new_tokens: int = Field(
-        32, ge=1, le=1_000_000, description="Maximum tokens per completion (per turn in multi-turn episodes)."
-    )
+    max_new_tokens: int = Field(32, ge=1, le=1_000_000)
+    """Maximum tokens per completion (per turn in multi-turn episodes)."""
     temperature: float = Field(1.0, gt=0, le=10, description="Sampling temperature. The logits are divided by it.")
     top_p: float = Field(1.0, gt=0, le=1, description="Nucleus sampling. 1 keeps every token.")
     top_k: int = Field(0, ge=0, description="Sample among the k most likely tokens only. 0 keeps all.")
-    stop: list[Annotated[str, Field(min_length=1)]] = Field(
-        default_factory=list,
-        description="Strings that end a completion, beside the model's end tokens. Rewards see the text before them.",
-    )
-    logprobs: Literal["sampled", "raw"] = Field(
-        "sampled",
-        description="Which log-probs train. 'sampled' takes those of the distribution that was sampled from. "
-        "'raw' ignores temperature, top_p and top_k, which reproduces the sampling mismatch of older "
-        "trainers for studies.",
-    )
+    stop: list[Annotated[str, Field(min_length=1)]] = Field(default_factory=list)
+    """Strings that end a completion, beside the model's end tokens. Rewards see the text before them."""
+    logprobs: Literal["sampled", "raw"] = Field("sampled")
+    """Which log-probs train. 'sampled' takes those of the distribution that was sampled from. 'raw' ignores
+    temperature, top_p and top_k, which reproduces the sampling mismatch of older trainers for studies."""
 
 
 class SamplerSection(Section):
     """The program that samples the completions."""
 
-    engine: str = Field(
-        "own",
-        description="'own' samples in the training process; 'vllm' asks a vLLM server; or an import path.",
-    )
+    engine: str = Field("own")
+    """'own' samples in the training process; 'vllm' asks a vLLM server; or an import path."""
     args: Any = Field(default_factory=dict, description="The engine's own settings. See the engine's page.")
 
 
@@ -221,38 +176,21 @@ class RolloutSection(Section):
 
     prompts_per_step: int = Field(64, ge=1, le=1_000_000, description="Number of problems per step.")
     samples_per_prompt: int = Field(2, ge=1, le=100_000, description="Number of completions per problem.")
-    ahead: int = Field(
-        0,
-        ge=0,
-        le=64,
-        description="How many steps before it trains a rollout is drawn, with the policy as it is then. 0 draws every "
-        "rollout with the newest policy. With an outside sampler, 1 samples and trains at the same time "
-        "(see off-policy.md).",
-    )
-    refill: int = Field(
-        0,
-        ge=0,
-        le=100,
-        description="How many times to resample problems to replace groups whose rewards are all equal.",
-    )
-    max_tokens: int = Field(
-        0,
-        ge=0,
-        description="Maximum tokens per multi-turn episode, prompt included. The episode ends when the next turn "
-        "might not fit. 0 means no limit.",
-    )
-    observation_tokens: int = Field(
-        0,
-        ge=0,
-        description="Maximum tokens per observation in an episode. A longer observation keeps its beginning, "
-        "followed by ' ...', and its last line. 0 means no limit.",
-    )
-    turns: Literal["together", "ready"] = Field(
-        "together",
-        description="Which turns of episodes are sampled in one batch. 'together' waits for the slowest environment. "
-        "'ready' samples the turns whose environments have answered, which keeps the sampler at work while slow tools "
-        "run. Batches then depend on time, and so does the rounding of log-probs.",
-    )
+    ahead: int = Field(0, ge=0, le=64)
+    """How many steps before it trains a rollout is drawn, with the policy as it is then. 0 draws every rollout with the
+    newest policy. With an outside sampler, 1 samples and trains at the same time (see off-policy.md)."""
+    refill: int = Field(0, ge=0, le=100)
+    """How many times to resample problems to replace groups whose rewards are all equal."""
+    max_tokens: int = Field(0, ge=0)
+    """Maximum tokens per multi-turn episode, prompt included. The episode ends when the next turn might not fit. 0
+    means no limit."""
+    observation_tokens: int = Field(0, ge=0)
+    """Maximum tokens per observation in an episode. A longer observation keeps its beginning, followed by ' ...', and
+    its last line. 0 means no limit."""
+    turns: Literal["together", "ready"] = Field("together")
+    """Which turns of episodes are sampled in one batch. 'together' waits for the slowest environment. 'ready' samples
+    the turns whose environments have answered, which keeps the sampler at work while slow tools run. Batches then
+    depend on time, and so does the rounding of log-probs."""
 
 
 def _is_correction(text: str) -> str:
@@ -273,43 +211,29 @@ class UpdateSection(Section):
     free_on_resume = frozenset({"schedule_steps"})
 
     epochs: int = Field(2, ge=1, le=100, description="Number of passes over a step's batch.")
-    minibatches: int = Field(
-        2, ge=1, description="Number of minibatches that the batch is split into. Each one is an optimizer step."
-    )
+    minibatches: int = Field(2, ge=1)
+    """Number of minibatches that the batch is split into. Each one is an optimizer step."""
     learning_rate: float = Field(3e-4, ge=0, le=10, description="Adam's learning rate after the warm-up.")
-    warmup_steps: int = Field(
-        10, ge=0, description="Number of steps in which the learning rate rises linearly to its full value."
-    )
-    schedule: Literal["constant", "linear", "cosine"] = Field(
-        "constant",
-        description="Learning-rate schedule after the warm-up. 'linear' and 'cosine' fall to 0 at the last step.",
-    )
+    warmup_steps: int = Field(10, ge=0)
+    """Number of steps in which the learning rate rises linearly to its full value."""
+    schedule: Literal["constant", "linear", "cosine"] = Field("constant")
+    """Learning-rate schedule after the warm-up. 'linear' and 'cosine' fall to 0 at the last step."""
     # A run that is lengthened under a falling schedule would go on with a higher rate than it ended with.
-    schedule_steps: int = Field(
-        0,
-        ge=0,
-        description="Number of steps over which the schedule falls. Afterwards its last rate stays. 0 means run.steps. "
-        "A run that is resumed with more steps keeps its rate with the number of steps that it had.",
-    )
+    schedule_steps: int = Field(0, ge=0)
+    """Number of steps over which the schedule falls. Afterwards its last rate stays. 0 means run.steps. A run that is
+    resumed with more steps keeps its rate with the number of steps that it had."""
     weight_decay: float = Field(0.0, ge=0, description="Weight decay of AdamW.")
-    max_grad_norm: float = Field(
-        1.0, gt=0, description="Maximum global gradient norm. Larger gradients are scaled down to it."
-    )
-    reward_limit: float = Field(
-        0.0, ge=0, description="Clip rewards to within this distance of the step's median. 0 disables clipping."
-    )
-    correction: Annotated[str, AfterValidator(_is_correction)] = Field(
-        "auto",
-        description="How the loss corrects for rollouts that another policy drew (see off-policy.md): one of 'token', "
-        "'sequence', 'icepop' and 'dppo', or 'geometric', alone or behind one of them and a comma. 'off' never "
-        "corrects. 'auto' corrects by 'token' once sampler and trainer differ by more than 0.001 nats per token.",
-    )
-    kl_old_limit: float = Field(
-        0.05,
-        gt=0,
-        description="Maximum KL to the policy before the step, in nats per token (k3). Above it the step's "
-        "remaining updates are skipped.",
-    )
+    max_grad_norm: float = Field(1.0, gt=0)
+    """Maximum global gradient norm. Larger gradients are scaled down to it."""
+    reward_limit: float = Field(0.0, ge=0)
+    """Clip rewards to within this distance of the step's median. 0 disables clipping."""
+    correction: Annotated[str, AfterValidator(_is_correction)] = Field("auto")
+    """How the loss corrects for rollouts that another policy drew (see off-policy.md): one of 'token', 'sequence',
+    'icepop' and 'dppo', or 'geometric', alone or behind one of them and a comma. 'off' never corrects. 'auto' corrects
+    by 'token' once sampler and trainer differ by more than 0.001 nats per token."""
+    kl_old_limit: float = Field(0.05, gt=0)
+    """Maximum KL to the policy before the step, in nats per token (k3). Above it the step's remaining updates are
+    skipped."""
 
     def rate(self, step: int, steps: int) -> float:
         """Return the learning rate of a step: a linear warm-up, then the schedule down to 0 at its end.
@@ -348,46 +272,28 @@ class EvaluateSection(Section):
     free_on_resume = frozenset({"patience"})
 
     problems: int = Field(0, ge=0, description="Number of held-out problems to use, of each set. 0 uses all of them.")
-    sets: Annotated[dict[str, PathText], AfterValidator(_are_names)] = Field(
-        default_factory=dict,
-        description="Further sets of held-out problems by name, each as task.args.heldout takes it: a file, a folder, "
-        "or the name of a split. Their scores are recorded as heldout/NAME/... and do not choose a checkpoint.",
-    )
-    samples: int = Field(
-        1,
-        ge=1,
-        le=10_000,
-        description="Number of sampled answers to each held-out problem. Scores are means over them (avg@k); above 1 "
-        "pass@k is estimated too, for k = 1, 2, 4, ... and this number.",
-    )
-    solved: float | None = Field(
-        None,
-        description="The value of the task's metric from which on an answer counts as solved, for pass@k. Empty is the "
-        "maximum: 1, or the sum of the positive weights where the weighted total is compared.",
-    )
-    temperature: float | None = Field(
-        None, gt=0, le=10, description="Sampling temperature of evaluations. Empty is sampling.temperature."
-    )
-    top_p: float | None = Field(
-        None, gt=0, le=1, description="Nucleus sampling of evaluations. Empty is sampling.top_p."
-    )
-    every: int = Field(
-        0,
-        ge=0,
-        description="Number of steps between evaluations during training. 0 disables them. The checkpoint with the "
-        "best held-out score is kept.",
-    )
-    patience: Annotated[int, AfterValidator(_needs_evaluations)] = Field(
-        0,
-        ge=0,
-        description="Number of evaluations in a row without a better held-out score after which the run stops early. "
-        "0 never stops early.",
-    )
-    deploy: Decoding = Field(
-        "sampled",
-        description="How the trained policy will be used: 'sampled' as in training, or 'greedy'. The verdict on the "
-        "run, its best checkpoint and `steadyrl compare` go by these answers. The others are shown beside them.",
-    )
+    sets: Annotated[dict[str, PathText], AfterValidator(_are_names)] = Field(default_factory=dict)
+    """Further sets of held-out problems by name, each as task.args.heldout takes it: a file, a folder, or the name of a
+    split. Their scores are recorded as heldout/NAME/... and do not choose a checkpoint."""
+    samples: int = Field(1, ge=1, le=10_000)
+    """Number of sampled answers to each held-out problem. Scores are means over them (avg@k); above 1 pass@k is
+    estimated too, for k = 1, 2, 4, ... and this number."""
+    solved: float | None = Field(None)
+    """The value of the task's metric from which on an answer counts as solved, for pass@k. Empty is the maximum: 1, or
+    the sum of the positive weights where the weighted total is compared."""
+    temperature: float | None = Field(None, gt=0, le=10)
+    """Sampling temperature of evaluations. Empty is sampling.temperature."""
+    top_p: float | None = Field(None, gt=0, le=1)
+    """Nucleus sampling of evaluations. Empty is sampling.top_p."""
+    every: int = Field(0, ge=0)
+    """Number of steps between evaluations during training. 0 disables them. The checkpoint with the best held-out score
+    is kept."""
+    patience: Annotated[int, AfterValidator(_needs_evaluations)] = Field(0, ge=0)
+    """Number of evaluations in a row without a better held-out score after which the run stops early. 0 never stops
+    early."""
+    deploy: Decoding = Field("sampled")
+    """How the trained policy will be used: 'sampled' as in training, or 'greedy'. The verdict on the run, its best
+    checkpoint and `steadyrl compare` go by these answers. The others are shown beside them."""
 
 
 def _is_band(ends: list[float]) -> list[float]:
@@ -399,26 +305,17 @@ def _is_band(ends: list[float]) -> list[float]:
 class AutopilotSection(Section):
     """The autopilot, which can adjust a run while it trains (see autopilot.md)."""
 
-    mode: Literal["off", "advise", "act"] = Field(
-        "off",
-        description="'advise' only writes to actions.jsonl what it would do. 'act' also does it. 'off' disables "
-        "the autopilot.",
-    )
-    kl_band: Annotated[list[float], AfterValidator(_is_band)] = Field(
-        default_factory=lambda: [0.06, 0.3],
-        description="Lower and upper end of the target band for the KL of a step (kl_step_k3), at the full learning "
-        "rate, for a policy that begins with 0.9 nats per token and a run of at most 40 steps. The run itself moves "
-        "it, and the learning rate is adjusted to stay within it.",
-    )
-    kl_ref_target: float = Field(
-        0.0,
-        ge=0,
-        description="Target KL to the reference, in nats per sequence. The autopilot adjusts the KL coefficient "
-        "to hold it. 0 disables this.",
-    )
-    cooldown: int = Field(
-        40, ge=20, description="Number of steps after which an adjustment is judged. It is undone if it did not help."
-    )
+    mode: Literal["off", "advise", "act"] = Field("off")
+    """'advise' only writes to actions.jsonl what it would do. 'act' also does it. 'off' disables the autopilot."""
+    kl_band: Annotated[list[float], AfterValidator(_is_band)] = Field(default_factory=lambda: [0.06, 0.3])
+    """Lower and upper end of the target band for the KL of a step (kl_step_k3), at the full learning rate, for a policy
+    that begins with 0.9 nats per token and a run of at most 40 steps. The run itself moves it, and the learning rate is
+    adjusted to stay within it."""
+    kl_ref_target: float = Field(0.0, ge=0)
+    """Target KL to the reference, in nats per sequence. The autopilot adjusts the KL coefficient to hold it. 0 disables
+    this."""
+    cooldown: int = Field(40, ge=20)
+    """Number of steps after which an adjustment is judged. It is undone if it did not help."""
 
 
 class RewardSettings(Section):
@@ -428,11 +325,9 @@ class RewardSettings(Section):
     costly: ClassVar[bool] = False
 
     weight: float = Field(1.0, description="Weight of the reward in the sum of all rewards.")
-    answer_after: str = Field(
-        "",
-        description="Mark that ends the reasoning of an answer, such as '</think>'. The reward sees what stands behind "
-        "the last one and the space after it. Empty shows it the whole text.",
-    )
+    answer_after: str = Field("")
+    """Mark that ends the reasoning of an answer, such as '</think>'. The reward sees what stands behind the last one
+    and the space after it. Empty shows it the whole text."""
 
 
 class FunctionSettings(RewardSettings):
@@ -441,21 +336,13 @@ class FunctionSettings(RewardSettings):
     free_on_resume = frozenset({"timeout_s", "retries"})  # a server may have become slow
 
     # A limit costs a thread for each call, in which math-verify's own limits do not work: none by default.
-    timeout_s: float = Field(
-        0.0,
-        ge=0,
-        le=86_400,
-        description="Maximum seconds per call: for one rollout, or for a whole step where the function takes all "
-        "completions. 0 means no limit. With a limit the function runs in a thread, where signal.alarm does not work.",
-    )
+    timeout_s: float = Field(0.0, ge=0, le=86_400)
+    """Maximum seconds per call: for one rollout, or for a whole step where the function takes all completions. 0 means
+    no limit. With a limit the function runs in a thread, where signal.alarm does not work."""
     # An exception is more often a mistake than an outage, and a call may cost money: none by default.
-    retries: int = Field(
-        0,
-        ge=0,
-        le=20,
-        description="How many times to repeat a call that raised or took too long, after 1, 2, 4, ... seconds. After "
-        "the last one its rollouts stay unscored (None) and count in reward/unscored.",
-    )
+    retries: int = Field(0, ge=0, le=20)
+    """How many times to repeat a call that raised or took too long, after 1, 2, 4, ... seconds. After the last one its
+    rollouts stay unscored (None) and count in reward/unscored."""
 
 
 def _names(kind: str) -> str:

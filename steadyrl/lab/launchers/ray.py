@@ -22,11 +22,9 @@ _ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
 class Settings(Section):
     """What a run needs, and where the cluster is."""
 
-    address: str = Field(
-        "",
-        description="The cluster's dashboard, such as 'http://head:8265'. Empty takes what RAY_ADDRESS says, or the "
-        "cluster of this machine.",
-    )
+    address: str = Field("")
+    """The cluster's dashboard, such as 'http://head:8265'. Empty takes what RAY_ADDRESS says, or the cluster of this
+    machine."""
     cpus: float = Field(1.0, ge=0, description="CPU cores of a run.")
     gpus: float = Field(0.0, ge=0, description="GPUs of a run.")
 

@@ -19,21 +19,16 @@ class Rule(Section):
     """How the experiments are judged."""
 
     share: float = Field(0.2, gt=0, le=0.5, description="Share of the steps, at the end, that 'last' averages.")
-    start: float = Field(
-        0.02,
-        gt=0,
-        le=0.5,
-        description="Share of the steps that 'first' averages. It is small: a policy can change in a few steps.",
-    )
+    start: float = Field(0.02, gt=0, le=0.5)
+    """Share of the steps that 'first' averages. It is small: a policy can change in a few steps."""
     confidence: float = Field(0.95, gt=0.5, lt=1, description="Confidence of the intervals over seeds.")
 
 
 class Budget(Section):
     """What a study may cost."""
 
-    hours: float = Field(
-        0.0, ge=0, description="After this time `study run` saves its runs and ends. 0 means no limit."
-    )
+    hours: float = Field(0.0, ge=0)
+    """After this time `study run` saves its runs and ends. 0 means no limit."""
 
 
 class Stop(Section):
@@ -78,11 +73,8 @@ class Expect(Section):
     """One expectation: the sentence, and the measurement that decides it."""
 
     says: str = Field(description="What is expected, as a sentence.")
-    metric: str = Field(
-        "",
-        description="A metric of metrics.jsonl, 'A - B' of two, or 'after/PART' of the held-out evaluation. Empty: "
-        "the study's.",
-    )
+    metric: str = Field("")
+    """A metric of metrics.jsonl, 'A - B' of two, or 'after/PART' of the held-out evaluation. Empty: the study's."""
     take: Take = Field("last", description="The number that is made of a run's curve.")
     be: Relation = Field("higher", description="How it compares.")
     than: str = Field("", description="The experiment that it is compared with. Empty: the one that it changes.")
@@ -129,7 +121,6 @@ class StudyFile(Section):
     stop: list[Stop] = Field([], description="Reasons to end a run early.")
     launcher: Launch = Field(Launch(), description="Where the runs are made.")
     experiments: list[Experiment] = Field(min_length=1, description="The arms.")
-    picture: list[str] = Field(
-        [], description="The experiments that the report's first picture compares. Empty: all, by the study's metric."
-    )
+    picture: list[str] = Field([])
+    """The experiments that the report's first picture compares. Empty: all, by the study's metric."""
     not_tested: list[str] = Field([], description="What the study leaves open.")

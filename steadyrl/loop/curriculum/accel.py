@@ -17,12 +17,10 @@ from steadyrl.loop.curriculum.memory import Memory, look_up, record_outcomes
 class Settings(level_replay.Settings):
     """Settings of the curriculum 'accel': those of 'plr', and how many problems are edited."""
 
-    edit_share: float = Field(
-        0.25, ge=0, le=1, description="Share of a step that is made by editing problems with high scores."
-    )
-    most_made: int = Field(
-        256, ge=1, description="Maximum number of edited problems to keep. Those with the highest scores stay."
-    )
+    edit_share: float = Field(0.25, ge=0, le=1)
+    """Share of a step that is made by editing problems with high scores."""
+    most_made: int = Field(256, ge=1)
+    """Maximum number of edited problems to keep. Those with the highest scores stay."""
 
 
 def build(settings: Settings) -> Curriculum:

@@ -20,9 +20,8 @@ class Settings(Section):
     """Settings of the curriculum 'bandit'."""
 
     column: str = Field("difficulty", description="Column of the problems that names their arm.")
-    temperature: float = Field(
-        0.3, gt=0, description="Temperature of the choice among arms, in units of the best arm's worth."
-    )
+    temperature: float = Field(0.3, gt=0)
+    """Temperature of the choice among arms, in units of the best arm's worth."""
     uniform_share: float = Field(0.1, ge=0, le=1, description="Share of draws from all arms with equal probability.")
     decay: float = Field(0.5, ge=0, lt=1, description="What earlier rollouts of an arm are multiplied by at each draw.")
 

@@ -32,18 +32,14 @@ def learnability(stats: Known) -> np.ndarray:
 class Settings(Section):
     """Settings of the curriculum 'learnability'."""
 
-    stale_share: float = Field(
-        0.1, ge=0, le=1, description="Share of problems drawn by staleness (steps since the last draw)."
-    )
-    uniform_share: float = Field(
-        0.1, ge=0, le=1, description="Share of problems drawn from all problems with equal probability."
-    )
-    sharpness: float = Field(
-        1.0, ge=0, description="Exponent of the learnability score. 0 gives all problems the same probability."
-    )
-    decay: float = Field(
-        0.5, ge=0, lt=1, description="What earlier rollouts of a problem are multiplied by at each draw."
-    )
+    stale_share: float = Field(0.1, ge=0, le=1)
+    """Share of problems drawn by staleness (steps since the last draw)."""
+    uniform_share: float = Field(0.1, ge=0, le=1)
+    """Share of problems drawn from all problems with equal probability."""
+    sharpness: float = Field(1.0, ge=0)
+    """Exponent of the learnability score. 0 gives all problems the same probability."""
+    decay: float = Field(0.5, ge=0, lt=1)
+    """What earlier rollouts of a problem are multiplied by at each draw."""
 
     @model_validator(mode="after")
     def _shares_leave_room(self) -> Settings:

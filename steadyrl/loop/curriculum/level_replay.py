@@ -44,21 +44,16 @@ SCORES: Mapping[str, Callable[[Known], np.ndarray]] = {
 class Settings(Section):
     """Settings of the curriculum 'plr'."""
 
-    score: Literal["advantage", "best_minus_mean"] = Field(
-        "advantage", description="Score by which problems are ranked."
-    )
-    temperature: float = Field(
-        0.3, gt=0, description="Temperature of the ranking. Weights are (1 / rank) ** (1 / temperature)."
-    )
-    stale_share: float = Field(
-        0.1, ge=0, le=1, description="Share of the replayed problems drawn by staleness (steps since the last draw)."
-    )
-    new_share: float = Field(
-        0.5, ge=0, le=1, description="Share of problems that were never drawn before, as long as there are any."
-    )
-    decay: float = Field(
-        0.5, ge=0, lt=1, description="What earlier rollouts of a problem are multiplied by at each draw."
-    )
+    score: Literal["advantage", "best_minus_mean"] = Field("advantage")
+    """Score by which problems are ranked."""
+    temperature: float = Field(0.3, gt=0)
+    """Temperature of the ranking. Weights are (1 / rank) ** (1 / temperature)."""
+    stale_share: float = Field(0.1, ge=0, le=1)
+    """Share of the replayed problems drawn by staleness (steps since the last draw)."""
+    new_share: float = Field(0.5, ge=0, le=1)
+    """Share of problems that were never drawn before, as long as there are any."""
+    decay: float = Field(0.5, ge=0, lt=1)
+    """What earlier rollouts of a problem are multiplied by at each draw."""
 
 
 def replay_probabilities(score: np.ndarray, stats: Known, settings: Settings) -> np.ndarray:

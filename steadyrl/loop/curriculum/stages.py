@@ -23,18 +23,14 @@ class Settings(Section):
     """Settings of the curriculum 'stages'."""
 
     column: str = Field("level", description="Column of the problems that holds their level, a number.")
-    success: float = Field(
-        0.7, description="Mean reward of the present level at which the next one begins, in units of the reward."
-    )
-    rollouts: int = Field(
-        64, ge=1, description="Minimum number of rollouts of the present level before the next one begins."
-    )
-    earlier_share: float = Field(
-        0.2, ge=0, lt=1, description="Share of problems drawn from levels that are passed, so that they are not lost."
-    )
-    decay: float = Field(
-        0.9, ge=0, lt=1, description="What earlier rollouts of a level are multiplied by at each step."
-    )
+    success: float = Field(0.7)
+    """Mean reward of the present level at which the next one begins, in units of the reward."""
+    rollouts: int = Field(64, ge=1)
+    """Minimum number of rollouts of the present level before the next one begins."""
+    earlier_share: float = Field(0.2, ge=0, lt=1)
+    """Share of problems drawn from levels that are passed, so that they are not lost."""
+    decay: float = Field(0.9, ge=0, lt=1)
+    """What earlier rollouts of a level are multiplied by at each step."""
 
 
 def build(settings: Settings) -> Curriculum:
