@@ -25,18 +25,7 @@ from steadyrl.loop.evaluate import out_of_patience
 from steadyrl.loop.preflight.forecast import memory_now
 from steadyrl.loop.train import Session
 
-_PACKAGES = (
-    "steadyrl",
-    "numpy",
-    "scipy",
-    "torch",
-    "transformers",
-    "tokenizers",
-    "peft",
-    "safetensors",
-    "mlx",
-    "mlx-lm",
-)
+_PACKAGES = tuple("steadyrl numpy scipy torch transformers tokenizers peft safetensors mlx mlx-lm".split())
 
 
 def begin(config: Config, text: str) -> RunDir:

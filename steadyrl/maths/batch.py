@@ -18,18 +18,8 @@ import numpy as np
 from steadyrl.core.types import Array, Batch, Drawn, Group, KeptIds, Problem, Rollout, TokenScores
 
 _ROW_FIELDS = (
-    "tokens",
-    "lengths",
-    "completion_mask",
-    "sampling_logprobs",
-    "rewards",
-    "groups",
-    "trains",
-    "turn_rewards",
-    "advantages",
-    "returns",
-    "weights",
-)
+    "tokens lengths completion_mask sampling_logprobs rewards groups trains turn_rewards advantages returns weights"
+).split()
 # What a rollout holds of arrays, and how their numbers are written in a checkpoint.
 _PACKED = {"prompt_ids": "<i4", "completion_ids": "<i4", "completion_mask": "|b1", "sampling_logprobs": "<f4"}
 _SCORE_FIELDS = ("logprobs", "entropy", "values", "ref_logprobs", "kl_ref_exact", "kl_ref_full")

@@ -20,17 +20,7 @@ _POLL_S = 10.0  # administrators ask for no more
 _ANSWER_S = 120.0  # that a command of SLURM may take
 _SAVE_S = 120  # before the time limit a run is asked to end, and saves
 # As squeue and sacct name them; a task in any other state goes on or begins again.
-_ENDED = (
-    "BOOT_FAIL",
-    "CANCELLED",
-    "COMPLETED",
-    "DEADLINE",
-    "FAILED",
-    "NODE_FAIL",
-    "OUT_OF_MEMORY",
-    "PREEMPTED",
-    "TIMEOUT",
-)
+_ENDED = tuple("BOOT_FAIL CANCELLED COMPLETED DEADLINE FAILED NODE_FAIL OUT_OF_MEMORY PREEMPTED TIMEOUT".split())
 _FORGOTTEN = "Invalid job id"  # what scancel says of a job that ended, and squeue some minutes after its end
 
 

@@ -33,18 +33,7 @@ MEANS = {
     "grad_norm": "grad_norm",
 }
 SQUARES = {"variance": "reward/std", "within": "reward/std_within", "between": "groups/mean_std"}
-TRENDS = (
-    "reward",
-    "loss",
-    "loss_policy",
-    "loss_nll",
-    "loss_reward_nll",
-    "loss_kl",
-    "loss_value",
-    "variance",
-    "gap",
-    "grad_norm",
-)
+TRENDS = tuple("reward loss loss_policy loss_nll loss_reward_nll loss_kl loss_value variance gap grad_norm".split())
 WORST = ("critical", "warning")
 
 

@@ -46,21 +46,7 @@ from steadyrl.show.web.runs_page import change_labels, runs_view
 from steadyrl.show.web.studies_page import studies_view, study_view
 
 STATIC = Path(__file__).parent / "static"
-SUFFIXES = (
-    ".json",
-    ".jsonl",
-    ".ndjson",
-    ".csv",
-    ".tsv",
-    ".log",
-    ".txt",
-    ".out",
-    ".wandb",
-    ".db",
-    ".gz",
-    ".md",
-    ".html",
-)
+SUFFIXES = tuple(".json .jsonl .ndjson .csv .tsv .log .txt .out .wandb .db .gz .md .html".split())
 MOST_REPORTED = 16 << 20  # bytes of metrics
 ALL = 10**12  # steps; no run has more
 MOST_ASKED = 400  # metrics in one request
