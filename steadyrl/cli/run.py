@@ -36,11 +36,10 @@ def train_command(
     """Train a policy, evaluate it on held-out problems before and after, and write the report."""
     if torchrun.place().rank > 0:  # rank 0 alone reads the config and writes the run directory
         raise typer.Exit(follow())
-    overrides = overrides or []
     if resume is not None:
         # With --resume there is no config file: an override may stand in its place.
         if config is not None and "=" in str(config):
-            overrides, config = [str(config), *overrides], None
+            overrides, config = [str(config), *(overrides or [])], None
         if config is None and not overrides and _lacks_report(resume):
             note(f"'{resume}' is finished, but its report is not written; writing it")
             write(RunDir.open(resume))
@@ -80,7 +79,7 @@ def train_command(
             action=progress.action,
             stop=lambda: interrupts.stop_requested,
         )
-        run = launch.run(config, overrides, resume, watch, accept_changed_data)
+        run = launch.run(config, overrides or [], resume, watch, accept_changed_data)
     if run.status == "interrupted":
         note(f"stopped and saved; go on with: steadyrl train --resume {near(run.path)}")
         raise typer.Exit(130)

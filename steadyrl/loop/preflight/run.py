@@ -22,10 +22,11 @@ from steadyrl.doctor.remedies import Value
 from steadyrl.doctor.series import RawLog, Run
 from steadyrl.loop.autopilot.band import narrowed_band
 from steadyrl.loop.checkpoint import PilotState
-from steadyrl.loop.preflight.forecast import COSTS, Measured, memory_now
+from steadyrl.loop.preflight.forecast import COSTS, Measured
 from steadyrl.loop.preflight.parity import reference_parity, sampled_entropy, sampler_parity
 from steadyrl.loop.preflight.trial import Trial, begin_trial, check, gold_rollouts, more_signal, silent
 from steadyrl.loop.preflight.trial_updates import UPDATE_CHECKS, make_trial_updates
+from steadyrl.loop.record import memory_now
 from steadyrl.loop.rewards.combine import score_texts
 from steadyrl.loop.tasks.data_line import data_counts, data_line
 from steadyrl.loop.train import Session
