@@ -22,9 +22,7 @@ def run(*last):
 FINDING = Finding("reward_flat", overrides=("update.learning_rate=1e-4",))
 
 
-@pytest.mark.parametrize(
-    ("last", "outcome"), [((2.0, 2.2), "better"), ((1.2, 1.4), "the same"), ((0.1, 0.3), "worse")]
-)
+@pytest.mark.parametrize(("last", "outcome"), [((2.0, 2.2), "better"), ((1.2, 1.4), "the same"), ((0.1, 0.3), "worse")])
 def test_better_and_worse_are_beyond_two_standard_errors_of_the_last_fifth(advice, last, outcome):
     """Both variances are 0.02 over two steps, so that the error of the difference is the root of 0.02."""
     line = advice.compared("founding", run(1.0, 1.2), FINDING, run(*last))
