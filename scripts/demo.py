@@ -93,6 +93,17 @@ class Training:
         return RunDir.open(self.folder)
 
 
+def progress(trainings: Sequence[Training]) -> Group:
+    """Return a table of the last metrics, and the phase of each training; the table has the numbers of a step."""
+    table = Table("", "step", *COLUMNS.values(), box=None)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for training in trainings:
+        table.add_row(*training.row())
+    phases = (training.status().partition("  ")[0] for training in trainings)
+    return Group(table, *(Text(phase, overflow="ellipsis", no_wrap=True, style="dim") for phase in phases))
+
+
 def train(experiments: dict[str, list[str]]) -> dict[str, RunDir]:
     """Train several runs at once, and show how far they are."""
     for name, arguments in experiments.items():
@@ -103,14 +114,8 @@ def train(experiments: dict[str, list[str]]) -> dict[str, RunDir]:
     printed = dict.fromkeys(trainings, "")  # the last status of each, where the output is no terminal
 
     def view() -> Group:
-        table = Table("", "step", *COLUMNS.values(), box=None)
-        for column in table.columns[1:]:
-            column.justify = "right"
-        for training in trainings:
-            table.add_row(*training.row())
-        last = [Text(training.status(), overflow="ellipsis", no_wrap=True, style="dim") for training in trainings]
         spinner.update(text=f"{time.monotonic() - began:.0f} s")
-        return Group(table, *last, spinner)
+        return Group(progress(trainings), spinner)
 
     try:
         with Live(console=console, get_renderable=view, refresh_per_second=4):
