@@ -101,7 +101,7 @@ def progress(trainings: Sequence[Training]) -> Group:
     for training in trainings:
         table.add_row(*training.row())
     phases = (training.status().partition("  ")[0] for training in trainings)
-    return Group(table, *(Text(phase, overflow="ellipsis", no_wrap=True, style="dim") for phase in phases))
+    return Group(table, *(Text(phase, overflow="fold", style="dim") for phase in phases))
 
 
 def train(experiments: dict[str, list[str]]) -> dict[str, RunDir]:
