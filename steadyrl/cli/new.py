@@ -89,7 +89,7 @@ def new_command(
     _describe(described, folder)
 
 
-def find_files(folder: Path) -> tuple[dict[str, str], list[Path]]:
+def find_files(folder: Path) -> tuple[dict[str, str], Sequence[Path]]:
     """Return the settings that name the data file of a folder to train on, and another for evaluations; and the first.
 
     Args:
