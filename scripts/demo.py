@@ -148,7 +148,7 @@ def settings() -> None:
     )
     runs = train(SETTINGS)
     for name, run in runs.items():
-        console.print(f"\n{name}: mean F1 on held-out requests {before_and_after(run)}", style="bold")
+        console.print(f"\n{name}: mean F1 of greedy answers to held-out requests {before_and_after(run)}", style="bold")
         steadyrl("doctor", str(run.path))
     picture = FOLDER / "settings.svg"
     drawn = overlay({name: [run.metrics()] for name, run in runs.items()}, [TOPICS[0], TOPICS[1], TOPICS[4]])
@@ -165,7 +165,8 @@ def sums() -> None:
         "\nSmolLM2-135M, a pretrained model, learns to add digits by GRPO. The problems shown are held out.\n"
     )
     (run,) = train({"sums": SUMS}).values()
-    console.print(f"\nshare of right answers to held-out problems {before_and_after(run)}. Ten of them at random:\n")
+    scores = before_and_after(run)
+    console.print(f"\nshare of right greedy answers to held-out problems {scores}. Ten of them at random:\n")
     before, after = (answers(run.evaluation_file(when)) for when in ("before", "after"))
     table = Table("problem", "before", "", "after", "", box=None)
     for problem in ten_of(before):
