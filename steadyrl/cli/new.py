@@ -72,11 +72,11 @@ def new_command(
             raise ConfigError(
                 f"'{folder / name}' is there already; move it, or name another folder: steadyrl new FOLDER"
             )
-    if data is None or (data.is_dir() and folder.resolve().is_relative_to(data.resolve())):
-        source, files = find_files(data or folder)  # the folder will hold runs, whose files are no data
-    else:
-        source, files = find_split(data, config, split)
     with following():
+        if data is None or (data.is_dir() and folder.resolve().is_relative_to(data.resolve())):
+            source, files = find_files(data or folder)  # the folder will hold runs, whose files are no data
+        else:
+            source, files = find_split(data, config, split)
         rows = [row for _, row in islice(read_rows(files), _ROWS)]
         if not rows:
             raise DataError(f"'{source['path']}' has no row; expected one with a prompt in each line")
