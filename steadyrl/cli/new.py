@@ -132,6 +132,8 @@ def find_split(data: Path, config: str, split: str) -> tuple[dict[str, str], Seq
         files = found.splits[found.to_train(split)]
     except DataError as error:  # its remedies are settings of a config that is not written yet
         raise DataError(re.sub(r"task\.args\.(config|split)( =)?", r"--\1", str(error))) from error
+    if config and found.configuration != config:
+        raise DataError(f"'{data}' has no configurations; leave --config {config} away")
     named = {"path": data.as_posix(), "config": config, "split": split}
     return {name: value for name, value in named.items() if value}, files
 

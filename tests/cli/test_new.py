@@ -145,6 +145,11 @@ def test_files_are_told_apart_by_their_names(tmp_path):
         find_files(tmp_path)
 
 
+def test_a_file_has_no_configurations(tmp_path):
+    with pytest.raises(DataError, match=r"sums\.jsonl' has no configurations; leave --config main away"):
+        new_command(tmp_path / "work", data=write_rows(tmp_path / "sums.jsonl", SUMS), config="main")
+
+
 def test_columns_are_found_by_name_or_by_being_the_only_text():
     path = "x.jsonl"
     assert find_columns(path, [{"label": "b", "sentence": "a"}], "", "") == ("sentence", "label")
