@@ -21,7 +21,7 @@ TOTALS = ("reward", "reward/mean", "total")  # the reward as a whole, on held-ou
 LOST_SHARE = 0.25  # of what held-out problems had gained, that has to be lost again
 FEWEST_ROWS = 3
 HALVED = 0.5  # of the first third of the log
-IDLE, LONG_ENOUGH = 0.02, 30  # of the whole's gain; steps, in which a form may be learned before the answers
+IDLE, LONG_ENOUGH = 0.02, 20  # of the whole's gain; steps, in which a form may be learned before the answers
 RIGHTNESS = re.compile(r"accura|correct|answer|exact|solve|(?<![a-z])acc(?![a-z])", re.IGNORECASE)
 
 
