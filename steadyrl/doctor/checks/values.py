@@ -7,7 +7,15 @@ import numpy as np
 from steadyrl.doctor.check import Found, Result, Unknown, check
 from steadyrl.doctor.series import Run
 from steadyrl.doctor.statistics.readings import goes_with, learns, number, setting, share_with_spike
-from steadyrl.doctor.statistics.signals import BURSTS_FROM, LASTING, MIN_STEPS, block_medians, bursts, tail
+from steadyrl.doctor.statistics.signals import (
+    BURSTS_FROM,
+    LASTING,
+    MIN_STEPS,
+    block_medians,
+    bursts,
+    first_lasting,
+    tail,
+)
 from steadyrl.doctor.statistics.units import together
 
 SPIKE_FACTOR = 5.0  # times the usual level; the value loss of healthy runs stays within it from step to step
@@ -79,11 +87,12 @@ def _far_off(run: Run) -> Result:
         return None
     error = tail(loss)
     width = float(np.sqrt(np.median(mean.values) ** 2 + (np.var(mean.values) if spread is None else tail(spread) ** 2)))
-    if error <= FAR_OFF * max(width, CONSTANT) ** 2:
+    most = FAR_OFF * max(width, CONSTANT) ** 2
+    if error <= most:
         return None
     message = f"the value head is off by about {number(float(np.sqrt(error)))}, and returns are about {number(width)}"
     shown = f"{loss.source or 'the value loss'} is {number(error)} at the end; it is a squared error, or half of one"
-    return Found("value_far_off", "warning", int(loss.steps[0]), message, (shown,))
+    return Found("value_far_off", "warning", first_lasting(loss, loss.values > most), message, (shown,))
 
 
 def _lasting_from(bad: np.ndarray) -> int | None:
