@@ -17,6 +17,7 @@ from steadyrl.core import config, plugins
 from steadyrl.core.types import Completion, Sampling
 
 PROMPTS, ENDS_EVERY = 64, 48
+TEXT = "find docs about {}files {}"
 ROWS = (8, 16)
 
 
@@ -27,9 +28,9 @@ def main() -> None:
     for rows in ROWS:
         backend = opened(model, rows)
         every_token = tuple(range(0, backend.parts.head.out_features, ENDS_EVERY))
-        one_length, rates = measured(backend, rows, int(rounds), (), Sampling(int(new) // 8))
+        one_length, rates = measured(backend, PROMPTS, rows, int(rounds), (), Sampling(int(new) // 8))
         cells = [rates]
-        completions, rates = measured(backend, rows, int(rounds), every_token, Sampling(int(new)))
+        completions, rates = measured(backend, PROMPTS, rows, int(rounds), every_token, Sampling(int(new)))
         cells.append(rates)
         figures = " | ".join(f"{old:.0f}, {now:.0f}, {now / old:.2f}" for old, now in cells)
         pairs = [pair for ways in (one_length, completions) for pair in zip(*ways, strict=True)]
@@ -38,12 +39,12 @@ def main() -> None:
         print(f"{rows} | {figures} | {equal} of {len(pairs)}; lengths {min(lengths)} to {max(lengths)}", flush=True)
 
 
-def opened(model: str, rows: int) -> TorchBackend:
+def opened(model: str, rows: int, device: str = "cpu") -> TorchBackend:
     """Return a backend that decodes so many rows at a time."""
     settings = config.resolve(
         {
             "model": {"path": model},
-            "backend": {"device": "cpu", "threads": 1, "args": {"generate_rows": rows}},
+            "backend": {"device": device, "threads": 1, "args": {"generate_rows": rows}},
             "algorithm": {"name": "grpo", "args": {"kl_coef": 0.0}},
             "rewards": {"length": 1.0},
         }
@@ -52,25 +53,33 @@ def opened(model: str, rows: int) -> TorchBackend:
 
 
 def measured(
-    backend: TorchBackend, rows: int, rounds: int, ends: tuple[int, ...], sampling: Sampling
+    backend: TorchBackend, count: int, rows: int, rounds: int, ends: tuple[int, ...], sampling: Sampling
 ) -> tuple[list[list[Completion]], tuple[float, float]]:
-    """Return the completions in both ways, and tokens per second of processor time."""
+    """Return the completions in both ways, and tokens per second: of processor time, on another device of the clock.
+
+    Args:
+        backend: Decodes so many rows at a time.
+        count: How many prompts there are.
+        rows: Of a batch, where batches are decoded one after another.
+        rounds: How often each way is tried; the best counts.
+        ends: Tokens that end a completion.
+        sampling: How to draw.
+    """
+    clock = time.process_time if backend.device.type == "cpu" else time.perf_counter
     backend.tokenizer.end_ids = ends
-    texts = [f"find docs about {'many ' * (number % 5)}files {number}" for number in range(PROMPTS)]
+    texts = [TEXT.format("many " * (number % 5), number) for number in range(count)]
     prompts = sorted((backend.tokenizer.encode_prompt(text) for text in texts), key=len)
     best = [np.inf, np.inf]
     completions: list[list[Completion]] = [[], []]
     for _ in range(rounds):
-        for way, size in enumerate((rows, PROMPTS)):
-            began = time.process_time()
+        for way, size in enumerate((rows, count)):
+            began = clock()
             completions[way] = [
                 completion
-                for at in range(0, PROMPTS, size)
-                for completion in backend.generate(
-                    prompts[at : at + size], sampling, range(at, min(at + size, PROMPTS))
-                )
+                for at in range(0, count, size)
+                for completion in backend.generate(prompts[at : at + size], sampling, range(at, min(at + size, count)))
             ]
-            best[way] = min(best[way], time.process_time() - began)
+            best[way] = min(best[way], clock() - began)
     tokens = sum(len(completion.ids) for completion in completions[0])
     return completions, (tokens / best[0], tokens / best[1])
 
