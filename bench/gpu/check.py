@@ -51,7 +51,7 @@ PARTS = {
     "machine": Part("machine:ceilings", 30, 20, "first"),
     "models": Part("machine:models", 120, 30, "first"),
     "speed": Part("speed:beside_trl", 240, 60, "first"),
-    "kernels": Part("kernels:beside_pytorch", 120, 10),
+    "kernels": Part("decoding:beside_pytorch", 120, 10),
     "large": Part("agreement:large_models", 180, 60),
     "algorithms": Part("agreement:every_algorithm", 150, 90),
     "resume": Part("runs:kill_and_resume", 120, 90),
@@ -62,7 +62,7 @@ PARTS = {
     "export": Part("runs:exported", 60, 60),
     "preflight": Part("runs:preflight", 80, 80),
     "together": Part("runs:together", 60, 60),
-    "entering": Part("kernels:entering", 90, 30, "last"),
+    "entering": Part("decoding:entering", 90, 30, "last"),
     "adapter": Part("speed:adapter_of_7b", 200, 40, "last"),
     "colocate": Part("speed:colocated", 120, 30, "last"),
 }

@@ -15,7 +15,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -62,7 +62,11 @@ class ColocatedEngine:
         self._request: Any = None  # names the adapter that completions are drawn with
         self._gaps, self.stale, self._compared, self._asleep, self._dropped = Gaps(), True, False, False, False
         given: dict[str, Any] = {"gpu_memory_utilization": MEMORY_SHARE, "trust_remote_code": model.trust_remote_code}
-        given |= {"enable_lora": True, "max_lora_rank": model.lora_rank} if self._adapter else {"load_format": "dummy"}
+        if self._adapter:
+            ranks = get_args(require("vllm.config.lora").MaxLoRARanks)  # it makes room for some ranks only
+            given |= {"enable_lora": True, "max_lora_rank": min((r for r in ranks if r >= model.lora_rank), default=0)}
+        else:
+            given["load_format"] = "dummy"  # no weight is read: it gets the policy's
         given |= {"logprobs_mode": "processed_logprobs", "enable_sleep_mode": self._sleeps, **settings.llm}
         path = str(BASE_MODEL) if model.path == "base" else model.path
         with _explained("it loads the model"):
@@ -151,7 +155,7 @@ def _fitting_vllm() -> Any:
         if isinstance(error, ModuleNotFoundError) and error.name == "vllm":
             require("vllm")  # says how it is installed
         raise EngineError(
-            f"vLLM is installed and cannot be imported: {_first_line(error)}; its release must fit the installed torch "
+            f"vLLM is installed and cannot be imported: {_shortened(error)}; its release must fit the installed torch "
             "and transformers. Install one that does, or sample with sampler.engine = 'own'"
         ) from error
     numbers = str(vllm.__version__).split(".")[:2]
@@ -171,13 +175,13 @@ def _explained(doing: str) -> Iterator[None]:
         yield
     except READING_ERRORS as error:
         raise EngineError(
-            f"{NAME} fails while {doing}: {_first_line(error)}; its settings are sampler.args.llm, for example "
+            f"{NAME} fails while {doing}: {_shortened(error)}; its settings are sampler.args.llm, for example "
             "{gpu_memory_utilization = 0.3, max_model_len = 2048}"
         ) from error
 
 
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
+def _shortened(error: BaseException) -> str:
+    return (" ".join(str(error).split()) or type(error).__name__)[:300]
 
 
 def _completion(output: Any, sampling: Sampling, end_ids: Sequence[int]) -> Completion:

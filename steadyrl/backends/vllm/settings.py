@@ -13,7 +13,7 @@ class VllmSettings(Section):
     """vLLM, which samples the completions (see vllm.md)."""
 
     # The servers may have moved.
-    free_on_resume = frozenset({"url", "model", "folder", "requests", "timeout_s", "sleep"})
+    free_on_resume = frozenset({"url", "model", "folder", "requests", "timeout_s", "sleep", "llm"})
 
     mode: Literal["server", "colocate"] = Field(
         "server",

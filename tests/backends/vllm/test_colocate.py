@@ -3,6 +3,7 @@
 import sys
 from dataclasses import dataclass
 from types import ModuleType, SimpleNamespace
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -103,9 +104,11 @@ class Platform:
 def vllm(monkeypatch):
     """A package ``vllm`` that samples from tiny models."""
     package, platforms, lora = (ModuleType(name) for name in ("vllm", "vllm.platforms", "vllm.lora.request"))
+    ranks = ModuleType("vllm.config.lora")
+    ranks.MaxLoRARanks = Literal[1, 8, 16]
     package.LLM, package.SamplingParams, package.__version__ = LLM, dict, "0.32.0"
     platforms.current_platform, lora.LoRARequest = Platform(), LoRARequest
-    for module in (package, platforms, lora, ModuleType("vllm.lora")):
+    for module in (package, platforms, lora, ranks, ModuleType("vllm.lora"), ModuleType("vllm.config")):
         monkeypatch.setitem(sys.modules, module.__name__, module)
     return package
 
@@ -164,7 +167,7 @@ def test_log_probs_are_those_of_the_policy_after_each_update(vllm, opened, adapt
         step(backend, batch)
     assert sum("log-probs of vLLM in this process and of the trainer" in text for text in caplog.messages) == 3
     if adapter:
-        assert LLM.newest.settings["max_lora_rank"] == 4 and "load_format" not in LLM.newest.settings
+        assert LLM.newest.settings["max_lora_rank"] == 8 and "load_format" not in LLM.newest.settings
         assert LLM.newest.asked.count("sleep 1") == 4 and "reload_weights" not in LLM.newest.asked
         assert len(list((tmp_path / "served").iterdir())) == 1, "the folder before is removed"
     else:
@@ -205,7 +208,9 @@ def test_what_is_missing_or_does_not_fit_is_one_clear_line(vllm, opened, monkeyp
         raise ValueError("Free memory on device cuda:0 (3/80 GiB) is less than desired\nsecond line")
 
     monkeypatch.setattr(vllm, "LLM", broken)
-    with pytest.raises(EngineError, match=r"fails while it loads the model: Free memory .* desired; its settings are"):
+    with pytest.raises(
+        EngineError, match=r"fails while it loads the model: Free memory .* desired second line; its settings"
+    ):
         opened()
     del vllm.LLM
     with pytest.raises(EngineError, match=r"cannot be imported: .*LLM.*; its release must fit the installed torch"):

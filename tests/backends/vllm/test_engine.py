@@ -382,7 +382,7 @@ def test_an_answer_that_takes_too_long_is_told(server, opened):
 
 def test_a_folder_that_cannot_be_written_is_told(opened, tmp_path):
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(AccessError, match=r"cannot write the weights for the server into '.*file"):
+    with pytest.raises(AccessError, match=r"cannot write the weights for vLLM into '.*file"):
         drawn(opened(f"sampler.args.folder={tmp_path / 'file'}"))
 
 

@@ -16,7 +16,7 @@ from steadyrl.backends.torch.read.head import decoding_head, products_on
 
 
 class Decoder:
-    """A model that decodes; see ``sampler.Engine``.
+    """A model that decodes; see ``batch.Engine``.
 
     Args:
         parts: Of a registered model.

@@ -38,7 +38,7 @@ class OwnCache:
 
 
 class ForwardDecoder:
-    """See sampler.Engine."""
+    """See batch.Engine."""
 
     def __init__(self, parts: Parts, rows: int = 1, lower: torch.dtype | None = None):
         products = products_on(next(parts.body.parameters()).device, lower)

@@ -26,7 +26,7 @@ Function = Callable[..., Any]
 
 
 class GraphDecoder:
-    """A decoder whose steps are replayed graphs; see ``sampler.Engine``.
+    """A decoder whose steps are replayed graphs; see ``batch.Engine``.
 
     Args:
         decoder: Whose steps are captured.
