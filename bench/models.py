@@ -26,7 +26,7 @@ BASE = ROOT / "steadyrl" / "backends" / "base-model"
 SOURCES = {"smollm2": ROOT / "models" / "smollm2"}  # all others start from BASE
 NEVER = "<|never|>"
 # Llama-shaped, with the base model's vocabulary of 7168 and tied embeddings; 29.4 M parameters.
-SHAPES = {
+SHAPES: dict[str, dict[str, int | str | bool]] = {
     "7m": {
         "hidden_size": 256,
         "intermediate_size": 704,
@@ -62,12 +62,23 @@ SHAPES = {
         "head_dim": 128,
         "vocab_size": 151_936,
     },
+    "7b": {
+        "hidden_size": 3584,
+        "intermediate_size": 18_944,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 28,
+        "num_key_value_heads": 4,
+        "head_dim": 128,
+        "vocab_size": 151_936,
+        "tie_word_embeddings": False,
+        "dtype": "bfloat16",
+    },
 }
 
 
 def main() -> None:
     """Make the models that are named and lacking."""
-    names = sys.argv[1:] or sorted(SIZES)
+    names = sys.argv[1:] or sorted(SIZES.keys() - {"7b"})  # which takes 15 GB
     for name in names:
         if name not in SIZES:
             sys.exit(f"'{name}' is no model of the benchmark; expected some of {', '.join(SIZES)}")
@@ -104,7 +115,7 @@ def _link_weights(source: str, target: str) -> None:
         shutil.copy2(source, target)
 
 
-def _write_random(folder: Path, shape: dict[str, int]) -> None:
+def _write_random(folder: Path, shape: dict[str, int | str | bool]) -> None:
     """Replace the weights of a copied model by random ones of another shape."""
     import torch  # asked for only where weights are made
     from transformers import AutoConfig, AutoModelForCausalLM

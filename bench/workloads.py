@@ -107,6 +107,8 @@ class Workload:
 PRECISION = os.environ.get("PRECISION", "fp32")  # or "bf16": products in bfloat16, in TRL's GRPO and in ours
 LORA = int(os.environ.get("LORA", "0"))  # rank of an adapter on all linear layers, in TRL's GRPO and in ours; 0: none
 DEVICE = os.environ.get("DEVICE", "cpu")  # or "cuda"
+WEIGHTS = os.environ.get("WEIGHTS", "fp32")  # or "bf16"; ours only: see backend.args.weights
+SAMPLER = os.environ.get("SAMPLER", "own")  # or "colocate": vLLM in the trainer's process; ours only
 DETERMINISTIC = os.environ.get("DETERMINISTIC", "no") == "yes"  # ours only: see backend.args.deterministic
 # CLOCK=processor counts the processor's time of all threads: on a busy machine the only one that can be compared.
 CLOCK = os.environ.get("CLOCK", "wall")
@@ -114,7 +116,7 @@ now = time.process_time if CLOCK == "processor" else time.perf_counter
 # Prompts, group, new tokens.
 SIZES = {
     "base": (2, 8, 32), "7m": (2, 8, 32), "30m": (2, 8, 128), "smollm2": (4, 4, 48),
-    "0.5b": (8, 8, 256), "1.5b": (8, 8, 256),
+    "0.5b": (8, 8, 256), "1.5b": (8, 8, 256), "7b": (4, 8, 256),
 }  # fmt: skip
 # A model with a chat template reads the same texts as a chat, written out so that every system gets the same tokens.
 CHATS = {

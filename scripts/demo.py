@@ -93,6 +93,17 @@ class Training:
         return RunDir.open(self.folder)
 
 
+def progress(trainings: Sequence[Training]) -> Group:
+    """Return a table of the last metrics, and the phase of each training; the table has the numbers of a step."""
+    table = Table("", "step", *COLUMNS.values(), box=None)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for training in trainings:
+        table.add_row(*training.row())
+    phases = (training.status().partition("  ")[0] for training in trainings)
+    return Group(table, *(Text(phase, overflow="fold", style="dim") for phase in phases))
+
+
 def train(experiments: dict[str, list[str]]) -> dict[str, RunDir]:
     """Train several runs at once, and show how far they are."""
     for name, arguments in experiments.items():
@@ -103,14 +114,8 @@ def train(experiments: dict[str, list[str]]) -> dict[str, RunDir]:
     printed = dict.fromkeys(trainings, "")  # the last status of each, where the output is no terminal
 
     def view() -> Group:
-        table = Table("", "step", *COLUMNS.values(), box=None)
-        for column in table.columns[1:]:
-            column.justify = "right"
-        for training in trainings:
-            table.add_row(*training.row())
-        last = [Text(training.status(), overflow="ellipsis", no_wrap=True, style="dim") for training in trainings]
         spinner.update(text=f"{time.monotonic() - began:.0f} s")
-        return Group(table, *last, spinner)
+        return Group(progress(trainings), spinner)
 
     try:
         with Live(console=console, get_renderable=view, refresh_per_second=4):
@@ -143,7 +148,7 @@ def settings() -> None:
     )
     runs = train(SETTINGS)
     for name, run in runs.items():
-        console.print(f"\n{name}: mean F1 on held-out requests {before_and_after(run)}", style="bold")
+        console.print(f"\n{name}: mean F1 of greedy answers to held-out requests {before_and_after(run)}", style="bold")
         steadyrl("doctor", str(run.path))
     picture = FOLDER / "settings.svg"
     drawn = overlay({name: [run.metrics()] for name, run in runs.items()}, [TOPICS[0], TOPICS[1], TOPICS[4]])
@@ -160,7 +165,8 @@ def sums() -> None:
         "\nSmolLM2-135M, a pretrained model, learns to add digits by GRPO. The problems shown are held out.\n"
     )
     (run,) = train({"sums": SUMS}).values()
-    console.print(f"\nshare of right answers to held-out problems {before_and_after(run)}. Ten of them at random:\n")
+    scores = before_and_after(run)
+    console.print(f"\nshare of right greedy answers to held-out problems {scores}. Ten of them at random:\n")
     before, after = (answers(run.evaluation_file(when)) for when in ("before", "after"))
     table = Table("problem", "before", "", "after", "", box=None)
     for problem in ten_of(before):

@@ -162,6 +162,16 @@ class RewardsNothing(Guess):
         return "no", float("nan"), False
 
 
+class RewardsWords(Guess):
+    def step(self, message):
+        return "no", "much", False
+
+
+class OpensWithANumber(Guess):
+    def reset(self, problem):
+        return 3
+
+
 class WithoutReset:
     def step(self, message):
         return None, 0.0, True

@@ -1,9 +1,12 @@
 import importlib.util
+import io
 import re
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from rich.console import Console
 
 from steadyrl.core import config
 
@@ -85,3 +88,13 @@ def test_dots_pass_on_how_a_command_ends():
         ["sh", ROOT / "scripts/dots.sh", "sh", "-c", "echo out; sleep 1.2; exit 3"], capture_output=True
     )
     assert done.returncode == 3 and done.stdout == b"out\n" and re.fullmatch(rb"\.+\n", done.stderr)
+
+
+def test_the_progress_of_two_trainings_fits_80_columns_with_every_number_once(demo):
+    row = ["founding settings", "7", "0.0579", "5.02", "3.09", "2.12"]
+    status = "founding settings: step 6 (7/60)  reward 0.0579  KL to ref 2.36 nats/token  entropy 3.09 nats/token"
+    training = SimpleNamespace(row=lambda: row, status=lambda: status)
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(demo.progress([training, training]))
+    lines = [line.split() for line in console.export_text().splitlines()]
+    assert lines[1:] == [" ".join(row).split()] * 2 + ["founding settings: step 6 (7/60)".split()] * 2

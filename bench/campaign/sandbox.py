@@ -100,7 +100,7 @@ def say_why_not(jail: str, reason: str) -> str:
 
 
 def attack(jail: str, table: Table, rng: random.Random) -> None:
-    """Try every attack of the list once, in random order: in one worker those that need a limit, in one the rest."""
+    """Try every attack of the list once, in random order; those that need a limit have a worker of their own."""
     order = rng.sample(EVERY, len(EVERY))
     with (
         tempfile.TemporaryDirectory() as folder,

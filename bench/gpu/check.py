@@ -23,11 +23,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from part import BESIDE, ROOT, Place, environment
 
 WHOLE = {"cuda": 8.0, "cpu": 4.0}  # minutes
+WHEN = ("first", "beside", "last")
 SHORTEST = 5.0  # seconds: with less left a part is not begun
 PROBE = "import sys, torch; torch.zeros(1, device=sys.argv[1]).item()"
 
@@ -36,20 +37,20 @@ PROBE = "import sys, torch; torch.zeros(1, device=sys.argv[1]).item()"
 class Part:
     """What is run, from a module of this folder, and its longest time in seconds of the whole of ``WHOLE`` minutes.
 
-    Parts run beside each other, but for those whose times count: they run alone, and first. The limits add up to
+    Parts run beside each other, but for those whose times count: they run alone, first or last. The limits add up to
     more than the whole, for most parts end long before: what comes first is what matters most.
     """
 
     run: str
     cuda_s: float
     cpu_s: float
-    alone: bool = False
+    when: Literal["first", "beside", "last"] = "beside"
 
 
 PARTS = {
-    "machine": Part("machine:ceilings", 30, 20, alone=True),
-    "models": Part("machine:models", 120, 30, alone=True),
-    "speed": Part("speed:beside_trl", 240, 60, alone=True),
+    "machine": Part("machine:ceilings", 30, 20, "first"),
+    "models": Part("machine:models", 120, 30, "first"),
+    "speed": Part("speed:beside_trl", 240, 60, "first"),
     "kernels": Part("kernels:beside_pytorch", 120, 10),
     "large": Part("agreement:large_models", 180, 60),
     "algorithms": Part("agreement:every_algorithm", 150, 90),
@@ -61,6 +62,9 @@ PARTS = {
     "export": Part("runs:exported", 60, 60),
     "preflight": Part("runs:preflight", 80, 80),
     "together": Part("runs:together", 60, 60),
+    "entering": Part("kernels:entering", 90, 30, "last"),
+    "adapter": Part("speed:adapter_of_7b", 200, 40, "last"),
+    "colocate": Part("speed:colocated", 120, 30, "last"),
 }
 
 
@@ -71,13 +75,16 @@ def main() -> int:
         return one_part(args.only[0], Place(args.device, Path.cwd(), args.minutes * 60), args.rows)
     check = Check(args.device, args.minutes or WHOLE[args.device], args.results)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    names = [name for name in PARTS if not args.only or name in args.only]
+    names = {
+        when: [name for name in PARTS if PARTS[name].when == when and name in (args.only or PARTS)] for when in WHEN
+    }
     beside = ThreadPoolExecutor(BESIDE[args.device])
     try:
-        for name in names:
-            if PARTS[name].alone:
-                check.run(name)
-        list(beside.map(check.run, [name for name in names if not PARTS[name].alone]))
+        for name in names["first"]:
+            check.run(name)
+        list(beside.map(check.run, names["beside"]))
+        for name in names["last"]:
+            check.run(name)
     finally:  # an interrupted check says what it has
         check.stop()
         beside.shutdown(cancel_futures=True)

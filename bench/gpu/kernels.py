@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from typing import Any
 from unittest.mock import patch
 
+import continuous
+import numpy as np
 from agreement import CONFIG, SIZES
 from models import model_folder
 from part import Place, Row, at_most, skipped
@@ -22,6 +24,8 @@ from steadyrl.loop.train import one_step, open_session
 
 ROWS, NEW = 64, 64
 MANY, LONG = 256, 512
+# Model, rows at a time, prompts, longest completion.
+ENTERING = {"cuda": ("0.5b", 64, 256, 512), "cpu": ("base", 4, 12, 16)}
 
 
 def beside_pytorch(place: Place) -> Iterator[Row]:
@@ -34,6 +38,19 @@ def beside_pytorch(place: Place) -> Iterator[Row]:
         with patch.object(device, "KERNELS_ON", tried_on):
             yield from _measured(place, name)
         gc.collect()
+
+
+def entering(place: Place) -> Iterator[Row]:
+    """Sample completions of very different lengths batch after batch, and with prompts that enter free rows."""
+    model, rows, prompts, tokens = ENTERING[place.device]
+    backend = continuous.opened(str(model_folder(model) / "own"), rows, place.device)
+    ends = tuple(range(0, backend.parts.head.out_features, tokens // 4))  # a fourth of the longest, on average
+    completions, rates = continuous.measured(backend, prompts, rows, 2, ends, Sampling(max_new_tokens=tokens))
+    equal = sum(np.array_equal(one.ids, other.ids) for one, other in zip(*completions, strict=True))
+    what = f"{model}: {prompts} prompts, {rows} rows at a time"
+    yield Row(f"{what}, batch after batch", rates[0], "tokens/s")
+    yield Row(f"{what}, entering", rates[1], "tokens/s")
+    yield Row(f"{what}, equal completions", equal, note=f"of {prompts}; rounding decides between likely tokens")
 
 
 def _measured(place: Place, name: str) -> Iterator[Row]:

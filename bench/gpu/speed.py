@@ -5,6 +5,7 @@ A further workload is a line of ``WORKLOADS``; its rows are made from what bench
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import subprocess
 import sys
@@ -14,12 +15,16 @@ from typing import Any
 
 import torch
 from limits import prompt_lengths
+from models import model_folder
 from part import ROOT, Place, Row, environment, skipped
 from peers.environments import DEFAULT_FOLDER, interpreter
 from workloads import Workload, workload
 
 from steadyrl.backends.torch.footprint import BF16, Shape, Way, Work, micro_batch_tokens, peak
 
+# An adapter on a large model whose weights are kept in bfloat16, and vLLM in the trainer's process.
+ADAPTER = {"cuda": ("7b", 2), "cpu": ("7m:2x2x8", 1)}
+COLOCATED = {"cuda": ("0.5b", 3), "cpu": ("base:2x4x16", 1)}
 OURS, TRL = "steadyrl-grpo", "trl-grpo"
 # By device: what a step does (see bench/workloads.py), and the counted steps after WARM_UP.
 WORKLOADS = {"cuda": {"0.5b": 3, "1.5b": 3}, "cpu": {"base:2x4x16": 2}}
@@ -50,6 +55,24 @@ def beside_trl(place: Place) -> Iterator[Row]:
             yield skipped(f"{name}, {TRL}", "TRL is not installed; see docs/gpu.md")
         else:
             yield from _figures(name, _measured(place, name, TRL, steps))
+
+
+def adapter_of_7b(place: Place) -> Iterator[Row]:
+    """Time steps of GRPO on an adapter of rank 16."""
+    name, steps = ADAPTER[place.device]
+    model_folder(workload(name).model)
+    yield from _figures(f"{name} LoRA", _measured(place, name, OURS, steps, {"LORA": "16", "WEIGHTS": "bf16"}))
+
+
+def colocated(place: Place) -> Iterator[Row]:
+    """Time steps of GRPO whose completions come from vLLM in the same process."""
+    name, steps = COLOCATED[place.device]
+    if importlib.util.find_spec("vllm") is None:
+        yield skipped(f"{name}, vLLM in the same process", "vLLM is not installed; see docs/vllm.md")
+    else:
+        yield from _figures(
+            f"{name}, vLLM in the same process", _measured(place, name, OURS, steps, {"SAMPLER": "colocate"})
+        )
 
 
 def _figures(name: str, result: Mapping[str, Any]) -> Iterator[Row]:

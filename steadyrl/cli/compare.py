@@ -58,6 +58,11 @@ def compare_command(
     """Compare two models on the same held-out problems with the same seeds. Exit code 0: compared, 2: could not."""
     if margin is not None and not 0 < margin < math.inf:
         raise ConfigError(f"--margin is {margin:g}; expected a finite number above 0, in units of the metric")
+    if more := [word for word in overrides or () if "=" not in word]:
+        raise ConfigError(
+            f"got a third model, '{more[0]}'; expected two, A and B. `steadyrl report RUN RUN RUN` draws the curves of "
+            "more runs together, and `steadyrl web` compares the marked ones"
+        )
     source = task or _run_of(second) or _run_of(first)
     if source is None:
         raise ConfigError(

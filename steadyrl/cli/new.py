@@ -72,11 +72,11 @@ def new_command(
             raise ConfigError(
                 f"'{folder / name}' is there already; move it, or name another folder: steadyrl new FOLDER"
             )
-    if data is None or (data.is_dir() and folder.resolve().is_relative_to(data.resolve())):
-        source, files = find_files(data or folder)  # the folder will hold runs, whose files are no data
-    else:
-        source, files = find_split(data, config, split)
     with following():
+        if data is None or (data.is_dir() and folder.resolve().is_relative_to(data.resolve())):
+            source, files = find_files(data or folder)  # the folder will hold runs, whose files are no data
+        else:
+            source, files = find_split(data, config, split)
         rows = [row for _, row in islice(read_rows(files), _ROWS)]
         if not rows:
             raise DataError(f"'{source['path']}' has no row; expected one with a prompt in each line")
@@ -132,6 +132,8 @@ def find_split(data: Path, config: str, split: str) -> tuple[dict[str, str], Seq
         files = found.splits[found.to_train(split)]
     except DataError as error:  # its remedies are settings of a config that is not written yet
         raise DataError(re.sub(r"task\.args\.(config|split)( =)?", r"--\1", str(error))) from error
+    if config and found.configuration != config:
+        raise DataError(f"'{data}' has no configurations; leave --config {config} away")
     named = {"path": data.as_posix(), "config": config, "split": split}
     return {name: value for name, value in named.items() if value}, files
 

@@ -46,7 +46,8 @@ class Config(Section):
 
 _TYPES = frozenset({"bool", "int", "float", "str", "list", "dict"})  # in the place of a value with several types
 _OPAQUE = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[\w.~+/=-]{16,}")  # what a person would not choose as a name
-_HEADER = re.compile(r"(?i)\s*(?:bearer|basic|token)\s+\S{6,}\s*")  # the value of a header that lets a caller in
+# The value of a header that lets a caller in; "basic English" is none.
+_HEADER = re.compile(r"(?i)\s*(?:bearer|(?:basic|token)(?=.*\d))\s+\S{6,}\s*")
 _TOO_DEEP = (
     f"tables and lists stand more than {DEEPEST} deep inside one another; expected a flat config, as `steadyrl "
     "examples` has"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -352,6 +354,13 @@ class Turn:
     done: bool
     reward: float | None = None
     calls: Sequence[ToolCall] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse a reward that is no number, where it was made."""
+        if self.reward is None:
+            return
+        if not isinstance(self.reward, int | float | np.number) or not math.isfinite(self.reward):
+            raise TypeError(f"step returned the reward {reprlib.repr(self.reward)}; expected a finite number, or None")
 
 
 class Episode(Protocol):

@@ -21,7 +21,7 @@ def svg_curve(points: Sequence[tuple[int, float | None]], title: str) -> str:
         points: Step, counted from 0, and value; a value that is None or not finite is left out.
         title: What stands above it.
     """
-    finite = np.array([(step + 1, value) for step, value in points if value is not None and np.isfinite(value)])
+    finite = np.array([(step, value) for step, value in points if value is not None and np.isfinite(value)])
     if len(finite) < 2:
         return ""
     steps, values = thinned(finite[:, 0], finite[:, 1], MOST_POINTS)

@@ -21,8 +21,10 @@ sys.path.insert(0, {str(GPU)!r})
 import check
 check.__file__, check.SHORTEST = __file__, 1.0
 names = ["first", "raises", "hangs", "dies", "beyond", "last"]
-limits = {{"hangs": 3}}
-check.PARTS = {{name: check.Part(f"toy_parts:{{name}}", 20, limits.get(name, 20), name == "first") for name in names}}
+limits, when = {{"hangs": 3}}, {{"first": "first", "last": "last"}}
+check.PARTS = {{
+    name: check.Part(f"toy_parts:{{name}}", 20, limits.get(name, 20), when.get(name, "beside")) for name in names
+}}
 sys.exit(check.main())
 """
 TOYS = """

@@ -175,6 +175,10 @@ def test_the_answers_that_will_be_used_are_judged_and_the_others_stand_beside(st
             "no reward part is called 'f1'; there are: length",
         ),
         (
+            ("base", "base", "base", "--task", "config.toml"),
+            "got a third model, 'base'; expected two, A and B. `steadyrl report RUN RUN RUN` draws",
+        ),
+        (
             ("base", "base", "--task", "config.toml", "--margin", "-1"),
             "--margin is -1; expected a finite number above 0",
         ),

@@ -9,6 +9,7 @@ import pytest
 
 from steadyrl.cli.new import Data, choose_settings, find_columns, find_files, kind_of_answers, new_command
 from steadyrl.core.config import resolve
+from steadyrl.core.counting.count import heard_by
 from steadyrl.core.errors import ConfigError, DataError
 from steadyrl.core.rundir import RunDir
 from steadyrl.loop.train import open_session, train
@@ -113,7 +114,10 @@ def test_data_may_be_a_data_set_of_the_hub(tmp_path, monkeypatch, capsys, hub_sn
     with pytest.raises(DataError, match="has the splits train, test, not --split 'dev'; name one of them"):
         new_command(Path("work"), data=hub_name, model=model, config="main", split="dev")
     assert not Path("work").exists()
-    new_command(Path("work"), data=hub_name, model=model, config="main")
+    unseen = []  # phases that the command does not show
+    with heard_by(lambda *count: None, unseen.append):
+        new_command(Path("work"), data=hub_name, model=model, config="main")
+    assert unseen == []
     assert "data: own/sums, prompts in 'question', right answers in 'answer' (numbers)" in capsys.readouterr().out
     config = tomllib.loads(Path("work/config.toml").read_text())
     args = {"path": "own/sums", "config": "main", "prompt_column": "question", "gold_column": "answer"}
@@ -139,6 +143,11 @@ def test_files_are_told_apart_by_their_names(tmp_path):
     (tmp_path / "b-train.jsonl").write_text("{}")
     with pytest.raises(DataError, match=r"a-test.jsonl, a-train.jsonl, b-train.jsonl; name the one to train on"):
         find_files(tmp_path)
+
+
+def test_a_file_has_no_configurations(tmp_path):
+    with pytest.raises(DataError, match=r"sums\.jsonl' has no configurations; leave --config main away"):
+        new_command(tmp_path / "work", data=write_rows(tmp_path / "sums.jsonl", SUMS), config="main")
 
 
 def test_columns_are_found_by_name_or_by_being_the_only_text():

@@ -1,6 +1,7 @@
 import json
 import re
 import tomllib
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -401,6 +402,15 @@ def test_a_value_that_none_of_several_types_takes_is_one_error(value):
     message = refusal({"model": {"template_args": {"tools": value}}})
     expected = "true or false, a whole number, a number or text in quotes"
     assert message == f"model.template_args.tools: got {value!r}; expected {expected}"
+
+
+@pytest.mark.parametrize(
+    ("text", "is_key"), [("Bearer of-news", True), ("basic English", False), ("token 1234ab", True)]
+)
+def test_the_value_of_a_header_is_a_key_and_two_plain_words_are_none(text, is_key):
+    settings = {"rewards": {"length": 1.0}, "model": {"template_args": {"style": text}}}
+    with pytest.raises(ConfigError, match="holds a key") if is_key else nullcontext():
+        assert config.resolve(settings).model.template_args == {"style": text}
 
 
 @pytest.mark.parametrize(

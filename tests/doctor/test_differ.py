@@ -214,3 +214,11 @@ def test_a_collapse_is_told_though_it_makes_the_noise_of_its_steps_large():
     falls = np.where(np.arange(40) < 5, 0.8, 0.02) + rng.normal(size=40) * 0.01
     (part,) = differ(make_run({"reward": steady}), make_run({"reward": falls})).parted
     assert part.step in (4, 5) and part.levels[1] < 0.1 < part.levels[0]
+
+
+@pytest.mark.parametrize("n", [20, 30])
+def test_rewards_that_cross_within_thirty_steps_differ_by_their_trend(n):
+    rng, t = np.random.default_rng(n), np.linspace(-1.0, 1.0, n)
+    assert gap(0.1 * rng.normal(size=n) + t, 0.1 * rng.normal(size=n) - t, 0.01) is not None
+    equal = [gap(rng.normal(size=n), rng.normal(size=n), 0.01) for _ in range(200)]
+    assert sum(one is not None for one in equal) <= 4

@@ -22,7 +22,7 @@ NF4 = 0.5 + FP32 / 64  # half a byte, and a float32 scale for 64 weights
 ADAM, ADAM_8BIT = 2 * FP32, 2 + 2 * FP32 / 256  # two moments; in 8 bits a float32 scale for 256 numbers
 CHUNKS = {"cpu": 2**23, "cuda": 2**27}  # of ``head``: logits computed at once
 LEAST_ROWS, KEEP = 512, 2**26  # at least so many rows of them; probabilities that a CPU keeps
-# While finished rows leave the batch, the cache is there as it was and as it will be: see ``sampler.LEAVE_SHARE``.
+# While finished rows leave the batch, the cache is there as it was and as it will be: see ``batch.LEAVE_SHARE``.
 CACHES = {"cpu": 1.9, "cuda": 1.5}
 
 

@@ -81,20 +81,8 @@ class VllmClient:
             {
                 "model": model,
                 "prompt": prompt.tolist(),
-                "max_tokens": sampling.max_new_tokens,
-                "temperature": sampling.temperature,
-                "top_p": sampling.top_p,
-                "top_k": sampling.top_k,
-                "min_p": 0.0,
-                "repetition_penalty": 1.0,
-                "presence_penalty": 0.0,
-                "frequency_penalty": 0.0,
-                "seed": seed % _SEEDS,
-                "stop_token_ids": list(end_ids),
-                "ignore_eos": True,
-                "logprobs": 0,
                 "return_token_ids": True,
-                "skip_special_tokens": False,
+                **sampling_values(sampling, seed, end_ids),
             },
             DRAWING,
             broken=_DIED,
@@ -105,7 +93,7 @@ class VllmClient:
             logprobs = (choice.get("logprobs") or {}).get("token_logprobs")
         except (KeyError, IndexError, TypeError, AttributeError) as error:
             raise EngineError(f"{self.url}/v1/completions answers {short(answer)}; expected a completion") from error
-        return self._checked(ids, logprobs, reason, sampling, end_ids)
+        return checked(f"{self.url}/v1/completions", ids, logprobs, reason, sampling, end_ids)
 
     def settings(self) -> dict[str, dict[str, Any]]:
         """Return the server's own settings by section, as far as it shows them."""
@@ -170,28 +158,60 @@ class VllmClient:
         """Make the server take a part of the device's memory again: "weights" or "kv_cache"."""
         self.http.ask(f"/wake_up?tags={part}", {}, "it wakes up", f"{DEV_MODE} and --enable-sleep-mode")
 
-    def _checked(self, ids: Any, logprobs: Any, reason: Any, sampling: Sampling, end_ids: Sequence[int]) -> Completion:
-        where = f"{self.url}/v1/completions"
-        if not isinstance(ids, list) or not ids:
-            raise EngineError(
-                f"{where} gives no token ids; expected 'token_ids', as vLLM returns them since autumn 2025: update the "
-                "server (text cannot be turned back into the very tokens that were sampled)"
-            )
-        if (
-            not isinstance(logprobs, list)
-            or len(logprobs) != len(ids)
-            or not all(isinstance(x, int | float) and math.isfinite(x) for x in logprobs)
-        ):
-            raise EngineError(f"{where} gives no log-prob for some of {len(ids)} tokens: {short(logprobs)}")
-        if reason == "stop" and ids[-1] in end_ids:
-            return _completion(ids, logprobs, "stop", sampling)
-        if reason == "length" and len(ids) == sampling.max_new_tokens:
-            return _completion(ids, logprobs, "length", sampling)
+
+def sampling_values(sampling: Sampling, seed: int, end_ids: Sequence[int]) -> dict[str, Any]:
+    """Return every sampling value of a completion by the names that vLLM's API and its SamplingParams share."""
+    return {
+        "max_tokens": sampling.max_new_tokens,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+        "min_p": 0.0,
+        "repetition_penalty": 1.0,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "seed": seed % _SEEDS,
+        "stop_token_ids": list(end_ids),
+        "ignore_eos": True,
+        "logprobs": 0,
+        "skip_special_tokens": False,
+    }
+
+
+def checked(where: str, ids: Any, logprobs: Any, reason: Any, sampling: Sampling, end_ids: Sequence[int]) -> Completion:
+    """Return a completion of vLLM.
+
+    Args:
+        where: What answers, for messages.
+        ids: [T] token ids.
+        logprobs: [T] of them.
+        reason: Why it ended: "stop" or "length".
+        sampling: How it was drawn.
+        end_ids: Each ends a completion.
+
+    Raises:
+        EngineError: It has no ids or log-probs, or ended otherwise.
+    """
+    if not isinstance(ids, list) or not ids:
         raise EngineError(
-            f"{where} ended a completion after {len(ids)} tokens with '{reason}' at token {ids[-1]}; expected the "
-            f"tokenizer's end token {' or '.join(map(str, end_ids))}, or {sampling.max_new_tokens} tokens: look for a "
-            "larger --max-model-len, --generation-config vllm, and the same tokenizer on both sides"
+            f"{where} gives no token ids; expected 'token_ids', as vLLM returns them since autumn 2025: update the "
+            "server (text cannot be turned back into the very tokens that were sampled)"
         )
+    if (
+        not isinstance(logprobs, list)
+        or len(logprobs) != len(ids)
+        or not all(isinstance(x, int | float) and math.isfinite(x) for x in logprobs)
+    ):
+        raise EngineError(f"{where} gives no log-prob for some of {len(ids)} tokens: {short(logprobs)}")
+    if reason == "stop" and ids[-1] in end_ids:
+        return _completion(ids, logprobs, "stop", sampling)
+    if reason == "length" and len(ids) == sampling.max_new_tokens:
+        return _completion(ids, logprobs, "length", sampling)
+    raise EngineError(
+        f"{where} ended a completion after {len(ids)} tokens with '{reason}' at token {ids[-1]}; expected the "
+        f"tokenizer's end token {' or '.join(map(str, end_ids))}, or {sampling.max_new_tokens} tokens: look for a "
+        "larger --max-model-len, --generation-config vllm, and the same tokenizer on both sides"
+    )
 
 
 def _completion(ids: list[int], logprobs: list[float], reason: Any, sampling: Sampling) -> Completion:

@@ -1,23 +1,19 @@
 """Completions from running vLLM servers, which are given the policy's weights whenever they have changed.
 
 Weights go by NCCL to servers that take them so. Otherwise the servers and this process share a folder: weights are
-written into a new subfolder each time, for vLLM may hold the old files open and may answer from what it has read of a
-path before (vllm-project/vllm#32718). With a LoRA adapter only the adapter is written. Whether a server's log-probs
+written into a new subfolder each time. With a LoRA adapter only the adapter is written. Whether a server's log-probs
 are those of the policy is checked after every push; between pushes, ``Backend.score`` measures it on every step.
 """
 
 from __future__ import annotations
 
 import logging
-import shutil
 import time
-import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from threading import Lock
-from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -25,42 +21,18 @@ import torch
 from steadyrl.backends.huggingface.folder import BASE_MODEL
 from steadyrl.backends.vllm import parity, untied
 from steadyrl.backends.vllm.http import ServerDown
+from steadyrl.backends.vllm.parity import Policy
 from steadyrl.backends.vllm.servers import Server, Servers
 from steadyrl.backends.vllm.settings import VllmSettings
 from steadyrl.backends.vllm.transfer import NcclTransfer
-from steadyrl.core.errors import AccessError, EngineError
-from steadyrl.core.protocols import Tokenizer
-from steadyrl.core.rundir import readable_as_usual
+from steadyrl.backends.vllm.written import WrittenPolicies
+from steadyrl.core.errors import EngineError
 from steadyrl.core.sections import ModelSection
-from steadyrl.core.types import Batch, Completion, Group, Problem, Rollout, Sampling, TokenScores
-from steadyrl.maths.batch import make_batch
+from steadyrl.core.types import Completion, Sampling
 
 log = logging.getLogger(__name__)
 
 PARITY_TOKENS = 16  # of each, where nothing else is asked of the servers
-PARITY_ROWS = 8  # completions of each server whose log-probs are compared after a push
-
-
-class Policy(Protocol):
-    """What the engine needs of the backend whose policy it serves."""
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        """Encodes prompts, and names the end tokens."""
-
-    @property
-    def device(self) -> torch.device:
-        """Where the model is."""
-
-    @property
-    def model(self) -> Any:
-        """The model itself, for what sends its weights from where they are."""
-
-    def save_policy(self, folder: Path) -> None:
-        """Write the weights, or the adapter, in Hugging Face layout into an existing folder."""
-
-    def score(self, batch: Batch, sampling: Sampling, needs: frozenset[str]) -> TokenScores:
-        """See Backend."""
 
 
 class VllmEngine:
@@ -73,9 +45,7 @@ class VllmEngine:
     def __init__(self, settings: VllmSettings, model: ModelSection):
         self._settings, self._adapter = settings, model.lora_rank > 0
         self._servers = Servers(settings, start_command(model))
-        # Several runs may share folder and server: names are never used twice.
-        self._run, self._pushes = uuid.uuid4().hex[:8], 0
-        self._served: Path | None = None
+        self._written = WrittenPolicies(settings.folder)
         self._alone = Lock()
         self.stale, self._compared, self._asleep, self._apart = True, False, False, False
         self._parity_request: tuple[Sequence[np.ndarray], Sampling, Sequence[int]] | None = None
@@ -135,7 +105,7 @@ class VllmEngine:
             self._servers.close()
         if not sampling.truncates and not self._apart:  # the one token that greedy sampling keeps tells nothing
             few = replace(sampling, max_new_tokens=min(PARITY_TOKENS, sampling.max_new_tokens))
-            self._parity_request = self._parity_request or (prompts[:PARITY_ROWS], few, seeds[:PARITY_ROWS])
+            self._parity_request = self._parity_request or (prompts[: parity.ROWS], few, seeds[: parity.ROWS])
             self._compare_all(policy, prompts, drawn, sampling)
         return [completion for completion, _ in drawn]
 
@@ -169,12 +139,11 @@ class VllmEngine:
     def _push(self, policy: Policy) -> None:
         """Make the servers take the weights over; the folder before is removed."""
         self._servers.ask_again()
-        self._pushes += 1
-        name, start = f"{self._run}-{self._pushes:06d}", time.perf_counter()
+        name, start = self._written.next_name(), time.perf_counter()
         sends = not self._adapter and policy.device.type == "cuda"
         folder = None
         if not (sends and all(server.nccl for server in self._servers.here())):
-            folder = self._written(policy, name)
+            folder = self._written.write(policy, name, self._finish)
         written = time.perf_counter()
 
         def give(server: Server) -> None:
@@ -189,12 +158,11 @@ class VllmEngine:
                 server.version = name if server.client.name_weights(name) else ""
 
         self._servers.for_each(give)
-        if self._served is not None:
-            shutil.rmtree(self._served)
-        self._served, self.stale, self._compared = folder, False, False
+        self._written.keep(folder)
+        self.stale, self._compared = False, False
         log.info(
             "push %d: weights written in %.2f s, taken over in %.2f s",
-            self._pushes, written - start, time.perf_counter() - written,
+            self._written.count, written - start, time.perf_counter() - written,
         )  # fmt: skip
 
     def _send(self, policy: Policy, server: Server) -> None:
@@ -206,28 +174,10 @@ class VllmEngine:
             server.transfer.send()
         server.lost = False
 
-    def _written(self, policy: Policy, name: str) -> Path:
-        """Write the policy into a new folder."""
-        folder = Path(self._settings.folder).resolve() / name
-        written = False
-        try:
-            folder.mkdir(parents=True)
-            policy.save_policy(folder)
-            if not self._adapter and untied.is_tied(folder):
-                self._add_head(folder)
-            readable_as_usual(folder)
-            written = True
-        except EngineError:  # an OSError too
-            raise
-        except OSError as error:
-            raise AccessError(f"cannot write the weights for the server into '{folder}': {error}") from error
-        finally:
-            if not written:
-                shutil.rmtree(folder, ignore_errors=True)
-        return folder
-
-    def _add_head(self, folder: Path) -> None:
+    def _finish(self, folder: Path) -> None:
         """Write a head of its own for servers on a CPU, which do not take a shared one over."""
+        if self._adapter or not untied.is_tied(folder):
+            return
         for server in self._servers.here():
             if server.own_head is False:
                 raise EngineError(
@@ -242,25 +192,10 @@ class VllmEngine:
         self, policy: Policy, server: Server, rows: Sequence[tuple[np.ndarray, Completion]], sampling: Sampling
     ) -> None:
         """Compare a server's log-probs with the policy's on some rows, and answer what is found."""
-        at = np.linspace(0, len(rows) - 1, min(len(rows), PARITY_ROWS)).astype(int)
-        batch = _batch([rows[i] for i in at], policy.tokenizer)
-        gap = _gap(policy, batch, sampling)
-        server.gaps.means.append(float(gap.mean()))
-        url, drift = server.client.url, f"log-probs of the vLLM server and of the trainer differ by {gap.mean():.2g}"
-        if server.gaps.lost():
+        name = f"the vLLM server at {server.client.url}"
+        if not parity.compare(policy, rows, sampling, server.gaps, name):
             server.lost = True
-            self._servers.leave_out(server, ServerDown(_does_not_take_over(server)))
-        elif server.gaps.grown() and not server.gaps.warned:
-            server.gaps.warned = True
-            log.warning("%s; the trainer's log-probs are used where they differ", _does_not_take_over(server))
-        elif len(server.gaps.means) > 1 or gap.max() <= parity.ROUNDING:
-            log.info("%s nats on average (%d tokens, %s)", drift, len(gap), url)
-        else:
-            raw = _gap(policy, batch, replace(sampling, logprobs="raw"))
-            log.warning(
-                "%s nats on average (at most %.2g, %d tokens): %s; where they differ, the trainer's are used (see the "
-                "metric sampler_gap)", drift, gap.max(), len(gap), parity.cause(gap, raw),
-            )  # fmt: skip
+            self._servers.leave_out(server, ServerDown(parity.not_taken_over(name, server.gaps)))
 
 
 def start_command(model: ModelSection) -> str:
@@ -288,26 +223,3 @@ def _require_our_weights(server: Server) -> None:
             "which it was given: it was started again meanwhile, or another run gives it weights; let one run use it, "
             "and resume"
         )
-
-
-def _does_not_take_over(server: Server) -> str:
-    return (
-        f"log-probs of the vLLM server at {server.client.url} and of the trainer differ more from push to push "
-        f"({server.gaps} nats on average): the server does not take all weights over; look for 'Failed to load "
-        "weights' in its log, and see docs/vllm.md for a head that shares the embedding's weights"
-    )
-
-
-def _batch(rows: Sequence[tuple[np.ndarray, Completion]], tokenizer: Tokenizer) -> Batch:
-    rollouts = [
-        Rollout("", prompt, c.ids, np.ones(len(c.ids), bool), c.logprobs, "", c.stop_reason, reward=0.0)
-        for prompt, c in rows
-    ]
-    return make_batch([Group(Problem("", ""), tuple(rollouts))], tokenizer.pad_id)
-
-
-def _gap(policy: Policy, batch: Batch, sampling: Sampling) -> np.ndarray:
-    """Return |policy - server| of the completion tokens, [N]."""
-    scores = policy.score(batch, sampling, frozenset())
-    gaps: np.ndarray = np.abs(scores.logprobs - batch.sampling_logprobs)[batch.completion_mask]
-    return gaps

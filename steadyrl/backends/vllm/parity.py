@@ -6,10 +6,24 @@ a CPU; vllm.md). The difference is then small at first and grows as the policy m
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from steadyrl.core.protocols import Tokenizer
+from steadyrl.core.types import Batch, Completion, Group, Problem, Rollout, Sampling, TokenScores
+from steadyrl.maths.batch import make_batch
+
+if TYPE_CHECKING:
+    import torch
+
+log = logging.getLogger(__name__)
+
+ROWS = 8  # completions of each server whose log-probs are compared after a push
 ROUNDING = 1e-3  # nats: the greatest difference that float32 on both sides leaves
 MEAN_ROUNDING = 5e-5  # nats: the mean of such differences; 5e-6 was measured with 30 layers
 OTHER_PRECISION = 0.05  # nats: a mean difference beyond it is no rounding, not even bfloat16's
@@ -45,6 +59,77 @@ class Gaps:
         return ", ".join(shown if len(shown) <= 4 else [*shown[:2], "...", *shown[-2:]])
 
 
+class Policy(Protocol):
+    """What the engine needs of the backend whose policy it serves."""
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Encodes prompts, and names the end tokens."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+
+    @property
+    def model(self) -> Any:
+        """The model itself, for what sends its weights from where they are."""
+
+    def save_policy(self, folder: Path) -> None:
+        """Write the weights, or the adapter, in Hugging Face layout into an existing folder."""
+
+    def score(self, batch: Batch, sampling: Sampling, needs: frozenset[str]) -> TokenScores:
+        """See Backend."""
+
+
+def compare(
+    policy: Policy,
+    rows: Sequence[tuple[np.ndarray, Completion]],
+    sampling: Sampling,
+    gaps: Gaps,
+    name: str,
+) -> bool:
+    """Compare log-probs with the policy's on some rows, note the difference, and say what it means.
+
+    Args:
+        policy: Scores the rows.
+        rows: Prompts [P] and their completions.
+        sampling: How they were drawn.
+        gaps: Of the pushes before; takes this one's.
+        name: What drew them, for messages.
+
+    Returns:
+        Whether they agree, or differ as another precision or setting explains; else weights are not taken over.
+    """
+    at = np.linspace(0, len(rows) - 1, min(len(rows), ROWS)).astype(int)
+    batch = _batch([rows[i] for i in at], policy.tokenizer)
+    gap = _gap(policy, batch, sampling)
+    gaps.means.append(float(gap.mean()))
+    drift = f"log-probs of {name} and of the trainer differ by {gap.mean():.2g}"
+    if gaps.lost():
+        return False
+    if gaps.grown() and not gaps.warned:
+        gaps.warned = True
+        log.warning("%s; the trainer's log-probs are used where they differ", not_taken_over(name, gaps))
+    elif len(gaps.means) > 1 or gap.max() <= ROUNDING:
+        log.info("%s nats on average (%d tokens)", drift, len(gap))
+    else:
+        raw = _gap(policy, batch, replace(sampling, logprobs="raw"))
+        log.warning(
+            "%s nats on average (at most %.2g, %d tokens): %s; where they differ, the trainer's are used (see the "
+            "metric sampler_gap)", drift, gap.max(), len(gap), cause(gap, raw),
+        )  # fmt: skip
+    return True
+
+
+def not_taken_over(name: str, gaps: Gaps) -> str:
+    """Say that weights are not taken over, and what to look for."""
+    return (
+        f"log-probs of {name} and of the trainer differ more from push to push ({gaps} nats on average): it does not "
+        "take all weights over; look for 'Failed to load weights' in its log, and see docs/vllm.md for a head that "
+        "shares the embedding's weights"
+    )
+
+
 def cause(gap: np.ndarray, raw: np.ndarray) -> str:
     """Say why a server's log-probs differ.
 
@@ -62,3 +147,18 @@ def cause(gap: np.ndarray, raw: np.ndarray) -> str:
         "the server has other weights (it was started on another model, or has not taken the new ones over) or "
         "changes the logits (a penalty, a quantization)"
     )
+
+
+def _batch(rows: Sequence[tuple[np.ndarray, Completion]], tokenizer: Tokenizer) -> Batch:
+    rollouts = [
+        Rollout("", prompt, c.ids, np.ones(len(c.ids), bool), c.logprobs, "", c.stop_reason, reward=0.0)
+        for prompt, c in rows
+    ]
+    return make_batch([Group(Problem("", ""), tuple(rollouts))], tokenizer.pad_id)
+
+
+def _gap(policy: Policy, batch: Batch, sampling: Sampling) -> np.ndarray:
+    """Return |policy - server| of the completion tokens, [N]."""
+    scores = policy.score(batch, sampling, frozenset())
+    gaps: np.ndarray = np.abs(scores.logprobs - batch.sampling_logprobs)[batch.completion_mask]
+    return gaps

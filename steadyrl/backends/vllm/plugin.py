@@ -1,4 +1,4 @@
-"""The sampler ``vllm``: completions from running vLLM servers."""
+"""The sampler ``vllm``: completions from vLLM, from its servers or in this process."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from steadyrl.core.config import Config
 from steadyrl.core.sections import ModelSection
 
 if TYPE_CHECKING:
+    from steadyrl.backends.vllm.colocate import ColocatedEngine
     from steadyrl.backends.vllm.engine import VllmEngine
 
 Settings = VllmSettings
 
 
 def check(config: Config, settings: VllmSettings) -> list[str]:
-    """Return what is wrong with a config that samples from vLLM servers."""
+    """Return what is wrong with a config that samples from vLLM."""
     sampling, problems = config.sampling, []
     urls = settings.urls()
     if not urls or len(set(urls)) < len(urls):
@@ -26,6 +27,11 @@ def check(config: Config, settings: VllmSettings) -> list[str]:
         for url in urls
         if not _is_address(url)
     ]
+    if settings.llm and settings.mode != "colocate":
+        problems.append(
+            "sampler.args.llm has no effect with sampler.args.mode = 'server'; give a server's settings to "
+            "`vllm serve`, or set sampler.args.mode = 'colocate'"
+        )
     if sampling.top_p < 1 or sampling.top_k > 0:
         problems.append(
             f"sampling.top_p = {sampling.top_p:g}, top_k = {sampling.top_k}: vLLM does not report which tokens "
@@ -47,12 +53,16 @@ def _is_address(url: str) -> bool:
         return False
 
 
-def build(settings: VllmSettings, model: ModelSection) -> VllmEngine:
-    """Connect to the servers.
+def build(settings: VllmSettings, model: ModelSection) -> VllmEngine | ColocatedEngine:
+    """Connect to the servers, or load vLLM in this process.
 
     Raises:
-        EngineError: None answers, or one of them serves another model.
+        EngineError: No server answers, one of them serves another model, or vLLM cannot be loaded.
     """
+    if settings.mode == "colocate":
+        from steadyrl.backends.vllm.colocate import ColocatedEngine
+
+        return ColocatedEngine(settings, model)
     from steadyrl.backends.vllm.engine import VllmEngine  # needs torch, which reading a config does not
 
     return VllmEngine(settings, model)

@@ -1,6 +1,8 @@
-"""The settings of vLLM servers."""
+"""The settings of vLLM, whose servers or whose engine in this process samples."""
 
 from __future__ import annotations
+
+from typing import Literal
 
 from pydantic import Field
 
@@ -8,11 +10,21 @@ from steadyrl.core.sections import FolderText, Section
 
 
 class VllmSettings(Section):
-    """Running vLLM servers that sample the completions (see vllm.md)."""
+    """vLLM, which samples the completions (see vllm.md)."""
 
     # The servers may have moved.
     free_on_resume = frozenset({"url", "model", "folder", "requests", "timeout_s", "sleep"})
 
+    mode: Literal["server", "colocate"] = Field(
+        "server",
+        description="'server' asks running vLLM servers. 'colocate' loads vLLM in this process, beside the policy and "
+        "on its GPU, and gives it the weights in memory. It needs the package vllm.",
+    )
+    llm: dict[str, bool | int | float | str] = Field(
+        default_factory=dict,
+        description="Arguments of vLLM's class LLM in mode 'colocate', such as gpu_memory_utilization, dtype and "
+        "max_model_len.",
+    )
     url: str | list[str] = Field(
         "http://localhost:8000", description="Address of the vLLM server, or a list of addresses."
     )
@@ -29,7 +41,7 @@ class VllmSettings(Section):
     sleep: bool = Field(
         False,
         description="Make the servers free their GPU memory while the policy trains, for a GPU that both share. They "
-        "need --enable-sleep-mode.",
+        "need --enable-sleep-mode. In mode 'colocate' vLLM always does, where its platform can.",
     )
 
     def urls(self) -> list[str]:

@@ -9,6 +9,7 @@ from steadyrl.doctor.checks.sampler import sampling_gap
 from steadyrl.doctor.series import Run
 from steadyrl.doctor.statistics.readings import (
     LN_LARGEST_VOCABULARY,
+    fell,
     heldout_rises,
     large_updates,
     learns,
@@ -33,7 +34,11 @@ PER_TOKEN = (0.01, 6.0)  # nats: what a language model's entropy per token may b
 
 @check("entropy_collapse")
 def entropy_collapse(run: Run) -> Result:
-    if (entropy := find(run, "entropy")) is None:
+    entropy = find(run, "entropy")
+    logged = run.get("entropy")
+    if entropy is None and logged is not None and not logged.unit and not fell(run, "length"):
+        entropy = logged  # what falls to a fraction of its start does so in whatever unit
+    if entropy is None:
         return Unknown("the entropy is not known per token", ("entropy (exact)", "length"))
     if not entropy.values.any():
         return Unknown("the entropy is 0 in every row: it was not measured", ("entropy (exact)",))
@@ -48,7 +53,7 @@ def entropy_collapse(run: Run) -> Result:
         "info" if cause == "learned" else "critical" if lost else "warning",
         since,
         f"the entropy fell to {end / start:.0%} of its start",
-        (levels("the entropy", entropy, "nats/token"), *because),
+        (levels("the entropy", entropy, entropy.unit), *because),
     )
 
 

@@ -21,7 +21,11 @@ TOTALS = ("reward", "reward/mean", "total")  # the reward as a whole, on held-ou
 LOST_SHARE = 0.25  # of what held-out problems had gained, that has to be lost again
 FEWEST_ROWS = 3
 HALVED = 0.5  # of the first third of the log
-IDLE, LONG_ENOUGH = 0.02, 30  # of the whole's gain; steps, in which a form may be learned before the answers
+IDLE, LONG_ENOUGH, LEVEL = (
+    0.02,
+    30,
+    0.1,
+)  # of the whole's gain; steps, half of them once the whole is level, in which a form may be learned before the answers
 RIGHTNESS = re.compile(r"accura|correct|answer|exact|solve|(?<![a-z])acc(?![a-z])", re.IGNORECASE)
 
 
@@ -104,10 +108,13 @@ def _given_up(reward: Series, parts: Mapping[str, Series]) -> Result:
 def _never_right(run: Run, reward: Series, parts: Mapping[str, Series]) -> Result:
     """Find parts for being right of which none earns anything to speak of while the whole rises by others."""
     right = {name: part for name, part in parts.items() if RIGHTNESS.search(name) and not is_penalty(name, part)}
-    if not right or len(right) == len(parts) or not learns(run) or run.covers(reward) < LONG_ENOUGH:
+    if not right or len(right) == len(parts) or not learns(run):
         return None
-    third = len(reward) // 3
+    third = max(len(reward) // 3, 1)
     gain = float(reward.values[-third:].mean() - reward.values[:third].mean())
+    level = float(np.ptp(reward.values[-third:])) < LEVEL * gain
+    if run.covers(reward) < (LONG_ENOUGH / 2 if level else LONG_ENOUGH):
+        return None
     late = {name: float(np.abs(part.values[-max(len(part) // 3, 1) :]).mean()) for name, part in right.items()}
     if max(late.values()) > IDLE * gain:
         return None

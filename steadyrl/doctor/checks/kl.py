@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -51,6 +52,7 @@ PRINTED, ALIKE, MOSTLY = 1e-4, 0.1, 0.9  # of the loss: rounding, what is alike,
 BROKEN, BROKEN_TIMES = 50.0, 100.0  # nats, and times any row before: the last update broke the policy
 SPIKES = 2  # rows of an impossible KL: one may be a broken line
 UNSLOTH = {"completion_length", "completions/mean_length"}  # TRL itself logs one of the two
+OPENING, GREW = 3, 10.0  # rows; times the KL of those
 UNMOVED = 1e-8  # nats per token: a KL between successive policies that is rounding
 
 
@@ -59,7 +61,7 @@ def kl_runaway(run: Run) -> Result:
     if broke := _broke(run.needed("kl_ref")):
         return broke
     if all(series.unit == "" for series in run.series["kl_ref"]):
-        return Unknown("the KL is logged in a unit that is not known", ("kl_ref (nats/sequence)",))
+        return _in_any_unit(run) or Unknown("the KL is logged in a unit that is not known", ("kl_ref (nats/sequence)",))
     if fault := _impossible(run) or _at_start(run) or _hidden(run):
         return fault
     if (high := _high(run)) is None:
@@ -94,6 +96,27 @@ def _broke(kl: Series) -> Result:
         return None
     message = f"the KL to the reference is {number(last)} in the last row, and was {number(before)} at most before"
     return Found("spikes", "critical", int(kl.steps[-1]), message, (levels(kl.source, kl),))
+
+
+def _in_any_unit(run: Run) -> Result:
+    """Find a KL of unknown unit with spikes, or one that grew tenfold, to what is high even as a sum, for no gain."""
+    kl = run.needed("kl_ref")
+    beyond = kl.values > max(HIGH_SEQUENCE, BROKEN_TIMES * float(np.median(kl.values)))
+    if len(kl) >= MIN_STEPS and beyond.any():
+        usual, most = number(float(np.median(kl.values))), number(float(kl.values.max()))
+        message = f"the KL to the reference is {usual} in most rows, up to {most} in {int(beyond.sum())} of {len(kl)}"
+        message += ": tokens that the policy all but excludes"
+        return Found("spikes", "warning", int(kl.steps[beyond.argmax()]), message, (levels(kl.source, kl),))
+    last, start = float(kl.values[-1]), head(kl, least=OPENING)
+    if last <= HIGH_SEQUENCE or last <= GREW * max(start, 0.0) or learns(run):
+        return None
+    if direction(replace(kl, values=np.log(np.maximum(kl.values, ZERO)))) <= 0:
+        return None
+    cause, because = _runaway_cause(run, int(kl.steps[0]), kl)
+    message = f"the KL to the reference grew from {number(start)} to {number(last)} and the reward gained nothing by it"
+    shown = "its unit is not known; so much is high for a whole completion, and impossible for a token"
+    since = int(kl.steps[np.argmax(kl.values > HIGH_SEQUENCE)])
+    return Found(cause, "warning", since, message, (shown, *because))
 
 
 def _impossible(run: Run) -> Result:
@@ -272,7 +295,9 @@ def kl_zero(run: Run) -> Result:
     cause, because = _zero_cause(run, since, until)
     stuck = not len(after) and until - since >= MIN_STEPS and cause in ("no_update", "bf16_rounding", "no_advantage")
     harmless = len(after) or (run.get("grad_norm") is None and learns(run))
-    if cause == "unknown" and {series.source for estimates in run.series.values() for series in estimates} >= UNSLOTH:
+    if cause == "unknown" and not kl.values.any() and run.get("grad_norm") is None:
+        harmless, because = True, ("it is 0 in every row, so that it may not have been measured",)
+    elif cause == "unknown" and {series.source for estimates in run.series.values() for series in estimates} >= UNSLOTH:
         harmless, because = True, ("Unsloth logs a KL of 0 where beta is 0, and none is computed",)
     return Found(
         cause,

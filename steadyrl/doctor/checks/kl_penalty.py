@@ -137,7 +137,10 @@ def kl_penalty_outweighs(run: Run) -> Result:
         "warning" if shrank or fell(run, "reward") else "info",
         int(kl.steps[0]),
         f"the KL penalty outweighs the reward: {sentence}",
-        (f"coefficient {number(float(coefficient[0]))}, KL {number(float(kl.values[0]))} nats per completion",),
+        (
+            f"coefficient {number(float(np.median(coefficient[:OPENING])))}, KL "
+            f"{number(float(np.median(kl.values[:OPENING])))} nats per completion (medians of the first rows)",
+        ),
         change=better,
     )
 

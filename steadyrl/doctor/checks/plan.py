@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from steadyrl.core.stats import smoothed
-from steadyrl.doctor.check import Found, Result, check
+from steadyrl.doctor.check import Found, Passed, Result, check
 from steadyrl.doctor.checks.kl_control import OFF_TARGET
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.readings import direction, number, setting, steps_of
@@ -14,6 +14,7 @@ from steadyrl.doctor.statistics.units import SEQUENCE, find
 
 LEAST = 20  # steps; a shorter run tries something out, and is not meant to learn
 HALF = 0.5  # of the rate that is set
+IDLE = 0.2  # of the rows, without a rate at the end
 WARM = 0.1  # of a run: a usual warm-up
 
 
@@ -22,8 +23,18 @@ def plans_a_rate(run: Run) -> bool:
     return bool(setting(run, "steps") and setting(run, "learning_rate"))
 
 
-@check("rate_not_reached", when=plans_a_rate)
+def has_a_rate(run: Run) -> bool:
+    """Return whether a run's rate is planned or logged."""
+    return plans_a_rate(run) or run.get("learning_rate") is not None
+
+
+@check("rate_not_reached", when=has_a_rate)
 def rate_not_reached(run: Run) -> Result:
+    logged = run.get("learning_rate")
+    if logged is not None and (ended := _ended(logged)):
+        return ended
+    if not plans_a_rate(run):
+        return Passed("The learning rate is not 0 before the log ends.")
     steps, warm_up, rate = (setting(run, name) or 0.0 for name in ("steps", "warmup_steps", "learning_rate"))
     if warm_up >= steps:
         share = steps / warm_up
@@ -35,7 +46,6 @@ def rate_not_reached(run: Run) -> Result:
             f"ends at {share * rate:.3g}, {share:.0%} of the {rate:g} that is set",
             change={"warmup_steps": max(1, round(WARM * steps))},
         )
-    logged = run.get("learning_rate")
     # The autopilot moves the rate away from what is set, and its own lines say why.
     if logged is None or run.span[1] + 1 < max(steps, LEAST) or run.get("autopilot/scale") is not None:
         return None
@@ -44,6 +54,22 @@ def rate_not_reached(run: Run) -> Result:
         return None
     message = f"the learning rate came to {reached:.3g} at most, {reached / rate:.0%} of the {rate:g} that is set"
     return Found("schedule", "warning", None, message)
+
+
+def _ended(rate: Series) -> Result:
+    """Find a schedule that is over while the run goes on."""
+    trained = np.flatnonzero(rate.values)
+    if not len(trained) or len(rate) - 1 - trained[-1] < max(LASTING, IDLE * len(rate)):
+        return None
+    since, rows = int(rate.steps[trained[-1] + 1]), len(rate) - 1 - int(trained[-1])
+    message = f"the learning rate is 0 from step {since} on, in the last {rows} of {len(rate)} rows"
+    return Found(
+        "ended",
+        "warning",
+        since,
+        f"{message}: nothing trains there",
+        (f"it was {float(rate.values.max()):.3g} at most before",),
+    )
 
 
 def has_target(run: Run) -> bool:

@@ -105,6 +105,7 @@ def no_signal_groups(run: Run) -> Result:
     worth_knowing = bool(learned) and early <= LITTLE_SIGNAL and cause in ("too_easy", "same_answers")
     if worth_knowing and late > LITTLE_SIGNAL and (stuck := _stuck(run)):
         cause, reason, worth_knowing = "same_answers", stuck, False
+    worth_knowing |= reward is None and not nothing  # they may all be right
     worth_knowing |= late <= LITTLE_SIGNAL and not from_start and not idle
     return Found(
         cause,

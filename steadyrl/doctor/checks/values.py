@@ -7,7 +7,15 @@ import numpy as np
 from steadyrl.doctor.check import Found, Result, Unknown, check
 from steadyrl.doctor.series import Run
 from steadyrl.doctor.statistics.readings import goes_with, learns, number, setting, share_with_spike
-from steadyrl.doctor.statistics.signals import BURSTS_FROM, MIN_STEPS, block_medians, bursts
+from steadyrl.doctor.statistics.signals import (
+    BURSTS_FROM,
+    LASTING,
+    MIN_STEPS,
+    block_medians,
+    bursts,
+    first_lasting,
+    tail,
+)
 from steadyrl.doctor.statistics.units import together
 
 SPIKE_FACTOR = 5.0  # times the usual level; the value loss of healthy runs stays within it from step to step
@@ -17,6 +25,8 @@ SPIKES_WITH = {
     "reward_outlier": ("reward_max", "reward_min", "reward_std", "reward"),
 }
 WARM_SHARE = 0.2  # a fresh value head may be worse than a constant for so long, and for 20 steps
+SETTLED = 10  # steps after that
+FAR_OFF = 300.0  # times the square of the returns
 FEWEST_BLOCKS = 3  # that a lasting fault shows in
 EV_BAD = -0.05  # below 0 by more than rounding: worse than predicting the mean
 EV_HARMS = -0.5  # the advantages are noisier by a half than without a value head; above it runs learn all the same
@@ -48,9 +58,12 @@ def value_loss_spikes(run: Run) -> Result:
 
 @check("explained_variance_low")
 def explained_variance_low(run: Run) -> Result:
-    series = run.needed("explained_variance")
+    if far := _far_off(run):
+        return far
+    if (series := run.get("explained_variance")) is None:
+        return Unknown("the log has no explained_variance", ("explained_variance",))
     warm = max(MIN_STEPS, int(WARM_SHARE * len(series)))
-    if len(series) < warm + MIN_STEPS:
+    if len(series) < warm + SETTLED:
         return Unknown(f"the value head is given {warm} steps to settle; few follow")
     steps, medians = block_medians(series.at(slice(warm, None)))
     if (start := _lasting_from(medians < EV_BAD)) is None:
@@ -64,6 +77,22 @@ def explained_variance_low(run: Run) -> Result:
         f"the value head explains returns worse than a constant: {reason}",
         (f"the explained variance is {number(low)} (median of the last blocks, {series.source})",),
     )
+
+
+def _far_off(run: Run) -> Result:
+    """Find a value head whose squared error is far beyond anything that the logged returns, or rewards, could make."""
+    loss, mean = run.get("loss_value"), run.get("return_mean") or run.get("reward")
+    spread = run.get("return_std") if run.get("return_mean") else run.get("reward_std")
+    if loss is None or mean is None or len(loss) < LASTING or run.traits.critic is False:
+        return None
+    error = tail(loss)
+    width = float(np.sqrt(np.median(mean.values) ** 2 + (np.var(mean.values) if spread is None else tail(spread) ** 2)))
+    most = FAR_OFF * max(width, CONSTANT) ** 2
+    if error <= most:
+        return None
+    message = f"the value head is off by about {number(float(np.sqrt(error)))}, and returns are about {number(width)}"
+    shown = f"{loss.source or 'the value loss'} is {number(error)} at the end; it is a squared error, or half of one"
+    return Found("value_far_off", "warning", first_lasting(loss, loss.values > most), message, (shown,))
 
 
 def _lasting_from(bad: np.ndarray) -> int | None:

@@ -28,6 +28,7 @@ TABLES: tuple[Table, ...] = tuple(map(load, TRAINERS.split()))
 COMMON = load("unknown")  # spellings that many share
 # Whose metric it is, where a part of the name before the last says so: of another model, or of another time.
 NOT_THE_POLICY = re.compile(r"(^|[/._])(critic|value|vf|reward_model|rm|ref|teacher|draft|disc|time|timing|perf)")
+DIGITS = 4  # after the point, at which usual learning rates are printed as 0
 LATER = 10_000  # the place of a common spelling, behind those of the trainer's own table
 GUESSED_ALONE = {"reward", "loss"}  # of which a guess is enough to take a table for a log
 CLOCKS = {"time_logged", "data_epoch"}
@@ -54,15 +55,16 @@ def identify(log: RawLog) -> Run:
     Args:
         log: As a reader gave it.
     """
+    log = _unwrapped(log)
     table = recognise(log)
     log = replace(log, settings={key.removeprefix(table.wrapper): value for key, value in log.settings.items()})
     placed = _placed(table, log)
-    guessed = _guessed(log, placed)
+    guessed = [_in_its_unit(table, entry) for entry in _guessed(log, placed)]
     entries = sorted([*placed, *guessed], key=_exactness)
     series: dict[str, list[Series]] = {}
     for entry in entries:
         series.setdefault(entry.name.quantity, []).append(_series(log, entry))
-    heldout = _heldout_reward(series)
+    heldout = (*_heldout_reward(series), *_without_rounded_rate(series))
     sources = {entry.source for entry in entries}
     algorithm, settings = derive.algorithm(table, log.settings, log), derive.settings(table, log.settings, log)
     return Run(
@@ -99,12 +101,33 @@ def _heldout_reward(series: dict[str, list[Series]]) -> tuple[str, ...]:
     return ()
 
 
+def _without_rounded_rate(series: dict[str, list[Series]]) -> tuple[str, ...]:
+    """Leave out a learning rate of 0 in a log that prints no number small enough to show one; return a note of it."""
+    rates = series.get("learning_rate", ())
+    values = np.concatenate([one.values for several in series.values() for one in several] or [np.empty(0)])
+    if not rates or any(rate.values.any() for rate in rates) or (values != np.round(values, DIGITS)).any():
+        return ()
+    del series["learning_rate"]
+    return (f"the learning rate is printed as 0, in a log with {DIGITS} digits after the point at most",)
+
+
 def _averaged_over(log: RawLog) -> int:
     """Return how many steps a row averages: as the trainer was set, else as far as most rows are apart."""
     every = number(log.settings, "logging_steps")
     if every is not None and every >= 1:  # below 1 it is a share of the steps
         return int(every)
     return usual_distance(max((column.steps for column in log.columns.values()), key=len, default=np.empty(0))) or 1
+
+
+def _unwrapped(log: RawLog) -> RawLog:
+    """Return a log without what stands before all its names with a slash, if only then its trainer is recognised."""
+    below = [name.partition("/") for name in log.columns if "/" in name]
+    if len({prefix for prefix, _, _ in below}) != 1 or recognise(log) is not COMMON:
+        return log
+    prefix = f"{below[0][0]}/"
+    bare = replace(log, columns={name.removeprefix(prefix): column for name, column in log.columns.items()})
+    unwrapped = _unwrapped(bare)
+    return log if recognise(unwrapped) is COMMON else unwrapped
 
 
 def recognise(log: RawLog) -> Table:
@@ -175,6 +198,13 @@ def _guessed(log: RawLog, placed: list[_Entry]) -> list[_Entry]:
     unplaced = {name: column for name, column in log.columns.items() if name not in sources and not _foreign(name)}
     names = guesses(unplaced, frozenset(entry.name.quantity for entry in placed))
     return [_Entry(name, source, LATER) for source, name in names.items()]
+
+
+def _in_its_unit(table: Table, entry: _Entry) -> _Entry:
+    """Return a guess in the unit in which the trainer logs that quantity, where it logs it in no other."""
+    quantity = entry.name.quantity
+    units = set() if table is COMMON else {name.unit for name in table.names.values() if name.quantity == quantity}
+    return replace(entry, name=replace(entry.name, unit=units.pop())) if len(units) == 1 else entry
 
 
 def _foreign(logged: str) -> bool:

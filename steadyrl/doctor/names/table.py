@@ -10,7 +10,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -177,7 +177,13 @@ class Table:
         """Return the spellings that a logged name may have in this table: as it is, spelled as most are, no prefix."""
         spellings = [logged] if (spelled := spell(logged)) == logged else [logged, spelled]
         stripped = [name[len(prefix) :] for name in spellings for prefix in self.prefixes if name.startswith(prefix)]
-        return (*spellings, *(bare_name for bare_name in stripped if bare_name))
+        bare_names = (*spellings, *(bare_name for bare_name in stripped if bare_name))
+        return (*bare_names, *(self.flat[flat] for name in bare_names if (flat := flatten(name)) in self.flat))
+
+    @cached_property
+    def flat(self) -> Mapping[str, str]:
+        """Its names by what becomes of them where slashes are not allowed, as in some exports."""
+        return {flatten(name): name for name in self.names if "/" in name and "*" not in name}
 
 
 @cache
@@ -210,6 +216,11 @@ def _choice(choices: Mapping[str, Mapping[str, str]], name: str) -> Choice:
 def spell(name: str) -> str:
     """Return a name in lower case with underscores, as most are written; notebooks show "rewards / fmt"."""
     return name.lower().replace(" / ", "/").replace(" ", "_").replace("-", "_")
+
+
+def flatten(name: str) -> str:
+    """Return a name with underscores for slashes."""
+    return name.lower().replace("/", "_")
 
 
 def wildcard(pattern: str, name: str) -> str | None:

@@ -72,7 +72,8 @@ class _Console:
             self.bars.rows += 1
             self.dicts.put(row)
         elif not self.dicts.count and not self.verl.count:
-            self.words.add(line)
+            for part in line.split("\r"):  # a bar draws itself anew over what it drew
+                self.words.add(part)
         return self.words.sure or self.dicts.count > 0
 
     def _see_reward(self, row: dict[str, Any]) -> None:

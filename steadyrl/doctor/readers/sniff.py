@@ -26,10 +26,11 @@ HEAD_OF_EVENTS = 64  # bytes, in which an event file names itself
 FIRST_LINES = 200
 DOCUMENT = re.compile(rb'[\[{]\s*["{\[\]]')
 METRIC_KEY = re.compile(rb'"[^"]*(loss|reward|kl|entropy|grad_norm)[^"]*"\s*:', re.IGNORECASE)
-# Of rows, or of columns as lists; settings such as "run.steps" are none.
+# What tells a history from settings and results: the step of rows, or a list of numbers behind a metric's name.
 STEP_KEY = re.compile(
     rb'"(?:[^".]*/)?(?:_|global_|current_|train_|training_)?(?:step|iteration|iter|epoch|episode)(?:"\s*:|s"\s*:\s*\[)'
 )
+SERIES = re.compile(METRIC_KEY.pattern + rb"\s*\[\s*(?:[-+\d.eE]+\s*,\s*){9}", re.IGNORECASE)
 TEXT_NAMES = {".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".log", ".txt", ".gz", ""}
 CONSOLE_NAMES = {".log", ".txt", ".out", ".err", ".md", ".html", ".ipynb", ".gz", ""}
 # W&B's words on itself, beside its runs and in them: they repeat settings in a shape that a printed log may have.
@@ -154,10 +155,15 @@ def _rows(path: Path, needs_step: bool) -> Source | None:
         if path == RunDir(path.parent).metrics_file and any(map(own.is_record, rows)):
             return Source(path, Kind.ROWS, _reader_of(own.read, path.parent))
         return Source(path, Kind.ROWS, lambda: jsonl.read(path)) if find_step_key(rows) or not needs_step else None
-    if DOCUMENT.match(start) and (not needs_step or (METRIC_KEY.search(start) and STEP_KEY.search(start))):
+    if DOCUMENT.match(start) and (not needs_step or _is_history(start)):
         return as_document
     separator = tables.separator_of(first, needs_step)
     return Source(path, Kind.ROWS, lambda: tables.read_csv(path, separator)) if separator else None
+
+
+def _is_history(start: bytes) -> bool:
+    """Return whether a document that begins so holds metrics by step, in rows or in columns."""
+    return bool(SERIES.search(start) or (METRIC_KEY.search(start) and STEP_KEY.search(start)))
 
 
 def _is_document(row: dict[str, Any]) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from steadyrl.doctor.readers.progress import BAR
 from steadyrl.doctor.readers.rows import Rows
 from steadyrl.doctor.readers.spelling import spelled
 from steadyrl.doctor.series import RawLog
@@ -66,6 +67,8 @@ class Words:
         if begins:
             counters = OF_TOTAL.findall(line) if "/" in line else []
             step = int(max(counters, key=lambda counter: int(counter[1]))[0] if counters else begins[2])
+        elif step is None and "%|" in line and (bar := BAR.search(line)):
+            step = int(bar[1])
         values = {name: value for name, value in pairs.items() if name.lower() not in STEP_NAMES}
         by_step, by_name = self._by_step, self._by_name
         if step is not None and step != by_step.record.get("step"):

@@ -72,10 +72,9 @@ def gap(first: np.ndarray, second: np.ndarray, risk: float, floor: float = 0.0, 
     error = sigma * np.sqrt(alike / size)  # of a block's mean
     limit = student_quantile(freedom, 1.0 - risk / (2.0 * (count + 2)))
     means = rows.mean(axis=1)
-    at = np.arange(count) - (count - 1) / 2.0
-    tests = [*(means / error), means.mean() / error * np.sqrt(count)]
-    if count > 2:
-        tests.append(float(at @ means) / error / float(np.sqrt(at @ at)))
+    at = np.arange(count * size) - (count * size - 1) / 2.0
+    slope = float(at @ rows.ravel()) / (sigma * np.sqrt(alike) * float(np.sqrt(at @ at)))
+    tests = [*(means / error), means.mean() / error * np.sqrt(count), slope]
     if np.abs(tests).max() <= limit:
         return None
     return _onset(difference, size, error, limit, sigma**2 * alike)

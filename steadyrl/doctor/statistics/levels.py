@@ -116,7 +116,7 @@ def _error_of_mean(series: Series, size: int) -> tuple[float, int]:
 
 
 def _about_parts(x: np.ndarray, two: int) -> list[np.ndarray]:
-    """Return distances of x [n] from lines: of blocks of a long series, else of two parts from ``two`` points on."""
+    """Return the distances of x [n] from lines: in blocks of a long series, in two parts of one of ``two`` points."""
     n = len(x)
     if n >= LONG:
         rows = about_lines(x[n % BLOCKS :].reshape(BLOCKS, -1))

@@ -184,7 +184,7 @@ def _take_turn(setting: _Setting, completion: Completion | None, play: Playing) 
         answer = _returned("step", play.episode.step(written), Turn, "steadyrl.core.protocols.Turn")
         observation = _observation("step", answer.observation)
         if answer.reward is not None:
-            play.turn_rewards.append((play.end, _finite(answer.reward)))
+            play.turn_rewards.append((play.end, float(answer.reward)))
         if environment.tools:
             play.calls.append(tuple(_returned("step", call, ToolCall, "calls of ToolCall") for call in answer.calls))
         play.done = _returned("step", answer.done, bool | np.bool_, "True or False in Turn")
@@ -216,12 +216,6 @@ def _observation(method: str, observation: Any) -> str | Sequence[Message]:
         raise TypeError(f"{method} returned no messages; expected one or more, or a text")
     require_texts(messages, f"a message that {method} returned")
     return messages
-
-
-def _finite(reward: Any) -> float:
-    if not isinstance(reward, int | float | np.number) or not math.isfinite(reward):
-        raise TypeError(f"step returned the reward {reprlib.repr(reward)}; expected a finite number, or None")
-    return float(reward)
 
 
 def _fit_observation(setting: _Setting, play: Playing, observation: str | Sequence[Message]) -> list[Message]:

@@ -256,7 +256,11 @@ class EnvironmentEpisode:
         opening = _waited(reset(self._problem, **seeded))
         if opening is None:
             opening = self._problem.messages or self._problem.prompt
-        return [{"role": "user", "content": opening}] if isinstance(opening, str) else opening
+        if isinstance(opening, str):
+            return [{"role": "user", "content": opening}]
+        if not isinstance(opening, list | tuple) or not all(isinstance(m, Mapping) and "role" in m for m in opening):
+            raise TypeError(f"reset returned {reprlib.repr(opening)}; expected a text, messages, or None")
+        return opening
 
     def step(self, turn: Message) -> Turn:
         """See Episode: make the calls, and ask the environment what comes of the turn."""

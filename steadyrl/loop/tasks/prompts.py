@@ -249,7 +249,8 @@ def _prompt(record: Mapping[str, Any], column: str, place: str) -> tuple[str, tu
 def _message(message: Any, where: str) -> Message:
     if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
         raise DataError(
-            f"{where} holds {kind_of(message)} where a message is expected: an object with role and content"
+            f"{where} holds {reprlib.repr(message)} where a message is expected: an object whose role and content are "
+            "texts"
         )
     if message["role"] not in _ROLES:
         raise DataError(f"{where} holds the role '{message['role']:.40}'; expected one of {', '.join(_ROLES)}")

@@ -18,7 +18,7 @@ needs.package("peft")
 from steadyrl.backends.torch.arithmetic import fast_float32, full_float32  # noqa: E402
 from steadyrl.backends.torch.backend import TorchBackend  # noqa: E402
 from steadyrl.backends.torch.deterministic import deterministic  # noqa: E402
-from steadyrl.backends.torch.draw import sampler  # noqa: E402
+from steadyrl.backends.torch.draw import batch as decoding  # noqa: E402
 from tests.backends.torch.elsewhere import Elsewhere, MixedDevicesError, policies, pretended  # noqa: E402
 from tests.rounding import NATS  # noqa: E402
 
@@ -102,7 +102,7 @@ def test_the_host_waits_for_the_device_every_few_tokens_only(opened, sampling, s
         assert len(one.kept_ids or ()) == len(other.kept_ids or ())
         for ids, same in zip(one.kept_ids or (), other.kept_ids or (), strict=True):
             np.testing.assert_array_equal(ids, same)
-    every = sampler.LOOK_EVERY["cuda"]
+    every = decoding.LOOK_EVERY["cuda"]
     steps = device.replays[::2]  # then the choice of each token is replayed
     waited = [t for t, (a, b) in enumerate(itertools.pairwise(steps)) if a != b]
     assert len(steps) > every
@@ -236,9 +236,10 @@ def test_every_operation_that_the_installed_torch_casts_on_cuda_has_a_policy():
 # Place: how often the host waits there, in one call for 12 prompts of 10 tokens each, and in one update of 5 passes.
 DRAWN = {
     "draw.decoder.prefill": 1,  # is anything padded?
-    "draw.sampler._decode": 4,  # how many rows are left, at a look before the last; tokens, log-probs, and which ended
-    "draw.sampler.take": 6,  # what truncation left: three for every look, of 8 tokens
-    "draw.sampler._stop": 2,  # tokens in which stop strings are looked for: one for every look
+    "draw.batch.decode": 1,  # which rows have ended, at a look before the last
+    "draw.tokens.completions": 3,  # of rows that leave: tokens, log-probs, and whether they ended
+    "draw.tokens.take": 6,  # what truncation left: three for every look, of 8 tokens
+    "draw.tokens._stop": 2,  # tokens in which stop strings are looked for: one for every look
 }
 SCORED = {"backend._measure_parts": 1}
 UPDATED = {"masters.numbers_of": 1, "backend.step": 1, "masters.products_with_momentum": 1}  # losses, norm, cosine

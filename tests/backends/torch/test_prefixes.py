@@ -121,9 +121,9 @@ def read(monkeypatch):
     """The number of prompt tokens that each call of prefill reads."""
     counted, prefill = [], Decoder.prefill
 
-    def counting(self, ids, visible, known=()):
+    def counting(self, ids, visible, known=(), start=0, room=None):
         counted.append(int(visible.sum()))
-        return prefill(self, ids, visible, known)
+        return prefill(self, ids, visible, known, start, room)
 
     monkeypatch.setattr(Decoder, "prefill", counting)
     return counted
@@ -188,7 +188,7 @@ def test_an_episode_reads_every_token_once_whatever_the_number_of_its_turns(tiny
 
 def test_what_a_call_goes_on_from_takes_no_memory_beside_its_cache(tiny_models, monkeypatch):
     backend, alive = opened(tiny_models["llama"]), []
-    prompts, turn, decode = prompts_of(backend)[:3], Sampling(max_new_tokens=3), sampler._decode
+    prompts, turn, decode = prompts_of(backend)[:3], Sampling(max_new_tokens=3), sampler.decode
     with backend.prefix_cache(True):
         said = backend.generate(prompts, turn, range(3))
         kept = [weakref.ref(one) for one in backend._generation._prefixes._cached.values()]
@@ -198,7 +198,7 @@ def test_what_a_call_goes_on_from_takes_no_memory_beside_its_cache(tiny_models, 
             alive.append(sum(one() is not None for one in kept))
             return decode(*args)
 
-        monkeypatch.setattr(sampler, "_decode", counting)
+        monkeypatch.setattr(sampler, "decode", counting)
         news = [np.concatenate([p, c.ids, [5]]).astype(np.int32) for p, c in zip(prompts, said, strict=True)]
         backend.generate(news, turn, range(3))
     assert alive == [0]
@@ -210,12 +210,12 @@ def test_a_call_that_runs_out_of_memory_reads_again_what_it_had_been_handed(tiny
     real, failed = generation.sample, []
 
     def failing(parts, prompts, *rest):
-        handed = sum(one is not None for one in rest[-2])
-        found = real(parts, prompts, *rest)
+        handed = sum(one is not None for one in rest[-4])
         if handed and not failed:  # as late as it can be: what was handed is gone
             failed.append(handed)
+            real(parts, prompts, *rest[:-1], lambda number, completion: None)
             raise MemoryError
-        return found
+        return real(parts, prompts, *rest)
 
     monkeypatch.setattr(generation, "sample", failing)
     with backend.prefix_cache(True):

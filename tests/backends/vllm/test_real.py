@@ -10,6 +10,7 @@ import signal
 import socket
 import statistics
 import subprocess
+import sysconfig
 import time
 import urllib.request
 from pathlib import Path
@@ -138,6 +139,30 @@ def test_a_run_goes_on_after_its_server_was_killed(served, model, tmp_path, capl
     assert not any("differ more from push to push" in text for text in said)
     # The last weights that were taken in each attempt stay, and those that the dead server did not take.
     assert len(list((tmp_path / "served").iterdir())) == 3
+
+
+@pytest.mark.parametrize("rank", [0, 4])
+def test_in_one_process_log_probs_are_those_of_the_policy_after_each_update(rank, model, tmp_path):
+    """In vLLM's environment, which takes from ours what it lacks."""
+    begin = (
+        f"import sys; sys.path.append({sysconfig.get_path('purelib')!r}); from steadyrl.cli.main import main; main()"
+    )
+    settings = [
+        "sampler.args.mode=colocate", "sampler.args.llm={dtype = 'float32', max_model_len = 256, enforce_eager = true}",
+        f"model.path={model}", f"model.lora_rank={rank}", f"sampler.args.folder={tmp_path / 'served'}", "run.steps=3",
+        f"task.args.path={EXAMPLE.parent / 'prompts.jsonl'}", f"run.folder={tmp_path / 'runs'}", "backend.threads=1",
+        "run.preflight=off",
+    ]  # fmt: skip
+    own = {"PYTHONPATH": str(ROOT), "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "OMP_NUM_THREADS": "1"}
+    own |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "HF_HUB_OFFLINE": "1", "VLLM_CPU_CI_ENV": "1"}
+    python = str(Path(os.environ["STEADYRL_VLLM"]).parent / "python")
+    command = [python, "-c", begin, "train", str(EXAMPLE), *settings]
+    done = subprocess.run(command, env=os.environ | own, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    (folder,) = (tmp_path / "runs").iterdir()
+    lines = RunDir.open(folder).metrics()
+    gaps = [line["sampler_gap"] for line in lines]
+    assert len(gaps) == 3 and max(gaps) < FLOAT32_GAP, gaps
 
 
 def write_figures(lines, said):

@@ -145,6 +145,9 @@ def test_a_form_that_pays_without_an_answer_that_is_right_is_a_proxy(said):
     assert said(rows(0.0))[0]["reward_hacking"] == ("rightness_idle", "warning")
     assert "reward_hacking" not in said(rows(0.004))[0]
     assert "reward_hacking" not in said(rows(0.0)[:20])[0]
+    # Once the form is learned and the whole is level, half as many steps are enough.
+    level = [*rows(0.0)[:8], *(rows(0.0)[8:9] * 12)]
+    assert said(level)[0]["reward_hacking"] == ("rightness_idle", "warning")
 
 
 def test_in_a_distillation_a_reward_of_0_is_no_fault_and_falling_entropy_is(said):

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from steadyrl.doctor.checks.kl import kl_runaway, kl_zero
-from tests.doctor.checks.series_for_values import nearest, said
+from tests.doctor.checks.series_for_values import make_run, nearest, said, series
 
 
 def run_away(made, to=80.0, since=60):
@@ -248,3 +248,25 @@ def test_a_rising_kl_under_a_fixed_coefficient_is_the_price_of_a_rising_reward(m
     assert (found.cause, found.severity) == ("weak_penalty", "info")
     made.put("reward", 0.2, "reward", "")
     assert finding(kl_runaway, made).severity in ("warning", "critical")
+
+
+def in_no_unit(values, reward, steps=None):
+    columns = {"kl_ref": series("kl_ref", values, steps, unit="", estimator="")}
+    return make_run({**columns, "reward": series("reward", reward, steps)}, "grpo", "unknown")
+
+
+def test_a_kl_of_unknown_unit_that_grows_to_what_is_high_in_any_unit_is_named_unless_the_reward_rises():
+    steps = np.arange(8) * 25
+    found = kl_runaway(in_no_unit(np.geomspace(0.05, 40.0, 8), np.full(8, 0.5), steps))[0]
+    assert (found.state, found.severity, found.since_step) == ("found", "warning", 175)
+    assert "grew from" in found.message and "to 40 " in found.message
+    assert kl_runaway(in_no_unit(np.geomspace(0.05, 4.0, 8), np.full(8, 0.5), steps))[0].state == "unknown"
+    assert kl_runaway(in_no_unit(np.geomspace(0.05, 40.0, 8), np.linspace(0, 1, 8), steps))[0].state == "unknown"
+
+
+def test_a_row_of_a_hundred_times_the_usual_kl_is_a_spike_in_any_unit():
+    values = np.full(30, 0.3)
+    values[12] = 45.0
+    found = kl_runaway(in_no_unit(values, np.linspace(0.0, 1.0, 30)))[0]
+    assert (found.cause, found.severity, found.since_step) == ("spikes", "warning", 12)
+    assert "0.3 in most rows, up to 45 in 1 of 30" in found.message

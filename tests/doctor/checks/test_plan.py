@@ -102,3 +102,14 @@ def test_a_coefficient_at_the_end_of_its_range_cannot_hold_its_target(make, find
     assert finding(target_out_of_reach, made).cause == "coefficient_at_its_end"
     made.settings["kl_ref_target"] = 6.0
     silent(target_out_of_reach, made)
+
+
+def test_a_rate_that_falls_to_0_while_the_run_goes_on_is_named_without_any_plan(make, finding, silent):
+    made = make(0, n=40)
+    made.settings = {}
+    made.put("learning_rate", np.where(np.arange(40) < 30, 1e-5, 0.0))
+    found = finding(rate_not_reached, made)
+    assert (found.cause, found.severity, found.since_step) == ("ended", "warning", 30)
+    assert "in the last 10 of 40 rows" in found.message
+    made.put("learning_rate", 1e-5 * np.linspace(1.0, 0.0, 40))  # as a linear schedule ends
+    silent(rate_not_reached, made)

@@ -2,7 +2,18 @@ import numpy as np
 import pytest
 
 from steadyrl.doctor.checks.values import advantage_off, explained_variance_low, value_loss_spikes
-from tests.doctor.checks.series_for_values import alone, finding, healthy, nearest, noise, rise, said, series, unclear
+from tests.doctor.checks.series_for_values import (
+    alone,
+    finding,
+    healthy,
+    make_run,
+    nearest,
+    noise,
+    rise,
+    said,
+    series,
+    unclear,
+)
 
 N = 200
 BURST = slice(120, 126)
@@ -135,7 +146,7 @@ def test_a_head_that_climbs_from_minus_six_to_above_zero_is_fine():
 
 
 def test_a_short_run_leaves_the_head_no_time_to_be_judged():
-    assert "settle" in unclear(explained_variance_low(healthy(n=30))).message
+    assert "settle" in unclear(explained_variance_low(healthy(n=29))).message
 
 
 # advantage_off
@@ -184,3 +195,19 @@ def test_without_a_spread_the_advantages_cannot_be_judged():
 def test_what_is_not_logged_is_unclear(name):
     check = {"loss_value": value_loss_spikes, "explained_variance": explained_variance_low}.get(name, advantage_off)
     assert unclear(check(healthy(without=[name]))).would_tell == (name,)
+
+
+def test_a_value_loss_far_beyond_the_square_of_the_rewards_is_named_without_an_explained_variance():
+    n = 20
+    run = make_run({"reward": np.full(n, 0.3), "reward_std": np.full(n, 0.4), "loss_value": np.full(n, 100.0)})
+    found = finding(explained_variance_low(run))
+    assert (found.cause, found.severity) == ("value_far_off", "warning")
+    assert "off by about 10, and returns are about 0.5" in found.message  # 3-4-5
+    near = make_run({"reward": np.full(n, 0.3), "reward_std": np.full(n, 0.4), "loss_value": np.full(n, 74.0)})
+    # 74 is below 300 * 0.5^2
+    assert unclear(explained_variance_low(near)).message == "the log has no explained_variance"
+
+
+def test_thirty_rows_of_an_explained_variance_far_below_0_are_enough():
+    run = make_run({"explained_variance": -3.0 + noise(np.random.default_rng(0), 30, 0.2)})
+    assert finding(explained_variance_low(run)).severity == "warning"

@@ -532,3 +532,28 @@ def test_a_held_out_reward_stands_for_the_training_reward_that_is_not_logged():
     assert any("eval/reward stands for it" in note for note in run.notes)
     both = identify(log(["eval/reward", "reward"]))
     assert both.needed("reward").source == "reward"
+
+
+def test_what_stands_before_all_names_is_left_out_where_only_then_the_trainer_is_recognised():
+    run = identify(log(KEYS["trl-grpo"], prefix="my_run/metrics/"))
+    assert run.trainer == "trl-grpo"
+    assert set(run.series) == set(identify(log(KEYS["trl-grpo"])).series)
+    assert identify(log("reward/style reward/answer")).unknown == identify(log("reward/style reward/answer")).unknown
+
+
+def test_names_with_underscores_for_slashes_are_the_trainers():
+    run = identify(log("reward reward_std frac_reward_zero_std completions_mean_length completions_clipped_ratio"))
+    assert kinds(run, "length") == [("tokens", "", "completions_mean_length")]
+    assert kinds(run, "truncated") == [("share", "", "completions_clipped_ratio")]
+
+
+def test_a_guess_has_the_unit_in_which_the_trainer_logs_the_quantity():
+    run = identify(log("reward reward_std frac_reward_zero_std ent policy_kld"))
+    assert kinds(run, "entropy")[0][::2] == ("nats/token", "ent")
+    assert kinds(run, "kl_ref")[0][::2] == ("nats/token", "policy_kld")
+
+
+def test_a_rate_of_0_is_left_out_where_no_number_has_digits_enough_to_show_one():
+    coarse = identify(log("reward kl lr", reward=0.25, kl=0.01, lr=0.0))
+    assert "learning_rate" not in coarse.series and "printed as 0" in coarse.notes[-1]
+    assert "learning_rate" in identify(log("reward kl lr", reward=0.25, kl=0.012345, lr=0.0)).series

@@ -222,3 +222,10 @@ def test_a_value_may_follow_the_word_is(tmp_path):
     assert values(log, "grpo_loss") == [-n / 10 for n in range(1, 9)]
     assert values(log, "kl") == [n + 0.5 for n in range(1, 9)]
     assert log.columns["kl"].steps.tolist() == list(range(1, 9))
+
+
+def test_a_bar_that_redraws_itself_in_one_line_is_a_row_for_each_step(tmp_path):
+    drawn = [f" {10 * n:2d}%|#  | {n}/10 [00:0{n}<00:09, 1.0it/s, loss=0.{n}, reward=0.{n}5]" for n in (1, 2, 2, 3)]
+    log = read(tmp_path / "bar.txt", "\r".join(drawn) + "\n")
+    assert log.columns["reward"].steps.tolist() == [1, 2, 3]
+    assert values(log, "reward") == [0.15, 0.25, 0.35]

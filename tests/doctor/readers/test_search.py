@@ -241,18 +241,22 @@ def test_a_table_without_a_known_metric_is_named_beside_the_runs_of_a_folder(tmp
     assert list(found(tmp_path).unreadable) == [str(strange)]
 
 
-def test_a_document_of_a_folder_is_a_log_only_if_it_names_steps(tmp_path):
+def test_a_document_of_a_folder_is_a_log_only_if_it_holds_steps(tmp_path):
     documents = {
         "comparison.json": {"metric": "reward", "problems": [{"a": 0.1, "b": 0.7}], "reward/a": 0.1},
         "plan.json": {"arms": {"low": {"algorithm.args.kl_coef": [0, 1], "update.epochs": [1, 2], "run.steps": 40}}},
         "range.json": {"points": [{"rate": 1e-4, "kl": 0.1}], "settings": {"rollout.prompts_per_step": 8}},
         "rows.json": {"run": [{"step": 1, "reward": 0.1}, {"step": 2, "reward": 0.2}]},
         "columns.json": {"steps": [1, 2], "reward": [0.1, 0.3]},
+        "long.json": {"reward": [0.1 * i for i in range(12)]},
     }
     for name, document in documents.items():
         (tmp_path / name).write_text(json.dumps(document, indent=1))
     result = found(tmp_path)
-    assert (paths(result), result.unreadable) == ([str(tmp_path / f"{name}.json") for name in ("columns", "rows")], {})
+    assert (paths(result), result.unreadable) == (
+        [str(tmp_path / f"{name}.json") for name in ("columns", "long", "rows")],
+        {},
+    )
     assert not result.logs[0].notes
 
 

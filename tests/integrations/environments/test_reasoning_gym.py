@@ -20,7 +20,9 @@ skip_without_packages("reasoning_gym", extra="reasoning-gym")
 pytestmark = pytest.mark.filterwarnings(
     "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
 )  # the package's
-import reasoning_gym  # noqa: E402
+with warnings.catch_warnings():  # of a package of its, where nothing has compiled it yet
+    warnings.simplefilter("ignore", SyntaxWarning)
+    import reasoning_gym
 
 # Those whose score_answer evaluates what the policy wrote.
 EVALUATED = {

@@ -16,6 +16,7 @@ from steadyrl.loop.rewards.combine import make_terms, score_groups
 from steadyrl.loop.rollout.collect import collect, demonstrate
 from steadyrl.loop.rollout.episode import Environment
 from steadyrl.loop.rollout.records import rollout_records
+from steadyrl.loop.tasks.attempts import attempt
 from steadyrl.loop.tasks.check import check_task
 from steadyrl.loop.train import open_session, train
 from steadyrl.maths.advantages import at_turn_ends
@@ -219,6 +220,8 @@ def test_problems_come_from_a_file_as_those_of_prompts_do(tmp_path):
     [
         ("ReturnsTwo", "TypeError: step returned ('no', 1.0); expected three: observation, reward, done"),
         ("RewardsNothing", "TypeError: step returned the reward nan; expected a finite number, or None"),
+        ("RewardsWords", "TypeError: step returned the reward 'much'; expected a finite number, or None"),
+        ("OpensWithANumber", "TypeError: reset returned 3; expected a text, messages, or None"),
         ("Breaks", "ValueError: what?"),
     ],
 )
@@ -226,7 +229,8 @@ def test_an_environment_that_breaks_costs_its_own_rollout(environment, why):
     task = task_of(environment)
     problems = [Problem("p", "", {"seed": 0})]
     (group,) = collect(ToyBackend(), problems, 2, SAMPLING, (0,), 0, Environment(task, 12))
-    assert {rollout.unscored.rpartition(" raised ")[2] for rollout in group.rollouts} == {why}
+    checked = attempt(task, problems[0], lambda episode, turn: "5")
+    assert {rollout.unscored.rpartition(" raised ")[2] for rollout in (*group.rollouts, checked)} == {why}
 
 
 @pytest.mark.parametrize(

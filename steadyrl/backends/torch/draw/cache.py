@@ -10,6 +10,7 @@ import torch
 from steadyrl.backends.torch.read.shared import Prompts, pays
 
 Layers = Mapping[int, torch.Tensor]  # one tensor for each layer that has attention, by its number
+DEAD = 0.25  # share of the filled columns from which on those that no row sees are dropped when prompts enter
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ class Cache:
         keys, values: Filled by the first pass through the model, which says their shapes.
         shares: Whether prompts may be shared: all layers see them whole.
         prompts: What the rows continue, where prompts are shared; keys and values are then of what follows them.
+        changes: How often rows or columns were changed in place.
     """
 
     visible: torch.Tensor | None
@@ -51,6 +53,7 @@ class Cache:
     values: Layers = field(default_factory=dict)
     shares: bool = True
     prompts: Prompts | None = None
+    changes: int = 0
 
     def columns(self) -> torch.Tensor:
         """Return the positions of columns, [B, S] or [1, S] int64; where nothing is visible they say nothing."""
@@ -87,6 +90,53 @@ class Cache:
         self.places = self.places[rows]
         if self.visible is not None:
             self.visible = self.visible[rows]
+
+    def enter(self, rows: torch.Tensor, prompts: Cache, owner: torch.Tensor, least: int) -> None:
+        """Let prompts take the place of rows that have ended: in place, so that a captured step goes on.
+
+        Args:
+            rows: [R] int64, those that have ended.
+            prompts: Has read them, and holds nothing else.
+            owner: [R] int64, the row of ``prompts`` that each of them continues.
+            least: Columns that later prompts need before the next token, at most.
+        """
+        width = 0 if self.prompts is not None else prompts.used
+        if self.visible is None:
+            self.visible = self.places.new_ones(len(self.places), self.length, dtype=torch.bool)
+        self.visible[rows, : self.used] = False
+        self.compact(max(least, width), DEAD)
+        columns = slice(self.used - width, self.used)
+        if self.prompts is not None:
+            visible = None if prompts.visible is None else prompts.visible[:, : prompts.used]
+            keys, values = (_map_layers(x, lambda of: of[:, :, : prompts.used]) for x in (prompts.keys, prompts.values))
+            self.prompts = self.prompts.joined(rows, keys, values, visible, owner)
+        else:
+            self.visible[rows, columns] = True if prompts.visible is None else prompts.visible[owner, :width]
+            for ours, theirs in ((self.keys, prompts.keys), (self.values, prompts.values)):
+                for layer, of in theirs.items():
+                    ours[layer][rows, :, columns] = of[owner, :, :width]
+        self.places[rows] = prompts.places[owner]
+        self.changes += 1
+
+    def compact(self, least: int, share: float = 0.0) -> None:
+        """Drop the first columns, which no row sees, in place.
+
+        Args:
+            least: So many columns stay before the next token, at least; where prompts are shared, none need be there.
+            share: They are dropped only if they are more than this share of the filled ones.
+        """
+        if self.visible is None:  # all is seen
+            return
+        filled = self.visible[:, : self.used].any(0).nonzero()
+        end = max(0 if self.prompts is not None else least, self.used - int(filled[0]) if len(filled) else 0)
+        unseen = self.used - end
+        if unseen <= share * self.used:
+            return
+        self.visible = torch.cat([self.visible[:, unseen:], self.visible.new_ones(len(self.visible), unseen)], dim=1)
+        for of in (*self.keys.values(), *self.values.values()):
+            of[:, :, :end] = of[:, :, unseen : self.used].clone()
+        self.used = end
+        self.changes += 1
 
     def row(self, row: int, length: int) -> Known:
         """Return a copy of a row's first ``length`` tokens, without the holes of its padding."""

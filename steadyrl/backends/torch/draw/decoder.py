@@ -33,7 +33,12 @@ class Decoder:
         self._logits = decoding_head(parts.head, parts.scale, rows, products_on(self.device, lower))
 
     def prefill(
-        self, ids: torch.Tensor, visible: torch.Tensor, prefixes: Sequence[Known | None] = ()
+        self,
+        ids: torch.Tensor,
+        visible: torch.Tensor,
+        prefixes: Sequence[Known | None] = (),
+        start: int = 0,
+        room: int | None = None,
     ) -> tuple[torch.Tensor, Cache]:
         """Read prompts that are padded on the left, or what follows what is known of them.
 
@@ -41,13 +46,16 @@ class Decoder:
             ids: [B, P] int64.
             visible: [B, P] bool, False on padding; the last column is never padding.
             prefixes: What was read of each row before these ids; () for nothing.
+            start: The column of the first ids, at least; those before it stay free for longer prompts to come.
+            room: Columns of the cache after the ids; None for as many as the decoder's length leaves.
 
         Returns:
             Logits of the next token [B, V] float32, and the cache.
         """
         rows, width = ids.shape
-        before = max((len(prefix) for prefix in prefixes if prefix is not None), default=0)
-        cache_mask = torch.ones(rows, self._length, dtype=torch.bool, device=self.device)
+        before = max(start, 0, *(len(prefix) for prefix in prefixes if prefix is not None))
+        length = self._length if room is None else before + width + room
+        cache_mask = torch.ones(rows, length, dtype=torch.bool, device=self.device)
         cache_mask[:, :before], cache_mask[:, before : before + width] = False, visible
         lengths = torch.zeros(rows, dtype=torch.long)
         for row, prefix in enumerate(prefixes):
@@ -56,7 +64,7 @@ class Decoder:
                 cache_mask[row, before - len(prefix) : before] = True
         lengths = lengths.to(self.device)
         all_visible = bool(cache_mask.all())
-        cache = Cache(None if all_visible else cache_mask, before, lengths + visible.sum(1), self._length)
+        cache = Cache(None if all_visible else cache_mask, before, lengths + visible.sum(1), length)
         places = lengths[:, None] + (visible.cumsum(1) - 1).clamp(min=0)
         hidden = self._through(ids, places, cache, _Prefill(cache, places, self.dtype, prefixes))
         cache.used += width
@@ -186,7 +194,7 @@ class _Step(_Decoding):
         # The heads that share keys stand beside each other, as if they were positions.
         q = q[:, :, 0].reshape(rows, kv_heads, -1, q.shape[-1]).to(keys.dtype)
         if self._cache.prompts is not None:
-            attended = self._cache.prompts.attend(layer, q, keys, values, scale)
+            attended = self._cache.prompts.attend(layer, q, keys, values, mask, scale)
         else:
             attended = F.scaled_dot_product_attention(q, keys, values, mask, scale=scale)
         return attended.reshape(rows, 1, -1, values.shape[-1])

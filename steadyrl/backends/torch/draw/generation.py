@@ -15,6 +15,7 @@ from steadyrl.backends.torch.draw.forward import pads
 from steadyrl.backends.torch.draw.prefixes import Prefixes
 from steadyrl.backends.torch.draw.sampler import sample
 from steadyrl.backends.torch.load.model import Parts
+from steadyrl.core.counting.count import tell
 from steadyrl.core.protocols import Tokenizer
 from steadyrl.core.types import Completion, Sampling
 
@@ -65,16 +66,21 @@ class Generation:
         prefixes = self._prefixes
         known_prefixes = [None] * len(prompts) if prefixes is None else prefixes.hand_over(prompts)
         unread = [len(prompt) - len(prefix or ()) for prompt, prefix in zip(prompts, known_prefixes, strict=True)]
-        order = sorted(range(len(prompts)), key=unread.__getitem__)
+        # The longest first: those that enter later find the columns that they need.
+        order = sorted(range(len(prompts)), key=unread.__getitem__, reverse=True)
+        completions: dict[int, Completion] = {}
 
-        def draw(rows: Sequence[int]) -> list[Completion]:
+        def draw(most_rows: int) -> None:
+            rows = [i for i in order if i not in completions]
             if not self._pads:
                 rows = [i for i in rows if len(prompts[i]) == len(prompts[rows[0]])]
+            if not self._parts.ours:
+                rows = rows[:most_rows]
             before = [known_prefixes[i] for i in rows]
             for i in rows:
                 known_prefixes[i] = None  # ``before`` alone holds it, and is emptied
             with within():
-                return sample(
+                sample(
                     self._parts,
                     [prompts[i] for i in rows],
                     sampling,
@@ -85,6 +91,11 @@ class Generation:
                     StopStrings(sampling.stop, self._tokenizer.decode) if sampling.stop else None,
                     before,
                     None if prefixes is None else prefixes.keep,
+                    most_rows,
+                    lambda number, completion: completions.update({rows[number]: completion}),
                 )
 
-        return self._at_once.each(order, draw, "completions in all")
+        while len(completions) < len(prompts):
+            self._at_once.fitting(draw, len(prompts) - len(completions))
+            tell("completions in all", len(completions), len(prompts))
+        return [completions[number] for number in range(len(prompts))]

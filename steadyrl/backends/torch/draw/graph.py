@@ -1,8 +1,9 @@
 """Decoding steps as CUDA graphs: one launch a token instead of hundreds.
 
-A graph is captured for the rows that are left; when finished rows leave the batch, another one is. Captured on a GPU
-only; the step that is captured is tested on a CPU. Models that ask the device for a number in every step (experts that
-count their tokens, rotations that depend on the longest row) cannot be captured, and go on without.
+A graph is captured for the rows of a cache. Prompts that take the places of finished rows go on with it; when the batch
+becomes smaller, another one is captured. Captured on a GPU only; the step that is captured is tested on a CPU. Models
+that ask the device for a number in every step (experts that count their tokens, rotations that depend on the longest
+row) cannot be captured, and go on without.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ class GraphDecoder:
             self._captured = self._if_it_can_be(lambda: _Step(self._decoder, cache))
         if self._captured is None:
             return self._decoder.step(tokens, cache)
+        self._captured.follow(cache)
         cache.places = cache.places + 1
         cache.used += 1
         logits: torch.Tensor = self._captured(tokens)
@@ -163,13 +165,19 @@ class _Step(Captured):
     """A step for the rows of one cache."""
 
     def __init__(self, decoder: Decoder, cache: Cache):
-        self.keys = cache.keys
-        moving = StepState(cache)
+        self.keys, self._changes = cache.keys, cache.changes
+        self._moving = moving = StepState(cache)
         super().__init__(
             lambda tokens: moving.step(decoder, tokens, cache),
             (torch.zeros_like(cache.places),),
             lambda: moving.rewind(cache),
         )
+
+    def follow(self, cache: Cache) -> None:
+        """Go on from where prompts have entered, or columns were dropped."""
+        if self._changes != cache.changes:
+            self._moving.rewind(cache)
+            self._changes = cache.changes
 
 
 class StepState:

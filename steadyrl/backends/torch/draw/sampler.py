@@ -1,8 +1,8 @@
 """Batched sampling from a causal model, with the log-probability of what was sampled.
 
-Prompts are padded on the left and read once each, however many samples are drawn from one; finished rows leave the
-batch, so that one long completion does not make all others wait. Each row draws from its own seed, one uniform number
-a token, so that what a row becomes does not depend on its neighbours.
+Prompts are padded on the left and read once each, however many samples are drawn from one. Finished rows leave the
+batch, and prompts that wait take their places, so that one long completion does not make all others wait. Each row
+draws from its own seed, one uniform number a token, so that what a row becomes does not depend on its neighbours.
 """
 
 from __future__ import annotations
@@ -10,28 +10,26 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 
 from steadyrl.backends.stops import StopStrings
 from steadyrl.backends.torch.deterministic import running_sums
-from steadyrl.backends.torch.device import sent
+from steadyrl.backends.torch.draw.batch import Choose, Rows, decode
 from steadyrl.backends.torch.draw.cache import Cache, Known
 from steadyrl.backends.torch.draw.decoder import Decoder, kernels
 from steadyrl.backends.torch.draw.forward import ForwardDecoder
 from steadyrl.backends.torch.draw.graph import GraphDecoder
+from steadyrl.backends.torch.draw.tokens import Tokens
+from steadyrl.backends.torch.draw.waiting import Waiting
 from steadyrl.backends.torch.load.model import Parts
 from steadyrl.backends.torch.read.products import laid_out
-from steadyrl.core.counting.count import tell
 from steadyrl.core.types import Completion, Sampling
 
-# Of the rows so many must be finished before the batch is made smaller: that copies the cache and, on a GPU, captures
-# another graph.
-LEAVE_SHARE = {"cpu": 0.1, "cuda": 0.5}
-# Tokens between looks at how many rows are left, at what truncation left and at stop strings: on a GPU a look waits.
-LOOK_EVERY = {"cpu": 1, "cuda": 8}
+# Where prompts enter, the cache is longer by this part: so rarely do its columns have to be moved.
+SPARE = 8
 BLOCK = 128  # tokens whose probabilities are summed together when one is drawn
 LARGEST = 1024  # tokens of a row that are sorted for top-p first; they nearly always hold all that it keeps
 
@@ -40,11 +38,8 @@ LARGEST = 1024  # tokens of a row that are sorted for top-p first; they nearly a
 Leaving = Callable[[np.ndarray, Cache, int], None]
 
 
-class Engine(Protocol):
-    """What goes on from prompts that were read: our decoder, or transformers' own forward."""
-
-    def step(self, tokens: torch.Tensor, cache: Any) -> torch.Tensor:
-        """Append tokens [B]; return logits [B, V] float32 of the next."""
+# The number of a prompt, and its completion.
+Finished = Callable[[int, Completion], None]
 
 
 @torch.inference_mode()
@@ -59,6 +54,8 @@ def sample(
     stops: StopStrings | None = None,
     known_prefixes: list[Known | None] | None = None,
     leaving: Leaving | None = None,
+    most_rows: int | None = None,
+    finished: Finished | None = None,
 ) -> list[Completion]:
     """Sample one completion per prompt.
 
@@ -72,101 +69,48 @@ def sample(
         lower: Type that the decoder multiplies matrices in; None for that of the weights.
         stops: Strings that end a completion too; None for none.
         known_prefixes: What of each prompt needs no reading, less than the whole; None for nothing. For our decoder
-            only. It is emptied once it is in the cache, lest both take memory.
+            only. Each is emptied once it is in the cache, lest both take memory.
         leaving: Is told of every row that leaves the batch: its prompt and all that it drew but the last, which was
             perhaps not read; the cache, and the row's place in it.
+        most_rows: Prompts that are decoded at a time; the next ones, in their order, take the places of those that have
+            ended. For our decoder only. None for all.
+        finished: Is told of every completion when its row leaves the batch, with the number of its prompt.
     """
-    distinct, which = _distinct(prompts)
     device = next(parts.body.parameters()).device
-    before = [known_prefixes[which.index(number)] if known_prefixes else None for number in range(len(distinct))]
-    starts = [0 if prefix is None else len(prefix) for prefix in before]
-    unread = [prompt[start:] for prompt, start in zip(distinct, starts, strict=True)]
-    ids, visible = _left_pad(unread, pad_id, device)
-    engine: Engine
-    cache: Any
-    uniforms = _uniforms(seeds, sampling.max_new_tokens, device)
+    count = min(most_rows or len(prompts), len(prompts))
+    waiting = Waiting(prompts, known_prefixes or [None] * len(prompts), pad_id, device)
+    tokens = Tokens(sampling, seeds, end_ids, stops, device)
+    completions: dict[int, Completion] = {}
 
-    def leave(places: torch.Tensor, rows: torch.Tensor, drawn: torch.Tensor) -> None:
-        if leaving is not None:
-            for place, row, ids in zip(places.tolist(), rows.tolist(), drawn[rows].cpu().numpy(), strict=True):
-                leaving(np.concatenate([prompts[row], ids[ids >= 0][:-1]]), cache, place)
+    def leave(places: Sequence[int], numbers: Sequence[int], cache: Any) -> None:
+        for place, number, completion in zip(places, numbers, tokens.completions(numbers), strict=True):
+            completions[number] = completion
+            if leaving is not None:
+                leaving(np.concatenate([prompts[number], completion.ids[:-1]]), cache, place)
+            if finished is not None:
+                finished(number, completion)
 
-    own_products = laid_out(parts.body, len(prompts), lower or next(parts.body.parameters()).dtype, parts.siblings)
+    choose: Choose = partial(_choose, sampling=sampling)
+    own_products = laid_out(parts.body, count, lower or next(parts.body.parameters()).dtype, parts.siblings)
     with own_products if parts.ours else nullcontext():
         if not parts.ours:
-            engine = forward = ForwardDecoder(parts, len(prompts), lower)
-            logits, cache = forward.prefill(ids, visible)
+            assert count == len(prompts), "no prompt enters a model's own cache"
+            forward = ForwardDecoder(parts, count, lower)
+            rows = Rows(forward, waiting, count, lambda ids, visible, prefixes: forward.prefill(ids, visible))
+            decode(rows, tokens, waiting, choose, None, leave)
         else:
-            decoder = Decoder(parts, len(prompts), max(starts) + ids.shape[1] + sampling.max_new_tokens, lower)
+            length = waiting.columns + sampling.max_new_tokens
+            length += -(-length // SPARE) if count < len(prompts) else 0
+            decoder = Decoder(parts, count, length, lower)
             engine = GraphDecoder(decoder) if device.type == "cuda" else decoder
-            logits, cache = decoder.prefill(ids, visible, before)
-        before.clear()
-        if known_prefixes:
-            known_prefixes.clear()
-        if len(distinct) < len(prompts):
-            chosen = torch.tensor(which, device=device)
-            logits = logits[chosen]
-            cache.spread(chosen)
-        return _decode(engine, cache, logits, sampling, uniforms, end_ids, stops, leave)
-
-
-def _decode(
-    engine: Engine,
-    cache: Any,
-    logits: torch.Tensor,
-    sampling: Sampling,
-    uniforms: torch.Tensor,
-    end_ids: Sequence[int],
-    stops: StopStrings | None,
-    leave: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None],
-) -> list[Completion]:
-    """Draw tokens until every row has ended; ``uniforms`` is [B, max_new_tokens].
-
-    ``leave`` is called before rows leave the cache, with their places in it, their numbers and [B, max_new_tokens] of
-    what was drawn, -1 after the end.
-    """
-    drawn = torch.full_like(uniforms, -1, dtype=torch.long)  # [B, max_new_tokens], -1 after the end
-    logprobs = torch.zeros_like(uniforms)
-    kept_ids = _Kept(len(uniforms))
-    rows = torch.arange(len(uniforms), device=uniforms.device)  # of the batch as it was, one per row that is left
-    ended = torch.zeros_like(rows, dtype=torch.bool)
-    going = ~ended
-    ends = torch.tensor(list(end_ids), device=uniforms.device)
-    choose: Callable[..., Any] = partial(_choose, sampling=sampling)
-    if isinstance(engine, GraphDecoder):
-        choose = engine.with_logits(choose)
-    look_every, leave_share = LOOK_EVERY.get(rows.device.type, 1), LEAVE_SHARE.get(rows.device.type, 0.1)
-    for t in range(sampling.max_new_tokens):
-        tokens, drawn_logprobs, warped = choose(logits, uniforms[rows, t])
-        drawn[rows, t] = torch.where(going, tokens, -1)
-        logprobs[rows, t] = drawn_logprobs
-        if sampling.truncates:
-            kept_ids.add(rows, going, warped)
-        ended[rows] |= torch.isin(tokens, ends)
-        last, look = t + 1 == sampling.max_new_tokens, (t + 1) % look_every == 0
-        if last or look:
-            kept_ids.take()
-            if stops is not None:
-                _stop(drawn, rows, ended, slice(t - t % look_every, t + 1), stops)
-        going = ~ended[rows]
-        if last:
-            break
-        if look:
-            left = int(going.sum())
-            tell("completions", len(uniforms) - left, len(uniforms))
-            if left == 0:
-                break
-            if left <= (1.0 - leave_share) * len(going):
-                gone = (~going).nonzero()[:, 0]
-                leave(gone, rows[gone], drawn)
-                stay = going.nonzero()[:, 0]
-                cache.take(stay)
-                rows, tokens, going = rows[stay], tokens[stay], going[stay]
-        logits = engine.step(tokens, cache)
-    leave(torch.arange(len(rows)), rows, drawn)
-    tell("completions", len(uniforms), len(uniforms))
-    ids_by_row = kept_ids.ids if sampling.truncates else None
-    return _completions(drawn.cpu().numpy(), logprobs.cpu().numpy(), ended.tolist(), ids_by_row)
+            rows = Rows(
+                engine, waiting, count,
+                lambda ids, visible, prefixes: decoder.prefill(ids, visible, prefixes, waiting.columns - ids.shape[1]),
+            )  # fmt: skip
+            if isinstance(engine, GraphDecoder):
+                choose = engine.with_logits(choose)
+            decode(rows, tokens, waiting, choose, partial(decoder.prefill, room=0), leave)
+    return [completions[number] for number in range(len(prompts))]
 
 
 def _choose(
@@ -178,70 +122,6 @@ def _choose(
     if sampling.logprobs == "raw":
         logprobs = logits.gather(1, tokens[:, None])[:, 0] - logits.logsumexp(-1)
     return tokens, logprobs, warped
-
-
-class _Kept:
-    """The ids that truncation left for each token of each row; their masks stay on the device until they are taken."""
-
-    def __init__(self, rows: int):
-        self.ids: list[list[np.ndarray]] = [[] for _ in range(rows)]
-        self._masks: list[tuple[torch.Tensor, torch.Tensor]] = []
-
-    def add(self, rows: torch.Tensor, going: torch.Tensor, warped: torch.Tensor) -> None:
-        """Note what was left [B, V] for one more token of the rows that are going."""
-        self._masks.append((rows, (warped > -torch.inf) & going[:, None]))
-
-    def take(self) -> None:
-        """Bring the ids to the host."""
-        if not self._masks:
-            return
-        # Of all tokens at once, token by token: the host waits for the device a few times only.
-        rows, masks = (
-            tensors[0] if len(tensors) == 1 else torch.cat(tensors) for tensors in zip(*self._masks, strict=True)
-        )
-        self._masks.clear()
-        numbers, places = rows.tolist(), masks.nonzero().cpu().numpy()  # [n, 2]
-        starts = np.flatnonzero(np.diff(places[:, 0], prepend=-1))
-        of_rows = np.split(places[:, 1].astype(np.int32), starts)[1:]
-        for place, ids in zip(places[starts, 0], of_rows, strict=True):
-            self.ids[numbers[place]].append(ids)
-
-
-def _stop(drawn: torch.Tensor, rows: torch.Tensor, ended: torch.Tensor, new: slice, stops: StopStrings) -> None:
-    """End rows at the first token that completes a stop string, and take back what was drawn after it.
-
-    Args:
-        drawn: [B, max_new_tokens].
-        rows: Which of them may still be going.
-        ended: [B] bool.
-        new: The columns that were drawn since the last look.
-        stops: The strings.
-    """
-    start = max(0, new.start + 1 - stops.reach)
-    recent = drawn[rows, start : new.stop].cpu().numpy()
-    last = np.full(len(recent), recent.shape[1])  # columns beyond it are taken back
-    for column in range(new.start - start, recent.shape[1]):
-        live = np.flatnonzero((recent[:, column] >= 0) & (last > column))
-        matches = stops.ended(recent[live, max(0, column + 1 - stops.reach) : column + 1])
-        last[live[np.array(matches, bool)]] = column
-    stopped = np.flatnonzero(last < recent.shape[1])
-    if stopped.size:
-        at = rows[sent(stopped, rows.device)]
-        ends = sent(last[stopped], rows.device)
-        behind = torch.arange(recent.shape[1], device=rows.device) > ends[:, None]
-        drawn[at, start : new.stop] = drawn[at, start : new.stop].masked_fill(behind, -1)
-        ended[at] = True
-
-
-def _completions(
-    drawn: np.ndarray, logprobs: np.ndarray, ended: Sequence[bool], kept_by_row: list[list[np.ndarray]] | None
-) -> list[Completion]:
-    completions = []
-    for row, length in enumerate((drawn >= 0).sum(axis=1).tolist()):
-        ids = drawn[row, :length].astype(np.int32)
-        kept_ids = None if kept_by_row is None else tuple(kept_by_row[row][:length])
-        completions.append(Completion(ids, logprobs[row, :length].copy(), "stop" if ended[row] else "length", kept_ids))
-    return completions
 
 
 def warp(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
@@ -328,28 +208,3 @@ def draw(logits: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.Tensor, tor
     place = torch.where(behind < BLOCK, behind, possible.amax(-1))
     tokens = block[:, 0] * BLOCK + place
     return tokens, (weights.gather(1, tokens[:, None])[:, 0] / ends[:, -1]).log().to(logits.dtype)
-
-
-def _distinct(prompts: Sequence[np.ndarray]) -> tuple[list[np.ndarray], list[int]]:
-    """Return the distinct prompts and, for each prompt, which of them it is."""
-    numbers: dict[bytes, int] = {}
-    which = [numbers.setdefault(prompt.tobytes(), len(numbers)) for prompt in prompts]
-    first = dict(zip(reversed(which), reversed(prompts), strict=True))
-    return [first[number] for number in range(len(numbers))], which
-
-
-def _left_pad(prompts: Sequence[np.ndarray], pad_id: int, device: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return (ids [B, P] int64, visible [B, P] bool)."""
-    width = max(len(p) for p in prompts)
-    ids = np.full((len(prompts), width), pad_id, np.int64)
-    visible = np.zeros((len(prompts), width), bool)
-    for row, prompt in enumerate(prompts):
-        ids[row, width - len(prompt) :] = prompt
-        visible[row, width - len(prompt) :] = True
-    return sent(ids, device), sent(visible, device)
-
-
-def _uniforms(seeds: Sequence[int], count: int, device: Any) -> torch.Tensor:
-    numbers = np.stack([np.random.default_rng(seed).random(count) for seed in seeds])
-    numbers = np.minimum(numbers, 1 - 2.0**-24).astype(np.float32)  # float32 would round the largest to 1
-    return sent(numbers, device)

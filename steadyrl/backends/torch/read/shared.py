@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
+from torch.nn import functional as F
 
 # Prompt columns that sharing spares every step, over all rows: below this the further kernels cost more than they save.
 LEAST_SPARED = 2048
@@ -77,8 +78,52 @@ class Prompts:
         )
         return Prompts(keys, values, None if self.closed is None else self.closed[left], owner, slots, most)
 
+    def joined(
+        self,
+        rows: torch.Tensor,
+        keys: Mapping[int, torch.Tensor],
+        values: Mapping[int, torch.Tensor],
+        visible: torch.Tensor | None,
+        owner: torch.Tensor,
+    ) -> Prompts:
+        """Return what there is when some rows go on from other prompts; one that no row continues is dropped.
+
+        Args:
+            rows: [R] int64.
+            keys: [H, kv_heads, Q, head_dim] of each layer: of the other prompts.
+            values: As keys.
+            visible: [H, Q] bool, False on padding; None where there is none.
+            owner: [R] int64, the one of the other prompts that each of the rows continues.
+        """
+        ours, theirs = (next(iter(layers.values())) for layers in (self.keys, keys))
+        width = max(ours.shape[2], theirs.shape[2])
+        owners = self.owner.index_copy(0, rows, owner + len(ours))
+        remaining, owners = torch.unique(owners, return_inverse=True)
+
+        def combined(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+            return torch.cat([F.pad(of, (0, 0, width - of.shape[2], 0)) for of in (old, new)])[remaining]
+
+        closed = None
+        if not (self.closed is None and visible is None and ours.shape[2] == theirs.shape[2]):
+            old = ours.new_zeros(len(ours), 1, self.length) if self.closed is None else self.closed
+            new = ours.new_zeros(len(theirs), 1, theirs.shape[2])
+            new = new if visible is None else new.masked_fill(~visible[:, None], -torch.inf)
+            closed = torch.cat([F.pad(of, (width - of.shape[2], 0), value=-torch.inf) for of in (old, new)])[remaining]
+        keys, values = (
+            {layer: combined(of, more[layer]) for layer, of in layers.items()}
+            for layers, more in ((self.keys, keys), (self.values, values))
+        )
+        slots, most = _slots(owners)
+        return Prompts(keys, values, closed, owners, slots, most)
+
     def attend(
-        self, layer: int, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float | None
+        self,
+        layer: int,
+        q: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        mask: torch.Tensor | None,
+        scale: float | None,
     ) -> torch.Tensor:
         """Attend to the rows' prompts and to their own columns.
 
@@ -87,6 +132,7 @@ class Prompts:
             q: [B, kv_heads, R, head_dim], the heads that share keys beside each other.
             keys: [B, kv_heads, N, head_dim], the rows' own.
             values: As keys.
+            mask: [B, 1, 1, N], 0 where a row sees one of its own, -inf elsewhere; None where it sees all.
             scale: Of the products of queries and keys; None for one over the root of head_dim.
 
         Returns:
@@ -106,7 +152,8 @@ class Prompts:
         of_prompt, weight_of_prompt = _weigh(scores, self.values[layer])
         of_prompt = self._rows(of_prompt, kv_heads, shared)
         weight_of_prompt = self._rows(weight_of_prompt, kv_heads, shared)
-        own, weight_of_own = _weigh(q @ keys.transpose(2, 3), values)
+        scores = q @ keys.transpose(2, 3)
+        own, weight_of_own = _weigh(scores if mask is None else scores + mask, values)
         return own + torch.sigmoid(weight_of_prompt - weight_of_own) * (of_prompt - own)
 
     def _rows(self, grid: torch.Tensor, kv_heads: int, shared: int) -> torch.Tensor:

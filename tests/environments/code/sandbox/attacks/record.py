@@ -20,7 +20,7 @@ PACKAGE = Path(steadyrl.__file__).parent
 CALLS, SUMS = [(2, 3), (10, -4)], (5, 6)
 HONEST = "def add(a, b):\n    return a + b\n"
 LIMITS = Limits(wall_s=1.0, cpu_s=1, memory_mib=256)  # for attacks that run into the time limit
-PATIENT = replace(LIMITS, wall_s=30.0)  # for others, so that a busy machine ends none of them early
+PATIENT = replace(LIMITS, wall_s=120.0)  # for others, so that a busy machine ends none of them early
 WRITTEN = ("/tmp", "/var/tmp", "/dev/shm", "/run", str(Path.home()))
 TRAINER_S = 1.0  # processor time of the trainer for one answer; an honest one takes a thousandth of it
 SETTLE_S = 2.0  # for what is being killed to be gone; what an attack leaves sleeps for far longer

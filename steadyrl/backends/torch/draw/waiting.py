@@ -1,0 +1,93 @@
+"""Prompts that wait for a row of the batch that is being decoded, in their order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from steadyrl.backends.torch.device import sent
+from steadyrl.backends.torch.draw.cache import Known
+
+# Reads ids [G, P], visible [G, P] and what is known before them; returns logits [G, V] and a cache.
+Read = Callable[[torch.Tensor, torch.Tensor, list[Known | None]], tuple[torch.Tensor, Any]]
+
+
+class Waiting:
+    """The prompts that were not read yet.
+
+    Args:
+        prompts: Token ids, at least one each.
+        prefixes: What of each prompt needs no reading, less than the whole. Each is emptied when its prompt is read.
+        pad_id: Fills the left of short prompts.
+        device: Where they are read.
+    """
+
+    def __init__(self, prompts: Sequence[np.ndarray], prefixes: list[Known | None], pad_id: int, device: torch.device):
+        self._prompts, self._prefixes, self._pad_id, self._device = prompts, prefixes, pad_id, device
+        self._texts = [prompt.tobytes() for prompt in prompts]
+        prefix_lengths = [0 if prefix is None else len(prefix) for prefix in prefixes]
+        unread = [len(prompt) - n for prompt, n in zip(prompts, prefix_lengths, strict=True)]
+        widest = [np.maximum.accumulate(lengths[::-1])[::-1] for lengths in (prefix_lengths, unread)]
+        self._columns: list[int] = [*(widest[0] + widest[1]).tolist(), 0]
+        self._next = 0
+
+    def __len__(self) -> int:
+        """Return how many wait."""
+        return len(self._prompts) - self._next
+
+    @property
+    def columns(self) -> int:
+        """Return how many columns of a cache any of those that wait takes, at most."""
+        return self._columns[self._next]
+
+    def fitting(self, free: int, rows: int) -> int:
+        """Return how many enter now: samples of one prompt together, so that it is read once.
+
+        Args:
+            free: Rows that have ended. If they are half of all, samples of one prompt need not enter together.
+            rows: All rows.
+        """
+        count = end = min(free, len(self))
+        while 0 < end < len(self) and self._texts[self._next + end - 1] == self._texts[self._next + end]:
+            end -= 1
+        return end or (count if 2 * free >= rows else 0)
+
+    def read(self, count: int, read: Read) -> tuple[list[int], torch.Tensor, Any, torch.Tensor | None]:
+        """Read the next prompts, equal ones once.
+
+        Returns:
+            Their numbers, the logits [count, V] of their first tokens, the cache, and the row of the cache [count] that
+            each of them continues; None for that if each has one of its own.
+        """
+        numbers = list(range(self._next, self._next + count))
+        self._next += count
+        places: dict[str | bytes, int] = {}
+        owner = [places.setdefault(self._texts[number], len(places)) for number in numbers]
+        first = [numbers[owner.index(place)] for place in range(len(places))]
+        before = [self._prefixes[number] for number in first]
+        for number in numbers:
+            self._prefixes[number] = None  # ``before`` alone holds it, and is emptied
+        unread = [
+            self._prompts[number][0 if prefix is None else len(prefix) :]
+            for number, prefix in zip(first, before, strict=True)
+        ]
+        logits, cache = read(*_left_pad(unread, self._pad_id, self._device), before)
+        before.clear()
+        if len(first) == count:
+            return numbers, logits, cache, None
+        continued = sent(np.array(owner), self._device)
+        return numbers, logits[continued], cache, continued
+
+
+def _left_pad(prompts: Sequence[np.ndarray], pad_id: int, device: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return (ids [B, P] int64, visible [B, P] bool)."""
+    width = max(len(p) for p in prompts)
+    ids = np.full((len(prompts), width), pad_id, np.int64)
+    visible = np.zeros((len(prompts), width), bool)
+    for row, prompt in enumerate(prompts):
+        ids[row, width - len(prompt) :] = prompt
+        visible[row, width - len(prompt) :] = True
+    return sent(ids, device), sent(visible, device)
