@@ -128,11 +128,11 @@ def find_split(data: Path, config: str, split: str) -> tuple[dict[str, str], Seq
         DataError: There is no such data set, or nothing tells which configuration or split to take.
     """
     try:
-        found = find_data(data, config)
-        files = found.splits[found.to_train(split)]
+        dataset = find_data(data, config)
+        files = dataset.splits[dataset.to_train(split)]
     except DataError as error:  # its remedies are settings of a config that is not written yet
         raise DataError(re.sub(r"task\.args\.(config|split)( =)?", r"--\1", str(error))) from error
-    if config and found.configuration != config:
+    if config and dataset.configuration != config:
         raise DataError(f"'{data}' has no configurations; leave --config {config} away")
     named = {"path": data.as_posix(), "config": config, "split": split}
     return {name: value for name, value in named.items() if value}, files

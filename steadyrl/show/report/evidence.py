@@ -137,13 +137,13 @@ def read_evidence(path: Path | str) -> Evidence:
 
 def _recorded_rewards(run: RunDir, steps: Sequence[int]) -> dict[int, list[float]]:
     """Read the rewards of at most MOST_RECORDED steps, evenly spread from the first to the last that was recorded."""
-    there = [step for step in steps if run.rollouts_file(step).is_file()]
-    chosen = sorted({there[round(i)] for i in np.linspace(0, len(there) - 1, MOST_RECORDED)}) if there else []
+    recorded = [step for step in steps if run.rollouts_file(step).is_file()]
+    chosen = sorted({recorded[round(i)] for i in np.linspace(0, len(recorded) - 1, MOST_RECORDED)}) if recorded else []
     rewards = {
         step: [finite_number(line.get("reward")) for line in read_lines(run.rollouts_file(step))] for step in chosen
     }
-    scored = {step: [reward for reward in found if reward is not None] for step, found in rewards.items()}
-    return {step: found for step, found in scored.items() if found}
+    scored = {step: [reward for reward in values if reward is not None] for step, values in rewards.items()}
+    return {step: values for step, values in scored.items() if values}
 
 
 def best_step(info: Mapping[str, Any]) -> int | None:

@@ -258,8 +258,8 @@ def _drawn(report: Report) -> tuple[Sequence[Mapping[str, Any]], dict[str, float
 def reward_weights(settings: Mapping[str, Any]) -> dict[str, float]:
     """Return the weight of every reward that has a constant one, by its name."""
     entries = settings.get("rewards", {}).items()
-    given = {name: entry.get("weight") if isinstance(entry, Mapping) else entry for name, entry in entries}
-    return {name.rpartition(":")[2]: weight for name, weight in given.items() if isinstance(weight, int | float)}
+    weights = {name: entry.get("weight") if isinstance(entry, Mapping) else entry for name, entry in entries}
+    return {name.rpartition(":")[2]: weight for name, weight in weights.items() if isinstance(weight, int | float)}
 
 
 def headline(summary: Mapping[str, Any]) -> str:

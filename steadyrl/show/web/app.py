@@ -197,8 +197,8 @@ class Pages:
             lines = curves_json(log_curves(several[chosen], (first, last)))
             return _json({**lines, "pins": log_pins(several[chosen])})
         run = RunDir(place.path)
-        whole = names is None and (first, last) == (0, ALL)
-        curves = whole_curves(run, self.shelf) if whole else self.shelf.curves(run, names, (first, last))
+        everything = names is None and (first, last) == (0, ALL)
+        curves = whole_curves(run, self.shelf) if everything else self.shelf.curves(run, names, (first, last))
         return _json({**curves_json(curves), "pins": run_pins(place, self.diagnoses)})
 
     async def run_events(self, request: Request) -> Response:

@@ -36,10 +36,10 @@ def compare_view(folder: Folder, shelf: Shelf, diagnoses: Diagnoses, ids: Sequen
     chosen = list(dict.fromkeys(run_id for run_id in ids if run_id))
     if len(chosen) > MOST_RUNS:
         raise RunError(f"{len(chosen)} runs are marked; at most {MOST_RUNS} can be compared on one page")
-    there = folder.places()
-    view: dict[str, Any] = {"section": "compare", "chosen": chosen, "places": there, "runs": []}
+    choices = folder.places()
+    view: dict[str, Any] = {"section": "compare", "chosen": chosen, "places": choices, "runs": []}
     if len(chosen) < 2:
-        return view | {"chosen": _preselected(there, chosen)}
+        return view | {"chosen": _preselected(choices, chosen)}
     places = [folder.find(run_id) for run_id in chosen]
     names = dict(zip(chosen, short_names([place.title for place in places]), strict=True))
     compared = [_compared(place, names[place.id], diagnoses) for place in places]
@@ -52,14 +52,14 @@ def compare_view(folder: Folder, shelf: Shelf, diagnoses: Diagnoses, ids: Sequen
     }
 
 
-def _preselected(there: Sequence[Place], chosen: Sequence[str]) -> list[str]:
+def _preselected(choices: Sequence[Place], chosen: Sequence[str]) -> list[str]:
     """Return two runs to begin with: the one chosen, or else the newest, and the newest other of the same task."""
-    every = sorted((row(place) for place in there), key=lambda row: (row.place.kind == "log", -(row.time or 0.0)))
+    every = sorted((row(place) for place in choices), key=lambda row: (row.place.kind == "log", -(row.time or 0.0)))
     first = next((row for row in every if row.place.id in chosen), every[0] if every else None)
     if first is None:
         return []
-    others = [row for row in every if row.place.id != first.place.id]
-    second = next((row for row in others if row.task == first.task), others[0] if others else None)
+    candidates = [row for row in every if row.place.id != first.place.id]
+    second = next((row for row in candidates if row.task == first.task), candidates[0] if candidates else None)
     return [first.place.id] + ([second.place.id] if second else [])
 
 
@@ -101,8 +101,8 @@ def boards_of(places: Sequence[Place], shelf: Shelf, diagnoses: Diagnoses) -> di
     ordered = sorted((name for name in names if name not in shown), key=lambda name: -names[name])
     own = panels(ordered, apart=len(places) > TOGETHER)
     for topic, topic_panels in log_topics.items():
-        there = shown | {name for panel in own.get(topic, []) for name, _ in panel.metrics}
-        if more := [panel for panel in topic_panels if panel.metrics[0][0] not in there]:
+        present = shown | {name for panel in own.get(topic, []) for name, _ in panel.metrics}
+        if more := [panel for panel in topic_panels if panel.metrics[0][0] not in present]:
             own.setdefault(topic, []).extend(more)
     return {"overview": first, "topics": in_order(own)}
 

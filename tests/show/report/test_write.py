@@ -409,7 +409,7 @@ def test_html_is_one_well_formed_page_that_loads_nothing(hostile):
     assert all(target.startswith("#") for target in page.loads)
     ids = re.findall(r'\bid="([^"]*)"', html)
     assert {target[1:] for target in page.loads} <= set(ids)
-    assert "http" not in html.replace("[x](https://example.org)", "")
+    assert not re.search("https?:", html.replace("[x](https://example.org)", ""))
 
 
 def test_hostile_text_appears_in_html_as_it_was_written(hostile):
