@@ -179,8 +179,10 @@ print("returned", run.status, len(run.metrics()) == run.checkpoints()[-1] > 0)
 @pytest.mark.parametrize(("number", "returns"), [(signal.SIGINT, True), (signal.SIGTERM, False)])
 def test_ctrl_c_returns_to_the_script_and_a_request_to_end_ends_it(here, number, returns):
     (here / "script.py").write_text(SCRIPT.format(settings=TOY, letters=LETTERS))
-    command = [sys.executable, "-u", "script.py"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    # What a shell runs in the background ignores Ctrl-C, and so would the script.
+    options["preexec_fn"] = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
+    with subprocess.Popen([sys.executable, "-u", "script.py"], **options) as process:
         lines = []
         for line in process.stdout:
             lines.append(line)
