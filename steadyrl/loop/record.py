@@ -17,12 +17,12 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from steadyrl.backends.torch.device_memory import memory_now
 from steadyrl.core.config import Config, dump
 from steadyrl.core.errors import AccessError, SteadyError, exception_line, without_keys
 from steadyrl.core.rundir import RunDir, write_json, write_text
 from steadyrl.loop import checkpoint
 from steadyrl.loop.evaluate import out_of_patience
-from steadyrl.loop.preflight.forecast import memory_now
 from steadyrl.loop.train import Session
 
 _PACKAGES = (

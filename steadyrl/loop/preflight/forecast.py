@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from steadyrl.backends.settings import MICRO_BATCH_TOKENS
-from steadyrl.backends.torch.device_memory import peak_device_memory
+from steadyrl.backends.torch.device_memory import Memory
 from steadyrl.doctor.check import Check, Found, Passed, Result, Unknown
 from steadyrl.loop.preflight.trial import Timed, Trial, check, step_rollouts
 from steadyrl.loop.preflight.trial_updates import TrialUpdates
 from steadyrl.loop.train import Session
 
-_MAXRSS_BYTES = 1 if sys.platform == "darwin" else 2**10  # getrusage counts bytes there, KiB elsewhere
 _GIB = 2.0**30
 _MOMENT_BYTES = 8  # of Adam per trained parameter, float32; of a backend that does not say what it holds
-
-
-@dataclass(frozen=True)
-class Memory:
-    """The most memory in use so far, and all there is, in bytes: of the CUDA device where there is one."""
-
-    peak: int
-    total: int
-    place: str
 
 
 @dataclass(frozen=True)
@@ -46,17 +34,6 @@ class Measured:
     updates: TrialUpdates
     before: Memory
     now: Memory
-
-
-def memory_now() -> Memory:
-    """Return the memory that this process used at most so far."""
-    device = peak_device_memory()
-    if device is not None:
-        return Memory(*device, "CUDA device")
-    import resource  # not on Windows
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_BYTES
-    return Memory(peak, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), "machine")
 
 
 def duration(seconds: float) -> str:

@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from steadyrl.backends.torch.device_memory import memory_now
 from steadyrl.core.config import in_force
 from steadyrl.core.types import Finding, Rollout
 from steadyrl.doctor.check import Check, Found, Passed, Result, Unknown, judged
 from steadyrl.doctor.remedies import Value
-from steadyrl.loop.preflight.forecast import COSTS, Measured, memory_now
+from steadyrl.loop.preflight.forecast import COSTS, Measured
 from steadyrl.loop.preflight.parity import reference_parity, sampled_entropy, sampler_parity
 from steadyrl.loop.preflight.plan import schedule, targets
 from steadyrl.loop.preflight.trial import Trial, begin_trial, check, gold_rollouts, more_signal, silent
