@@ -127,9 +127,9 @@ def load_and_step(settings: list[str], preflight_first: bool) -> None:
 
 def forecast_and_steps(name: str) -> None:
     """Print the forecasts of a preflight and what three steps took; both measure processor time here."""
+    from steadyrl.backends.torch.device_memory import memory_now
     from steadyrl.core.config import load
     from steadyrl.loop.checkpoint import State
-    from steadyrl.loop.preflight.forecast import memory_now
     from steadyrl.loop.preflight.run import preflight
     from steadyrl.loop.train import one_step, open_session
 

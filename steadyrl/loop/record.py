@@ -12,12 +12,12 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from steadyrl.backends.torch.device_memory import peak_device_memory
+from steadyrl.backends.torch.device_memory import memory_now
 from steadyrl.core.config import Config, dump
 from steadyrl.core.errors import AccessError, SteadyError, exception_line, without_keys
 from steadyrl.core.rundir import RunDir, write_json, write_text
@@ -26,16 +26,6 @@ from steadyrl.loop.evaluate import out_of_patience
 from steadyrl.loop.train import Session
 
 _PACKAGES = tuple("steadyrl numpy scipy torch transformers tokenizers peft safetensors mlx mlx-lm".split())
-_MAXRSS_BYTES = 1 if sys.platform == "darwin" else 2**10  # getrusage counts bytes there, KiB elsewhere
-
-
-@dataclass(frozen=True)
-class Memory:
-    """The most memory in use so far, and all there is, in bytes: of the CUDA device where there is one."""
-
-    peak: int
-    total: int
-    place: str
 
 
 def begin(config: Config, text: str) -> RunDir:
@@ -146,17 +136,6 @@ def outcome(run: RunDir) -> Iterator[None]:
         processor_s = None if earlier is None else round(earlier + _processor_seconds() - began, 2)
         with suppress(AccessError):
             _change(run, processor_s=processor_s, memory=asdict(memory_now()))
-
-
-def memory_now() -> Memory:
-    """Return the memory that this process used at most so far."""
-    device = peak_device_memory()
-    if device is not None:
-        return Memory(*device, "CUDA device")
-    import resource  # not on Windows
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_BYTES
-    return Memory(peak, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), "machine")
 
 
 def _processor_seconds() -> float:

@@ -313,7 +313,8 @@ def test_what_trains_and_what_judges_is_said_in_one_line_everywhere(settings, tm
     assert line in notes
     data = found.info()["data"]
     assert (data["train"]["problems"], data["heldout"]["source"]) == (5, f"{folder}: test")
-    assert f"| data | {line}" in (write_report(found.path) / "report.md").read_text().replace("\\", "")
+    sent = line.replace(str(folder), "sums")  # a report is read elsewhere
+    assert f"| data | {sent}" in (write_report(found.path) / "report.md").read_text().replace("\\", "")
     (checked,) = [c for c in check_task(config.resolve(settings)) if c.check == "problems"]
     (looked,) = [f for f in preflight(open_session(config.resolve(settings))) if f.check == "data"]
     assert (checked.message, checked.state, looked.message, looked.state) == (line, "ok", line, "ok")

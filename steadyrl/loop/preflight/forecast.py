@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from steadyrl.backends.settings import MICRO_BATCH_TOKENS
+from steadyrl.backends.torch.device_memory import Memory
 from steadyrl.doctor.check import Check, Found, Passed, Result, Unknown
 from steadyrl.loop.preflight.trial import Timed, Trial, check, step_rollouts
 from steadyrl.loop.preflight.trial_updates import TrialUpdates
-from steadyrl.loop.record import Memory
 from steadyrl.loop.train import Session
 
 _GIB = 2.0**30

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from steadyrl.backends.torch.device_memory import memory_now
 from steadyrl.core.config import Config, dump, in_force
 from steadyrl.core.types import Finding, Rollout
 from steadyrl.doctor.check import Check, Found, Passed, Result, Unknown, judged
@@ -26,7 +27,6 @@ from steadyrl.loop.preflight.forecast import COSTS, Measured
 from steadyrl.loop.preflight.parity import reference_parity, sampled_entropy, sampler_parity
 from steadyrl.loop.preflight.trial import Trial, begin_trial, check, gold_rollouts, more_signal, silent
 from steadyrl.loop.preflight.trial_updates import UPDATE_CHECKS, make_trial_updates
-from steadyrl.loop.record import memory_now
 from steadyrl.loop.rewards.combine import score_texts
 from steadyrl.loop.tasks.data_line import data_counts, data_line
 from steadyrl.loop.train import Session

@@ -6,13 +6,13 @@ from types import SimpleNamespace
 import pytest
 
 from steadyrl.backends.settings import GradientSettings
+from steadyrl.backends.torch import device_memory
+from steadyrl.backends.torch.device_memory import Memory, memory_now
 from steadyrl.doctor.check import judged
-from steadyrl.loop import record
 from steadyrl.loop.preflight import forecast as module
 from steadyrl.loop.preflight.forecast import COSTS, Measured, affine, duration
 from steadyrl.loop.preflight.trial import Timed, begin_trial
 from steadyrl.loop.preflight.trial_updates import TrialUpdates
-from steadyrl.loop.record import Memory, memory_now
 
 NOW = Memory(0, 1, "machine")
 
@@ -106,7 +106,7 @@ def test_memory_grows_with_the_rollouts_but_for_the_moments(timed, monkeypatch):
 
     def memory(total):
         peak = 4 * gib + 8 * parameters
-        monkeypatch.setattr(record, "peak_device_memory", lambda: (peak, total))
+        monkeypatch.setattr(device_memory, "peak_device_memory", lambda: (peak, total))
         return told(trial, updates, Memory(gib, total, "CUDA device"))["memory"]
 
     fits = memory(14 * gib)
