@@ -52,10 +52,10 @@ def reward_flat(run: Run) -> Result:
         return None  # rising, falling, or risen before: other checks speak of these
     if np.ptp(reward.values) == 0:
         return Unknown("the reward never changes")
-    if heldout_rises(run):
-        return Passed("The reward of training has no trend, and held-out measurements rose.")
     wanted = worth_having(run, float(np.median(reward.values)))
     cause, reason = _flat_cause(run)
+    if cause == "unknown" and heldout_rises(run):
+        return Passed("The reward of training has no trend, and held-out measurements rose.")
     if cause == "unknown" and run.covers(reward) < FLAT_FROM:
         few = f"{run.covers(reward)} steps are few for a reward to rise"
         return Unknown(f"{few}, and {reason}", ("kl_ref", "no_signal"))
