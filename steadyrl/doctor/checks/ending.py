@@ -17,6 +17,7 @@ from steadyrl.doctor.statistics.units import together
 SOME, NOTABLE, GREW, MANY, MOSTLY, NEARLY_ALL = 0.05, 0.15, 0.25, 0.3, 0.5, 0.9  # shares cut off
 PINNED_SHARE, PINNED_SOME = 0.5, 0.25  # of the rows, and of those that tell of themselves only
 PINNED_ROWS = 8  # with one length: fewer may be answers of one form, such as a table of a given size
+USUAL = (64, 100)  # tokens, of which limits are multiples
 PINNED_LEAST = 32.0  # tokens, below which answers can all have one length
 ALIKE, GROWN_ROWS, GROWN_TIMES = 0.01, 5, 1.5  # relative; rows at the end; times the first length
 ALL, HALF_TOKEN = 0.999, 0.5  # share cut off that is all; by which lengths differ, in tokens
@@ -48,7 +49,10 @@ def cut_off(run: Run) -> tuple[Series, str] | None:
     at_most = np.abs(length.values - most) <= PINNED * most
     if (grown := _grown_to_limit(length)) is not None:
         return grown
-    at_limit = limit is not None and abs(most - limit) <= PINNED * limit
+    # An end token that is not counted makes it one less.
+    at_limit = limit is not None and limit - 1.0 - PINNED * limit <= most <= limit * (1.0 + PINNED)
+    usual = most == round(most) and any((most + end) % step == 0 for step in USUAL for end in (0, 1))
+    at_limit |= limit is None and usual and most >= PINNED_LEAST and len(length) > 1 and bool(at_most.all())
     again = at_most.sum() >= PINNED_ROWS and at_most.mean() >= PINNED_SOME and most == round(most) and limit is None
     if not at_limit and not (again and most >= PINNED_LEAST):
         return None

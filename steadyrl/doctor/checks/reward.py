@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from steadyrl.core.types import Severity
-from steadyrl.doctor.check import Found, Result, Unknown, check
+from steadyrl.doctor.check import Found, Passed, Result, Unknown, check
 from steadyrl.doctor.remedies import learning_rate
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.levels import AFTER, Drop, drop, measure
 from steadyrl.doctor.statistics.readings import (
     gained,
+    heldout_rises,
+    learns,
     levels,
     nothing_to_learn,
     number,
@@ -30,6 +32,7 @@ FLAT_FROM = 100  # steps: many runs begin to rise after tens of them, so that fe
 SIGNS, SURE = 0.25, 2.0  # share of the rows on either side of 0; standard errors
 FIRST, QUICK = 3, 4.0  # steps; standard deviations of single steps in the second half
 CONSTANT_STEPS = 10  # equal rewards one after the other; chance does not give so many, even printed with two digits
+MOSTLY_ROWS, SEVERAL = 10, 5  # rows with the least reward, more than half; rewards that differ, as means do
 CONSTANT_ROWS = 2  # where the spread of the completions is logged, and is 0
 SAME = 1e-9  # relative difference that is rounding
 NEARLY, NEARLY_ROWS = 0.01, 5  # relative range of the mean over batches of other prompts; see reward_constant
@@ -51,6 +54,8 @@ def reward_flat(run: Run) -> Result:
         return Unknown("the reward never changes")
     wanted = worth_having(run, float(np.median(reward.values)))
     cause, reason = _flat_cause(run)
+    if cause == "unknown" and heldout_rises(run):
+        return Passed("The reward of training has no trend, and held-out measurements rose.")
     if cause == "unknown" and run.covers(reward) < FLAT_FROM:
         few = f"{run.covers(reward)} steps are few for a reward to rise"
         return Unknown(f"{few}, and {reason}", ("kl_ref", "no_signal"))
@@ -136,7 +141,7 @@ def reward_constant(run: Run) -> Result:
     if rows < (CONSTANT_ROWS if equal else CONSTANT_STEPS):
         if rows == len(reward) and run.covers(reward) < CONSTANT_STEPS:
             return Unknown(f"{rows} equal rewards do not tell a constant one")
-        return _frozen(run, reward)
+        return _frozen(run, reward) or _mostly_least(run, reward)
     before = np.zeros(0) if spread is None else spread.values[spread.steps < since]
     cause, severity, message = _constant_cause(reward.values[:start], last, varies, before)
     message = f"the reward is exactly {number(last)} in {rows} rows, {message}"
@@ -158,6 +163,17 @@ def _frozen(run: Run, reward: Series) -> Result:
         "scores the completions hardly tells them apart",
         ("batches of other prompts have other means, unless nearly all completions get the same score",),
     )
+
+
+def _mostly_least(run: Run, reward: Series) -> Result:
+    """Find a mean that is its least in most rows, exactly: no completion of those batches earns more."""
+    least, different = float(reward.values.min()), len(np.unique(reward.values))
+    idle = int((reward.values == least).sum())
+    if idle < MOSTLY_ROWS or 2 * idle <= len(reward) or different < SEVERAL or learns(run) is not False:
+        return None
+    message = f"the reward is exactly {number(least)}, its least, in {idle} of {len(reward)} rows"
+    message += ": no completion of those earns more"
+    return Found("mostly_least", "warning", int(reward.steps[0]), message, (levels("it", reward),))
 
 
 def _constant_cause(before: np.ndarray, level: float, varies: bool, spreads: np.ndarray) -> tuple[str, Severity, str]:

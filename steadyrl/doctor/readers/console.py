@@ -101,7 +101,7 @@ def read(path: Path) -> RawLog:
 
 
 def _fullest(console: _Console, path: Path, notes: list[str]) -> RawLog:
-    """Return the rows of dicts, tables or words: of the first of these with a loss and a reward, else the first."""
+    """Return the rows of dicts, tables or words: of the first with a loss and a reward, else of the most metrics."""
     first = None
     if console.dicts.count:
         before = [f"rows of a training without rewards before it, left out: {console.before}"] if console.before else []
@@ -111,12 +111,17 @@ def _fullest(console: _Console, path: Path, notes: list[str]) -> RawLog:
     table = tables.find(path, notes)
     words = console.words.log(str(path), notes) if table is None or console.words.sure else None
     logs = [log for log in (first, table, words) if log is not None]
-    return next(filter(_is_full, logs), logs[0])
+    return next(filter(_is_full, logs), None) or max(logs, key=_metrics)
 
 
 def _is_full(log: RawLog) -> bool:
     names = " ".join(log.columns)
     return bool(LOSS.search(names) and tables.REWARD.search(names))
+
+
+def _metrics(log: RawLog) -> int:
+    """Return how many values of metrics a log holds."""
+    return sum(len(column.steps) for name, column in log.columns.items() if METRIC.search(name))
 
 
 def holds_metrics(path: Path) -> bool:

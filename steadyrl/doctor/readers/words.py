@@ -22,9 +22,9 @@ MIN_SHARE = 0.2  # of the records that must have a name: others stood in some ot
 FEW = 5  # records of which every name is kept
 _NUMBER = r"[-+]?(?:\d[\d,]*\.?\d*(?:[eE][-+]?\d+)?|\.\d+|nan|inf|NaN|Infinity)"
 _VALUE = rf"(?:(?:\w+\.)*(?:float|int|tensor)\w*\({_NUMBER}\)|{_NUMBER}(?: ?%)?)"
-_UNIT = r"(?: ?(?:%|[a-zA-Z]{1,3}(?:/[a-z]{1,3})?))?(?=$|[\s,;|)\]])"
+_UNIT = r"\)?(?: ?(?:%|[a-zA-Z]{1,3}(?:/[a-z]{1,3})?))?(?=$|[\s,;|)\]])"
 _NAME = r"[A-Za-z_'\"|][\w ./@()'\"-]{0,60}?\|?"
-ASSIGNED = re.compile(rf"({_NAME})(?: ?([:=]) ?| (is) )(\[[^\[\]]{{0,200}}\]|{_VALUE}){_UNIT}")
+ASSIGNED = re.compile(rf"({_NAME})(?: ?([:=]) ?| (is) )\(?(\[[^\[\]]{{0,200}}\]|{_VALUE}){_UNIT}")
 WORDED = re.compile(rf"^\W*([A-Za-z][\w ./-]{{0,60}}?) ({_VALUE}){_UNIT}$")
 # At the start, or behind what a logger puts before its text.
 STEP = re.compile(
@@ -61,6 +61,7 @@ class Words:
         """Take in a line."""
         if len(line) > MAX_TEXT:
             return
+        line = line.replace(" -- ", " | ")
         begins = STEP.search(line)
         pairs = _pairs(line, begins)
         step = next((x for name, x in pairs.items() if name.lower() in STEP_NAMES), None)

@@ -230,3 +230,28 @@ def test_a_penalty_that_is_never_earned_is_no_answer_that_is_never_right(said):
     idle, penalty = [0.0] * 40, [-0.25 if n in (3, 8) else 0.0 for n in range(40)]
     assert said(rows(idle))[1].findings[0].cause == "rightness_idle"
     assert not any(found.harms for found in said(rows(penalty))[1].findings)
+
+
+def test_answers_that_all_have_the_length_of_a_usual_limit_are_cut_off_in_two_rows(said):
+    rows = [{"step": i, "reward_mean": r, "resp_len": 255.0} for i, r in enumerate((0.0, 10.0, 5.0))]
+    assert said(rows)[0]["truncated"] == ("never_ends", "warning")
+    assert "truncated" not in said([{**row, "resp_len": 253.0} for row in rows])[0]
+    assert "truncated" not in said([{**row, "resp_len": 255.0 - row["step"]} for row in rows])[0]
+
+
+def test_a_reward_that_is_its_least_in_most_rows_and_does_not_rise_pays_hardly_a_completion(said):
+    paid = {2: 0.07, 5: 0.21, 8: 0.11, 11: 0.03, 14: 0.18, 17: 0.05, 20: 0.16, 23: 0.04, 26: 0.2, 29: 0.06}
+    rows = [{"reward": 0.43 + paid.get(i, 0.0), "loss": -0.1 * (i % 7)} for i in range(30)]
+    found, diagnosis = said(rows)
+    assert found["reward_constant"] == ("mostly_least", "warning")
+    assert "exactly 0.43, its least, in 20 of 30 rows" in diagnosis.findings[0].message
+    rising = [{**row, "reward": row["reward"] + 0.001 * i} for i, row in enumerate(rows)]
+    assert "reward_constant" not in said(rising)[0]
+
+
+def test_a_flat_training_reward_is_no_fault_where_held_out_measurements_rose(said):
+    rng = np.random.default_rng(0)
+    rows = [{"step": i, "reward": r} for i, r in enumerate(0.6 + 0.02 * rng.normal(size=200))]
+    assert "reward_flat" in said(rows)[0]
+    measured = [{**row, "eval_acc": {0: 15.0}.get(i, 42.0) if i % 50 == 0 else "-"} for i, row in enumerate(rows)]
+    assert "reward_flat" not in said(measured)[0]

@@ -229,3 +229,12 @@ def test_a_bar_that_redraws_itself_in_one_line_is_a_row_for_each_step(tmp_path):
     log = read(tmp_path / "bar.txt", "\r".join(drawn) + "\n")
     assert log.columns["reward"].steps.tolist() == [1, 2, 3]
     assert values(log, "reward") == [0.15, 0.25, 0.35]
+
+
+def test_a_value_in_brackets_behind_its_name_is_read_and_the_mean_comes_before_single_rewards(tmp_path):
+    path = tmp_path / "ppo.log"
+    path.write_text(
+        "".join(f"step {n} -- mean_reward: (-0.{n}) -- samples:\n\t0: a film -- Reward: 3.5\n" for n in range(6))
+    )
+    (diagnosis,) = diagnose(path)
+    assert diagnosis.run.get("reward").values.tolist() == pytest.approx([0.0, -0.1, -0.2, -0.3, -0.4, -0.5])
