@@ -10,13 +10,18 @@ from pathlib import Path
 
 import numpy as np
 from calculator import FORMS, calculate
-from searcher import RESULTS, expanded, f1, library, new_results, ranked
+from searcher import RESULTS, f1, library, new_results, picked, plan, ranked, title
 
 
 def show(name: str, scores) -> None:
     draws = np.random.default_rng(0).choice(np.array(scores, float), (2000, len(scores))).mean(1)
     low, high = np.quantile(draws, [0.025, 0.975])
     print(f"{name:58s} {np.mean(scores):.3f} [{low:.3f}, {high:.3f}]")
+
+
+def both(first: list[str], query: str) -> list[str]:
+    """Return what a first search found, and then a second one."""
+    return [*first, *new_results(query, first)]
 
 
 def main() -> None:
@@ -32,12 +37,22 @@ def main() -> None:
 
     for count in (1, 3, 5, 10):
         measure(f"the first {count} of a ranked search with the request", [names[:count] for names in lists])
-    measure("what belongs to the first result, after a search for it", [expanded(n[0], n) if n else () for n in firsts])
-    best = [max((expanded(name, names) for name in names), key=lambda a: f1(a, w), default=()) for names, w in pairs]
-    measure("what belongs to the best result, in hindsight", best)
-    measure(f"the relevant of the first {RESULTS}, in hindsight", [set(names) & wanted for names, wanted in pairs])
-    reached = [max(({*n, *new_results(x, n)} & w for x in n), key=len, default=()) for n, w in pairs]
-    measure("the relevant of both searches, in hindsight", reached)
+    names = [title(first[0]) if first else "" for first in firsts]
+    measure(
+        "results in the first one's module", [picked(name, first) for name, first in zip(names, firsts, strict=True)]
+    )
+    measure(
+        "and those of a search for its name",
+        [picked(n, both(first, n)) for n, first in zip(names, firsts, strict=True)],
+    )
+    for searches, how in ((False, "of the first search"), (True, "of both searches")):
+        plans = [plan(first, frozenset(wanted), searches) for first, wanted in pairs]
+        answers = [
+            picked(words or "", both(first, title(name)) if searches and name else first)
+            for (name, words), first in zip(plans, firsts, strict=True)
+        ]
+        measure(f"the best line of words, {how}, in hindsight", answers)
+    measure(f"the relevant of the first {RESULTS}, in hindsight", [set(first) & wanted for first, wanted in pairs])
 
     stories = [json.loads(line) for line in Path("stories-heldout.jsonl").read_text().splitlines()]
     print(f"\n{len(stories)} word problems, share of right answers [95 % interval]")
