@@ -158,7 +158,7 @@ def test_a_gpu_that_is_not_there_is_refused_in_a_line(tmp_path, monkeypatch):
 def test_the_settings_of_its_runs_are_settings_of_this_version(monkeypatch):
     for folder in (GPU.parent, GPU):
         monkeypatch.syspath_prepend(str(folder))
-    agreement, runs_of = importlib.import_module("agreement"), importlib.import_module("runs")
+    agreement, runs_of = importlib.import_module("agreement"), importlib.import_module("whole_runs")
     base = tomllib.loads(agreement.CONFIG)
     names = [(f"algorithm.name={name}",) for name in agreement.ALGORITHMS]
     ways = [*names, *agreement.WAYS.values(), *agreement.LARGE.values()]

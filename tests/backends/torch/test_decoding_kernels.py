@@ -18,7 +18,8 @@ from steadyrl.backends.torch.draw.decoder import kernels  # noqa: E402
 from steadyrl.backends.torch.read import head  # noqa: E402
 
 ROOT = Path(__file__).parents[3]
-CASES, ROWS = (str(Path(__file__).with_name(name)) for name in ("kernel_cases.py", "interpreted_rows.py"))
+NAMES = ("kernel_cases.py", "interpreted_rows.py", "interpreted_launches.py")
+CASES, *INTERPRETED = (str(Path(__file__).with_name(name)) for name in NAMES)
 
 
 @pytest.mark.parametrize("interpreted", [True, pytest.param(False, marks=pytest.mark.gpu)])
@@ -32,7 +33,7 @@ def test_the_kernels_hold_in_a_process_of_their_own(interpreted):
     }
     if interpreted:
         environment["TRITON_INTERPRET"] = "1"
-    files = (CASES, ROWS) if interpreted else (CASES,)
+    files = (CASES, *INTERPRETED) if interpreted else (CASES,)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
     command += ["-p", "tests.backends.torch.interpreter", *files]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=ROOT)

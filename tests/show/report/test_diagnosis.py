@@ -52,7 +52,7 @@ def text_of(html):
 def test_both_pages_hold_every_finding_with_its_evidence_and_remedy(written):
     diagnosis, markdown, html, _ = written
     plain = text_of(html)
-    assert len(diagnosis.findings) == 4
+    assert len(diagnosis.findings) == 5
     for finding in diagnosis.findings:
         texts = (finding.check, finding.message, *finding.evidence, finding.remedy, finding.source)
         assert [text for text in texts if text not in plain or escaped(text) not in markdown] == []
