@@ -141,11 +141,6 @@ def house():
     return script("house")
 
 
-def test_the_figures_of_the_house_are_within_their_bounds():
-    beyond = [figure for figure in house().figures() if figure.value > figure.bound]
-    assert beyond == []
-
-
 def test_names_that_say_nothing_are_counted_where_they_are_bound(tmp_path):
     file = tmp_path / "room.py"
     file.write_text(

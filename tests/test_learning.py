@@ -94,6 +94,7 @@ def _warm_start(model, tokenizer, by_word):
         optimizer.step()
 
 
+@pytest.mark.weekly
 def test_ppo_learns_synonyms_from_what_queries_find_and_holds_on_unseen_requests(warm_model, tmp_path):
     settings = config.resolve(
         {

@@ -45,7 +45,7 @@ WAYS = {
     "turns": (GRPO, *TALK),
 }
 # Of each way to read a model: windows, experts and recurrences, a cap on logits, tensors of the CPU as indices.
-FAMILIES = ("gemma3", "qwen3_next", "gemma2", "gpt2")
+FAMILIES = ("gemma3", "qwen3_next", *(pytest.param(name, marks=pytest.mark.weekly) for name in ("gemma2", "gpt2")))
 
 
 @pytest.fixture
