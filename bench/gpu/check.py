@@ -75,9 +75,11 @@ def main() -> int:
         return one_part(args.only[0], Place(args.device, Path.cwd(), args.minutes * 60), args.rows)
     check = Check(args.device, args.minutes or WHOLE[args.device], args.results)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    names = {
-        when: [name for name in PARTS if PARTS[name].when == when and name in (args.only or PARTS)] for when in WHEN
+    # Alone at the end are those that need a whole GPU; on a CPU they try the way there, and their times say little.
+    when_of = {
+        name: "beside" if (part.when, args.device) == ("last", "cpu") else part.when for name, part in PARTS.items()
     }
+    names = {when: [name for name in args.only or PARTS if when_of[name] == when] for when in WHEN}
     beside = ThreadPoolExecutor(BESIDE[args.device])
     try:
         for name in names["first"]:
