@@ -64,8 +64,8 @@ def good_folder(family: str = "llama") -> Path:
     names = {"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     if family == "gpt2":
         names = {"n_embd": 8, "n_inner": 16, "n_layer": 1, "n_head": 2}
-    more = {"tie_word_embeddings": True} if family == "qwen2" else {}
-    sizes = transformers.AutoConfig.for_model(family, vocab_size=len(tokenizer), eos_token_id=1, **names, **more)
+    more = {"eos_token_id": tokenizer.eos_token_id, "tie_word_embeddings": family == "qwen2"}
+    sizes = transformers.AutoConfig.for_model(family, vocab_size=len(tokenizer), **names, **more)
     transformers.AutoModelForCausalLM.from_config(sizes).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
