@@ -233,9 +233,9 @@ def _as_begun(directory: RunDir) -> dict[str, Any]:
 def _train(session: Session, directory: RunDir, attempt: int, watch: Watch) -> RunDir:
     watch.opened(directory)
     with ending_signals(), tracked(directory, session.config.run.trackers, watch.note):
-        with record.outcome(directory):
+        with record.outcome(directory) as spent:
             record.add_model(directory, session)
-            record.close(directory, train(session, directory, attempt, watch), session.config)
+            record.close(directory, train(session, directory, attempt, watch), session.config, **spent())
         watch.ended(directory)
     return directory
 

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from functools import cache
@@ -103,8 +103,8 @@ def add_origin(run: RunDir, data: Mapping[str, Any], tokenizer: str | None, code
     _change(run, data=dict(data), tokenizer=tokenizer, code=dict(code))
 
 
-def close(run: RunDir, status: str, config: Config) -> None:
-    """Record how the run ended, its best held-out score, and whether it stopped early."""
+def close(run: RunDir, status: str, config: Config, **spent: Any) -> None:
+    """Record how the run ended, what it ``spent`` (see ``outcome``), its best score, and why it stopped early."""
     state, patience = checkpoint.read_state(run, run.checkpoints()[-1]), config.evaluate.patience
     why: dict[str, float] = {}
     if state.step < config.run.steps and out_of_patience(patience, state):
@@ -117,25 +117,31 @@ def close(run: RunDir, status: str, config: Config) -> None:
         ended=time.time(),
         best=None if state.best is None else asdict(state.best),
         stopped_early={"step": state.step, **why} if why else None,
+        **spent,
     )
 
 
 @contextmanager
-def outcome(run: RunDir) -> Iterator[None]:
-    """Record processor time, memory, and an error or an interrupt that ends the run, and let it pass on."""
+def outcome(run: RunDir) -> Iterator[Callable[[], dict[str, Any]]]:
+    """Record an error or an interrupt that ends the run, and let it pass on.
+
+    Yields a function that returns the processor time and the memory of the run so far. They are written together with
+    how the run ended: a kill after the end finds nothing half-written.
+    """
     earlier, began = run.info().get("processor_s"), _processor_seconds()
+
+    def spent() -> dict[str, Any]:
+        processor_s = None if earlier is None else round(earlier + _processor_seconds() - began, 2)
+        return {"processor_s": processor_s, "memory": asdict(memory_now())}
+
     try:
-        yield
+        yield spent
     except BaseException as error:
         status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
         message = without_keys(str(error)) if isinstance(error, SteadyError) else exception_line(error)
         with suppress(AccessError):  # on a full disk too, what ended the run is what its user must see
-            _change(run, status=status, error=message, ended=time.time())
+            _change(run, status=status, error=message, ended=time.time(), **spent())
         raise
-    finally:
-        processor_s = None if earlier is None else round(earlier + _processor_seconds() - began, 2)
-        with suppress(AccessError):
-            _change(run, processor_s=processor_s, memory=asdict(memory_now()))
 
 
 def _processor_seconds() -> float:
