@@ -80,6 +80,11 @@ def train_command(
             stop=lambda: interrupts.stop_requested,
         )
         run = launch.run(config, overrides or [], resume, watch, accept_changed_data)
+    _show_end(run)
+
+
+def _show_end(run: RunDir) -> None:
+    """Show the run; one that was stopped says how to go on with it, and ends the command as Ctrl-C does."""
     if run.status == "interrupted":
         note(f"stopped and saved; go on with: steadyrl train --resume {near(run.path)}")
         raise typer.Exit(130)

@@ -103,14 +103,20 @@ def sample(
             length += -(-length // SPARE) if count < len(prompts) else 0
             decoder = Decoder(parts, count, length, lower)
             engine = GraphDecoder(decoder) if device.type == "cuda" else decoder
-            rows = Rows(
-                engine, waiting, count,
-                lambda ids, visible, prefixes: decoder.prefill(ids, visible, prefixes, waiting.columns - ids.shape[1]),
-            )  # fmt: skip
+            rows = _rows_of(decoder, engine, waiting, count)
             if isinstance(engine, GraphDecoder):
                 choose = engine.with_logits(choose)
             decode(rows, tokens, waiting, choose, partial(decoder.prefill, room=0), leave)
     return [completions[number] for number in range(len(prompts))]
+
+
+def _rows_of(decoder: Decoder, engine: Decoder | GraphDecoder, waiting: Waiting, count: int) -> Rows:
+    """Return the first ``count`` prompts as the rows of our decoder, with room for longer prompts that wait."""
+
+    def prefill(ids: torch.Tensor, visible: torch.Tensor, prefixes: Any) -> Any:
+        return decoder.prefill(ids, visible, prefixes, waiting.columns - ids.shape[1])
+
+    return Rows(engine, waiting, count, prefill)
 
 
 def _choose(
