@@ -185,10 +185,22 @@ def traces(run: RunDir) -> dict[str, Any]:
 
 
 def _differences(found: dict[str, Any], expected: dict[str, Any]) -> Failure:
-    """Name what differs; of lists of files also how."""
+    """Name what differs; of lists of files also how, and of metrics the first step with its values."""
     other = [name for name, value in found.items() if value != expected[name]]
     files = sorted(set(found["files"]) ^ set(expected["files"]))
-    return f"other than undisturbed: {', '.join(other)} {files}" if other else ""
+    return f"other than undisturbed: {', '.join(other)} {files}{_first_step(found, expected)}" if other else ""
+
+
+def _first_step(found: dict[str, Any], expected: dict[str, Any]) -> str:
+    """Return the first line of metrics that differs, and its values here and in the undisturbed run."""
+    for line, whole in itertools.zip_longest(
+        json.loads(found["metrics"]), json.loads(expected["metrics"]), fillvalue={}
+    ):
+        if line != whole:
+            names = sorted(name for name in {**line, **whole} if line.get(name) != whole.get(name))
+            values = ", ".join(f"{name} {line.get(name)} for {whole.get(name)}" for name in names[:8])
+            return f"; first at step {line.get('step', whole.get('step'))} in {len(names)} metrics: {values}"
+    return ""
 
 
 def _content(path: Path) -> Any:
