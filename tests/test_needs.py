@@ -53,7 +53,7 @@ def test_a_path_without_a_program_has_everything_else(tmp_path):
     assert untouched == str(tmp_path / "two")
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_on_a_machine_without_chromium_and_bubblewrap_their_tests_skip_and_say_what_to_install(tmp_path):
     chosen = [
         "tests/environments/browse/browser",

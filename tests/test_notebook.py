@@ -6,6 +6,8 @@ import io
 import json
 from pathlib import Path
 
+import pytest
+
 import steadyrl
 from steadyrl.python.train import train
 from tests import needs
@@ -24,6 +26,7 @@ def executed(source, names):
     return out.getvalue(), value
 
 
+@pytest.mark.weekly
 def test_the_notebook_runs_and_shows_what_its_text_says(tmp_path, monkeypatch):
     needs.package("torch")
     monkeypatch.chdir(tmp_path)

@@ -45,7 +45,7 @@ def command_line(folder, *arguments):
     [
         (SUMS, ("question", "answer"), {"rewards:correct": 1.0, "rewards:number": 0.1}),
         (ANIMALS, (None, None), {"rewards:correct": 1.0, "rewards:near": 0.1}),
-        (OPEN, ("text", None), {"rewards:on_topic": 1.0}),
+        pytest.param(OPEN, ("text", None), {"rewards:on_topic": 1.0}, marks=pytest.mark.weekly),
     ],
     ids=["numbers", "texts", "open"],
 )

@@ -45,7 +45,7 @@ from steadyrl.backends.torch.draw.sampler import draw, sample, warp  # noqa: E40
 # peft reads a property of the model that transformers has renamed.
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
 
-FAMILIES = ("llama", "qwen2", "qwen3", "gpt2")
+FAMILIES = ("qwen3", "gpt2", *(pytest.param(name, marks=pytest.mark.weekly) for name in ("llama", "qwen2")))
 WAYS = {"plain": PLAIN, "narrow": NARROW}
 
 
