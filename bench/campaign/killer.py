@@ -131,7 +131,7 @@ class Killer:
             if kind.judged and not self._judge:
                 self._judge = self._open.enter_context(fair_judge())
             if kind.needs == "torch":
-                good_folder()  # here, so that no child has to load torch and make the model
+                good_folder("llama")  # here, so that no child has to load torch and make the model
             config = kind.config(place / "runs", self._judge, _model(kind))
             began = time.monotonic()
             code, said = in_child(lambda: _count(config, place), place, Fault("none"))
@@ -215,7 +215,7 @@ def _can_run(kind: Kind) -> bool:
 
 
 def _model(kind: Kind) -> Path | None:
-    return good_folder() if kind.needs == "torch" else None
+    return good_folder("llama") if kind.needs == "torch" else None
 
 
 def _fault(rng: random.Random, whole: Whole) -> Fault:

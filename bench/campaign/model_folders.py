@@ -52,7 +52,7 @@ def _home() -> tempfile.TemporaryDirectory[str]:
 
 
 @functools.cache
-def good_folder(family: str = "llama") -> Path:
+def good_folder(family: str) -> Path:
     """Make a tiny whole model: the tokenizer of the base model, and one layer of 8 columns."""
     import torch
     import transformers
@@ -66,7 +66,9 @@ def good_folder(family: str = "llama") -> Path:
         names = {"n_embd": 8, "n_inner": 16, "n_layer": 1, "n_head": 2}
     more = {"eos_token_id": tokenizer.eos_token_id, "tie_word_embeddings": family == "qwen2"}
     sizes = transformers.AutoConfig.for_model(family, vocab_size=len(tokenizer), **names, **more)
-    transformers.AutoModelForCausalLM.from_config(sizes).save_pretrained(folder)
+    with torch.random.fork_rng(devices=[]):  # the same weights whatever was tried before: a trial can be repeated
+        torch.manual_seed(0)
+        transformers.AutoModelForCausalLM.from_config(sizes).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 
