@@ -18,10 +18,9 @@ import tempfile
 import time
 from pathlib import Path
 
+from steadyrl.core.metrics import repeatable
 from steadyrl.core.rundir import RunDir
 
-# What depends on the clock, or says how often a run was resumed.
-TIMED = ("time", "attempt", "tokens/per_second")
 SETTINGS = {
     "toy": [
         "backend.name=toy", "run.steps=40", "run.checkpoint_every=5", "rollout.prompts_per_step=32",
@@ -123,10 +122,7 @@ def finished(folder: Path) -> bool:
 
 def outcome(run: RunDir) -> tuple[list[dict[str, object]], str, list[object]]:
     """Return what must not depend on the kills: metrics, held-out answers, the best checkpoint and an early end."""
-    metrics = [
-        {name: value for name, value in record.items() if name not in TIMED and not name.startswith("time/")}
-        for record in run.metrics()
-    ]
+    metrics = [repeatable(line) for line in run.metrics()]
     choice = [run.info()["best"], run.info()["stopped_early"], run.checkpoints()]
     return json.loads(json.dumps(metrics)), run.evaluation_file("after").read_text(encoding="utf-8"), choice
 

@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from steadyrl.core.metrics import repeatable
 from steadyrl.core.rundir import RunDir
 
 ROOT = Path(__file__).parent.parent
@@ -217,9 +218,7 @@ def before_training(bench: Bench) -> None:
 
 def comparable(run: RunDir) -> list[dict[str, object]]:
     """Return what must not depend on a kill."""
-    timed = ("time", "attempt", "tokens/per_second")
-    lines = [{k: v for k, v in r.items() if k not in timed and not k.startswith("time/")} for r in run.metrics()]
-    return json.loads(json.dumps(lines))
+    return json.loads(json.dumps([repeatable(line) for line in run.metrics()]))
 
 
 def killed_and_resumed(bench: Bench, weights: str) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from steadyrl.core.errors import AccessError, DataError, DivergedError, EngineError
+from steadyrl.core.metrics import repeatable
 from steadyrl.core.rundir import RunDir
 from steadyrl.loop import checkpoint
 from steadyrl.loop.train import Watch, train
@@ -27,14 +28,7 @@ BROKEN = 5  # the step that fails; 5 are whole
 
 def steady(run):
     """Metrics without what a clock or a resume changes."""
-    return [
-        {
-            n: v
-            for n, v in line.items()
-            if n not in ("time", "attempt", "tokens/per_second") and not n.startswith("time/")
-        }
-        for line in run.metrics()
-    ]
+    return [repeatable(line) for line in run.metrics()]
 
 
 @pytest.fixture

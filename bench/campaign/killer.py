@@ -28,8 +28,8 @@ from bench.campaign.child import Fault, fair_judge, in_child, watch_files
 from bench.campaign.kinds import REAL, TOY, Kind
 from bench.campaign.model_folders import good_folder
 from bench.campaign.trial import Failure
-from bench.kill_resume import TIMED
 from steadyrl.core import scratch
+from steadyrl.core.metrics import repeatable
 from steadyrl.core.rundir import RunDir, read_lines
 from steadyrl.loop import launch
 
@@ -44,7 +44,6 @@ WORDS = {
     "memory": "a run that is short of memory goes on later as if nothing had happened",
 }
 CLEAN = "nothing of a killed run stays in the folder for temporary files"
-_COUNTS = ("time/", "judge/")  # clocks, and what was asked of a judge since the line before: a process may end between
 
 
 @dataclass(frozen=True)
@@ -166,8 +165,9 @@ def _count(config: dict[str, Any], place: Path) -> None:
 def traces(run: RunDir) -> dict[str, Any]:
     """Return all that a run leaves which must not depend on what happened to it."""
     newest = run.checkpoint_folder(run.checkpoints()[-1])
+    # What was asked of a judge counts since the line before, and a process may end between.
     lines = [
-        {name: value for name, value in record.items() if name not in TIMED and not name.startswith(_COUNTS)}
+        {name: value for name, value in repeatable(record).items() if not name.startswith("judge/")}
         for record in run.metrics()
     ]
     files = [str(path.relative_to(run.path)) for path in run.path.rglob("*") if path.is_file()]

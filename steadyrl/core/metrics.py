@@ -279,3 +279,12 @@ class Clock:
     def times(self) -> dict[str, float]:
         """Return time/<lap> and time/step."""
         return {**self._times, "time/step": self.total()}
+
+
+def repeatable(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a line of metrics without clocks, memory and resumes: what two runs of one seed have in common."""
+    return {
+        name: value
+        for name, value in record.items()
+        if name not in ("time", "attempt", "tokens/per_second") and not name.startswith(("time/", "memory/"))
+    }

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from steadyrl.backends.torch.device_memory import memory_now
 from steadyrl.core import metrics, plugins
 from steadyrl.core.config import Config, dump, in_steps
 from steadyrl.core.counting.count import begin, tell
@@ -341,6 +342,7 @@ def one_step(
     speed = step_metrics.values["tokens/sampled"] / seconds if seconds else None  # a clock may stand still
     data_epoch = state.problems_drawn / len(session.problems)
     step_metrics.add("the loop", {"learning_rate": rate, "data_epoch": data_epoch, "tokens/per_second": speed})
+    step_metrics.add("the machine", {"memory/peak": memory_now().peak / 2**30})
     state.step += 1
     state.updates += int(updates["updates"])
     state.algorithm = algorithm.adapt(state.algorithm, {k: v for k, v in step_metrics.values.items() if v is not None})

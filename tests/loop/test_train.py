@@ -7,6 +7,7 @@ import pytest
 
 from steadyrl.core.counting.count import heard_by
 from steadyrl.core.errors import CheckpointError, DataError, DivergedError
+from steadyrl.core.metrics import repeatable
 from steadyrl.core.rundir import RunDir, read_lines
 from steadyrl.core.sections import UpdateSection
 from steadyrl.loop.train import Watch, train
@@ -39,11 +40,7 @@ def open_session(toy, request):
 
 def steady(lines):
     """Metrics without what a clock or a resume changes."""
-    measured_by_clock = ("time", "attempt", "tokens/per_second")
-    return [
-        {name: value for name, value in line.items() if name not in measured_by_clock and not name.startswith("time/")}
-        for line in lines
-    ]
+    return [repeatable(line) for line in lines]
 
 
 def stop_after(steps):

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from steadyrl.core import config
+from steadyrl.core.metrics import repeatable
 from steadyrl.core.rundir import RunDir
 from steadyrl.core.types import Sampling
 from steadyrl.loop.preflight.run import preflight
@@ -76,8 +77,7 @@ def metrics(session, folder):
     """Train, and return the metrics of each step but its times."""
     folder.mkdir()
     assert train(session, RunDir(folder)) == "finished"
-    timed = ("time", "tokens/per_second")
-    return [{k: v for k, v in line.items() if not k.startswith(timed)} for line in RunDir(folder).metrics()]
+    return [repeatable(line) for line in RunDir(folder).metrics()]
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -10,6 +10,7 @@ import pytest
 
 from steadyrl.core import config
 from steadyrl.core.errors import ConfigError, DivergedError
+from steadyrl.core.metrics import repeatable
 from steadyrl.core.rundir import RunDir, append_line, write_json
 from steadyrl.core.types import Finding
 from steadyrl.doctor.examine import CHECKS
@@ -37,8 +38,7 @@ SICK = Finding(
 
 def steady(run):
     """Metrics without what a clock or a resume changes."""
-    clock = ("time", "attempt", "tokens/per_second")
-    return [{k: v for k, v in line.items() if k not in clock and not k.startswith("time/")} for line in run.metrics()]
+    return [repeatable(line) for line in run.metrics()]
 
 
 def reward_at_the_end(run):

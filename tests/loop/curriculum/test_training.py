@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from steadyrl.core.errors import ConfigError, DataError
+from steadyrl.core.metrics import repeatable
 from steadyrl.core.rundir import RunDir, read_lines
 from steadyrl.core.types import Problem
 from steadyrl.loop.checkpoint import State
@@ -84,8 +85,7 @@ def test_curricula_learn_faster_than_passes_where_most_problems_teach_nothing(gr
 
 
 def steady(run):
-    timed = ("time", "attempt", "tokens/per_second")
-    return [{k: v for k, v in r.items() if k not in timed and not k.startswith("time/")} for r in run.metrics()]
+    return [repeatable(line) for line in run.metrics()]
 
 
 @pytest.mark.parametrize("curriculum", CURRICULA)

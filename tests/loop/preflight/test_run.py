@@ -9,6 +9,7 @@ import pytest
 from steadyrl.backends.toy import ToyBackend
 from steadyrl.core import config
 from steadyrl.core.errors import ConfigError
+from steadyrl.core.metrics import repeatable
 from steadyrl.core.rundir import RunDir
 from steadyrl.core.types import Finding
 from steadyrl.loop.checkpoint import State
@@ -50,8 +51,7 @@ def metrics(session, folder):
     folder.mkdir()
     run = RunDir(folder)
     train(session, run)
-    timed = ("time", "time/", "tokens/per_second")
-    return [{k: v for k, v in line.items() if not k.startswith(timed)} for line in run.metrics()]
+    return [repeatable(line) for line in run.metrics()]
 
 
 @pytest.mark.parametrize("overrides", [(), NARROW, ("algorithm.name=grpo",), ("rollout.samples_per_prompt=1",)])

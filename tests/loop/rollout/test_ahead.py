@@ -13,7 +13,7 @@ import pytest
 
 from steadyrl.backends.toy import ToyBackend
 from steadyrl.core.errors import CheckpointError, EngineError
-from steadyrl.core.metrics import Clock
+from steadyrl.core.metrics import Clock, repeatable
 from steadyrl.core.rundir import RunDir, read_lines
 from steadyrl.core.types import Drawn, Group, Problem, Rollout
 from steadyrl.loop.checkpoint import State
@@ -28,8 +28,7 @@ EVERY = ("run.rollouts_every=1", "curriculum.name=learnability", "sampling.top_p
 
 def steady(run):
     """Metrics without what a clock or a resume changes."""
-    clocks = ("time", "attempt", "tokens/per_second")
-    return [{k: v for k, v in line.items() if k not in clocks and not k.startswith("time/")} for line in run.metrics()]
+    return [repeatable(line) for line in run.metrics()]
 
 
 def texts(run, step):
