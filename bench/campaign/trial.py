@@ -56,7 +56,11 @@ def refused_or_done(call: Callable[[], object], seconds: float) -> Failure:
         return "" if str(error).strip() else f"{type(error).__name__} without a word"
     except TooSlowError:
         return f"not over after {seconds:g} s of processor time"
-    except Exception as error:  # what no caller expects is what the campaign looks for
+    except KeyboardInterrupt:
+        raise
+    except (
+        BaseException
+    ) as error:  # what no caller expects is what the campaign looks for; a panic of Rust is no Exception
         place = traceback.extract_tb(error.__traceback__)[-1]
         return f"{type(error).__name__} at {Path(place.filename).name}:{place.lineno}: {str(error)[:200]!r}"
     return ""

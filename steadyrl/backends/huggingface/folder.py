@@ -108,10 +108,14 @@ def reading(path: str) -> Iterator[None]:
         yield
     except ModelError:
         raise
-    except Exception as error:
-        if not isinstance(error, READING_ERRORS) and type(error) is not Exception:  # tokenizers raises bare ones
+    except BaseException as error:
+        panic = type(error).__name__ == "PanicException"  # of Rust, and no Exception
+        if (
+            not isinstance(error, READING_ERRORS) and type(error) is not Exception and not panic
+        ):  # tokenizers' bare ones
             raise
         first = " ".join(str(error).split())[:_LONGEST] or type(error).__name__
+        first = f"tokenizers stops at it ({first}); is tokenizer.json as it was published?" if panic else first
         if isinstance(error, KeyError):
             first = f"transformers looked for {first} and found nothing of that name" if " " not in first else first
         first = next((explanation for part, explanation in _SAID.items() if part in str(error)), first)

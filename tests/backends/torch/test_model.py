@@ -262,6 +262,18 @@ def edited(name, **changes):
     return spoil
 
 
+def spoilt_merges(folder):
+    """Let words go on with a mark that none of them has: the library panics, which is no Exception."""
+    stated = json.loads((folder / "tokenizer.json").read_text())
+    model = {
+        "type": "BPE",
+        "vocab": {"a": 0, "b": 1, "ab": 2},
+        "merges": [["a", "b"]],
+        "continuing_subword_prefix": "#" * 9,
+    }
+    (folder / "tokenizer.json").write_text(json.dumps(stated | {"model": model}))
+
+
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
@@ -276,6 +288,7 @@ def edited(name, **changes):
         (edited("config.json", rope_parameters={"rope_type": "nowhere"}), "cannot be loaded"),
         (edited("config.json", hidden_act="nothing"), "cannot be loaded"),
         (edited("tokenizer.json", version=3), "cannot be loaded: invalid type: integer `3`"),
+        (spoilt_merges, "cannot be loaded: tokenizers stops at it .*is tokenizer.json as it was published"),
         (edited("tokenizer_config.json", model_max_length=[1]), "cannot be loaded: '>' not supported"),
     ],
 )
