@@ -28,7 +28,7 @@ from steadyrl.show.review.epochs import series
 
 MOST_POINTS = 400  # of a curve; longer ones are means of neighbouring steps
 # Of all curves on a page, of six or seven characters each: the page of a study with sixty runs stays below a megabyte.
-ALL_POINTS = 100_000
+ALL_POINTS = 80_000
 LEAST_POINTS = 20
 DIGITS = 3  # significant, of a number in the page
 LEVELS = 300  # at least, between the least and the greatest value of a curve, which would be stairs with fewer
