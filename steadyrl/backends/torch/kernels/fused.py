@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from steadyrl.backends.torch.arithmetic import full_float32
 from steadyrl.backends.torch.device import of_triton
 from steadyrl.backends.torch.read.products import epsilon, rms_norm, rms_norm_from_one
 from steadyrl.backends.torch.read.reads import watch
@@ -36,6 +37,7 @@ def layer_kernels(device: torch.device) -> ModuleType:
 
 
 @torch.no_grad()
+@full_float32()
 def fuse_layers(model: nn.Module) -> None:
     """Let attention rotate, and feed-forwards gate, by our kernels, on a GPU that has them."""
     weight = next(model.parameters())
@@ -56,6 +58,7 @@ def fuse_layers(model: nn.Module) -> None:
 
 
 @torch.no_grad()
+@full_float32()
 def fuse_sums(body: nn.Module, multiplied: Sequence[nn.Module]) -> None:
     """Let layers add to the stream and compute the next norm at once, and norms round what is multiplied only once.
 

@@ -251,7 +251,8 @@ def _attention(
     dtype, shared, on_cpu = v.dtype, q.shape[1] // k.shape[1], v.device.type == "cpu"
     if on_cpu:  # forward and back it takes nearly three times as long there in lower precision
         q, k, v = q.float(), k.float(), v.float()
-    elif shared > 1 and mask is not None:  # the kernels of GPUs that take a mask want as many keys as queries
+    elif shared > 1 and (mask is not None or dtype == torch.float32):
+        # The kernels of GPUs that take a mask or float32 want as many keys as queries; else all scores are stored.
         k, v = (x.repeat_interleave(shared, dim=1) for x in (k, v))
     with without_autocast(v.device):
         attended = F.scaled_dot_product_attention(
