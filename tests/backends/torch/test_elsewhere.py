@@ -120,7 +120,7 @@ def test_a_card_that_is_named_becomes_the_present_one():
 
 @pytest.mark.parametrize(("dtype", "key_heads"), [(torch.bfloat16, 1), (torch.float32, 2)])
 def test_attention_without_a_mask_gets_as_many_keys_as_its_kernel_takes(dtype, key_heads, monkeypatch):
-    """Flash attention lets heads share keys; what computes float32 does not, and would give way to a store of scores."""
+    """Flash attention lets heads share keys; what computes float32 does not, and all scores would be stored."""
     shapes, attend = [], packed.F.scaled_dot_product_attention
     q, k = torch.randn(3, 2, 5, 8).to(dtype), torch.randn(3, 1, 5, 8).to(dtype)
 
