@@ -171,7 +171,8 @@ def decoding_step(shape: Shape, dtype: torch.dtype) -> None:
         v = meta(rows, 1, shape.kv_heads, shape.width, dtype=dtype)[:, 0]
         for of_norms in {torch.float32, dtype}:  # norms of queries and keys give the type of their weights
             q, k = (meta(rows, 1, n, shape.width, dtype=of_norms)[:, 0] for n in (shape.heads, shape.kv_heads))
-            decoding_kernels.attend(q, k, v, keys, keys, seen, column, shape.width**-0.5)
+            for angles in (None, (meta(rows, shape.width, dtype=of_norms),) * 2):
+                decoding_kernels.attend(q, k, v, keys, keys, seen, column, shape.width**-0.5, None, angles)
     decoding_kernels.draw(meta(ROWS, shape.vocabulary), meta(ROWS))
 
 

@@ -7,6 +7,7 @@ import copy
 
 import pytest
 import torch
+import transformers
 
 from steadyrl.backends.torch.draw import decoder as torch_decoder
 from steadyrl.backends.torch.draw.decoder import Decoder
@@ -16,7 +17,16 @@ from steadyrl.backends.torch.read.products import quicken
 from steadyrl.backends.torch.read.reader import Reader
 from steadyrl.backends.torch.read.reads import reads_of
 from tests.backends.torch.interpreter import INTERPRETED
-from tests.backends.torch.test_decoder import VOCABULARY, batch_of, padded, parts_of, random_model
+from tests.backends.torch.test_decoder import (
+    COMMON,
+    MODELS,
+    ROTARY,
+    VOCABULARY,
+    batch_of,
+    padded,
+    parts_of,
+    random_model,
+)
 from tests.rounding import NATS, OF_BFLOAT16, rounding
 
 DEVICE = torch.device("cpu" if INTERPRETED else "cuda")
@@ -88,6 +98,57 @@ def test_attention_equals_that_of_float64_and_reads_nothing_behind_the_column(
     torch.testing.assert_close(found.double(), wanted, atol=near, rtol=0)
     assert found[-1].eq(0).all()  # sees nothing
     assert (found[0] - found[1]).abs().max() > 4 * near
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("shared", "width", "splits", "of_rows"), [(2, 24, 1, ROWS), (20, 16, 1, 1), (3, 8, 4, ROWS)])
+def test_attention_turns_queries_and_keys_as_the_rotation_does(shared, width, splits, of_rows, dtype):
+    q, keys, values, seen = inputs(shared, 60, 50, width, dtype)
+    q, k = q.to(dtype), drawn(ROWS, width, KV_HEADS, seed=7, dtype=dtype).transpose(1, 2)
+    cos, sin = drawn(of_rows, width, seed=8), drawn(of_rows, width, seed=9)
+    rotated = layer_kernels.rotate(q[:, :, None], k[:, :, None], cos[:, None], sin[:, None])
+    turned_q, turned_k = (x[:, :, 0] for x in rotated)
+    outputs, caches = [], []
+    for queries, new_keys, angles in ((q, k, (cos, sin)), (turned_q, turned_k, None)):
+        cache = keys.clone(), values.clone()
+        token = queries, new_keys, values[:, :, 50].clone()
+        outputs.append(decoding_kernels.attend(*token, *cache, seen, at(50), 0.2, splits, angles))
+        caches.append(cache[0][:, :, 50])
+    unit = OF_BFLOAT16 if dtype == torch.bfloat16 else 2.0**-24
+    torch.testing.assert_close(*caches, rtol=0, atol=rounding(caches[1].abs().max().item(), 3, unit))
+    assert (caches[0] - k).abs().max() > 0.1
+    torch.testing.assert_close(*outputs, rtol=0, atol=rounding(values[:, :, :51].abs().max().item(), 64, unit))
+
+
+HUNYUAN = "hunyuan, norms of what is turned"
+# The layers whose attention is given what a rotation returns: not where a part of a head turns, nor where norms follow.
+TURNED = {
+    "qwen3": {0, 1}, "gemma3, a window and a rotation by kind": {0, 1}, "phi3, half of a head turns, window": set(),
+    "smollm3, one layer turns nothing": {0}, HUNYUAN: set(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TURNED)
+@torch.no_grad()
+def test_a_step_whose_attention_rotates_equals_the_plain_step(name, monkeypatch):
+    monkeypatch.setattr(torch_decoder, "kernels", lambda device: decoding_kernels)
+    monkeypatch.setattr(fused, "layer_kernels", lambda device: layer_kernels)
+    hunyuan = transformers.HunYuanDenseV1Config(**COMMON, **ROTARY, head_dim=16)
+    monkeypatch.setitem(MODELS, HUNYUAN, lambda: hunyuan)
+    model = random_model(name).to(DEVICE)
+    parts = parts_of(model)
+    ids, visible = (x.to(DEVICE) for x in padded())
+    decoder = Decoder(parts, 4, 20)
+    _, plain = decoder.prefill(ids, visible)
+    quicken(model)
+    fused.fuse_layers(parts.body)
+    _, static = decoder.prefill(ids, visible)
+    assert static.rotated == TURNED[name]
+    state = StepState(static)
+    for t in range(3):
+        tokens = (ids[:, -1] * 5 + t) % VOCABULARY
+        wanted, found = (x.log_softmax(-1) for x in (decoder.step(tokens, plain), state.step(decoder, tokens, static)))
+        assert (found - wanted).abs().max().item() <= NATS
 
 
 def test_values_may_have_another_width_than_keys():

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from steadyrl.backends.torch.device import sent
 from steadyrl.backends.torch.footprint import WORTH_SHARING
-from steadyrl.backends.torch.read.attention import Visibility, causal_within, closed, visible
+from steadyrl.backends.torch.read.attention import View, Visibility, causal_within, closed, visible
 from steadyrl.backends.torch.read.products import without_autocast
 from steadyrl.core.types import Batch
 
@@ -172,7 +172,7 @@ def _whole_rows(
     )
 
 
-class PackedView:
+class PackedView(View):
     """See View: attention of packed tokens, each prompt once."""
 
     def __init__(self, packed: Packed):
