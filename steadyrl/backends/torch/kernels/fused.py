@@ -53,7 +53,7 @@ def fuse_layers(model: nn.Module) -> None:
             if theirs not in rotates:
                 rotates[theirs] = _rotate_alike(theirs, kernels, weight)
             if rotates[theirs]:
-                rotate = _rotation(theirs, kernels, module.layer_idx)
+                rotate = _rotation(theirs, kernels, getattr(module, "layer_idx", None))
                 module.forward = MethodType(_with_rotation(written, rotate), module)
         elif _gates_by_silu(module):
             _let_gate(module, kernels, weight)
