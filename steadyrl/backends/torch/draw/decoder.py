@@ -165,7 +165,8 @@ class _Prefill(_Decoding):
     ) -> torch.Tensor:  # fmt: skip
         """See View."""
         begin, cache = self._cache.used, self._cache
-        if self._rotated is not None and self._rotated[0] is q and self._rotated[1] is k:
+        rotated, self._rotated = self._rotated, None
+        if rotated is not None and rotated[0] is q and rotated[1] is k:
             cache.rotated.add(layer)
         keys, values = (_room(x, cache.length, self._dtype) for x in (k, v))
         for row, prefix in enumerate(self._prefixes):
