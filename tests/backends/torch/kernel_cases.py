@@ -231,6 +231,35 @@ def test_products_of_pairs_are_summed_over_all_of_them(monkeypatch):
     assert layer_kernels.products(pairs).tolist() == pytest.approx(wanted, rel=1e-5)
 
 
+@pytest.fixture
+def far_apart():
+    """Return three rows of 2^30 numbers, the last of which begins at 2^31; of their memory little is touched."""
+    try:
+        return torch.empty(3, 2**30, dtype=torch.bfloat16, device=DEVICE)
+    except (RuntimeError, MemoryError) as error:
+        pytest.skip(f"needs 6 GiB of address space: {error}")
+
+
+def test_offsets_beyond_31_bits_reach_their_rows(far_apart):
+    near = [drawn(3, 16, seed=n, dtype=torch.bfloat16) for n in range(2)]
+    far = [far_apart[:, 64 * n : 64 * n + 16].copy_(rows) for n, rows in enumerate(near)]
+    assert torch.equal(layer_kernels.gate(*far), layer_kernels.gate(*near))
+    weight = drawn(16, seed=4)
+    of_far, of_near = (layer_kernels.add_norm(*x, weight, 0.0, 1e-6, torch.float32) for x in (far, near))
+    assert all(map(torch.equal, of_far, of_near))
+    cos, sin = drawn(1, 3, 16, seed=5), drawn(1, 3, 16, seed=6)
+    of_far, of_near = (layer_kernels.rotate(*(y[None, None] for y in x), cos, sin) for x in (far, near))
+    assert all(map(torch.equal, of_far, of_near))
+
+
+def test_rows_of_a_cache_beyond_31_bits_are_written_and_read(far_apart):
+    """Of one column that is seen attention gives the values, which are in the cache then."""
+    q, k, v = (drawn(3, 1, 32, seed=n, dtype=torch.bfloat16) for n in range(3))
+    cache, seen = far_apart.view(3, 1, -1, 32), torch.ones(3, 1, dtype=torch.bool, device=DEVICE)
+    assert torch.equal(decoding_kernels.attend(q, k, v, cache, cache, seen, at(0), 0.2, 1), v)
+    assert torch.equal(far_apart[:, :32], v[:, 0])
+
+
 def turned(x, cos, sin):
     half = x.shape[-1] // 2
     return x * cos + torch.cat((-x[..., half:], x[..., :half]), -1) * sin
