@@ -9,6 +9,7 @@ import pytest
 import torch
 import transformers
 
+from steadyrl.backends.torch.arithmetic import fast_float32
 from steadyrl.backends.torch.draw import decoder as torch_decoder
 from steadyrl.backends.torch.draw.decoder import Decoder
 from steadyrl.backends.torch.draw.graph import StepState
@@ -229,6 +230,32 @@ def test_products_of_pairs_are_summed_over_all_of_them(monkeypatch):
     wanted = [sum(float((x.double() * y.double()).sum()) for x, y in chosen) for chosen in (
         pairs, [(a, a) for a, _ in pairs], [(b, b) for _, b in pairs])]  # fmt: skip
     assert layer_kernels.products(pairs).tolist() == pytest.approx(wanted, rel=1e-5)
+
+
+@torch.no_grad()
+def test_a_step_that_does_something_to_what_a_rotation_returns_is_not_captured(monkeypatch):
+    monkeypatch.setattr(torch_decoder, "kernels", lambda device: decoding_kernels)
+    monkeypatch.setattr(fused, "layer_kernels", lambda device: layer_kernels)
+    monkeypatch.setitem(MODELS, HUNYUAN, lambda: transformers.HunYuanDenseV1Config(**COMMON, **ROTARY, head_dim=16))
+    parts = parts_of(random_model(HUNYUAN).to(DEVICE))
+    fused.fuse_layers(parts.body)
+    ids, visible = (x.to(DEVICE) for x in padded())
+    decoder = Decoder(parts, 4, 20)
+    _, cache = decoder.prefill(ids, visible)
+    cache.rotated.add(0)  # as if it had been otherwise then
+    with pytest.raises(RuntimeError, match="something else than while prompts were read"):
+        StepState(cache).step(decoder, ids[:, -1], cache)
+
+
+def test_whether_layers_are_fused_is_decided_in_full_float32(monkeypatch):
+    precisions, gate = [], layer_kernels.gate
+    monkeypatch.setattr(fused, "layer_kernels", lambda device: layer_kernels)
+    monkeypatch.setattr(
+        layer_kernels, "gate", lambda *x: precisions.append(torch.get_float32_matmul_precision()) or gate(*x)
+    )
+    with fast_float32():
+        fused.fuse_layers(random_model("qwen3").to(DEVICE))
+    assert set(precisions) == {"highest"}
 
 
 @pytest.fixture

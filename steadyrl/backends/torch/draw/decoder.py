@@ -230,7 +230,7 @@ class _CapturedStep(_Step):
         super().__init__(cache, dtype)
         self._places, self._column, self._visible = places, column, visible
         self._kernels = of if cache.prompts is None else None
-        self._angles: tuple[torch.Tensor, torch.Tensor] | None = None  # of queries and keys that are not rotated yet
+        self._unrotated: tuple[torch.Tensor, ...] | None = None  # queries and keys, and their cosines and sines
 
     def mask(self, visibility: Visibility) -> torch.Tensor:
         """See ``_Step``, and nothing is asked of the device; where kernels attend, bool [B, S]."""
@@ -245,7 +245,7 @@ class _CapturedStep(_Step):
         """See View; the kernel that attends rotates, where it is given what a rotation returns."""
         if self._kernels is None or layer not in self._cache.rotated:
             return rotation(q, k, cos, sin)
-        self._angles = cos[:, 0], sin[:, 0]
+        self._unrotated = q, k, cos[:, 0], sin[:, 0]
         return q, k
 
     def attend(
@@ -256,8 +256,10 @@ class _CapturedStep(_Step):
         keys, values = self._cache.keys[layer], self._cache.values[layer]
         if self._kernels:
             scale = q.shape[-1] ** -0.5 if scale is None else scale
-            token, angles = (q[:, :, 0], k[:, :, 0], v[:, :, 0]), self._angles
-            self._angles = None
+            token, unrotated, self._unrotated = (q[:, :, 0], k[:, :, 0], v[:, :, 0]), self._unrotated, None
+            if unrotated is not None and not (unrotated[0] is q and unrotated[1] is k):
+                raise RuntimeError("attention is given something else than while prompts were read")  # not captured
+            angles = None if unrotated is None else unrotated[2:]
             attended: torch.Tensor = self._kernels.attend(
                 *token, keys, values, mask, self._column, scale, angles=angles
             )
