@@ -51,6 +51,7 @@ PARTS = {
     "machine": Part("machine:ceilings", 30, 20, "first"),
     "models": Part("machine:models", 120, 30, "first"),
     "speed": Part("speed:beside_trl", 240, 60, "first"),
+    "compiled": Part("compile_kernels:for_cards", 10, 90),
     "kernels": Part("decoding:beside_pytorch", 120, 10),
     "large": Part("agreement:large_models", 180, 60),
     "algorithms": Part("agreement:every_algorithm", 150, 90),

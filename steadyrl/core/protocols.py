@@ -224,7 +224,10 @@ class Repeatable(Protocol):
     """A backend whose sums come out otherwise from one time to the next, unless it is told to take its time."""
 
     def repeating(self) -> AbstractContextManager[None]:
-        """Compute the same from the same inside, as far as the device can."""
+        """Compute the same from the same inside.
+
+        An operation that the device cannot repeat raises RuntimeError.
+        """
 
 
 @runtime_checkable

@@ -184,7 +184,9 @@ class TorchBackend:
     def working(self) -> Iterator[None]:
         """Sample, score and train in the arithmetic of this run, whatever the process has switched on."""
         exactness = full_float32() if self._lower is None else fast_float32()
-        with exactness, deterministic(self._repeats, self.device, required=self._own.deterministic):
+        # The present card is one of each thread.
+        card = torch.cuda.device_of(next(self.model.parameters()))  # type: ignore[no-untyped-call]  # of torch
+        with card, exactness, deterministic(self._repeats, self.device):
             yield
 
     @contextmanager

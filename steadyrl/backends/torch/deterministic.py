@@ -37,17 +37,16 @@ def prepare(device: torch.device, wanted: bool) -> None:
 
 
 @contextmanager
-def deterministic(wanted: bool, device: torch.device, required: bool = True) -> Iterator[None]:
+def deterministic(wanted: bool, device: torch.device) -> Iterator[None]:
     """Let all that a GPU computes inside come out the same from one run to the next.
 
     With its flag PyTorch takes deterministic kernels for gathers, scatters and the backward pass of attention (cuDNN's
-    is left out), and refuses an operation that has none. Memory is not filled first, for nothing reads what it has not
-    written.
+    is left out), and raises RuntimeError for an operation that has none. If it only warned, attention would take its
+    other kernels. Memory is not filled first, for nothing reads what it has not written.
 
     Args:
         wanted: If False, nothing changes.
         device: That is computed on.
-        required: Whether an operation that has no deterministic kernel raises RuntimeError; if not, it warns.
     """
     if not wanted or device.type != "cuda":
         yield
@@ -55,7 +54,7 @@ def deterministic(wanted: bool, device: torch.device, required: bool = True) -> 
     memory: Any = torch.utils.deterministic  # which sets its attribute by a class of its own
     flag, warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     filled, tuned = memory.fill_uninitialized_memory, torch.backends.cudnn.benchmark
-    torch.use_deterministic_algorithms(True, warn_only=not required)
+    torch.use_deterministic_algorithms(True)
     memory.fill_uninitialized_memory = torch.backends.cudnn.benchmark = False
     try:
         yield

@@ -22,7 +22,9 @@ KERNELS_ON = frozenset({"cuda"})  # types of devices that kernels of Triton are 
 def lower_precision(name: str, device: torch.device) -> torch.dtype | None:
     """Return the type that matrices are multiplied in, or None for that of the weights."""
     if name == "auto":
-        name = "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
+        # Older cards compute bfloat16 as float32, far slower than float32 itself.
+        fast = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+        name = "bf16" if fast else "fp32"
     if name == "bf16" and device.type == "cpu":
         _warn_if_slower(_product_s(torch.bfloat16) / _product_s(torch.float32))
     return torch.bfloat16 if name == "bf16" else None
@@ -92,10 +94,12 @@ def chosen_device(name: str) -> torch.device:
         try:
             probe = torch.zeros(1, device=name)
             probe.item()  # a device such as 'meta' holds shapes and no numbers
-            return probe.device
         except (RuntimeError, AssertionError) as error:
             first = str(error).splitlines()[0]
             raise ConfigError(f"backend.device = '{name}' cannot be used: {first}; try 'auto' or 'cpu'") from error
+        if probe.is_cuda:  # streams and kernels of ours go to the present card
+            torch.cuda.set_device(probe.device)
+        return probe.device
     if torch.cuda.is_available():
         return torch.device("cuda")
     return torch.device("mps" if torch.backends.mps.is_available() else "cpu")

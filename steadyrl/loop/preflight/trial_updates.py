@@ -11,7 +11,6 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -132,14 +131,19 @@ def make_trial_updates(trial: Trial, phase: Callable[[str], None] = silent) -> T
     with scratch_folder() as folder:
         start, middle = folder / "start", folder / "middle"
         _save(trial.session, start)
-        backend, rows = trial.session.backend, trial.training
-        exactly = None
-        if isinstance(backend, Repeatable) and not backend.describe().get("deterministic"):
-            exactly = backend.repeating
+        backend, rows, trial_updates = trial.session.backend, trial.training, None
         try:
-            with (exactly or nullcontext)():
+            if isinstance(backend, Repeatable) and not backend.describe().get("deterministic"):
+                try:
+                    with backend.repeating():
+                        trial_updates = _updates(trial, rows, start, middle, phase)
+                except RuntimeError as error:
+                    if "deterministic" not in str(error):
+                        raise
+                    backend.load(start)  # an operation of the model has no way to repeat: sums may come in any order
+            if trial_updates is None:
                 trial_updates = _updates(trial, rows, start, middle, phase)
-            if exactly is not None and trial_updates.updates is not None:  # a run is quicker than what repeats
+            elif trial_updates.updates is not None:  # a run is quicker than what repeats
                 backend.load(start)
                 part, rate = _part(rows), trial.session.config.update.rate(0, trial.session.config.run.steps)
                 few, many = (Timed(len(b.lengths), _take(trial.session, b, part, rate).seconds) for b in (part, rows))

@@ -39,6 +39,7 @@ _aten = torch.ops.aten
 WAITS = {
     _aten._local_scalar_dense, _aten.nonzero, _aten.masked_select, _aten.is_nonzero, _aten.equal, _aten.bincount,
     _aten.unique_dim, _aten._unique2, _aten.unique_consecutive, _aten.repeat_interleave,
+    _aten.isin,  # of more than a few elements, which it sorts
 }  # fmt: skip
 # What real tensors of both may meet in.
 BOTH = {_aten.copy_, _aten._to_copy}
@@ -89,6 +90,8 @@ class Standin:
         replays: How many waits there were before each replay of a graph.
         rounded: How many products were rounded as TF32 is.
         casts: How many operations autocast changed the arguments of.
+        present: The card that was made the present one; None before.
+        capture_modes: What each capture asked of other threads.
     """
 
     tf32: bool
@@ -97,6 +100,7 @@ class Standin:
 
     def __post_init__(self):
         self.waits, self.replays, self.rounded, self.casts, self.captured = [], [], 0, 0, None
+        self.present, self.capture_modes = None, []
         self._order = torch.Generator().manual_seed(5)
 
     def wait(self, operation):
@@ -244,9 +248,10 @@ class Graph:
     What is captured is not computed there, but it makes no difference to who replays it.
     """
 
-    def capture_begin(self, *_):
+    def capture_begin(self, pool=None, capture_error_mode="global"):
         """Begin to note operations."""
         _here[-1].captured = []
+        _here[-1].capture_modes.append(capture_error_mode)
 
     def capture_end(self):
         """End it."""
@@ -300,6 +305,7 @@ def pretended(tf32=True, autocast=True, any_order=True):
 
     there = {
         "is_available": lambda: True, "is_bf16_supported": lambda *_, **__: True, "device_count": lambda: 1,
+        "set_device": lambda card: setattr(standin, "present", card),
         "current_device": lambda: 0, "empty_cache": lambda: None, "synchronize": lambda *_: None,
         "get_sync_debug_mode": lambda: 0, "set_sync_debug_mode": lambda mode: None,
         "max_memory_allocated": lambda *_: 0, "get_device_capability": lambda *_: (9, 0),

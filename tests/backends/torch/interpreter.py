@@ -60,6 +60,8 @@ def whole_interpreter():
         # added twice to see whether they overflow.
         patch.setattr(interpreter.InterpretedFunction, "__call__", once_prepared)
         patch.setattr(interpreter.GridExecutor, "__call__", at_a_launch)
+        # Tensors of the CPU are computed with where they are; each launch would copy all of them onto themselves.
+        patch.setattr(interpreter.GridExecutor, "_restore_args_dev", lambda *_: None)
         options = dataclasses.replace(interpreter.interpreter_builder.options, sanitize_overflow=False)
         patch.setattr(interpreter.interpreter_builder, "options", options)
         yield

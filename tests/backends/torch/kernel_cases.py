@@ -7,7 +7,9 @@ import copy
 
 import pytest
 import torch
+import transformers
 
+from steadyrl.backends.torch.arithmetic import fast_float32
 from steadyrl.backends.torch.draw import decoder as torch_decoder
 from steadyrl.backends.torch.draw.decoder import Decoder
 from steadyrl.backends.torch.draw.graph import StepState
@@ -16,7 +18,16 @@ from steadyrl.backends.torch.read.products import quicken
 from steadyrl.backends.torch.read.reader import Reader
 from steadyrl.backends.torch.read.reads import reads_of
 from tests.backends.torch.interpreter import INTERPRETED
-from tests.backends.torch.test_decoder import VOCABULARY, batch_of, padded, parts_of, random_model
+from tests.backends.torch.test_decoder import (
+    COMMON,
+    MODELS,
+    ROTARY,
+    VOCABULARY,
+    batch_of,
+    padded,
+    parts_of,
+    random_model,
+)
 from tests.rounding import NATS, OF_BFLOAT16, rounding
 
 DEVICE = torch.device("cpu" if INTERPRETED else "cuda")
@@ -88,6 +99,57 @@ def test_attention_equals_that_of_float64_and_reads_nothing_behind_the_column(
     torch.testing.assert_close(found.double(), wanted, atol=near, rtol=0)
     assert found[-1].eq(0).all()  # sees nothing
     assert (found[0] - found[1]).abs().max() > 4 * near
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("shared", "width", "splits", "of_rows"), [(2, 24, 1, ROWS), (20, 16, 1, 1), (3, 8, 4, ROWS)])
+def test_attention_turns_queries_and_keys_as_the_rotation_does(shared, width, splits, of_rows, dtype):
+    q, keys, values, seen = inputs(shared, 60, 50, width, dtype)
+    q, k = q.to(dtype), drawn(ROWS, width, KV_HEADS, seed=7, dtype=dtype).transpose(1, 2)
+    cos, sin = drawn(of_rows, width, seed=8), drawn(of_rows, width, seed=9)
+    rotated = layer_kernels.rotate(q[:, :, None], k[:, :, None], cos[:, None], sin[:, None])
+    turned_q, turned_k = (x[:, :, 0] for x in rotated)
+    outputs, caches = [], []
+    for queries, new_keys, angles in ((q, k, (cos, sin)), (turned_q, turned_k, None)):
+        cache = keys.clone(), values.clone()
+        token = queries, new_keys, values[:, :, 50].clone()
+        outputs.append(decoding_kernels.attend(*token, *cache, seen, at(50), 0.2, splits, angles))
+        caches.append(cache[0][:, :, 50])
+    unit = OF_BFLOAT16 if dtype == torch.bfloat16 else 2.0**-24
+    torch.testing.assert_close(*caches, rtol=0, atol=rounding(caches[1].abs().max().item(), 3, unit))
+    assert (caches[0] - k).abs().max() > 0.1
+    torch.testing.assert_close(*outputs, rtol=0, atol=rounding(values[:, :, :51].abs().max().item(), 64, unit))
+
+
+HUNYUAN = "hunyuan, norms of what is turned"
+# The layers whose attention is given what a rotation returns: not where a part of a head turns, nor where norms follow.
+TURNED = {
+    "qwen3": {0, 1}, "gemma3, a window and a rotation by kind": {0, 1}, "phi3, half of a head turns, window": set(),
+    "smollm3, one layer turns nothing": {0}, HUNYUAN: set(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TURNED)
+@torch.no_grad()
+def test_a_step_whose_attention_rotates_equals_the_plain_step(name, monkeypatch):
+    monkeypatch.setattr(torch_decoder, "kernels", lambda device: decoding_kernels)
+    monkeypatch.setattr(fused, "layer_kernels", lambda device: layer_kernels)
+    hunyuan = transformers.HunYuanDenseV1Config(**COMMON, **ROTARY, head_dim=16)
+    monkeypatch.setitem(MODELS, HUNYUAN, lambda: hunyuan)
+    model = random_model(name).to(DEVICE)
+    parts = parts_of(model)
+    ids, visible = (x.to(DEVICE) for x in padded())
+    decoder = Decoder(parts, 4, 20)
+    _, plain = decoder.prefill(ids, visible)
+    quicken(model)
+    fused.fuse_layers(parts.body)
+    _, static = decoder.prefill(ids, visible)
+    assert static.rotated == TURNED[name]
+    state = StepState(static)
+    for t in range(3):
+        tokens = (ids[:, -1] * 5 + t) % VOCABULARY
+        wanted, found = (x.log_softmax(-1) for x in (decoder.step(tokens, plain), state.step(decoder, tokens, static)))
+        assert (found - wanted).abs().max().item() <= NATS
 
 
 def test_values_may_have_another_width_than_keys():
@@ -168,6 +230,61 @@ def test_products_of_pairs_are_summed_over_all_of_them(monkeypatch):
     wanted = [sum(float((x.double() * y.double()).sum()) for x, y in chosen) for chosen in (
         pairs, [(a, a) for a, _ in pairs], [(b, b) for _, b in pairs])]  # fmt: skip
     assert layer_kernels.products(pairs).tolist() == pytest.approx(wanted, rel=1e-5)
+
+
+@torch.no_grad()
+def test_a_step_that_does_something_to_what_a_rotation_returns_is_not_captured(monkeypatch):
+    monkeypatch.setattr(torch_decoder, "kernels", lambda device: decoding_kernels)
+    monkeypatch.setattr(fused, "layer_kernels", lambda device: layer_kernels)
+    monkeypatch.setitem(MODELS, HUNYUAN, lambda: transformers.HunYuanDenseV1Config(**COMMON, **ROTARY, head_dim=16))
+    parts = parts_of(random_model(HUNYUAN).to(DEVICE))
+    fused.fuse_layers(parts.body)
+    ids, visible = (x.to(DEVICE) for x in padded())
+    decoder = Decoder(parts, 4, 20)
+    _, cache = decoder.prefill(ids, visible)
+    cache.rotated.add(0)  # as if it had been otherwise then
+    with pytest.raises(RuntimeError, match="something else than while prompts were read"):
+        StepState(cache).step(decoder, ids[:, -1], cache)
+
+
+def test_whether_layers_are_fused_is_decided_in_full_float32(monkeypatch):
+    precisions, gate = [], layer_kernels.gate
+    monkeypatch.setattr(fused, "layer_kernels", lambda device: layer_kernels)
+    monkeypatch.setattr(
+        layer_kernels, "gate", lambda *x: precisions.append(torch.get_float32_matmul_precision()) or gate(*x)
+    )
+    with fast_float32():
+        fused.fuse_layers(random_model("qwen3").to(DEVICE))
+    assert set(precisions) == {"highest"}
+
+
+@pytest.fixture
+def far_apart():
+    """Return three rows of 2^30 numbers, the last of which begins at 2^31; of their memory little is touched."""
+    try:
+        return torch.empty(3, 2**30, dtype=torch.bfloat16, device=DEVICE)
+    except (RuntimeError, MemoryError) as error:
+        pytest.skip(f"needs 6 GiB of address space: {error}")
+
+
+def test_offsets_beyond_31_bits_reach_their_rows(far_apart):
+    near = [drawn(3, 16, seed=n, dtype=torch.bfloat16) for n in range(2)]
+    far = [far_apart[:, 64 * n : 64 * n + 16].copy_(rows) for n, rows in enumerate(near)]
+    assert torch.equal(layer_kernels.gate(*far), layer_kernels.gate(*near))
+    weight = drawn(16, seed=4)
+    of_far, of_near = (layer_kernels.add_norm(*x, weight, 0.0, 1e-6, torch.float32) for x in (far, near))
+    assert all(map(torch.equal, of_far, of_near))
+    cos, sin = drawn(1, 3, 16, seed=5), drawn(1, 3, 16, seed=6)
+    of_far, of_near = (layer_kernels.rotate(*(y[None, None] for y in x), cos, sin) for x in (far, near))
+    assert all(map(torch.equal, of_far, of_near))
+
+
+def test_rows_of_a_cache_beyond_31_bits_are_written_and_read(far_apart):
+    """Of one column that is seen attention gives the values, which are in the cache then."""
+    q, k, v = (drawn(3, 1, 32, seed=n, dtype=torch.bfloat16) for n in range(3))
+    cache, seen = far_apart.view(3, 1, -1, 32), torch.ones(3, 1, dtype=torch.bool, device=DEVICE)
+    assert torch.equal(decoding_kernels.attend(q, k, v, cache, cache, seen, at(0), 0.2, 1), v)
+    assert torch.equal(far_apart[:, :32], v[:, 0])
 
 
 def turned(x, cos, sin):

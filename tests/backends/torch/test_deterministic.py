@@ -144,6 +144,17 @@ def test_the_flags_of_the_process_are_as_before_also_where_work_failed():
         torch.backends.cudnn.benchmark = False
 
 
+def test_what_repeats_takes_no_kernel_that_only_warns(opened):
+    """Attention adds in any order, with a warning, where a lack of deterministic kernels is not an error."""
+    with pretended():
+        backend = opened(device="cuda")
+        with backend.repeating(), backend.working():
+            assert torch.are_deterministic_algorithms_enabled()
+            assert not torch.is_deterministic_algorithms_warn_only_enabled()
+        with backend.working():
+            assert not torch.are_deterministic_algorithms_enabled()
+
+
 @pytest.mark.parametrize("width", [1, 127, 128, 129, 128 * 128 + 1])
 def test_running_sums_by_products_are_those_of_numpy_and_never_fall(width):
     x = np.random.default_rng(width).random((3, width))

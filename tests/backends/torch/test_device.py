@@ -2,6 +2,7 @@
 
 import logging
 import math
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,6 +19,16 @@ CPU = torch.device("cpu")
 @pytest.mark.parametrize(("name", "used"), [("auto", None), ("fp32", None), ("bf16", torch.bfloat16)])
 def test_on_a_cpu_only_those_who_ask_for_bfloat16_get_it(name, used):
     assert device.lower_precision(name, CPU) == used
+
+
+@pytest.mark.parametrize(("capability", "used"), [((7, 5), None), ((8, 0), torch.bfloat16)])
+def test_a_gpu_that_computes_bfloat16_as_float32_is_given_float32(monkeypatch, capability, used):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda card: SimpleNamespace(major=capability[0]))
+    monkeypatch.setattr(torch.cuda, "_check_bf16_tensor_supported", lambda card: True)
+    assert device.lower_precision("auto", torch.device("cuda")) == used
+    assert device.lower_precision("bf16", torch.device("cuda")) == torch.bfloat16
 
 
 @pytest.mark.parametrize(("bf16_s", "said"), [(0.02, ["2.0 times"]), (0.005, []), (0.01, [])])

@@ -18,7 +18,9 @@ needs.package("peft")
 from steadyrl.backends.torch.arithmetic import fast_float32, full_float32  # noqa: E402
 from steadyrl.backends.torch.backend import TorchBackend  # noqa: E402
 from steadyrl.backends.torch.deterministic import deterministic  # noqa: E402
+from steadyrl.backends.torch.device import chosen_device  # noqa: E402
 from steadyrl.backends.torch.draw import batch as decoding  # noqa: E402
+from steadyrl.backends.torch.read import packed  # noqa: E402
 from tests.backends.torch.elsewhere import Elsewhere, MixedDevicesError, policies, pretended  # noqa: E402
 from tests.rounding import NATS  # noqa: E402
 
@@ -107,6 +109,52 @@ def test_the_host_waits_for_the_device_every_few_tokens_only(opened, sampling, s
     waited = [t for t, (a, b) in enumerate(itertools.pairwise(steps)) if a != b]
     assert len(steps) > every
     assert all((t + 2) % every == 0 for t in waited), f"waited after the tokens {waited}"
+
+
+def test_a_card_that_is_named_becomes_the_present_one():
+    with pretended() as device:
+        assert chosen_device("auto").type == "cuda"
+        assert device.present is None
+        assert chosen_device("cuda:0") == device.present == torch.device("cuda", 0)
+
+
+@pytest.mark.parametrize(("dtype", "key_heads"), [(torch.bfloat16, 1), (torch.float32, 2)])
+def test_attention_without_a_mask_gets_as_many_keys_as_its_kernel_takes(dtype, key_heads, monkeypatch):
+    """Flash attention lets heads share keys; what computes float32 does not, and all scores would be stored."""
+    shapes, attend = [], packed.F.scaled_dot_product_attention
+    q, k = torch.randn(3, 2, 5, 8).to(dtype), torch.randn(3, 1, 5, 8).to(dtype)
+
+    def noted(q, k, *rest, **more):
+        shapes.append(k.shape[1])
+        return attend(q, k, *rest, **more)
+
+    with pretended():
+        monkeypatch.setattr(packed.F, "scaled_dot_product_attention", noted)
+        found = packed._attention(q.to("cuda"), k.to("cuda"), k.to("cuda"), None, None)
+    assert shapes == [key_heads]
+    wanted = attend(q, k, k, is_causal=True, enable_gqa=True)
+    torch.testing.assert_close(found.held, wanted, rtol=0, atol=0.02 if dtype == torch.bfloat16 else 1e-5)
+
+
+def test_a_capture_that_finds_no_memory_is_made_again_with_what_was_freed(opened, monkeypatch):
+    begun, freed = [], []
+    with pretended() as device:
+        backend = opened("cuda")
+        prompts = prompts_of(backend)
+        begin = torch.cuda.CUDAGraph.capture_begin
+
+        def lacking(graph, *args):
+            begun.append(graph)
+            if len(begun) == 1:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            begin(graph, *args)
+
+        monkeypatch.setattr(torch.cuda.CUDAGraph, "capture_begin", lacking)
+        monkeypatch.setattr(torch.cuda, "empty_cache", lambda: freed.append(len(begun)))
+        backend.generate(prompts, LONG, range(len(prompts)))
+    assert freed == [1]
+    assert len(device.replays) > 2 * decoding.LOOK_EVERY["cuda"]
+    assert set(device.capture_modes) == {"thread_local"}
 
 
 @pytest.mark.parametrize("overrides", [(), ("model.lora_rank=4",), ("backend.args.weights=bf16",)])

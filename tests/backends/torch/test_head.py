@@ -1,5 +1,7 @@
 """Chunked log-probs and entropies against autograd's own log_softmax, values and gradients."""
 
+import weakref
+
 import pytest
 
 from tests import needs
@@ -133,3 +135,21 @@ def test_a_cap_on_the_logits_has_the_gradient_of_the_plain_way(kept, entropy):
     for one, other in zip(found, wanted, strict=True):
         torch.testing.assert_close(one, other, atol=2e-5, rtol=2e-4)
     torch.testing.assert_close(logits_of(capped)(hidden).double(), bent, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_logits_of_a_chunk_are_gone_before_the_next_are_made(monkeypatch):
+    head, hidden, chosen, _, weights = case(bias=True, kept=False)
+    made, before, multiply = [], [], torch_head._logits
+
+    def noted(*inputs):
+        before.append(sum(of() is not None for of in made))
+        logits = multiply(*inputs)
+        made.append(weakref.ref(logits))
+        return logits
+
+    monkeypatch.setattr(torch_head, "_logits", noted)
+    logprobs, entropies = chosen_logprobs(hidden.requires_grad_(), head, chosen, 1.0, None, entropy=True)
+    (logprobs @ weights[0] + entropies @ weights[1]).backward()
+    assert len(before) in {5, 10}
+    assert set(before) == {0}

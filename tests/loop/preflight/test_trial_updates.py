@@ -2,6 +2,7 @@
 
 import os
 import signal
+from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -243,6 +244,34 @@ def test_digits_that_change_without_loading_are_no_fault_of_it(toy):
     found = verdicts(replace(toy(), backend=Reorders()))["continuation"]
     assert found.state == "ok"
     assert "repeated without loading" in found.message
+
+
+class CannotRepeat(Reorders):
+    """Asked to repeat itself, it finds an operation without a deterministic kernel."""
+
+    asked, message = False, "bincount_cuda does not have a deterministic implementation"
+
+    @contextmanager
+    def repeating(self):
+        self.asked = True
+        yield
+        self.asked = False
+
+    def step(self, batch, update):
+        if self.asked:
+            self.asked = False
+            raise RuntimeError(self.message)
+        return super().step(batch, update)
+
+
+def test_updates_that_cannot_be_repeated_are_made_as_they_come(toy):
+    found = verdicts(replace(toy(), backend=CannotRepeat()))["continuation"]
+    assert found.state == "ok"
+    assert "repeated without loading" in found.message
+    backend = CannotRepeat()
+    backend.message = "an error of its own"
+    with pytest.raises(RuntimeError, match="an error of its own"):
+        verdicts(replace(toy(), backend=backend))
 
 
 class Rounds(ToyBackend):

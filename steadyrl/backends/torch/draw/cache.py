@@ -41,6 +41,7 @@ class Cache:
         length: S.
         keys, values: Filled by the first pass through the model, which says their shapes.
         shares: Whether prompts may be shared: all layers see them whole.
+        rotated: Layers whose attention is given what their rotation returned, and nothing else; filled as keys are.
         prompts: What the rows continue, where prompts are shared; keys and values are then of what follows them.
         changes: How often rows or columns were changed in place.
     """
@@ -52,6 +53,7 @@ class Cache:
     keys: Layers = field(default_factory=dict)
     values: Layers = field(default_factory=dict)
     shares: bool = True
+    rotated: set[int] = field(default_factory=set)
     prompts: Prompts | None = None
     changes: int = 0
 

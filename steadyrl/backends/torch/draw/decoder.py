@@ -11,7 +11,16 @@ from torch.nn import functional as F
 from steadyrl.backends.torch.device import of_triton
 from steadyrl.backends.torch.draw.cache import Cache, Known
 from steadyrl.backends.torch.load.model import Parts
-from steadyrl.backends.torch.read.attention import CAUSAL, View, Visibility, causal_within, closed, viewing, visible
+from steadyrl.backends.torch.read.attention import (
+    CAUSAL,
+    Rotation,
+    View,
+    Visibility,
+    causal_within,
+    closed,
+    viewing,
+    visible,
+)
 from steadyrl.backends.torch.read.head import decoding_head, products_on
 
 
@@ -112,7 +121,7 @@ class Decoder:
         return hidden
 
 
-class _Decoding:
+class _Decoding(View):
     """See View: keys and values go to a cache, and queries see what is there."""
 
     def __init__(self, cache: Cache, dtype: torch.dtype):
@@ -125,6 +134,7 @@ class _Prefill(_Decoding):
     def __init__(self, cache: Cache, places: torch.Tensor, dtype: torch.dtype, prefixes: Sequence[Known | None]):
         super().__init__(cache, dtype)
         self._places, self._prefixes = places, prefixes
+        self._rotated: tuple[torch.Tensor, torch.Tensor] | None = None
         self._end = cache.used + places.shape[1]
 
     def mask(self, visibility: Visibility) -> torch.Tensor | None:
@@ -142,12 +152,22 @@ class _Prefill(_Decoding):
         itself = itself[cache.used :, None] == itself  # padding sees itself, lest it become NaN
         return (mask | itself)[:, None]
 
+    def rotate(
+        self, layer: int, rotation: Rotation, q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """See View; what comes of it is compared with what attention is given."""
+        self._rotated = rotation(q, k, cos, sin)
+        return self._rotated
+
     def attend(
         self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None,
         scale: float | None,
     ) -> torch.Tensor:  # fmt: skip
         """See View."""
         begin, cache = self._cache.used, self._cache
+        rotated, self._rotated = self._rotated, None
+        if rotated is not None and rotated[0] is q and rotated[1] is k:
+            cache.rotated.add(layer)
         keys, values = (_room(x, cache.length, self._dtype) for x in (k, v))
         for row, prefix in enumerate(self._prefixes):
             if prefix is not None:
@@ -210,6 +230,7 @@ class _CapturedStep(_Step):
         super().__init__(cache, dtype)
         self._places, self._column, self._visible = places, column, visible
         self._kernels = of if cache.prompts is None else None
+        self._unrotated: tuple[torch.Tensor, ...] | None = None  # queries and keys, and their cosines and sines
 
     def mask(self, visibility: Visibility) -> torch.Tensor:
         """See ``_Step``, and nothing is asked of the device; where kernels attend, bool [B, S]."""
@@ -217,6 +238,15 @@ class _CapturedStep(_Step):
         if visibility is not CAUSAL:
             mask = mask & visible(visibility, self._places[:, None], (mask.cumsum(1) - 1).clamp(min=0))
         return mask if self._kernels else closed(mask, self._dtype)[:, None, None]
+
+    def rotate(
+        self, layer: int, rotation: Rotation, q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """See View; the kernel that attends rotates, where it is given what a rotation returns."""
+        if self._kernels is None or layer not in self._cache.rotated:
+            return rotation(q, k, cos, sin)
+        self._unrotated = q, k, cos[:, 0], sin[:, 0]
+        return q, k
 
     def attend(
         self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None,
@@ -226,8 +256,13 @@ class _CapturedStep(_Step):
         keys, values = self._cache.keys[layer], self._cache.values[layer]
         if self._kernels:
             scale = q.shape[-1] ** -0.5 if scale is None else scale
-            token = q[:, :, 0], k[:, :, 0], v[:, :, 0]
-            attended: torch.Tensor = self._kernels.attend(*token, keys, values, mask, self._column, scale)
+            token, unrotated, self._unrotated = (q[:, :, 0], k[:, :, 0], v[:, :, 0]), self._unrotated, None
+            if unrotated is not None and not (unrotated[0] is q and unrotated[1] is k):
+                raise RuntimeError("attention is given something else than while prompts were read")  # not captured
+            angles = None if unrotated is None else unrotated[2:]
+            attended: torch.Tensor = self._kernels.attend(
+                *token, keys, values, mask, self._column, scale, angles=angles
+            )
             return attended[:, None]
         keys.index_copy_(2, self._column, k.to(keys.dtype))
         values.index_copy_(2, self._column, v.to(values.dtype))

@@ -67,6 +67,10 @@ class GraphDecoder:
     def _if_it_can_be(self, capture: Callable[[], Any]) -> Any:
         """Return what is captured; None where it cannot be, and then nothing is tried again."""
         try:
+            try:
+                return capture()
+            except torch.OutOfMemoryError:  # a capture gets none of the memory that was freed elsewhere, if it is kept
+                torch.cuda.empty_cache()
             return capture()
         except torch.OutOfMemoryError:
             raise
@@ -94,7 +98,7 @@ class Captured:
         self.inputs = inputs
         self._function = function  # a graph reads and writes the tensors that it holds, and keeps none of them
         torch.cuda.synchronize()
-        with torch.cuda.stream(_shared()[0]):
+        with torch.cuda.stream(_shared(torch.cuda.current_device())[0]):
             function(*inputs)  # libraries set themselves up, and kernels are compiled
             rewind()
             with _no_waits():
@@ -123,9 +127,10 @@ def _sharing(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
     another has computed but its results, which are kept. Unlike torch.cuda.graph this gives no freed memory back
     first: it would be asked for again in a moment.
     """
-    stream, keeper = _shared()
+    stream, keeper = _shared(torch.cuda.current_device())
     with torch.cuda.stream(stream):
-        graph.capture_begin(keeper.pool())
+        # What other threads ask of the device meanwhile, a judge's or NCCL's, does not end the capture.
+        graph.capture_begin(keeper.pool(), "thread_local")
         try:
             yield
         except BaseException:  # whatever it is, the capture must end before anything else is launched
@@ -137,12 +142,12 @@ def _sharing(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
 
 
 @cache
-def _shared() -> tuple[Any, torch.cuda.CUDAGraph]:
-    """Return a stream to capture on, and a graph that keeps the memory which others share."""
-    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()  # type: ignore[no-untyped-call]
+def _shared(card: int) -> tuple[Any, torch.cuda.CUDAGraph]:
+    """Return a stream of a card to capture on, and a graph that keeps the memory which others share."""
+    stream, graph = torch.cuda.Stream(card), torch.cuda.CUDAGraph()  # type: ignore[no-untyped-call]
     torch.cuda.synchronize()
     with torch.cuda.stream(stream):
-        graph.capture_begin()
+        graph.capture_begin(capture_error_mode="thread_local")
         torch.zeros(1, device="cuda")
         graph.capture_end()
     return stream, graph

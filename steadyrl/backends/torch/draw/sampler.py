@@ -79,7 +79,7 @@ def sample(
     device = next(parts.body.parameters()).device
     count = min(most_rows or len(prompts), len(prompts))
     waiting = Waiting(prompts, known_prefixes or [None] * len(prompts), pad_id, device)
-    tokens = Tokens(sampling, seeds, end_ids, stops, device)
+    tokens = Tokens(sampling, seeds, end_ids, stops, parts.head.out_features, device)
     completions: dict[int, Completion] = {}
 
     def leave(places: Sequence[int], numbers: Sequence[int], cache: Any) -> None:

@@ -24,6 +24,7 @@ class Tokens:
         seeds: One per prompt.
         end_ids: Each ends a completion.
         stops: Strings that end a completion too; None for none.
+        vocabulary: Ids that may be drawn.
         device: Where the model is.
 
     Attributes:
@@ -38,6 +39,7 @@ class Tokens:
         seeds: Sequence[int],
         end_ids: Sequence[int],
         stops: StopStrings | None,
+        vocabulary: int,
         device: torch.device,
     ):
         self.sampling, self._stops = sampling, stops
@@ -45,7 +47,9 @@ class Tokens:
         self._ids = torch.full_like(self.uniforms, -1, dtype=torch.long)  # -1 after the end
         self._logprobs = torch.zeros_like(self.uniforms)
         self.ended = torch.zeros(len(self.uniforms), dtype=torch.bool, device=device)
-        self._ends = torch.tensor(list(end_ids), device=device)
+        self._is_end = torch.zeros(vocabulary, dtype=torch.bool)
+        self._is_end[[end for end in end_ids if end < vocabulary]] = True
+        self._is_end = self._is_end.to(device)
         self._allowed = _Allowed(len(self.uniforms))
 
     def add(
@@ -64,7 +68,7 @@ class Tokens:
         self._logprobs[rows, ages] = logprobs
         if self.sampling.truncates:
             self._allowed.add(rows, going, warped)
-        self.ended[rows] |= torch.isin(ids, self._ends)
+        self.ended[rows] |= self._is_end[ids]
 
     def look(self, rows: torch.Tensor, ages: torch.Tensor, new: int) -> None:
         """Bring to the host what truncation left, and end the completions that hold a stop string.

@@ -34,8 +34,11 @@ def attend(
     column: torch.Tensor,
     scale: float,
     splits: int | None = None,
+    angles: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> torch.Tensor:
     """Store the keys and values of one token of every row, and attend from it to the columns up to its own.
+
+    Queries and keys are turned by the token's position first, if its angles are given.
 
     Args:
         q: [B, heads, D], of any floating type and strides; heads that share keys stand beside each other.
@@ -47,6 +50,7 @@ def attend(
         column: [1] int64, where the token's keys and values go: the last that may be seen.
         scale: What products of queries and keys are multiplied by.
         splits: Parts of the columns that are attended to side by side, a power of two; None for ``splits_for``.
+        angles: Cosines and sines, [B or 1, D]: x becomes x * cos + (-second half, first half) * sin, in its own type.
 
     Returns:
         [B, heads, D_v] in the type of the cache.
@@ -59,9 +63,10 @@ def attend(
     parts = keys.new_empty(rows, heads, splits, of_values, dtype=keys.dtype if splits == 1 else torch.float32)
     weights = keys.new_empty(rows, heads, splits, dtype=torch.float32)
     fitting = BLOCK_BYTES // (padded * keys.element_size())
+    cos, sin = (None, None) if angles is None else (x.expand(rows, width) for x in angles)
     _attend[(rows, kv_heads * tiles, splits)](
-        q, k, v, keys, values, seen_mask, column, parts, weights, *_strides(q), *_strides(k), *_strides(v),
-        seen_mask.stride(0), length, scale,
+        q, k, v, cos, sin, keys, values, seen_mask, column, parts, weights, *_strides(q), *_strides(k), *_strides(v),
+        0 if cos is None else cos.stride(0), 0 if sin is None else sin.stride(0), seen_mask.stride(0), length, scale,
         SHARED=shared, D=width, D_V=of_values, ROWS=LEAST, TILES=tiles, WIDTH=padded,
         WIDTH_V=max(LEAST, triton.next_power_of_2(of_values)), BLOCK=min(max(fitting, BLOCKS[0]), BLOCKS[1]),
         SPLITS=splits, num_warps=WARPS, num_stages=3 if fitting >= BLOCKS[0] else 1,
@@ -119,8 +124,8 @@ def _strides(x: torch.Tensor) -> tuple[int, int, int]:
 # Lengths differ from one batch to the next: a kernel is not compiled anew for those that 16 divides.
 @triton.jit(do_not_specialize=["seen_row", "length"])
 def _attend(
-    q, k, v, keys, values, seen_mask, column, parts, weights,
-    q_row, q_head, q_place, k_row, k_head, k_place, v_row, v_head, v_place, seen_row, length, scale,
+    q, k, v, cos, sin, keys, values, seen_mask, column, parts, weights,
+    q_row, q_head, q_place, k_row, k_head, k_place, v_row, v_head, v_place, cos_row, sin_row, seen_row, length, scale,
     SHARED: tl.constexpr, D: tl.constexpr, D_V: tl.constexpr, ROWS: tl.constexpr, TILES: tl.constexpr,
     WIDTH: tl.constexpr, WIDTH_V: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr,
 ):  # fmt: skip
@@ -134,13 +139,17 @@ def _attend(
     r = pair % TILES * ROWS + tl.arange(0, ROWS)  # among the heads that share
     d, d_v, n = tl.arange(0, WIDTH), tl.arange(0, WIDTH_V), tl.arange(0, BLOCK)
     new = of_head + tl.load(column)
-    new_k = tl.load(k + row * k_row + head * k_head + d * k_place, mask=d < D)
+    at_cos, at_sin = cos, sin
+    if cos is not None:
+        at_cos, at_sin = cos + row * cos_row, sin + row * sin_row
+    new_k = _read(k + row * k_row + head * k_head, k_place, at_cos, at_sin, d, d < D, D)
     new_v = tl.load(v + row * v_row + head * v_head + d_v * v_place, mask=d_v < D_V)
     tl.store(keys + new * D + d, new_k.to(keys.dtype.element_ty), mask=d < D)
     tl.store(values + new * D_V + d_v, new_v.to(values.dtype.element_ty), mask=d_v < D_V)
     tl.debug_barrier()
-    at = q + row * q_row + (head * SHARED + r)[:, None] * q_head + d[None] * q_place
-    query = tl.load(at, mask=(r < SHARED)[:, None] & (d < D)[None], other=0.0).to(keys.dtype.element_ty)  # [ROWS, D]
+    at = q + row * q_row + (head * SHARED + r)[:, None] * q_head
+    query = _read(at, q_place, at_cos, at_sin, d[None], (r < SHARED)[:, None] & (d < D)[None], D)  # [ROWS, D]
+    query = query.to(keys.dtype.element_ty)
     largest = tl.full([ROWS], -float("inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     acc = tl.zeros([ROWS, WIDTH_V], tl.float32)
@@ -168,6 +177,19 @@ def _attend(
     tl.store(parts + to[:, None] * D_V + d_v[None], real, mask=(r < SHARED)[:, None] & (d_v < D_V)[None])
     if SPLITS > 1:
         tl.store(weights + to, largest + tl.log(total), mask=r < SHARED)
+
+
+@triton.jit
+def _read(at, place, cos, sin, d, real, D: tl.constexpr):
+    """Return numbers of heads at their places d, turned by a position if there are cosines; 0 where nothing is real."""
+    x = tl.load(at + d * place, mask=real, other=0.0)
+    if cos is not None:
+        first = d < D // 2
+        other = tl.load(at + tl.where(first, d + D // 2, d - D // 2) * place, mask=real, other=0.0).to(tl.float32)
+        c = tl.load(cos + d, mask=d < D, other=0.0).to(tl.float32)
+        s = tl.load(sin + d, mask=d < D, other=0.0).to(tl.float32)
+        x = (x.to(tl.float32) * c + tl.where(first, -other, other) * s).to(x.dtype)
+    return x
 
 
 @triton.jit

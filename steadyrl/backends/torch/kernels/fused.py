@@ -13,7 +13,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from steadyrl.backends.torch.arithmetic import full_float32
 from steadyrl.backends.torch.device import of_triton
+from steadyrl.backends.torch.read.attention import rotated
 from steadyrl.backends.torch.read.products import epsilon, rms_norm, rms_norm_from_one
 from steadyrl.backends.torch.read.reads import watch
 
@@ -36,6 +38,7 @@ def layer_kernels(device: torch.device) -> ModuleType:
 
 
 @torch.no_grad()
+@full_float32()
 def fuse_layers(model: nn.Module) -> None:
     """Let attention rotate, and feed-forwards gate, by our kernels, on a GPU that has them."""
     weight = next(model.parameters())
@@ -50,12 +53,14 @@ def fuse_layers(model: nn.Module) -> None:
             if theirs not in rotates:
                 rotates[theirs] = _rotate_alike(theirs, kernels, weight)
             if rotates[theirs]:
-                module.forward = MethodType(_with_rotation(written, _rotation(theirs, kernels)), module)
+                rotate = _rotation(theirs, kernels, getattr(module, "layer_idx", None))
+                module.forward = MethodType(_with_rotation(written, rotate), module)
         elif _gates_by_silu(module):
             _let_gate(module, kernels, weight)
 
 
 @torch.no_grad()
+@full_float32()
 def fuse_sums(body: nn.Module, multiplied: Sequence[nn.Module]) -> None:
     """Let layers add to the stream and compute the next norm at once, and norms round what is multiplied only once.
 
@@ -156,14 +161,14 @@ def _form_of(module: nn.Module) -> Any:
     return getattr(module.__dict__.get("forward"), "__func__", None)
 
 
-def _rotation(theirs: Callable[..., Any], kernels: ModuleType) -> Callable[..., Any]:
-    """Return a rotation by our kernel, and by the family's own function where it is asked for something else."""
+def _rotation(theirs: Callable[..., Any], kernels: ModuleType, layer: Any) -> Callable[..., Any]:
+    """Return a layer's rotation by our kernel; by the family's own function where it is asked for something else."""
 
     def rotate(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *args: Any, **more: Any) -> Any:
         whole = cos.dim() == 3 and cos.shape == sin.shape and cos.shape[-1] == q.shape[-1] == k.shape[-1]
         if args or more or not whole or q.dim() != 4:
             return theirs(q, k, cos, sin, *args, **more)
-        return kernels.rotate(q, k, cos, sin)
+        return rotated(layer, kernels.rotate, q, k, cos, sin)
 
     return rotate
 

@@ -110,10 +110,9 @@ def compared(
 
 
 def _launch(kernel: Any, logits: torch.Tensor, blocks: int, *more: Any) -> None:
-    """Run a kernel on each row, or on each of the blocks of each row, on the device of the logits."""
+    """Run a kernel on each row, or on each of the blocks of each row."""
     rows, vocabulary = logits.shape
-    with torch.cuda.device_of(logits):  # type: ignore[no-untyped-call]  # of torch
-        kernel[(rows, blocks)](logits, *more, V=vocabulary, BLOCK=BLOCK, num_warps=WARPS)
+    kernel[(rows, blocks)](logits, *more, V=vocabulary, BLOCK=BLOCK, num_warps=WARPS)
 
 
 @triton.jit

@@ -31,6 +31,8 @@ OTHER_INPUTS = ("softcap", "s_aux", "sinks", "position_bias", "head_mask", "indi
 # (batch, head, position of the query, of the key) -> whether it is seen, all tensors that broadcast.
 Visibility = Callable[[Any, Any, Any, Any], Any]
 CAUSAL: Visibility = causal_mask_function
+# From queries, keys, cosines and sines [B or 1, T, D]: queries and keys turned by their positions.
+Rotation = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 
 
 class View(Protocol):
@@ -38,6 +40,12 @@ class View(Protocol):
 
     def mask(self, visibility: Visibility) -> Any:
         """Return what ``attend`` is given back in every layer of the kind that asks."""
+
+    def rotate(
+        self, layer: int, rotation: Rotation, q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return queries and keys turned by their positions; a view may leave that to its ``attend``."""
+        return rotation(q, k, cos, sin)
 
     def attend(
         self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Any, scale: float | None
@@ -78,6 +86,14 @@ def in_this_view(work: Callable[..., Any]) -> Callable[..., Any]:
             return work(*args, **kwargs)
 
     return bound
+
+
+def rotated(
+    layer: int, rotation: Rotation, q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rotate as the present view does, and without one at once."""
+    view = _view.get()
+    return rotation(q, k, cos, sin) if view is None else view.rotate(layer, rotation, q, k, cos, sin)
 
 
 def register(model: Any) -> None:

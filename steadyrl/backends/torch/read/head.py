@@ -242,6 +242,7 @@ class _Chosen(torch.autograd.Function):
                 logprobs[part], norms[part], spread = kernels.row_stats(logits, chosen[part], scale, cut, entropy)
             if spread is not None:
                 entropies[part] = spread
+            del logits  # before the next ones are made
         if needed:  # the way back overwrites the weights: it is taken once
             ctx.save_for_backward(hidden, wide, offset, chosen, kept_mask, weights, norms, entropies)
             ctx.settings = scale, entropy, keep, hidden_dtype, weight.dtype, bias is not None, cap, kernels
@@ -258,7 +259,8 @@ class _Chosen(torch.autograd.Function):
             d_weight = (torch.empty_like if len(hidden) else torch.zeros_like)(weight, dtype=torch.float32)
         d_bias = torch.zeros_like(bias) if has_bias and to_bias else None
         d_logprobs, d_entropies = gradients
-        for part in chunks(len(hidden), len(weight), hidden.device):
+
+        def by_logits(part: slice) -> torch.Tensor:  # what it makes on the way is gone before the next part's
             slope, cut = None, None if kept_mask is None else kept_mask[part]
             of_entropy = (entropies[part], d_entropies[part]) if entropy else None
             if not keep:
@@ -266,19 +268,23 @@ class _Chosen(torch.autograd.Function):
                 slope = (logits / cap).square_().neg_().add_(1.0) if cap else None
             if kernels is None:
                 p = weights[part] if keep else _shift(logits, scale, cut).exp_()
-                d = _slopes(p, chosen[part], scale, norms[part], d_logprobs[part], of_entropy)
+                d: torch.Tensor = _slopes(p, chosen[part], scale, norms[part], d_logprobs[part], of_entropy)
             else:
                 at = chosen[part], scale, cut, norms[part]
                 d = kernels.row_slopes(logits, *at, d_logprobs[part], of_entropy, hidden.dtype)
             if slope is not None:
                 d *= slope
-            d = d.to(hidden.dtype)
+            return d.to(hidden.dtype)
+
+        for part in chunks(len(hidden), len(weight), hidden.device):
+            d = by_logits(part)
             if d_hidden is not None:
                 wide_product(d, weight, out=d_hidden[part])
             if d_weight is not None:
                 add_product(d_weight, d.t(), hidden[part], keep=part.start > 0)
             if d_bias is not None:
                 d_bias += d.sum(0, dtype=torch.float32)
+            del d  # before the next one is made
         return (
             None if d_hidden is None else d_hidden.to(hidden_dtype),
             None if d_weight is None else d_weight.to(weight_dtype),

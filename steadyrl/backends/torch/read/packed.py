@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from steadyrl.backends.torch.device import sent
 from steadyrl.backends.torch.footprint import WORTH_SHARING
-from steadyrl.backends.torch.read.attention import Visibility, causal_within, closed, visible
+from steadyrl.backends.torch.read.attention import View, Visibility, causal_within, closed, visible
 from steadyrl.backends.torch.read.products import without_autocast
 from steadyrl.core.types import Batch
 
@@ -172,7 +172,7 @@ def _whole_rows(
     )
 
 
-class PackedView:
+class PackedView(View):
     """See View: attention of packed tokens, each prompt once."""
 
     def __init__(self, packed: Packed):
@@ -251,7 +251,8 @@ def _attention(
     dtype, shared, on_cpu = v.dtype, q.shape[1] // k.shape[1], v.device.type == "cpu"
     if on_cpu:  # forward and back it takes nearly three times as long there in lower precision
         q, k, v = q.float(), k.float(), v.float()
-    elif shared > 1 and mask is not None:  # the kernels of GPUs that take a mask want as many keys as queries
+    elif shared > 1 and (mask is not None or dtype == torch.float32):
+        # The kernels of GPUs that take a mask or float32 want as many keys as queries; else all scores are stored.
         k, v = (x.repeat_interleave(shared, dim=1) for x in (k, v))
     with without_autocast(v.device):
         attended = F.scaled_dot_product_attention(
