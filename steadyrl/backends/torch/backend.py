@@ -88,6 +88,8 @@ class TorchBackend:
             kept_in = torch.bfloat16 if own.weights == "bf16" else torch.float32
             self.model, self.tokenizer = load_model(config.model, self.device, kept_in, own.quantize)
         self._lora = config.model.lora_rank > 0
+        sampling = Sampling(**config.sampling.model_dump())
+        self._truncated = sampling.truncates and sampling.logprobs == "sampled"
         self._context = context_length(self._inner().config)
         self.parts = through_ours(self.model, split_head(self.model))
         self._head = self.parts.head
@@ -157,6 +159,7 @@ class TorchBackend:
             optimizer_bits=own.optimizer_bits,
             products=footprint.FP32 if self._lower is None else footprint.BF16,
             checkpointing=own.gradient_checkpointing,
+            truncated=self._truncated,
             device=self.device.type,
         )
 

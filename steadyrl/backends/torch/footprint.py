@@ -95,6 +95,7 @@ class Way:
         optimizer_bits: 32 or 8.
         products: Bytes of the type that matrices are multiplied in.
         checkpointing: Only each layer's input is stored for the backward pass.
+        truncated: Log-probs are normalised over the ids that top-p, top-k or min-p left.
         ranks: Of the backend fsdp.
         device: "cpu" or "cuda".
     """
@@ -106,6 +107,7 @@ class Way:
     optimizer_bits: int = 32
     products: int = FP32
     checkpointing: bool = False
+    truncated: bool = False
     ranks: int = 1
     device: str = "cuda"
 
@@ -246,7 +248,8 @@ def _head(shape: Shape, way: Way, work: Work) -> float:
         logits_bytes = chunk * (FP32 if way.products == FP32 else FP32 + way.products)
         wide = way.products * shape.table if way.kept_in > way.products else 0
     steep = 0 if way.lora else shape.table  # of the head; the embedding's comes after it
-    return logits_bytes + wide + FP32 * (steep + 4 * work.chosen * shape.hidden)
+    marks = work.chosen * shape.vocabulary if way.truncated else 0  # a byte for each id that may stay
+    return logits_bytes + marks + wide + FP32 * (steep + 4 * work.chosen * shape.hidden)
 
 
 def sampling(shape: Shape, way: Way, work: Work, rank: int = 0) -> float:

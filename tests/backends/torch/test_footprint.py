@@ -91,6 +91,11 @@ def test_a_micro_batch_takes_its_share_of_a_gpu():
     assert micro_batch_tokens(larger, replace(way, checkpointing=True), card) == MOST_TOKENS
 
 
+def test_truncated_sampling_takes_a_byte_for_each_id_of_a_token():
+    shape = Shape.of(QWEN)
+    assert update(shape, Way(truncated=True), WORK) - update(shape, Way(), WORK) == 50 * 151936
+
+
 def test_less_is_needed_with_what_saves_memory():
     shape, work = Shape.of(QWEN), Work(8192, 8192, 6144, 64, 1024)
     whole = peak(shape, Way(), work)
