@@ -33,19 +33,16 @@ _PASSES, _FEWEST_STEPS = 3, 30
 
 @dataclass(frozen=True)
 class Data:
-    """The data of a new config.
-
-    Attributes:
-        source: The settings of the task ``prompts`` that name the data: path, where needed heldout, config and split.
-        prompt: The column of the prompt.
-        answer: The column of the right answer, "" where there is none.
-        kind: Of the right answers: "number", "text", or "free" where there are none. Names a file of templates/.
-    """
+    """The data of a new config."""
 
     source: Mapping[str, str]
+    """The settings of the task ``prompts`` that name the data: path, where needed heldout, config and split."""
     prompt: str
+    """The column of the prompt."""
     answer: str
+    """The column of the right answer, "" where there is none."""
     kind: str
+    """Of the right answers: "number", "text", or "free" where there are none. Names a file of templates/."""
 
 
 def new_command(

@@ -31,9 +31,8 @@ class Config(Section):
     model: sections.ModelSection = Field(default_factory=sections.ModelSection)
     backend: sections.BackendSection = Field(default_factory=sections.BackendSection)
     task: sections.TaskSection = Field(default_factory=sections.TaskSection)
-    rewards: dict[str, Any] = Field(
-        default_factory=dict, description="weights by name; a table of settings where a reward has some"
-    )
+    rewards: dict[str, Any] = Field(default_factory=dict)
+    """weights by name; a table of settings where a reward has some"""
     sampling: sections.SamplingSection = Field(default_factory=sections.SamplingSection)
     sampler: sections.SamplerSection = Field(default_factory=sections.SamplerSection)
     curriculum: sections.CurriculumSection = Field(default_factory=sections.CurriculumSection)

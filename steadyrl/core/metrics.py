@@ -25,19 +25,16 @@ from steadyrl.core.types import Batch, CallEnd, Group, Rollout, TokenScores
 
 @dataclass(frozen=True)
 class Metric:
-    """One entry of the catalogue.
-
-    Attributes:
-        name: The name in metrics.jsonl. ``*`` stands for the name of a reward part or of an algorithm's number.
-        unit: "nats/token", "nats/sequence", "tokens", "s", "share" (0 to 1), "reward", or "" for a plain number.
-        better: The direction in which the metric improves, or "" if there is none.
-        meaning: A short description.
-    """
+    """One entry of the catalogue."""
 
     name: str
+    """The name in metrics.jsonl. ``*`` stands for the name of a reward part or of an algorithm's number."""
     unit: str
+    """"nats/token", "nats/sequence", "tokens", "s", "share" (0 to 1), "reward", or "" for a plain number."""
     better: Literal["up", "down", ""]
+    """The direction in which the metric improves, or "" if there is none."""
     meaning: str
+    """A short description."""
 
 
 CATALOGUE: tuple[Metric, ...] = tuple(

@@ -62,21 +62,18 @@ class PairedDifference:
 
 @dataclass(frozen=True)
 class Decision:
-    """Whether a second measurement of the same problems is better than the first.
-
-    Attributes:
-        word: "better" and "worse" need the whole interval on one side of 0 and ``p_value`` below 0.05; "equal" the
-            whole interval within the margin; "undecided" is everything else.
-        reason: What the word follows from.
-        change: Means, their paired difference, its 95 % interval and standard error, over problems. With fewer than 6
-            that differ the interval allows for problems that were not seen.
-        p_value: Of flipping the signs of the differences, see ``sign_flip_p_value``.
-    """
+    """Whether a second measurement of the same problems is better than the first."""
 
     word: Word
+    """"better" and "worse" need the whole interval on one side of 0 and ``p_value`` below 0.05; "equal" the whole
+    interval within the margin; "undecided" is everything else."""
     reason: str
+    """What the word follows from."""
     change: PairedDifference
+    """Means, their paired difference, its 95 % interval and standard error, over problems. With fewer than 6 that
+    differ the interval allows for problems that were not seen."""
     p_value: float
+    """Of flipping the signs of the differences, see ``sign_flip_p_value``."""
 
 
 @dataclass(frozen=True)

@@ -62,21 +62,18 @@ class Forecast:
 
 @dataclass(frozen=True)
 class Told:
-    """What is said of a run.
-
-    Attributes:
-        metric: What is forecast.
-        forecast: None where it abstains.
-        why: Why it abstains; "" where it does not.
-        covered: Finished runs whose end lay in the interval.
-        tried: Finished runs that the intervals were tried on.
-    """
+    """What is said of a run."""
 
     metric: str
+    """What is forecast."""
     forecast: Forecast | None
+    """None where it abstains."""
     why: str
+    """Why it abstains; "" where it does not."""
     covered: int
+    """Finished runs whose end lay in the interval."""
     tried: int
+    """Finished runs that the intervals were tried on."""
 
 
 def saturating(

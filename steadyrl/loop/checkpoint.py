@@ -38,68 +38,62 @@ _STRICT = ConfigDict(extra="forbid", strict=True)
 
 @dataclass(frozen=True)
 class LastMove:
-    """A move of the autopilot that is not judged yet.
-
-    Attributes:
-        step: Steps that were finished when it was made.
-        check: The doctor's check that found something.
-        cause: The cause that the check named.
-        move: Its name, one of ``knobs.MOVES``.
-        knob: What was changed, see ``knobs.Move``.
-        before: The knob's value before it.
-    """
+    """A move of the autopilot that is not judged yet."""
 
     step: int
+    """Steps that were finished when it was made."""
     check: str
+    """The doctor's check that found something."""
     cause: str
+    """The cause that the check named."""
     move: str
+    """Its name, one of ``knobs.MOVES``."""
     knob: str
+    """What was changed, see ``knobs.Move``."""
     before: int | float
+    """The knob's value before it."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
 
 @dataclass(frozen=True)
 class PilotState:
-    """What the autopilot has set and what it remembers.
-
-    Attributes:
-        scale: Factor of the learning rate; it holds the KL of a step in its band.
-        rate_multiplier: Factor of the learning rate, in (0, 1]; findings lower it, and the band of the KL with it.
-        settings: The settings that were changed, by name ("update.epochs").
-        found_scale: The scale at the end of the search for a rate; None while the search lasts.
-        steps_inside: Steps in a row whose KL was in the band.
-        steps_outside: Steps in a row whose KL was outside the band, for advice; negative where it was above the band.
-        reported_scale: The scale that the last line about the learning rate ended with.
-        reported_coef: The KL coefficient that the last line about it ended with; None before the first.
-        steps_taken_back: Steps of the search that were taken back.
-        rollbacks: Other returns to an earlier checkpoint.
-        agreement: Mean cosine of the last steps' gradients with those before them; None before the first.
-        narrowing: Share of the band of the KL of a step, in (0, 1]; gradients that disagree lower it.
-        first_entropy: Entropy of the first step, nats per token; None before it.
-        held_by: What keeps the rate from rising: "entropy", or the check of a finding; None where nothing does.
-        last_move: The move that is not judged yet.
-        findings_since: The step of the last move or undo: findings from before it are answered.
-        failed_moves: (check, cause, move) of moves that did not help and are not made again.
-    """
+    """What the autopilot has set and what it remembers."""
 
     scale: float = 1.0
+    """Factor of the learning rate; it holds the KL of a step in its band."""
     rate_multiplier: float = 1.0
+    """Factor of the learning rate, in (0, 1]; findings lower it, and the band of the KL with it."""
     settings: Mapping[str, int | float] = field(default_factory=dict)
+    """The settings that were changed, by name ("update.epochs")."""
     found_scale: float | None = None
+    """The scale at the end of the search for a rate; None while the search lasts."""
     steps_inside: int = 0
+    """Steps in a row whose KL was in the band."""
     steps_outside: int = 0
+    """Steps in a row whose KL was outside the band, for advice; negative where it was above the band."""
     reported_scale: float = 1.0
+    """The scale that the last line about the learning rate ended with."""
     reported_coef: float | None = None
+    """The KL coefficient that the last line about it ended with; None before the first."""
     steps_taken_back: int = 0
+    """Steps of the search that were taken back."""
     rollbacks: int = 0
+    """Other returns to an earlier checkpoint."""
     agreement: float | None = None
+    """Mean cosine of the last steps' gradients with those before them; None before the first."""
     narrowing: float = 1.0
+    """Share of the band of the KL of a step, in (0, 1]; gradients that disagree lower it."""
     first_entropy: float | None = None
+    """Entropy of the first step, nats per token; None before it."""
     held_by: str | None = None
+    """What keeps the rate from rising: "entropy", or the check of a finding; None where nothing does."""
     last_move: LastMove | None = None
+    """The move that is not judged yet."""
     findings_since: int | None = None
+    """The step of the last move or undo: findings from before it are answered."""
     failed_moves: tuple[tuple[str, str, str], ...] = ()
+    """(check, cause, move) of moves that did not help and are not made again."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
@@ -132,34 +126,31 @@ def _recall_all(data: object) -> list[Drawn]:
 
 @dataclass
 class State:
-    """What the loop needs to go on.
-
-    Attributes:
-        step: Steps that are finished.
-        updates: Optimizer steps so far: the policy's version.
-        problems_drawn: Problems drawn so far: the place in the order of problems.
-        algorithm: The algorithm's numbers.
-        curriculum: What the curriculum remembers, see ``curriculum.Memory.plain``.
-        autopilot: What the autopilot has set and remembers.
-        best: The best held-out score so far; None before the first evaluation during training.
-        evaluations_since_best: Evaluations in a row whose score was not better.
-        in_flight: Rollouts that wait for their step, the next one first; curriculum and problems_drawn include them.
-        steps_uncompared: Steps in a row, up to the last, in which no problem had two scored rollouts to compare, where
-            the algorithm compares them.
-        correcting: True from the step on at which update.correction = "auto" measured that sampler and trainer differ.
-    """
+    """What the loop needs to go on."""
 
     step: int = 0
+    """Steps that are finished."""
     updates: int = 0
+    """Optimizer steps so far: the policy's version."""
     problems_drawn: int = 0
+    """Problems drawn so far: the place in the order of problems."""
     algorithm: dict[str, float] = field(default_factory=dict)
+    """The algorithm's numbers."""
     curriculum: Annotated[dict[str, Any], AfterValidator(checked)] = field(default_factory=dict)
+    """What the curriculum remembers, see ``curriculum.Memory.plain``."""
     autopilot: PilotState = field(default_factory=PilotState)
+    """What the autopilot has set and remembers."""
     best: Best | None = None
+    """The best held-out score so far; None before the first evaluation during training."""
     evaluations_since_best: int = 0
+    """Evaluations in a row whose score was not better."""
     in_flight: Annotated[list[Drawn], PlainValidator(_recall_all)] = field(default_factory=list)
+    """Rollouts that wait for their step, the next one first; curriculum and problems_drawn include them."""
     correcting: bool = False
+    """True from the step on at which update.correction = "auto" measured that sampler and trainer differ."""
     steps_uncompared: int = 0
+    """Steps in a row, up to the last, in which no problem had two scored rollouts to compare, where the algorithm
+    compares them."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 

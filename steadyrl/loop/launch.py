@@ -55,15 +55,12 @@ _OF_A_SESSION = """# '{name}' is a function of the Python session that started t
 
 @dataclass(frozen=True)
 class Answer:
-    """What a policy answered to a request.
-
-    Attributes:
-        text: The answer.
-        shows: What it does, a line each, where the task can show that (the documents that a query finds, ...).
-    """
+    """What a policy answered to a request."""
 
     text: str
+    """The answer."""
     shows: tuple[str, ...]
+    """What it does, a line each, where the task can show that (the documents that a query finds, ...)."""
 
 
 def run(

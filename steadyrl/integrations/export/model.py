@@ -28,17 +28,14 @@ BEST, LAST = "best", "last"
 
 @dataclass(frozen=True)
 class Choice:
-    """The checkpoint that is exported.
-
-    Attributes:
-        step: Steps that were finished.
-        best: It has the best held-out score of the run.
-        last: It is the newest one.
-    """
+    """The checkpoint that is exported."""
 
     step: int
+    """Steps that were finished."""
     best: bool
+    """It has the best held-out score of the run."""
     last: bool
+    """It is the newest one."""
 
     @property
     def words(self) -> str:

@@ -118,20 +118,17 @@ def span_of(first: Samples, second: Samples) -> float:
 
 @dataclass(frozen=True)
 class Conclusion:
-    """What several ways of answering and the doctor say of a policy together.
-
-    Attributes:
-        word: Of the answers as they will be used.
-        deploy: How that is: "sampled" or "greedy".
-        reason: What the word follows from.
-        doubts: What speaks against the word: answers drawn in another way that say something else, and what the doctor
-            calls sick.
-    """
+    """What several ways of answering and the doctor say of a policy together."""
 
     word: Word
+    """Of the answers as they will be used."""
     deploy: str
+    """How that is: "sampled" or "greedy"."""
     reason: str
+    """What the word follows from."""
     doubts: tuple[str, ...]
+    """What speaks against the word: answers drawn in another way that say something else, and what the doctor calls
+    sick."""
 
     @property
     def sentence(self) -> str:

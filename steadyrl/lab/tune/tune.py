@@ -58,17 +58,14 @@ INTERRUPTED = 130  # exit status of `steadyrl tune` after a signal
 
 @dataclass(frozen=True)
 class Options:
-    """How to search.
-
-    Attributes:
-        samples: Completions that the whole search may take, evaluations not counted.
-        seeds: Seeds of the finalists.
-        space: What is searched besides the rate.
-    """
+    """How to search."""
 
     samples: int
+    """Completions that the whole search may take, evaluations not counted."""
     seeds: int = 3
+    """Seeds of the finalists."""
     space: Space = field(default_factory=dict)
+    """What is searched besides the rate."""
 
 
 def tune(config: Config, folder: Path, options: Options, follow: Follow | None = None) -> dict[str, Any] | None:

@@ -21,15 +21,12 @@ MOST_KNOWN = 20_000  # problems remembered, about 3 MB of a checkpoint; those no
 
 @dataclass(frozen=True)
 class Memory:
-    """What a curriculum knows.
-
-    Attributes:
-        seen: Numbers by problem id (or by arm), see ``record_outcomes``.
-        made: Problems that the curriculum made by editing, by id.
-    """
+    """What a curriculum knows."""
 
     seen: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Numbers by problem id (or by arm), see ``record_outcomes``."""
     made: Mapping[str, Problem] = field(default_factory=dict)
+    """Problems that the curriculum made by editing, by id."""
 
     def plain(self) -> dict[str, Any]:
         """Return plain data for JSON; ``recall(memory.plain()) == memory``."""

@@ -21,19 +21,16 @@ _MOMENT_BYTES = 8  # of Adam per trained parameter, float32; of a backend that d
 
 @dataclass(frozen=True)
 class Measured:
-    """What a forecast is made from: the rollouts and the updates, with times, and the memory before and after them.
-
-    Attributes:
-        trial: The rollouts.
-        updates: The updates.
-        before: What was in use before the trial.
-        now: What is in use after the updates.
-    """
+    """What a forecast is made from: the rollouts and the updates, with times, and the memory before and after them."""
 
     trial: Trial
+    """The rollouts."""
     updates: TrialUpdates
+    """The updates."""
     before: Memory
+    """What was in use before the trial."""
     now: Memory
+    """What is in use after the updates."""
 
 
 def duration(seconds: float) -> str:

@@ -24,25 +24,22 @@ CUT = " ..."  # tells the policy that an observation goes on
 
 @dataclass(frozen=True)
 class Environment:
-    """Where problems answer back.
-
-    Attributes:
-        task: Makes the episodes.
-        turn_tokens: A turn of the policy, at most.
-        max_tokens: Prompt and turns together, at most; 0 for no limit.
-        observation_tokens: An observation, at most; 0 for no limit.
-        context: Tokens that the model's positions reach; 0 for no limit.
-        stop: Strings that end a turn.
-        together: Whether the policy answers all episodes together, or those that wait for it (``rollout.turns``).
-    """
+    """Where problems answer back."""
 
     task: Interactive
+    """Makes the episodes."""
     turn_tokens: int
+    """A turn of the policy, at most."""
     max_tokens: int = 0
+    """Prompt and turns together, at most; 0 for no limit."""
     observation_tokens: int = 0
+    """An observation, at most; 0 for no limit."""
     context: int = 0
+    """Tokens that the model's positions reach; 0 for no limit."""
     stop: Sequence[str] = ()
+    """Strings that end a turn."""
     together: bool = True
+    """Whether the policy answers all episodes together, or those that wait for it (``rollout.turns``)."""
 
     @property
     def max_open(self) -> int | None:
@@ -157,15 +154,12 @@ def require_room(rollouts: Sequence[Rollout], environment: Environment | None) -
 
 @dataclass(frozen=True)
 class Attempt:
-    """A problem, and what the draws of one attempt at it depend on.
-
-    Attributes:
-        problem: The problem.
-        key: Numbers, the last of which tells attempts at one problem apart.
-    """
+    """A problem, and what the draws of one attempt at it depend on."""
 
     problem: Problem
+    """The problem."""
     key: tuple[int, ...]
+    """Numbers, the last of which tells attempts at one problem apart."""
 
     def seed(self, *more: int) -> int:
         """Return a seed of its own for this attempt and ``more``."""

@@ -82,17 +82,14 @@ def play_experts(tokenizer: Tokenizer, environment: Environment, attempts: Seque
 
 @dataclass(frozen=True)
 class _Setting:
-    """What all episodes of a batch have in common.
-
-    Attributes:
-        tokenizer: Of the policy.
-        environment: Where they are played.
-        chat: How their conversations become tokens.
-    """
+    """What all episodes of a batch have in common."""
 
     tokenizer: Tokenizer
+    """Of the policy."""
     environment: Environment
+    """Where they are played."""
     chat: Chat
+    """How their conversations become tokens."""
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, environment: Environment) -> _Setting:

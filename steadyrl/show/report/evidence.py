@@ -22,38 +22,32 @@ MOST_RECORDED = 60  # steps whose rollouts a report reads: a column each, in a p
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer of a policy or baseline to one problem.
-
-    Attributes:
-        text: The answer itself.
-        metric: The task's metric, the mean of several samples; None if it could not be measured.
-        samples: The task's metric of every sample that has it.
-        parts: Every other measurement.
-        unscored: Why there is no reward; None if there is one.
-        note: The scorer's remark.
-        truncated: True if the token limit ended it.
-    """
+    """The answer of a policy or baseline to one problem."""
 
     text: str
+    """The answer itself."""
     metric: float | None
+    """The task's metric, the mean of several samples; None if it could not be measured."""
     parts: Mapping[str, float]
+    """Every other measurement."""
     unscored: str | None
+    """Why there is no reward; None if there is one."""
     note: str
+    """The scorer's remark."""
     truncated: bool
+    """True if the token limit ended it."""
     samples: tuple[float, ...] = ()
+    """The task's metric of every sample that has it."""
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One file of evaluations; empty if the run has not written it.
-
-    Attributes:
-        prompts: By problem id, in file order.
-        answers: By name ("sampled", "greedy", or a baseline's), then by problem id.
-    """
+    """One file of evaluations; empty if the run has not written it."""
 
     prompts: Mapping[str, str] = field(default_factory=dict)
+    """By problem id, in file order."""
     answers: Mapping[str, Mapping[str, Answer]] = field(default_factory=dict)
+    """By name ("sampled", "greedy", or a baseline's), then by problem id."""
 
     def of(self, name: str) -> Mapping[str, Answer]:
         """Return the answers of a name, by problem id; empty if there are none."""

@@ -63,17 +63,14 @@ FIRST_COLUMNS = ("recall", "precision", "f1", "results")  # of the ranking, in t
 
 @dataclass(frozen=True)
 class Report:
-    """What the report of a run is made of.
-
-    Attributes:
-        evidence: As it was read.
-        diagnosis: Of the doctor.
-        summary: The numbers of summary.json.
-    """
+    """What the report of a run is made of."""
 
     evidence: Evidence
+    """As it was read."""
     diagnosis: Diagnosis
+    """Of the doctor."""
     summary: Mapping[str, Any]
+    """The numbers of summary.json."""
 
     @property
     def headline(self) -> str:

@@ -21,19 +21,16 @@ _CHANGES = ("worse", "undecided", "", "equal", "better")
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the table.
-
-    Attributes:
-        title: Its heading.
-        name: In addresses and in the file of labels.
-        number: Whether it is set to the right, and sorted from the greatest first.
-        key: What a row is sorted by; None comes last both ways.
-    """
+    """A column of the table."""
 
     title: str
+    """Its heading."""
     name: str
+    """In addresses and in the file of labels."""
     number: bool
+    """Whether it is set to the right, and sorted from the greatest first."""
     key: Callable[[Row], Any]
+    """What a row is sorted by; None comes last both ways."""
 
 
 COLUMNS: tuple[Column, ...] = (

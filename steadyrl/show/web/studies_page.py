@@ -31,19 +31,16 @@ _MOST_BYTES = 4 << 20  # of plan.json and summary.json
 
 @dataclass(frozen=True)
 class Study:
-    """A study that was found.
-
-    Attributes:
-        id: Its name in addresses.
-        name: Of its folder, below the one that is served.
-        path: Of its folder.
-        runs: The newest run of each experiment and seed, by both.
-    """
+    """A study that was found."""
 
     id: str
+    """Its name in addresses."""
     name: str
+    """Of its folder, below the one that is served."""
     path: Path
+    """Of its folder."""
     runs: Mapping[tuple[str, int], Place]
+    """The newest run of each experiment and seed, by both."""
 
 
 def find_studies(folder: Folder) -> list[Study]:

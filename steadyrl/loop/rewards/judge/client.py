@@ -38,19 +38,16 @@ Message = dict[str, str]
 
 @dataclass(frozen=True)
 class Reply:
-    """What the endpoint answered.
-
-    Attributes:
-        text: The assistant's message.
-        tokens: (read, written) as the endpoint counts them, None where it does not tell.
-        requests: How many it took.
-        hint: What to do if the text is no verdict, "" where the endpoint says nothing of it.
-    """
+    """What the endpoint answered."""
 
     text: str
+    """The assistant's message."""
     tokens: tuple[int, int] | None
+    """(read, written) as the endpoint counts them, None where it does not tell."""
     requests: int
+    """How many it took."""
     hint: str
+    """What to do if the text is no verdict, "" where the endpoint says nothing of it."""
 
 
 class NoReplyError(Exception):

@@ -33,21 +33,18 @@ _NOT_ASKED = "not asked: all before it failed"
 
 @dataclass(frozen=True)
 class Asked:
-    """What became of one ballot.
-
-    Attributes:
-        answer: A verdict, or why there is none.
-        replies: Of the endpoint, one or, with a repair, two.
-        requests: Made for it, further tries included.
-        seconds: From the first request to the verdict.
-        repaired: Whether the judge had to be told that its verdict was none.
-    """
+    """What became of one ballot."""
 
     answer: Answer
+    """A verdict, or why there is none."""
     replies: Sequence[Reply] = ()
+    """Of the endpoint, one or, with a repair, two."""
     requests: int = 0
+    """Made for it, further tries included."""
     seconds: float = 0.0
+    """From the first request to the verdict."""
     repaired: bool = False
+    """Whether the judge had to be told that its verdict was none."""
 
 
 @dataclass

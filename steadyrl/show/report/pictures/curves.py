@@ -103,21 +103,18 @@ def _plain(values: np.ndarray) -> list[float | None]:
 
 @dataclass(frozen=True)
 class Topic:
-    """A topic of the founding documents, and the metric that shows it best: the first one that was measured.
-
-    Attributes:
-        name: Stands above the panel.
-        metrics: The best one first.
-        spikes: Whether its spikes are what counts, so that it is not smoothed.
-        zero: Whether 0 is marked.
-        idle: Whether a metric that is 0 throughout says nothing, and counts as not measured.
-    """
+    """A topic of the founding documents, and the metric that shows it best: the first one that was measured."""
 
     name: str
+    """Stands above the panel."""
     metrics: tuple[str, ...]
+    """The best one first."""
     spikes: bool = False
+    """Whether its spikes are what counts, so that it is not smoothed."""
     zero: bool = False
+    """Whether 0 is marked."""
     idle: bool = False
+    """Whether a metric that is 0 throughout says nothing, and counts as not measured."""
 
 
 TOPICS = (
