@@ -59,6 +59,22 @@ def answer_means(records: Sequence[Mapping[str, Any]], answer: str) -> dict[str,
     return {name: float(np.mean(values)) for name, values in values_by_name.items()}
 
 
+def finite_number(value: Any) -> float | None:
+    """Return a finite number, or None for anything else, such as an integer that no float holds."""
+    if not isinstance(value, int | float):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:
+        return None
+
+
+def series(metrics: Sequence[Mapping[str, Any]], name: str) -> np.ndarray:
+    """Return a metric over the steps, [S] float64; NaN if it is missing, null or not finite."""
+    values = [finite_number(record.get(name)) for record in metrics]
+    return np.array([math.nan if value is None else value for value in values], np.float64)
+
+
 def describe(name: str) -> Metric | None:
     """Return the catalogue's entry for a metric name, or None if the catalogue does not have it."""
     exact = {metric.name: metric for metric in CATALOGUE}

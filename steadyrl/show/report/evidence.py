@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from steadyrl.core.errors import RunError
+from steadyrl.core.metrics import finite_number
 from steadyrl.core.rundir import MOST_STEPS, RunDir, read_lines
 from steadyrl.core.types import Decoding
-from steadyrl.show.review.epochs import finite_number
 
 MOST_RECORDED = 60  # steps whose rollouts a report reads: a column each, in a picture of 400 pixels
 

@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
+from steadyrl.core.metrics import finite_number, series
 from steadyrl.core.stats import smoothed
 from steadyrl.core.types import DECODINGS, Decoding
 from steadyrl.lab.compare.verdict import Conclusion, conclude, judge
 from steadyrl.show.page.markup import interval, number, signed
 from steadyrl.show.report.evidence import Answer, Evaluation, Evidence, best_step
-from steadyrl.show.review.epochs import finite_number, series
 
 ENTROPY_START_STEPS = 3  # the policy has hardly moved in them
 ENTROPY_END_STEPS = 10  # enough to average out single batches

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from steadyrl.core.config import Config, dump
+from steadyrl.core.metrics import finite_number, series
 from steadyrl.core.types import DECODINGS
 from steadyrl.doctor.examine import Diagnosis
 from steadyrl.doctor.readers.spelling import flat_settings
@@ -25,7 +26,6 @@ from steadyrl.loop.tasks.data_line import data_line
 from steadyrl.show.page import markup, records
 from steadyrl.show.page.records import Heading, Note, Record, Sample, Span, Table, Text, numbers, strong
 from steadyrl.show.report.evidence import Answer, Evidence
-from steadyrl.show.review.epochs import finite_number, series
 
 Line = Mapping[str, Any]
 NOT_SET = "not set"

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from steadyrl.core.metrics import finite_number, series
 from steadyrl.core.stats import block_mean_slope, difference_of_means
 from steadyrl.core.types import Finding
 
@@ -176,19 +177,3 @@ def _trend(metrics: Records, column: str, passes: float) -> list[float] | None:
         return None
     per_epoch = len(metrics) / passes
     return [slope.per_step * per_epoch, slope.low * per_epoch, slope.high * per_epoch]
-
-
-def finite_number(value: Any) -> float | None:
-    """Return a finite number, or None for anything else, such as an integer that no float holds."""
-    if not isinstance(value, int | float):
-        return None
-    try:
-        return float(value) if math.isfinite(value) else None
-    except OverflowError:
-        return None
-
-
-def series(metrics: Sequence[Mapping[str, Any]], name: str) -> np.ndarray:
-    """Return a metric over the steps, [S] float64; NaN if it is missing, null or not finite."""
-    values = [finite_number(record.get(name)) for record in metrics]
-    return np.array([math.nan if value is None else value for value in values])

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from steadyrl.core.errors import RunError
+from steadyrl.core.metrics import finite_number
 from steadyrl.core.rundir import RunDir, json_object, read_json, stamp
 from steadyrl.core.types import Finding
 from steadyrl.doctor.causes import SEVERITIES
-from steadyrl.show.review.epochs import finite_number
 from steadyrl.show.web.diagnosis import Diagnoses
 from steadyrl.show.web.folder import Folder, Place
 

@@ -13,8 +13,8 @@ from urllib.parse import urlencode
 import numpy as np
 
 from steadyrl.core.errors import RunError
+from steadyrl.core.metrics import finite_number
 from steadyrl.core.rundir import RunDir
-from steadyrl.show.review.epochs import finite_number
 from steadyrl.show.web.folder import Place
 from steadyrl.show.web.rollouts import (
     FAILED,

@@ -12,9 +12,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from steadyrl.core.metrics import finite_number
 from steadyrl.core.rundir import MOST_CHARACTERS, RunDir, json_object, stamp
 from steadyrl.core.types import call_line
-from steadyrl.show.review.epochs import finite_number
 from steadyrl.show.web.folder import Folder
 
 KEPT_FILES = 24  # indices that are kept

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from steadyrl.core.errors import RunError
+from steadyrl.core.metrics import finite_number
 from steadyrl.core.rundir import RunDir, read_json
 from steadyrl.lab.measure import heldout_mean
 from steadyrl.lab.study.file import HELDOUT
-from steadyrl.show.review.epochs import finite_number
 from steadyrl.show.web.folder import Folder, Place
 from steadyrl.show.web.overview import Row, last_records, row
 from steadyrl.show.web.run_page import source

@@ -18,13 +18,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from steadyrl.core.metrics import describe
+from steadyrl.core.metrics import describe, series
 from steadyrl.core.stats import rolling_median, window
 from steadyrl.show.page.records import Curves
 from steadyrl.show.report.pictures import plots
 from steadyrl.show.report.pictures.plots import palette
 from steadyrl.show.report.topics import NOT_EXPLORED, overview, panels
-from steadyrl.show.review.epochs import series
 
 MOST_POINTS = 400  # of a curve; longer ones are means of neighbouring steps
 # Of all curves on a page, of six or seven characters each: the page of a study with sixty runs stays below a megabyte.

@@ -27,10 +27,9 @@ from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import ScaledTranslation
 
 from steadyrl.core.errors import RunError
-from steadyrl.core.metrics import describe
+from steadyrl.core.metrics import describe, series
 from steadyrl.core.stats import MIN_WINDOW, rolling_median, window
 from steadyrl.show.page import html
-from steadyrl.show.review.epochs import series
 
 Metrics = Sequence[Mapping[str, Any]]
 
