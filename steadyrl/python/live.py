@@ -9,10 +9,10 @@ from contextlib import ExitStack, contextmanager
 from html import escape
 from typing import Any
 
+from steadyrl.core.counting.count import duration
 from steadyrl.core.metrics import describe
 from steadyrl.core.plugins import require
 from steadyrl.doctor.live import Change
-from steadyrl.loop.preflight.forecast import duration
 from steadyrl.loop.train import Watch
 from steadyrl.python.curve import svg_curve
 from steadyrl.show.report.rows import describe_action

@@ -10,6 +10,7 @@ from typing import Any
 
 from steadyrl.backends.settings import MICRO_BATCH_TOKENS
 from steadyrl.backends.torch.device_memory import Memory
+from steadyrl.core.counting.count import duration
 from steadyrl.doctor.check import Check, Found, Passed, Result, Unknown
 from steadyrl.loop.preflight.trial import Timed, Trial, check, step_rollouts
 from steadyrl.loop.preflight.trial_updates import TrialUpdates
@@ -31,16 +32,6 @@ class Measured:
     """What was in use before the trial."""
     now: Memory
     """What is in use after the updates."""
-
-
-def duration(seconds: float) -> str:
-    """Return seconds as a person says them: 4.2 s, 3 min 20 s, 5 h 3 min."""
-    if seconds < 10:
-        return f"{seconds:.2g} s"
-    minutes, remainder = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {remainder} s" if minutes else f"{remainder} s"
-    return f"{minutes // 60} h {minutes % 60} min"
 
 
 def affine(few: Timed, many: Timed, rows: float, calls: float) -> float:

@@ -11,6 +11,7 @@ from typing import Any
 from jinja2 import ChoiceLoader, Environment, PackageLoader
 from starlette.responses import HTMLResponse
 
+from steadyrl.core.counting.count import duration
 from steadyrl.show.page import html, markup, records, templates
 
 
@@ -19,7 +20,7 @@ def _environment() -> Environment:
     loader = ChoiceLoader([PackageLoader("steadyrl.show.web"), PackageLoader("steadyrl.show.page")])
     environment = templates.environment(loader, markup.clean, autoescape=True)
     environment.filters |= {"compact": compact, "ago": ago, "moment": moment}
-    environment.filters |= {"duration": duration, "seconds": short_time, "records": html.write}
+    environment.filters |= {"duration": duration, "records": html.write}
     environment.globals |= {"findings": html.findings, "word": lambda text: html.inline(records.word(text))}
     return environment
 
@@ -37,25 +38,6 @@ def compact(value: float | None) -> str:
     if value == int(value) and abs(value) < 10_000:
         return f"{int(value)}"
     return markup.number(value)
-
-
-def duration(seconds: float | None) -> str:
-    """Return a time span in its two largest units."""
-    if seconds is None:
-        return "–"
-    left = max(0, round(seconds))
-    for name, size, next_name, next_size in (("d", 86400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
-        if left >= size:
-            remainder = left % size // next_size
-            return f"{left // size} {name} {remainder} {next_name}" if remainder else f"{left // size} {name}"
-    return f"{left} s"
-
-
-def short_time(seconds: float) -> str:
-    """Return a time of seconds or less with two digits."""
-    if seconds >= 10:
-        return duration(seconds)
-    return f"{seconds:.2g} s" if seconds >= 0.1 else f"{1000 * seconds:.2g} ms"
 
 
 def ago(moment_s: float | None) -> str:

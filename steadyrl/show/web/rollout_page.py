@@ -15,6 +15,7 @@ import numpy as np
 from steadyrl.core.errors import RunError
 from steadyrl.core.metrics import finite_number
 from steadyrl.core.rundir import RunDir
+from steadyrl.show.page.markup import shorten
 from steadyrl.show.web.folder import Place
 from steadyrl.show.web.rollouts import (
     FAILED,
@@ -25,7 +26,6 @@ from steadyrl.show.web.rollouts import (
     WELL,
     Entry,
     Rollouts,
-    cut,
     failures,
     opening,
     recorded_calls,
@@ -221,8 +221,8 @@ def _mean(entries: Sequence[Entry]) -> float | None:
 
 
 def _short(entry: Entry, record: Mapping[str, Any]) -> dict[str, Any]:
-    texts = {name: cut(record.get(name), SHORT) for name in ("completion", "note", "unscored")}
-    texts["prompt"] = cut("\n".join(message["text"] for message in opening(record)), SHORT)
+    texts = {name: shorten(record.get(name), SHORT) for name in ("completion", "note", "unscored")}
+    texts["prompt"] = shorten("\n".join(message["text"] for message in opening(record)), SHORT)
     return {"number": entry.number, "problem": entry.problem, "reward": entry.reward, "stop": entry.stop,
             "tokens": entry.tokens, "parts": _parts(record), **_episode(record), **texts}  # fmt: skip
 
@@ -239,7 +239,7 @@ def _full(entry: Entry, record: Mapping[str, Any]) -> dict[str, Any]:
     extra_fields = {name: value for name, value in record.items() if name not in _NAMED}
     return {
         **_short(entry, record),
-        **{name: cut(record.get(name), LONGEST) for name in ("completion", "note", "unscored")},
+        **{name: shorten(record.get(name), LONGEST) for name in ("completion", "note", "unscored")},
         "opening": opening(record),
         "talk": turn_messages(record),
         "cut_short": isinstance(seen := record.get("seen"), list) and len(seen) > _episode(record)["turns"] > 0,
@@ -249,7 +249,7 @@ def _full(entry: Entry, record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _text(value: Any) -> str:
-    return cut(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1), LONGEST)
+    return shorten(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1), LONGEST)
 
 
 def _parts(record: Mapping[str, Any]) -> list[tuple[str, float]]:

@@ -15,6 +15,7 @@ from typing import Any
 from steadyrl.core.metrics import finite_number
 from steadyrl.core.rundir import MOST_CHARACTERS, RunDir, json_object, stamp
 from steadyrl.core.types import call_line
+from steadyrl.show.page.markup import shorten
 from steadyrl.show.web.folder import Folder
 
 KEPT_FILES = 24  # indices that are kept
@@ -186,12 +187,6 @@ def _ordered(entries: list[Entry], order: str) -> list[Entry]:
     return entries
 
 
-def cut(value: Any, most: int) -> str:
-    """Return a text of at most so many characters, and how many more there are."""
-    text = str(value or "")
-    return text if len(text) <= most else f"{text[:most]} … ({len(text) - most} more characters)"
-
-
 def recorded_calls(record: Mapping[str, Any]) -> list[list[Mapping[str, Any]]]:
     """Return the calls of each turn, in order."""
     return [[call for call in _list(turn) if isinstance(call, dict)] for turn in _list(record.get("calls"))]
@@ -249,7 +244,7 @@ def turn_messages(record: Mapping[str, Any]) -> list[dict[str, Any]]:
 def _message(role: str, text: Any, message: Mapping[str, Any] | None = None) -> dict[str, Any]:
     requests = [call.get("function") for call in _list((message or {}).get("tool_calls")) if isinstance(call, dict)]
     calls = [_call(request) for request in requests if isinstance(request, dict)]
-    return {"role": role, "text": cut(text, LONGEST), "calls": calls, "turn": None}
+    return {"role": role, "text": shorten(text, LONGEST), "calls": calls, "turn": None}
 
 
 def _call(call: Mapping[str, Any]) -> dict[str, Any]:
@@ -258,8 +253,8 @@ def _call(call: Mapping[str, Any]) -> dict[str, Any]:
     end = call.get("end")
     unread = end == "malformed" and isinstance(arguments, dict)
     return {
-        "line": cut(arguments.get("text") if unread and arguments else named, LONGEST),
-        "result": None if end is None else cut(call.get("result"), LONGEST),
+        "line": shorten(arguments.get("text") if unread and arguments else named, LONGEST),
+        "result": None if end is None else shorten(call.get("result"), LONGEST),
         "failed": "" if end in (None, "ok") else FAILURES.get(str(end), str(end)),
         "seconds": finite_number(call.get("seconds")),
     }
