@@ -161,12 +161,6 @@ def _form() -> TypeAdapter[State]:
     return TypeAdapter(State)
 
 
-def _state_of(text: str) -> State:
-    if '"tokens"' in text:  # earlier versions stored a count of tokens, which nothing needs
-        text = json.dumps({name: value for name, value in json.loads(text).items() if name != "tokens"})
-    return _form().validate_json(text)
-
-
 def save(run: RunDir, backend: Backend, state: State, keep: int) -> Path:
     """Write a checkpoint and remove all but the newest ``keep`` and those that these name as the best.
 
@@ -339,7 +333,7 @@ def load(run: RunDir, backend: Backend, step: int | None = None) -> State | None
         step: One of ``run.checkpoints()``; None takes the newest.
 
     Raises:
-        CheckpointError: It is damaged, or its autopilot state is of an earlier version.
+        CheckpointError: It is damaged.
     """
     steps = run.checkpoints()
     if not steps:
@@ -353,24 +347,17 @@ def read_state(run: RunDir, step: int) -> State:
     """Return the state of a complete checkpoint, without its weights.
 
     Raises:
-        CheckpointError: It is damaged, or its autopilot state is of an earlier version.
+        CheckpointError: It is damaged.
     """
     folder = run.checkpoint_folder(step)
     try:
         text = (folder / _STATE).read_text(encoding="utf-8")
-        state = _state_of(text)
+        state = _form().validate_json(text)
         missing = [name for name in _REQUIRED if name not in json.loads(text)]
     except ValidationError as error:
-        problems = error.errors()
-        unexpected = [p["loc"] for p in problems if p["type"] == "unexpected_keyword_argument"]
-        if old := sorted(str(place[1]) for place in unexpected if place[0] == "autopilot"):
-            raise CheckpointError(
-                f"the checkpoint '{folder}' holds numbers of the autopilot in the form of an earlier version "
-                f"({', '.join(old)}); finish the run with that version, or start a new run from its weights: "
-                f"model.path = '{folder / 'policy'}'"
-            ) from error
-        place = ".".join(str(part) for part in problems[0]["loc"])
-        raise _damaged(run, step, f"{place}: {problems[0]['msg']}" if place else problems[0]["msg"]) from error
+        problem = error.errors()[0]
+        place = ".".join(str(part) for part in problem["loc"])
+        raise _damaged(run, step, f"{place}: {problem['msg']}" if place else problem["msg"]) from error
     except (OSError, ValueError, AttributeError, RecursionError) as error:
         raise _damaged(run, step, str(error)) from error
     if missing:
@@ -387,7 +374,7 @@ def _superfluous(run: RunDir, keep: int) -> list[int]:
     for step in steps[-keep:]:
         try:
             text = (run.checkpoint_folder(step) / _STATE).read_text(encoding="utf-8")
-            best = _state_of(text).best
+            best = _form().validate_json(text).best
         except (FileNotFoundError, ValueError):  # it is damaged: nothing can go on from it, and a resume says so
             continue
         stay |= {best.step} if best else set()

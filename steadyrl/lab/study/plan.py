@@ -194,12 +194,8 @@ def jobs(study: Study) -> list[Job]:
 
 def job_of(study: Study, arm: Arm, seed: int) -> Job:
     """Return one run of an arm."""
-    return Job(arm.name, with_seed(arm.config, seed), study.warm.key if study.warm else "")
-
-
-def with_seed(config: Config, seed: int) -> Config:
-    """Return the settings with another seed."""
-    return config.model_copy(update={"run": config.run.model_copy(update={"seed": seed})})
+    config = arm.config.model_copy(update={"run": arm.config.run.model_copy(update={"seed": seed})})
+    return Job(arm.name, config, study.warm.key if study.warm else "")
 
 
 def differences(before: Config, after: Config) -> dict[str, tuple[Any, Any]]:

@@ -92,7 +92,7 @@ def tune(config: Config, folder: Path, options: Options, follow: Follow | None =
             f"{per_run}. Give at least {rate_range.samples + (options.seeds + 1) * per_run}, or lower run.steps"
         )
     budget = options.samples - rate_range.samples - per_run * (options.seeds - 1) * FINALISTS
-    bounds = _bounds(rate_range)
+    bounds = rate_range.centre / BELOW, min(10.0, rate_range.centre * ABOVE)
     rates = rates_around(rate_range.centre, bounds, config.run.steps, budget // samples_per_step(config))
     opening = halve(search, rates)
     if opening is None:
@@ -189,11 +189,6 @@ class _Sampler:
         """Return what a trial of Optuna's tries."""
         shown = ", ".join(f"{name.rpartition('.')[2]} {value:.3g}" for name, value in trial.params.items())
         return Candidate(f"trial {trial.number}: {shown}", trial.params, self.search.config.run.seed)
-
-
-def _bounds(rate_range: Range) -> tuple[float, float]:
-    """Return the lowest and the highest rate of the search."""
-    return rate_range.centre / BELOW, min(10.0, rate_range.centre * ABOVE)
 
 
 def _add_opening(sampler: _Sampler, opening: Sequence[Trial]) -> None:

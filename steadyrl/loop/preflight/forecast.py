@@ -64,7 +64,9 @@ def run_time(measured: Measured) -> Result:
         "updates": affine(*measured.updates.updates, rows=config.update.epochs * rows, calls=updates),
     }
     step = sum(parts.values())
-    per_evaluation = _evaluation(trial, per_reward)
+    # Every held-out problem is sampled ``evaluate.samples`` times, and answered once greedily.
+    sizes = [len(own.problems) * n for own in session.heldout_sets for n in (config.evaluate.samples, 1)]
+    per_evaluation = sum(_drawing(trial, count) + per_reward * count for count in sizes)
     # Before training, during it, and after the last step.
     during = -(-config.run.steps // config.evaluate.every) if config.evaluate.every else 1
     evaluations = (1 + during) if session.heldout_sets else 0
@@ -86,12 +88,6 @@ def _limit(session: Session, name: str, default: int) -> int:
     own: int | None = getattr(session.config.backend.args, name, default)
     chosen: Any = session.backend.describe().get(name, MICRO_BATCH_TOKENS) if own is None else own
     return int(chosen)
-
-
-def _evaluation(trial: Trial, per_reward: float) -> float:
-    """Return the seconds of one evaluation: every held-out problem sampled ``evaluate.samples`` times, once greedy."""
-    rows, samples = (len(own.problems) for own in trial.session.heldout_sets), trial.session.config.evaluate.samples
-    return sum(_drawing(trial, n) + per_reward * n for count in rows for n in (count * samples, count))
 
 
 @check("memory")

@@ -205,7 +205,10 @@ def _takes_seed(reset: Any) -> bool:
 
 def _tools_of(environment: Any, settings: EnvironmentTask.Settings) -> list[Tool]:
     """Return the tools of an environment and those that the config names."""
-    tools = [make_tool(source, _is_method(environment, source)) for source in _listed(environment)]
+    tools = []
+    for source in _listed(environment):
+        member = inspect.getattr_static(environment, getattr(source, "__name__", ""), None)
+        tools.append(make_tool(source, method=inspect.isfunction(source) and member is source))
     tools += [make_tool(plugins.load("tool", path)) for path in settings.tools]
     tools += [tool for command in settings.mcp for tool in plugins.load("tool", "mcp")(command)]
     names = [tool.name for tool in tools]
@@ -221,11 +224,6 @@ def _listed(environment: Any) -> Sequence[Any]:
     if not isinstance(listed, list | tuple):
         raise ConfigError(f"the environment's attribute 'tools' is {listed!r:.60}; expected a list of functions")
     return listed
-
-
-def _is_method(environment: Any, source: Any) -> bool:
-    name = getattr(source, "__name__", "")
-    return inspect.isfunction(source) and inspect.getattr_static(environment, name, None) is source
 
 
 class EnvironmentEpisode:

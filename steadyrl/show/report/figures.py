@@ -215,7 +215,8 @@ def _unscored(answers: Mapping[str, Answer]) -> int:
 def _health(evidence: Evidence) -> dict[str, Any]:
     entropy = series(evidence.metrics, "entropy")
     entropy = entropy[np.isfinite(entropy)]
-    start, end = _ends(entropy)
+    first = min(ENTROPY_START_STEPS, len(entropy) // 2)  # start and end share no step
+    start, end = _mean(entropy[:first]), _mean(entropy[first:][-ENTROPY_END_STEPS:]) if first else None
     return {
         "parseable": _mean(part_values(evidence.after.of(evidence.deploy), "parseable").values()),
         "entropy_start": start,
@@ -229,14 +230,6 @@ def _health(evidence: Evidence) -> dict[str, Any]:
             for record in evidence.metrics
         ),
     }
-
-
-def _ends(entropy: np.ndarray) -> tuple[float | None, float | None]:
-    """Return the means of the first and of the last steps, which share none; None for fewer than two steps."""
-    first = min(ENTROPY_START_STEPS, len(entropy) // 2)
-    if first == 0:
-        return None, None
-    return _mean(entropy[:first]), _mean(entropy[first:][-ENTROPY_END_STEPS:])
 
 
 def _kl_health(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

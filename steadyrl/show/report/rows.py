@@ -70,7 +70,7 @@ def actions_view(lines: Sequence[Line]) -> list[Record]:
 
 
 def _what(line: Line) -> str:
-    kind, knob = line.get("kind"), _name(line)
+    kind, knob = line.get("kind"), str(line.get("knob")).replace("rate_multiplier", "rate multiplier")
     before, after = _number(line.get("before")), _number(line.get("after"))
     if kind == "kept":
         return f"{knob} stays at {after}"
@@ -80,11 +80,6 @@ def _what(line: Line) -> str:
     if "back_to" in line:
         what = f"back to step {line['back_to']}; {what}"
     return what if line.get("done") else f"advice: {what}"
-
-
-def _name(line: Line) -> str:
-    knob = f"{line.get('knob')}"
-    return "rate multiplier" if knob in ("rate_multiplier", "ease") else knob  # "ease" in runs of earlier versions
 
 
 def _number(value: Any) -> str:

@@ -6,7 +6,6 @@ claim a direction even if noise of the same size goes the other way in the next 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -76,14 +75,8 @@ def epoch_table(
     notices = [*_diagnosed(findings, metrics[0]["step"]), *_raised(live)]
     before = [None, *(records for _, records in parts[:-1])]
     rows = [_row(name, records, last, notices) for (name, records), last in zip(parts, before, strict=True)]
-    passes = passes_at_end(metrics)
+    passes = float(series(metrics, "data_epoch")[-1])
     return {"rows": rows, "trends": {name: _trend(metrics, name, passes) for name in TRENDS}}
-
-
-def passes_at_end(metrics: Records) -> float:
-    """Return how many passes over its problems a run had made at its last step; NaN where it did not count."""
-    counted = series(metrics, "data_epoch")
-    return float(counted[-1]) if len(counted) else math.nan
 
 
 def split(metrics: Records) -> list[tuple[str, Records]] | None:
@@ -98,7 +91,9 @@ def split(metrics: Records) -> list[tuple[str, Records]] | None:
     for epoch, record in zip(epochs.tolist(), metrics, strict=True):
         by_row.setdefault(epoch // width, []).append(record)
     last = int(epochs[-1]) + 1
-    return [(_name(row * width + 1, min((row + 1) * width, last)), records) for row, records in by_row.items()]
+    ends_of = {row: (row * width + 1, min((row + 1) * width, last)) for row in by_row}
+    names = {row: f"{a}" if a == b else f"{a}-{b}" for row, (a, b) in ends_of.items()}
+    return [(names[row], records) for row, records in by_row.items()]
 
 
 def values_of(metrics: Records, column: str) -> np.ndarray:
@@ -110,10 +105,6 @@ def values_of(metrics: Records, column: str) -> np.ndarray:
         variance: np.ndarray = series(metrics, SQUARES[column]) ** 2
         return variance
     return series(metrics, MEANS[column])
-
-
-def _name(first: int, last: int) -> str:
-    return f"{first}" if first == last else f"{first}-{last}"
 
 
 def _diagnosed(findings: Sequence[Finding], first: int) -> Iterator[_Notice]:

@@ -149,7 +149,7 @@ def _entry(number: int, offset: int, record: Mapping[str, Any]) -> Entry:
         stop=str(record.get("stop_reason") or ""),
         tokens=tokens if isinstance(tokens, int) else 0,
         unscored=record.get("unscored") is not None,
-        calls=call_ends(record),
+        calls=frozenset((_name(call), str(call.get("end"))) for turn in recorded_calls(record) for call in turn),
     )
 
 
@@ -190,11 +190,6 @@ def _ordered(entries: list[Entry], order: str) -> list[Entry]:
 def recorded_calls(record: Mapping[str, Any]) -> list[list[Mapping[str, Any]]]:
     """Return the calls of each turn, in order."""
     return [[call for call in _list(turn) if isinstance(call, dict)] for turn in _list(record.get("calls"))]
-
-
-def call_ends(record: Mapping[str, Any]) -> frozenset[tuple[str, str]]:
-    """Return the calls of an episode as pairs: the tool's name, and what became of the call."""
-    return frozenset((_name(call), str(call.get("end"))) for turn in recorded_calls(record) for call in turn)
 
 
 def failures(record: Mapping[str, Any]) -> list[str]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.stats import rankdata  # type: ignore[import-untyped]  # scipy ships no types
 
 _RESAMPLES, _CONFIDENCE = 2000, 0.95
 
@@ -75,17 +76,8 @@ def _pairs(tests: np.ndarray, judge: np.ndarray) -> tuple[float, float]:
 
 
 def _spearman(measured: Measured) -> float | None:
-    ranks = [_ranks(np.concatenate([pair[side] for pair in measured])) for side in (0, 1)]
-    centred = [rank - rank.mean() for rank in ranks]
-    size = float(np.sqrt((centred[0] ** 2).sum() * (centred[1] ** 2).sum()))
-    return float((centred[0] * centred[1]).sum()) / size if size > 0 else None
-
-
-def _ranks(x: np.ndarray) -> np.ndarray:
-    _, place, counts = np.unique(x, return_inverse=True, return_counts=True)
-    ends = np.cumsum(counts)
-    means: np.ndarray = ends - (counts - 1) / 2
-    return means[place]
+    ranks = [rankdata(np.concatenate([pair[side] for pair in measured])) for side in (0, 1)]
+    return float(np.corrcoef(ranks)[0, 1]) if all(rank.std() > 0 for rank in ranks) else None
 
 
 def _bootstrap(problems: int, statistic: Callable[[np.ndarray], float], seed: int) -> Estimate:
