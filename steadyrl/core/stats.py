@@ -35,23 +35,20 @@ Word = Literal["better", "worse", "equal", "undecided"]
 
 @dataclass(frozen=True)
 class PairedDifference:
-    """How a measurement changed on the same problems.
-
-    Attributes:
-        n: Problems.
-        mean_before, mean_after: Means over the problems.
-        difference: mean_after - mean_before.
-        low, high: Bounds of the confidence interval of the difference.
-        standard_error: Of the difference.
-    """
+    """How a measurement changed on the same problems."""
 
     n: int
+    """Problems."""
     mean_before: float
     mean_after: float
+    """Means over the problems."""
     difference: float
+    """mean_after - mean_before."""
     low: float
     high: float
+    """Bounds of the confidence interval of the difference."""
     standard_error: float
+    """Of the difference."""
 
     @property
     def interval(self) -> str:

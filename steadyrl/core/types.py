@@ -424,40 +424,36 @@ class TokenScores:
 
 @dataclass(frozen=True)
 class Batch:
-    """Rollouts as arrays, right-padded to one length. B rollouts, T tokens (prompt and completion).
-
-    Attributes:
-        tokens: [B, T] int32.
-        lengths: [B] int32, tokens before padding.
-        completion_mask: [B, T] bool, of every rollout, whether it trains or not.
-        sampling_logprobs: [B, T] float32, 0 outside the mask.
-        rewards: [B] float64, one per rollout.
-        turn_rewards: [B, T] float64, at the last token of each turn its share of the reward; None where no rollout has
-            such shares.
-        groups: [B] int32, index of the group that a row came from.
-        kept: Kept ids of truncated sampling, or None.
-        trains: [B] bool, whether a row's tokens enter the loss (see ``batch.only_trained``); None where all do.
-        old: What ``Backend.score`` measured before the update, or None.
-        advantages, returns: [B, T] float64, filled by an algorithm's ``prepare``.
-        weights: [B, T] float64, what each token adds to the loss of its rollout, 0 outside the mask; the loss is then a
-            mean over rollouts. None for a mean over tokens.
-        measured: Extra [B, T] float64 arrays of ``prepare`` for metrics and losses.
-    """
+    """Rollouts as arrays, right-padded to one length. B rollouts, T tokens (prompt and completion)."""
 
     tokens: np.ndarray
+    """[B, T] int32."""
     lengths: np.ndarray
+    """[B] int32, tokens before padding."""
     completion_mask: np.ndarray
+    """[B, T] bool, of every rollout, whether it trains or not."""
     sampling_logprobs: np.ndarray
+    """[B, T] float32, 0 outside the mask."""
     rewards: np.ndarray
+    """[B] float64, one per rollout."""
     groups: np.ndarray
+    """[B] int32, index of the group that a row came from."""
     kept: KeptIds | None = None
+    """Kept ids of truncated sampling, or None."""
     trains: np.ndarray | None = None
+    """[B] bool, whether a row's tokens enter the loss (see ``batch.only_trained``); None where all do."""
     turn_rewards: np.ndarray | None = None
+    """[B, T] float64, at the last token of each turn its share of the reward; None where no rollout has such shares."""
     old: TokenScores | None = None
+    """What ``Backend.score`` measured before the update, or None."""
     advantages: np.ndarray | None = None
     returns: np.ndarray | None = None
+    """[B, T] float64, filled by an algorithm's ``prepare``."""
     weights: np.ndarray | None = None
+    """[B, T] float64, what each token adds to the loss of its rollout, 0 outside the mask; the loss is then a mean over
+    rollouts. None for a mean over tokens."""
     measured: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """Extra [B, T] float64 arrays of ``prepare`` for metrics and losses."""
 
     @property
     def trained_mask(self) -> np.ndarray:

@@ -36,18 +36,15 @@ BLOCKS = 20  # a curve of every step is forecast from the means of so many block
 
 @dataclass(frozen=True)
 class Forecast:
-    """The score at the last step.
-
-    Attributes:
-        end: As the curve has it.
-        low, high: Of its interval, with the noise of the evaluation.
-        now: The curve at the last known step.
-    """
+    """The score at the last step."""
 
     end: float
+    """As the curve has it."""
     low: float
     high: float
+    """Of its interval, with the noise of the evaluation."""
     now: float
+    """The curve at the last known step."""
 
     def __str__(self) -> str:
         return f"{self.now:.4f} now, {self.end:.4f} [{self.low:.4f}, {self.high:.4f}] at the last step; {self.worth}"

@@ -100,20 +100,17 @@ class PilotState:
 
 @dataclass(frozen=True)
 class Best:
-    """The best held-out score so far.
-
-    Attributes:
-        step: Steps that were finished when it was measured; the checkpoint of that step is kept.
-        score: Mean of the task's metric over the held-out problems, sampled as in training.
-        low, high: Bounds of its 95 % confidence interval over problems; None where only one could be scored.
-        problems: Held-out problems that could be scored.
-    """
+    """The best held-out score so far."""
 
     step: int
+    """Steps that were finished when it was measured; the checkpoint of that step is kept."""
     score: float
+    """Mean of the task's metric over the held-out problems, sampled as in training."""
     low: float | None
     high: float | None
+    """Bounds of its 95 % confidence interval over problems; None where only one could be scored."""
     problems: int
+    """Held-out problems that could be scored."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 

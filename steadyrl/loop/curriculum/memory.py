@@ -58,24 +58,21 @@ def checked(data: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Known:
-    """What is remembered of N problems (or arms), as arrays [N]; 0 where nothing is.
-
-    Attributes:
-        drawn: bool, drawn before and remembered.
-        rollouts: Scored rollouts behind the numbers, old ones counting for less.
-        mean, square: Of the reward and of its square.
-        deviation: Mean distance of a reward from the mean of its group: the size of the advantages.
-        best: Highest reward ever.
-        stale: Steps since the last draw; since the start for those never drawn.
-    """
+    """What is remembered of N problems (or arms), as arrays [N]; 0 where nothing is."""
 
     drawn: np.ndarray
+    """bool, drawn before and remembered."""
     rollouts: np.ndarray
+    """Scored rollouts behind the numbers, old ones counting for less."""
     mean: np.ndarray
     square: np.ndarray
+    """Of the reward and of its square."""
     deviation: np.ndarray
+    """Mean distance of a reward from the mean of its group: the size of the advantages."""
     best: np.ndarray
+    """Highest reward ever."""
     stale: np.ndarray
+    """Steps since the last draw; since the start for those never drawn."""
 
 
 def record_outcomes(

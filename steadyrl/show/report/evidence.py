@@ -56,36 +56,33 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Everything that the report of a run uses.
-
-    Attributes:
-        name: Of the run directory.
-        info: run.json.
-        settings: Every setting of the run; empty if it recorded none.
-        deploy: The answers that the run is judged by.
-        metrics: One record per step.
-        actions: What the autopilot did or advised, in order.
-        findings: What the doctor raised and cleared while the run went on, in order.
-        recorded: The rewards of the recorded rollouts that have one, by step; of some steps where there are many.
-        before, after: The policy on the held-out problems.
-        baselines: Model-free answers to the same problems.
-        best: The policy of the best checkpoint on them; empty if none was chosen.
-        sets: By name of ``evaluate.sets``, the policy before and after.
-    """
+    """Everything that the report of a run uses."""
 
     name: str
+    """Of the run directory."""
     info: Mapping[str, Any]
+    """run.json."""
     settings: Mapping[str, Any]
+    """Every setting of the run; empty if it recorded none."""
     deploy: Decoding
+    """The answers that the run is judged by."""
     metrics: Sequence[Mapping[str, Any]]
+    """One record per step."""
     actions: Sequence[Mapping[str, Any]]
+    """What the autopilot did or advised, in order."""
     findings: Sequence[Mapping[str, Any]]
+    """What the doctor raised and cleared while the run went on, in order."""
     recorded: Mapping[int, Sequence[float]]
+    """The rewards of the recorded rollouts that have one, by step; of some steps where there are many."""
     before: Evaluation
     after: Evaluation
+    """The policy on the held-out problems."""
     baselines: Evaluation
+    """Model-free answers to the same problems."""
     best: Evaluation
+    """The policy of the best checkpoint on them; empty if none was chosen."""
     sets: Mapping[str, tuple[Evaluation, Evaluation]] = field(default_factory=dict)
+    """By name of ``evaluate.sets``, the policy before and after."""
 
     @property
     def samples(self) -> int:

@@ -39,18 +39,15 @@ WORST = ("critical", "warning")
 
 @dataclass(frozen=True)
 class _Notice:
-    """A finding on the steps of a run.
-
-    Attributes:
-        check, severity: Of the finding.
-        steps: At which it shows or was raised.
-        end: The step after which it held no longer; None if it holds at the end.
-    """
+    """A finding on the steps of a run."""
 
     check: str
     severity: str
+    """Of the finding."""
     steps: tuple[float, ...]
+    """At which it shows or was raised."""
     end: float | None = None
+    """The step after which it held no longer; None if it holds at the end."""
 
 
 def epoch_table(
