@@ -73,17 +73,13 @@ class Told:
     """Finished runs that the intervals were tried on."""
 
 
-def saturating(
-    steps: np.ndarray, values: np.ndarray, end: float, seed: int = 0, resamples: int = RESAMPLES
-) -> Forecast:
+def saturating(steps: np.ndarray, values: np.ndarray, end: float) -> Forecast:
     """Fit the curve, and carry it on.
 
     Args:
         steps: [n], >= LEAST_POINTS of them, rising.
         values: [n].
         end: The last step of the run.
-        seed: Of the bootstrap.
-        resamples: Bootstrap samples.
     """
     assert len(steps) >= LEAST_POINTS, f"{len(steps)} points"
     bases = _bases(steps, float(steps[-1] - steps[0]))
@@ -92,9 +88,9 @@ def saturating(
     fitted = bases[best] @ coefficients
     residuals = (values - fitted) * math.sqrt(len(values) / (len(values) - 3))
     now, last = (float(x) for x in ahead[best] @ coefficients)
-    rng = np.random.default_rng(seed)
-    ends = np.empty(resamples)
-    for i in range(resamples):
+    rng = np.random.default_rng(0)
+    ends = np.empty(RESAMPLES)
+    for i in range(RESAMPLES):
         refit_best, refit_coefficients = _fit(bases, fitted + rng.choice(residuals, len(values)))
         ends[i] = float(ahead[refit_best][1] @ refit_coefficients) + float(rng.choice(residuals))
     low, high = np.quantile(ends, [(1 - NOMINAL) / 2, (1 + NOMINAL) / 2])

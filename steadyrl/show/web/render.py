@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from functools import cache
 from typing import Any
 
@@ -13,6 +12,7 @@ from starlette.responses import HTMLResponse
 
 from steadyrl.core.counting.count import duration
 from steadyrl.show.page import html, markup, records, templates
+from steadyrl.show.report.rows import moment
 
 
 @cache
@@ -51,8 +51,6 @@ def ago(moment_s: float | None) -> str:
     return "just now" if passed < 10 else f"{int(passed)} s ago"
 
 
-def moment(moment_s: float | None) -> str:
-    """Return a time as a date and a clock, in UTC."""
-    if moment_s is None or not 0 <= moment_s < 1e11:
-        return "–"
-    return datetime.fromtimestamp(moment_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+def whole_number(text: str | None, default: int) -> int:
+    """Return the number that a part of an address holds; the default where it holds none, or one too long to mean."""
+    return int(text) if text is not None and text.isdecimal() and len(text) <= 12 else default

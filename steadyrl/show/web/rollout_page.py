@@ -17,6 +17,7 @@ from steadyrl.core.metrics import finite_number
 from steadyrl.core.rundir import RunDir
 from steadyrl.show.page.markup import shorten
 from steadyrl.show.web.folder import Place
+from steadyrl.show.web.render import whole_number
 from steadyrl.show.web.rollouts import (
     FAILED,
     FAILURES,
@@ -71,14 +72,13 @@ def list_view(place: Place, rollouts: Rollouts, query: Mapping[str, str]) -> dic
     view["asked"] = {**filters, "order": order if order in ORDERS else "worst"}
     if not steps:
         return view
-    wanted = query.get("step", "")
-    step = int(wanted) if wanted.isdecimal() and len(wanted) <= 12 else _nearest(steps, query.get("near", ""))
+    near = whole_number(query.get("near"), steps[-1])
+    step = whole_number(query.get("step"), min(steps, key=lambda step: abs(step - near)))
     path = rollouts.file(run, step)
     if path is None:
         raise RunError(f"no rollouts of step {step} were recorded; recorded are {_listed(steps)}")
     entries = rollouts.choose(path, view["asked"])
-    number = query.get("page", "1")
-    page = max(1, int(number)) if number.isdecimal() and len(number) < 7 else 1
+    page = max(1, whole_number(query.get("page"), 1))
     by_problem: dict[str, list[Entry]] = {}
     for entry in entries:
         by_problem.setdefault(entry.problem, []).append(entry)
@@ -121,13 +121,6 @@ def _call_filters(entries: Sequence[Entry]) -> dict[str, list[tuple[str, str]]]:
         "tools": [(name, name) for name in tools] + [(NO_CALLS, "no call")],
         "errors": [(end, FAILURES[end]) for end in ends] + [(FAILED, FAILED), (WELL, WELL)],
     }
-
-
-def _nearest(steps: Sequence[int], wanted: str) -> int:
-    """Return the recorded step that is nearest to one that is asked for; the last one where none is."""
-    if not wanted.isdecimal() or len(wanted) > 12:
-        return steps[-1]
-    return min(steps, key=lambda step: abs(step - int(wanted)))
 
 
 def _group(entries: Sequence[Entry], records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
