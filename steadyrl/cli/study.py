@@ -89,9 +89,9 @@ def report_command(
     """Write report.md, its pictures and one page of curves, from the runs that are there; print the verdicts."""
     from steadyrl.show.report.study import write_study  # matplotlib takes a second to load
 
-    written, rows = write_study(read_study(study, quick, seeds), folder, to)
-    for row in rows:
-        print(printable(f"{row.word:10}  {row.name}: {row.finding}"))
+    written, summary = write_study(read_study(study, quick, seeds), folder, to)
+    for name, arm in summary.items():
+        print(printable(f"{arm['verdict']:10}  {name}: {arm['finding']}"))
     print(f"report: {near(written)}")
 
 
