@@ -35,10 +35,12 @@ class Metric:
     """The direction in which the metric improves, or "" if there is none."""
     meaning: str
     """A short description."""
+    heading: str = ""
+    """The name on the display of a run in progress, or "" if the display does not show the metric."""
 
 
 CATALOGUE: tuple[Metric, ...] = tuple(
-    Metric(name, entry.get("unit", ""), entry.get("better", ""), entry["meaning"])
+    Metric(name, **{"unit": "", "better": "", **entry})
     for name, entry in tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")).items()
 )
 
