@@ -11,13 +11,14 @@ import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from steadyrl.core.config import Config, dump
+from steadyrl.core.counting.count import duration
 from steadyrl.core.metrics import finite_number, series
 from steadyrl.core.types import DECODINGS
 from steadyrl.doctor.examine import Diagnosis
@@ -323,9 +324,7 @@ def elapsed(evidence: Evidence) -> float | None:
 
 def _time(evidence: Evidence) -> str:
     seconds, began = elapsed(evidence), moment(evidence.info.get("started"))
-    if seconds is None:
-        return f"began {began}" if began else ""
-    return f"{timedelta(seconds=round(seconds))} (hours:minutes:seconds)" + (f", began {began}" if began else "")
+    return ", ".join([*([] if seconds is None else [duration(seconds)]), *([f"began {began}"] if began else [])])
 
 
 def _cost(evidence: Evidence) -> str:
