@@ -18,7 +18,6 @@ from steadyrl.doctor.causes import as_record, tree
 from steadyrl.doctor.examine import Diagnosis, examine
 from steadyrl.doctor.names.identify import identify
 from steadyrl.doctor.readers.own import read as read_log
-from steadyrl.loop.rewards.form import FORM_ONLY
 from steadyrl.show.page import html, markdown, markup
 from steadyrl.show.page.records import (
     TONES,
@@ -50,6 +49,7 @@ from steadyrl.show.report.rows import (
 )
 from steadyrl.show.review.epochs import epoch_table
 
+FORM_ONLY = frozenset({"length", "boolean_format", "structure"})  # rewards that look at the written form alone
 LABELS = {  # of the pictures, in the order of the page
     "overview": "Reward in training over the steps",
     "train": "Reward, KL to the reference, and the loss with its parts over the steps",
