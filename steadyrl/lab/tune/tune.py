@@ -92,7 +92,7 @@ def tune(config: Config, folder: Path, options: Options, follow: Follow | None =
             f"{per_run}. Give at least {rate_range.samples + (options.seeds + 1) * per_run}, or lower run.steps"
         )
     budget = options.samples - rate_range.samples - per_run * (options.seeds - 1) * FINALISTS
-    bounds = rate_range.centre / BELOW, min(10.0, rate_range.centre * ABOVE)
+    bounds = _bounds(rate_range)
     rates = rates_around(rate_range.centre, bounds, config.run.steps, budget // samples_per_step(config))
     opening = halve(search, rates)
     if opening is None:
@@ -138,6 +138,11 @@ def _settings(config: Config, space: Space) -> dict[str, Any]:
     plain = flat_settings(config.model_dump(mode="json", exclude_defaults=True))
     searched = {f"--also {name}": list(bounds) for name, bounds in space.items()}
     return {name: value for name, value in (plain | searched).items() if name not in ("run.folder", RATE)}
+
+
+def _bounds(rate_range: Range) -> tuple[float, float]:
+    """Return the lowest and the highest rate of the search."""
+    return rate_range.centre / BELOW, min(10.0, rate_range.centre * ABOVE)
 
 
 def require_searchable(config: Config, space: Space) -> Any:
