@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -22,8 +21,6 @@ from steadyrl.maths.select import drop_unscored
 
 class Settings(Section):
     """PPO's own settings."""
-
-    unrecorded = MappingProxyType({"value_start": "zero", "value_learning_rate": 0.0})
 
     kl_coef: float = Field(0.05, ge=0)
     """Penalty in the reward per nat of KL to the reference, at the start of the run."""

@@ -13,7 +13,6 @@ import typer
 from steadyrl.cli.activity import following
 from steadyrl.cli.terminal import note
 from steadyrl.core import config as configs
-from steadyrl.core.config import Config
 from steadyrl.core.errors import ConfigError
 from steadyrl.core.rundir import RunDir
 from steadyrl.lab.compare.compare import Options, compare
@@ -69,7 +68,10 @@ def compare_command(
             f"neither '{first}' nor '{second}' is a run directory, so the problems are unknown; check the paths, or "
             "give --task with a config or a run"
         )
-    config = _config(source, overrides or [])
+    if source.is_dir():
+        config = configs.resolve(RunDir.open(source).resolved(), overrides or [])
+    else:
+        config = configs.load(source, overrides or [])
     deploy = config.evaluate.deploy if decoding is None else decoding.value
     if deploy == "greedy" and samples is not None and samples > 1:
         raise ConfigError(f"--samples is {samples}, but greedy answers are all the same; leave it out, or sample")
@@ -81,7 +83,10 @@ def compare_command(
     else:
         show(comparison_view(record, examples=EXAMPLES))
     if report is not None:
-        _write(report)
+        with following() as activity:
+            activity.begin("writing the report")
+            path = write_comparison(report)
+        note(f"report: {path}")
 
 
 def _run_of(subject: str) -> Path | None:
@@ -89,17 +94,3 @@ def _run_of(subject: str) -> Path | None:
     before, _, step = subject.rpartition("@")
     paths = [Path(name) for name in (subject, before if step.isdecimal() else "") if name]
     return next((path for path in paths if RunDir(path).info_file.is_file()), None)
-
-
-def _config(path: Path, overrides: list[str]) -> Config:
-    """Return the settings of a config file, or of a run."""
-    if path.is_dir():
-        return configs.resolve(RunDir.open(path).resolved(), overrides)
-    return configs.load(path, overrides)
-
-
-def _write(folder: Path) -> None:
-    with following() as activity:
-        activity.begin("writing the report")
-        path = write_comparison(folder)
-    note(f"report: {path}")

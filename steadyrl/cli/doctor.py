@@ -54,7 +54,7 @@ def doctor_command(
     for problem in unreadable.values():
         note(f"error: {problem}")
     if report is not None and diagnoses:
-        _write(diagnoses, report)
+        note(f"report: {write_diagnosis(diagnoses, report)}")
     if unreadable:
         raise typer.Exit(UNREADABLE)
     verdicts = {diagnosis.verdict for diagnosis in diagnoses}
@@ -141,7 +141,3 @@ def _show(diagnoses: list[Diagnosis], difference: list[str], full: bool) -> None
         show(console, diagnosis, full)
     if difference:
         show_difference(console, difference)
-
-
-def _write(diagnoses: list[Diagnosis], folder: Path) -> None:
-    note(f"report: {write_diagnosis(diagnoses, folder)}")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from jinja2 import PackageLoader
 
 from steadyrl.cli.activity import following
 from steadyrl.cli.terminal import printable
@@ -23,6 +24,7 @@ from steadyrl.core.types import Problem
 from steadyrl.loop.rewards.answers import final_number
 from steadyrl.loop.tasks.data_files import JUDGES, NO_DATA, SPLIT_IN, find_data, kind_of_file, may_be_on_hub
 from steadyrl.loop.tasks.rows import read_rows
+from steadyrl.show.page.templates import environment
 
 # Names of columns in data sets of this field, the usual first.
 PROMPTS = ("prompt", "question", "problem", "instruction", "query", "request", "input", "messages", "conversations")
@@ -33,19 +35,16 @@ _PASSES, _FEWEST_STEPS = 3, 30
 
 @dataclass(frozen=True)
 class Data:
-    """The data of a new config.
-
-    Attributes:
-        source: The settings of the task ``prompts`` that name the data: path, where needed heldout, config and split.
-        prompt: The column of the prompt.
-        answer: The column of the right answer, "" where there is none.
-        kind: Of the right answers: "number", "text", or "free" where there are none. Names a file of templates/.
-    """
+    """The data of a new config."""
 
     source: Mapping[str, str]
+    """The settings of the task ``prompts`` that name the data: path, where needed heldout, config and split."""
     prompt: str
+    """The column of the prompt."""
     answer: str
+    """The column of the right answer, "" where there is none."""
     kind: str
+    """Of the right answers: "number", "text", or "free" where there are none."""
 
 
 def new_command(
@@ -238,9 +237,8 @@ def _section(name: str, values: Mapping[str, Any]) -> list[str]:
 
 def rewards_text(data: Data) -> str:
     """Return the reward file, with the data's column of right answers."""
-    template = Path(__file__).parent / "templates" / f"{data.kind}.py"
-    text = template.read_text(encoding="utf-8")
-    return text.replace('ANSWER = "answer"', f"ANSWER = {json.dumps(data.answer)}")
+    template = environment(PackageLoader("steadyrl.cli"), str, autoescape=False).get_template("rewards.py.j2")
+    return template.render(kind=data.kind, answer=json.dumps(data.answer))
 
 
 def _describe(data: Data, folder: Path) -> None:

@@ -15,24 +15,11 @@ from rich.text import Text
 from steadyrl.cli.activity import REFRESHES, Activity
 from steadyrl.cli.terminal import note, printable
 from steadyrl.core.errors import exception_line
-from steadyrl.core.metrics import describe
+from steadyrl.core.metrics import CATALOGUE, Metric
 from steadyrl.doctor.live import Change
 from steadyrl.loop.rewards.functions import TAKEN
 from steadyrl.show.report.rows import describe_action
 
-# (metric, heading), in the order shown; metrics that a run does not measure are left out.
-_SHOWN = (
-    ("reward/mean", "reward"),
-    ("kl_ref_k1", "KL to ref"),
-    ("kl_ref_k1_seq", "KL to ref"),
-    ("entropy", "entropy"),
-    ("completion/length", "length"),
-    ("clip_fraction", "clipped"),
-    ("loss/value", "value loss"),
-    ("value/explained_variance", "explained variance"),
-    ("grad_norm", "gradient norm"),
-    ("tokens/per_second", "speed"),
-)
 _IN_A_LINE = ("reward/mean", "kl_ref_k1", "kl_ref_k1_seq", "entropy", "completion/length")
 _PLAIN_UNITS = ("", "share", "reward")  # are not shown
 _HEADING_WIDTH = 26  # two headings and two numbers fit into 80 columns
@@ -134,10 +121,12 @@ class Progress:
 
     def _line(self, record: Mapping[str, Any], now: float) -> str:
         parts = [f"step {record['step']} ({record['step'] + 1}/{self.total})"]
-        names = {heading: name for name, heading in reversed(_shown(record)) if name in _IN_A_LINE}  # one KL is enough
-        for heading, name in reversed(names.items()):
-            aim = self.target if name == "reward/mean" else None
-            parts.append(f"{heading} {_format(name, record[name])}{'' if aim is None else f' (target {_number(aim)})'}")
+        shown = [metric for metric in _shown(record) if metric.name in _IN_A_LINE]
+        for metric in reversed({metric.heading: metric for metric in reversed(shown)}.values()):  # one KL is enough
+            unit = f" {metric.unit}" if metric.unit not in _PLAIN_UNITS else ""
+            parts.append(f"{metric.heading} {_number(record[metric.name])}{unit}")
+            if metric.name == "reward/mean" and self.target is not None:
+                parts[-1] += f" (target {_number(self.target)})"
         return "  ".join([*parts, self._left(record, now)])
 
     def view(self) -> RenderableType:
@@ -168,13 +157,12 @@ class Progress:
     def _table(self, record: Mapping[str, Any]) -> Table:
         """Return the measurements, two in a row; a name that is too long is cut, a number never."""
         cells = []
-        for name, heading in _shown(record):
-            metric = describe(name)
-            unit = f", {metric.unit}" if metric and metric.unit not in _PLAIN_UNITS else ""
-            cells.append((f"{heading}{unit}", _number(record[name])))
-            if name == "reward/mean":
+        for metric in _shown(record):
+            unit = f", {metric.unit}" if metric.unit not in _PLAIN_UNITS else ""
+            cells.append((f"{metric.heading}{unit}", _number(record[metric.name])))
+            if metric.name == "reward/mean":
                 if self.target is not None:
-                    share = f", {record[name] / self.target:.0%} reached" if self.target > 0 else ""
+                    share = f", {record[metric.name] / self.target:.0%} reached" if self.target > 0 else ""
                     cells.append((f"  target{share}", _number(self.target)))
                 parts = _parts(record, self.rewards)
                 cells += [(f"  {part.partition('/')[2]}", _number(record[part])) for part in parts[:MOST_PARTS]]
@@ -190,8 +178,9 @@ class Progress:
         return table
 
 
-def _shown(record: Mapping[str, Any]) -> list[tuple[str, str]]:
-    return [(name, heading) for name, heading in _SHOWN if record.get(name) is not None]
+def _shown(record: Mapping[str, Any]) -> list[Metric]:
+    """Return the metrics that the display shows, as far as the run measures them."""
+    return [metric for metric in CATALOGUE if metric.heading and record.get(metric.name) is not None]
 
 
 def _parts(record: Mapping[str, Any], rewards: Sequence[str]) -> list[str]:
@@ -200,12 +189,6 @@ def _parts(record: Mapping[str, Any], rewards: Sequence[str]) -> list[str]:
     names = [name for name in record if name.startswith("reward/") and name not in own and record[name] is not None]
     weighted = [name for reward in rewards if (name := f"reward/{reward.rpartition(':')[2]}") in names]
     return [*weighted, *(name for name in names if name not in weighted)]
-
-
-def _format(name: str, value: float) -> str:
-    metric = describe(name)
-    unit = f" {metric.unit}" if metric and metric.unit not in _PLAIN_UNITS else ""
-    return f"{_number(value)}{unit}"
 
 
 def _number(value: float) -> str:

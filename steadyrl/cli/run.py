@@ -69,7 +69,7 @@ def train_command(
             outlook.look(record)
 
         watch = Watch(
-            ended=_write_report,
+            ended=lambda run: write(run) if run.status == "finished" else None,
             phase=progress.phase,
             note=progress.note,
             opened=opened,
@@ -91,11 +91,6 @@ def _show_end(run: RunDir) -> None:
     if sys.stdout.closed:  # a reward may do that
         sys.stdout = sys.stderr
     show(run)
-
-
-def _write_report(run: RunDir) -> None:
-    if run.status == "finished":
-        write(run)
 
 
 def sample_command(

@@ -89,9 +89,9 @@ def report_command(
     """Write report.md, its pictures and one page of curves, from the runs that are there; print the verdicts."""
     from steadyrl.show.report.study import write_study  # matplotlib takes a second to load
 
-    written, rows = write_study(read_study(study, quick, seeds), folder, to)
-    for row in rows:
-        print(printable(f"{row.word:10}  {row.name}: {row.finding}"))
+    written, summary = write_study(read_study(study, quick, seeds), folder, to)
+    for name, arm in summary.items():
+        print(printable(f"{arm['verdict']:10}  {name}: {arm['finding']}"))
     print(f"report: {near(written)}")
 
 
@@ -150,7 +150,9 @@ class _Shown:
                 self._bars.remove_task(self._tasks.pop(key))
             self._total[key] = self._done.get(key, 0)
             note(f"{key}: {value}{self._left()}")
-        self._move()
+        assert self._all is not None, "the study has begun"
+        total, completed = sum(self._total.values()), sum(self._done.values())
+        self._bars.update(self._all, total=total, completed=completed, more=self._left())
 
     def _learn(self, begun: Config, total: int) -> None:
         """Estimate how many steps the epochs of the waiting runs take: the run that has begun says what one takes."""
@@ -158,12 +160,6 @@ class _Shown:
             problems = total * begun.rollout.prompts_per_step // begun.run.epochs
             alike = {key: config for key, config in self._waiting.items() if config.task == begun.task}
             self._total |= {key: in_steps(config, problems).run.steps for key, config in alike.items()}
-
-    def _move(self) -> None:
-        assert self._all is not None, "the study has begun"
-        self._bars.update(
-            self._all, total=sum(self._total.values()), completed=sum(self._done.values()), more=self._left()
-        )
 
     def _left(self) -> str:
         """Return the time left, from the speed of this command so far."""

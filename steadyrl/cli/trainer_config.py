@@ -3,37 +3,23 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 import tomllib
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from steadyrl.core.config import Config, dump, resolve
 from steadyrl.core.errors import ConfigError
+from steadyrl.core.metrics import finite_number
 from steadyrl.doctor.readers.spelling import flat_settings, typed
 
-
-@dataclass(frozen=True)
-class _Range:
-    """The range of a setting, and the words for it."""
-
-    words: str
-    low: float = -math.inf
-    high: float = math.inf
-    open_low: bool = False
-
-    def holds(self, value: float) -> bool:
-        return self.low <= value <= self.high and not (self.open_low and value == self.low)
-
-
-_NUMBER, _NOT_NEGATIVE = _Range("a number"), _Range("0 or more", 0.0)
-# By the last part of a setting's name, whatever the trainer.
-_RANGES = {
-    "temperature": _Range("more than 0", 0.0, open_low=True),
-    "top_p": _Range("more than 0 and at most 1", 0.0, 1.0, open_low=True),
-    "top_k": _NUMBER,
+_NOT_NEGATIVE = ("0 or more", lambda number: number >= 0)
+# By the last part of a setting's name, whatever the trainer: its range in words, and whether a number is in it.
+_RANGES: dict[str, tuple[str, Callable[[float], bool]]] = {
+    "temperature": ("more than 0", lambda number: number > 0),
+    "top_p": ("more than 0 and at most 1", lambda number: 0 < number <= 1),
+    "top_k": ("a number", lambda number: True),
     **dict.fromkeys(("beta", "kl_coef", "init_kl_coef", "kl_loss_coef", "kl_penalty_coef"), _NOT_NEGATIVE),
     **dict.fromkeys(("learning_rate", "lr", "max_grad_norm", "max_new_tokens"), _NOT_NEGATIVE),
 }
@@ -68,17 +54,18 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 def _problem(name: str, value: Any) -> str:
     """Return what is wrong with the value of a setting, "" for nothing; of a list every item is checked."""
-    allowed = _RANGES.get(name.rpartition(".")[2])
-    if allowed is None or _NOT_THE_POLICY.search(name):
+    key = name.rpartition(".")[2]
+    if key not in _RANGES or _NOT_THE_POLICY.search(name):
         return ""
+    words, is_allowed = _RANGES[key]
     for item in value if isinstance(value, list) else [value]:
         number = typed(item)
         if number is None or (isinstance(number, str) and _LEFT_OPEN.fullmatch(number)):
             continue
-        if not isinstance(number, int | float) or isinstance(number, bool) or not math.isfinite(number):
+        if isinstance(number, bool) or finite_number(number) is None:
             return f"{name} is {item!r}; expected a number"
-        if not allowed.holds(number):
-            return f"{name} is {item!r}; expected {allowed.words}"
+        if not is_allowed(number):
+            return f"{name} is {item!r}; expected {words}"
     return ""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -17,6 +17,7 @@ from steadyrl.core.errors import ConfigError
 from steadyrl.lab.jobs import Event, Follow, awaited
 from steadyrl.lab.tune.trial import samples_per_step
 from steadyrl.lab.tune.tune import Options, require_searchable, tune, tune_together
+from steadyrl.show.page import terminal
 
 
 def tune_command(
@@ -51,9 +52,9 @@ def tune_command(
     if result is None:
         note("stopped; go on with the same command")
         raise typer.Exit(130)
-    _show(result)
-    from steadyrl.show.report.tune import write_tune  # matplotlib takes a second to load
+    from steadyrl.show.report.tune import tune_view, write_tune  # matplotlib takes a second to load
 
+    terminal.show(tune_view(result))
     with awaited(folder):
         print(f"report: {near(write_tune(folder))}")
 
@@ -85,17 +86,3 @@ def _bounds(text: str) -> tuple[str, tuple[float, float, bool]]:
     if not sign or not colon or not 0 < bounds[0] < bounds[1]:
         raise ConfigError(f"--also {text}: expected NAME=LOW:HIGH with 0 < LOW < HIGH, as in update.epochs=1:4")
     return name, (*bounds, low.isdigit() and high.isdigit())
-
-
-def _show(result: dict[str, Any]) -> None:
-    print("use:", " ".join(f"{name}={value:.3g}" for name, value in result["settings"].items()))
-    scores = ", ".join(f"{score:.4f}" for score in result["scores"])
-    print(f"held-out score {result['score']:.4f} (seeds: {scores}); {result['samples']} samples")
-    if result["paused"]:
-        print(f"its search run was paused after {result['paused']} steps, and whole runs at other rates ended lower")
-    if result["critical"]:
-        print(f"critical findings remain: {', '.join(result['critical'])}")
-    lead = result["lead"]
-    if lead is not None and lead["low"] is not None:
-        word = "ahead for certain" if lead["low"] > 0 else "not certainly ahead"
-        print(f"{word}: {lead['difference']:+.4f} [{lead['low']:.4f}, {lead['high']:.4f}] before the second")

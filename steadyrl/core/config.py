@@ -31,9 +31,8 @@ class Config(Section):
     model: sections.ModelSection = Field(default_factory=sections.ModelSection)
     backend: sections.BackendSection = Field(default_factory=sections.BackendSection)
     task: sections.TaskSection = Field(default_factory=sections.TaskSection)
-    rewards: dict[str, Any] = Field(
-        default_factory=dict, description="weights by name; a table of settings where a reward has some"
-    )
+    rewards: dict[str, Any] = Field(default_factory=dict)
+    """weights by name; a table of settings where a reward has some"""
     sampling: sections.SamplingSection = Field(default_factory=sections.SamplingSection)
     sampler: sections.SamplerSection = Field(default_factory=sections.SamplerSection)
     curriculum: sections.CurriculumSection = Field(default_factory=sections.CurriculumSection)
@@ -53,13 +52,6 @@ _TOO_DEEP = (
     "examples` has"
 )
 LARGEST = 1e9  # of a setting without a bound of its own
-
-# Settings of earlier versions, and where they are now.
-_MOVED = {"judge": "rewards.judge, with its weight among the other settings: [rewards.judge] weight = 0.2, model = ..."}
-_MOVED |= {f"sampler.{name}": f"sampler.args.{name}" for name in ("url", "model", "folder", "requests", "timeout_s")}
-_GRADIENT = ("weights", "gradient_checkpointing", "micro_batch_tokens", "generate_rows")
-_MOVED |= {f"backend.{name}": f"backend.args.{name}" for name in _GRADIENT}
-_MOVED |= {f"autopilot.kl_{end}": "autopilot.kl_band, which has both ends: [0.06, 0.3]" for end in ("low", "high")}
 
 SectionType = TypeVar("SectionType", bound=BaseModel)
 # A text, a list of texts, or values by nested or dotted keys; see ``override_texts``.
@@ -502,8 +494,6 @@ def _line(section: type[BaseModel], where: str, problems: Sequence[Any]) -> str:
     location = [str(part) for part in problem["loc"][: len(problem["loc"]) - (len(problems) > 1)]]
     place = ".".join([*([where] if where else []), *location])
     if problem["type"] == "extra_forbidden":
-        if place in _MOVED:
-            return f"{place}: moved to {_MOVED[place]}"
         return f"{place}: unknown setting; {_suggestion(section, location)}"
     if problem["type"] == "missing":
         return f"{place}: is missing and has no default; give it a value"

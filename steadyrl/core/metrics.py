@@ -25,23 +25,22 @@ from steadyrl.core.types import Batch, CallEnd, Group, Rollout, TokenScores
 
 @dataclass(frozen=True)
 class Metric:
-    """One entry of the catalogue.
-
-    Attributes:
-        name: The name in metrics.jsonl. ``*`` stands for the name of a reward part or of an algorithm's number.
-        unit: "nats/token", "nats/sequence", "tokens", "s", "share" (0 to 1), "reward", or "" for a plain number.
-        better: The direction in which the metric improves, or "" if there is none.
-        meaning: A short description.
-    """
+    """One entry of the catalogue."""
 
     name: str
+    """The name in metrics.jsonl. ``*`` stands for the name of a reward part or of an algorithm's number."""
     unit: str
+    """"nats/token", "nats/sequence", "tokens", "s", "share" (0 to 1), "reward", or "" for a plain number."""
     better: Literal["up", "down", ""]
+    """The direction in which the metric improves, or "" if there is none."""
     meaning: str
+    """A short description."""
+    heading: str = ""
+    """The name on the display of a run in progress, or "" if the display does not show the metric."""
 
 
 CATALOGUE: tuple[Metric, ...] = tuple(
-    Metric(name, entry.get("unit", ""), entry.get("better", ""), entry["meaning"])
+    Metric(name, **{"unit": "", "better": "", **entry})
     for name, entry in tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")).items()
 )
 
@@ -60,6 +59,22 @@ def answer_means(records: Sequence[Mapping[str, Any]], answer: str) -> dict[str,
             if isinstance(value, int | float):
                 values_by_name.setdefault(name, []).append(value)
     return {name: float(np.mean(values)) for name, values in values_by_name.items()}
+
+
+def finite_number(value: Any) -> float | None:
+    """Return a finite number, or None for anything else, such as an integer that no float holds."""
+    if not isinstance(value, int | float):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:
+        return None
+
+
+def series(metrics: Sequence[Mapping[str, Any]], name: str) -> np.ndarray:
+    """Return a metric over the steps, [S] float64; NaN if it is missing, null or not finite."""
+    values = [finite_number(record.get(name)) for record in metrics]
+    return np.array([math.nan if value is None else value for value in values], np.float64)
 
 
 def describe(name: str) -> Metric | None:

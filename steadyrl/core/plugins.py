@@ -51,20 +51,17 @@ _EXTRA_OF = {package: extra for extra, packages in _TABLES["extras"].items() for
 
 @dataclass(frozen=True)
 class _Form:
-    """What something of a kind has, and how it is used.
-
-    Attributes:
-        expected: In words.
-        calls: The functions that are called, with how many arguments.
-        makes: What is read of the thing that comes of it.
-        arguments: How many it is called with itself, where it is a class; None for a module or an object. The methods
-            of its objects are looked at by ``require_members``.
-    """
+    """What something of a kind has, and how it is used."""
 
     expected: str
+    """In words."""
     calls: Mapping[str, int] = field(default_factory=dict)
+    """The functions that are called, with how many arguments."""
     makes: Sequence[str] = ()
+    """What is read of the thing that comes of it."""
     arguments: int | None = None
+    """How many it is called with itself, where it is a class; None for a module or an object. The methods of its
+    objects are looked at by ``require_members``."""
 
 
 _FORMS = {kind: _Form(**fields) for kind, fields in _TABLES["forms"].items()}

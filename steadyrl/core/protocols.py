@@ -44,21 +44,18 @@ Stats = dict[str, tuple[float, float]]  # (sum, count) by metric name, until the
 
 @dataclass(frozen=True)
 class Update:
-    """What a backend is asked for in one update.
-
-    Attributes:
-        loss: See LossFn.
-        sampling: The distribution that the batch was sampled from.
-        needs: See Algorithm.needs.
-        learning_rate: Of the policy; that of a value head may be higher.
-        max_grad_norm: Longer gradients are scaled down to it.
-    """
+    """What a backend is asked for in one update."""
 
     loss: LossFn
+    """See LossFn."""
     sampling: Sampling
+    """The distribution that the batch was sampled from."""
     needs: frozenset[str]
+    """See Algorithm.needs."""
     learning_rate: float
+    """Of the policy; that of a value head may be higher."""
     max_grad_norm: float
+    """Longer gradients are scaled down to it."""
 
 
 def optimizer_step(backend: Backend, batch: Batch, update: Update) -> Stats:
@@ -68,36 +65,33 @@ def optimizer_step(backend: Backend, batch: Batch, update: Update) -> Stats:
 
 @dataclass(frozen=True)
 class Algorithm:
-    """An algorithm is a record of functions; the loop knows no names of algorithms.
-
-    Attributes:
-        needs: What the backend must supply: a subset of {"old_logprobs", "ref_logprobs", "values", "entropy"}. With
-            "entropy" it has a gradient in ``step`` (``score`` always measures it). Rollouts of the policy are always
-            scored before the updates, demonstrations only for one of the other three.
-        select: Which rollouts train.
-        prepare: Rewards to advantages (and returns), with the algorithm's numbers; numpy.
-        loss: See LossFn.
-        adapt: Numbers and the step's metrics to the next step's numbers (adaptive KL; identity by default).
-        state: The numbers at the start; saved in every checkpoint.
-        source: Who writes what trains: the policy, or the task, which knows good answers.
-        update: Makes one update of a minibatch. One of its own works on the backends whose insides it knows.
-        compares: Whether a rollout is worth what the others of its problem are not. A problem with one scored rollout
-            then teaches nothing, and its advantage is 0.
-        value_rate: The learning rate of the value head where that of the step is lower.
-        value_warmup: Steps at the start in which the policy's rate is 0.
-    """
+    """An algorithm is a record of functions; the loop knows no names of algorithms."""
 
     needs: frozenset[str]
+    """What the backend must supply: a subset of {"old_logprobs", "ref_logprobs", "values", "entropy"}. With "entropy"
+    it has a gradient in ``step`` (``score`` always measures it). Rollouts of the policy are always scored before the
+    updates, demonstrations only for one of the other three."""
     select: Callable[[Sequence[Group]], list[Group]]
+    """Which rollouts train."""
     prepare: Callable[[Batch, Numbers], Batch]
+    """Rewards to advantages (and returns), with the algorithm's numbers; numpy."""
     loss: LossFn
+    """See LossFn."""
     adapt: Callable[[Numbers, Numbers], dict[str, float]] = keep_numbers
+    """Numbers and the step's metrics to the next step's numbers (adaptive KL; identity by default)."""
     state: Mapping[str, float] = field(default_factory=dict)
+    """The numbers at the start; saved in every checkpoint."""
     source: Literal["policy", "demonstrations"] = "policy"
+    """Who writes what trains: the policy, or the task, which knows good answers."""
     update: Callable[[Any, Batch, Update], Stats] = optimizer_step
+    """Makes one update of a minibatch. One of its own works on the backends whose insides it knows."""
     compares: bool = False
+    """Whether a rollout is worth what the others of its problem are not. A problem with one scored rollout then teaches
+    nothing, and its advantage is 0."""
     value_rate: float = 0.0
+    """The learning rate of the value head where that of the step is lower."""
     value_warmup: int = 0
+    """Steps at the start in which the policy's rate is 0."""
 
 
 class Tokenizer(Protocol):
@@ -134,15 +128,12 @@ class Tokenizer(Protocol):
 
 @dataclass(frozen=True)
 class Reply:
-    """A turn of the policy, read.
-
-    Attributes:
-        text: As it was decoded, with marks of calls and reasoning, without end tokens and what follows a stop string.
-        message: The same as a message of the role assistant.
-    """
+    """A turn of the policy, read."""
 
     text: str
+    """As it was decoded, with marks of calls and reasoning, without end tokens and what follows a stop string."""
     message: Message
+    """The same as a message of the role assistant."""
 
 
 class Chat(Protocol):
@@ -343,20 +334,17 @@ class Checking(Protocol):
 
 @dataclass(frozen=True)
 class Turn:
-    """What the environment answers to one turn of the policy.
-
-    Attributes:
-        observation: Put in before the policy's next turn, a user's text or messages; empty when done.
-        done: True if the episode is over.
-        reward: What the turn itself earned; None where the environment rewards no turns. It counts by what a reward
-            makes of ``Rollout.turn_rewards`` (``Score.turn_rewards``).
-        calls: The calls of the turn, with their results.
-    """
+    """What the environment answers to one turn of the policy."""
 
     observation: str | Sequence[Message]
+    """Put in before the policy's next turn, a user's text or messages; empty when done."""
     done: bool
+    """True if the episode is over."""
     reward: float | None = None
+    """What the turn itself earned; None where the environment rewards no turns. It counts by what a reward makes of
+    ``Rollout.turn_rewards`` (``Score.turn_rewards``)."""
     calls: Sequence[ToolCall] = ()
+    """The calls of the turn, with their results."""
 
     def __post_init__(self) -> None:
         """Refuse a reward that is no number, where it was made."""
@@ -427,15 +415,12 @@ class Bounded(Protocol):
 
 @dataclass(frozen=True)
 class PromptLimit:
-    """How long prompts may be.
-
-    Attributes:
-        tokens: At most so many, chat template included; 0 for what the model's positions leave.
-        long: What becomes of a longer one: the session is refused, the problem is dropped, or the prompt is cut.
-    """
+    """How long prompts may be."""
 
     tokens: int = 0
+    """At most so many, chat template included; 0 for what the model's positions leave."""
     long: Literal["refuse", "drop", "cut"] = "refuse"
+    """What becomes of a longer one: the session is refused, the problem is dropped, or the prompt is cut."""
 
 
 @runtime_checkable

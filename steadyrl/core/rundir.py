@@ -34,24 +34,10 @@ from steadyrl.core.types import DECODINGS, Decoding
 DONE = "DONE"
 # Where another type would mislead whoever reads run.json; what a name may lack is None.
 _KINDS_OF_INFO: dict[str, Any] = {
-    "id": str,
+    **dict.fromkeys(("id", "status", "error", "task", "metric", "algorithm", "tokenizer"), str),
+    **dict.fromkeys(("attempt", "heldout"), int),
+    **dict.fromkeys(("packages", "machine", "process", "policy", "data", "code", "best", "stopped_early"), dict),
     "command": str | list,
-    "status": str,
-    "error": str,
-    "attempt": int,
-    "task": str,
-    "metric": str,
-    "algorithm": str,
-    "packages": dict,
-    "machine": dict,
-    "process": dict,
-    "policy": dict,
-    "data": dict,
-    "tokenizer": str,
-    "code": dict,
-    "heldout": int,
-    "best": dict,
-    "stopped_early": dict,
 }
 MOST_STEPS = 10**9  # no run has more steps or attempts; a number beyond is no number of a step
 _NO_LOCKS = "its file system has no locks (flock); set run.folder to a local disk, or mount it with locks"
@@ -62,9 +48,6 @@ _WAYS = {
 }
 DEEPEST = 64  # lists and objects inside one another, in a file that is read
 MOST_CHARACTERS = 1 << 26  # of a line of JSON that is read
-
-# Settings that changed speed and no result, and that are gone: runs that have recorded them go on without.
-GONE = (("backend", "args", "fused"),)
 
 
 class _Inside:
@@ -239,11 +222,6 @@ class RunDir:
         for name, section in settings.items():
             if not isinstance(section, dict):
                 raise RunError(f"'{self.resolved_file}' is damaged: '{name}' is no section of settings; restore it")
-        for *sections, name in GONE:
-            section = settings
-            for part in sections:
-                section = section.get(part) or {}
-            section.pop(name, None)
         return settings
 
     @property

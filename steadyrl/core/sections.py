@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
@@ -46,8 +45,6 @@ class Section(BaseModel):
     )  # fmt: skip
     # What a run may change when it is resumed without becoming another run.
     free_on_resume: ClassVar[frozenset[str]] = frozenset()
-    # What a run computes with that began before a setting was there: it goes on as it began.
-    unrecorded: ClassVar[Mapping[str, Any]] = {}
     # True where a text that is put into the wrong place may be a key: no error shows it.
     confidential: ClassVar[bool] = False
 

@@ -35,23 +35,20 @@ Word = Literal["better", "worse", "equal", "undecided"]
 
 @dataclass(frozen=True)
 class PairedDifference:
-    """How a measurement changed on the same problems.
-
-    Attributes:
-        n: Problems.
-        mean_before, mean_after: Means over the problems.
-        difference: mean_after - mean_before.
-        low, high: Bounds of the confidence interval of the difference.
-        standard_error: Of the difference.
-    """
+    """How a measurement changed on the same problems."""
 
     n: int
+    """Problems."""
     mean_before: float
     mean_after: float
+    """Means over the problems."""
     difference: float
+    """mean_after - mean_before."""
     low: float
     high: float
+    """Bounds of the confidence interval of the difference."""
     standard_error: float
+    """Of the difference."""
 
     @property
     def interval(self) -> str:
@@ -62,21 +59,18 @@ class PairedDifference:
 
 @dataclass(frozen=True)
 class Decision:
-    """Whether a second measurement of the same problems is better than the first.
-
-    Attributes:
-        word: "better" and "worse" need the whole interval on one side of 0 and ``p_value`` below 0.05; "equal" the
-            whole interval within the margin; "undecided" is everything else.
-        reason: What the word follows from.
-        change: Means, their paired difference, its 95 % interval and standard error, over problems. With fewer than 6
-            that differ the interval allows for problems that were not seen.
-        p_value: Of flipping the signs of the differences, see ``sign_flip_p_value``.
-    """
+    """Whether a second measurement of the same problems is better than the first."""
 
     word: Word
+    """"better" and "worse" need the whole interval on one side of 0 and ``p_value`` below 0.05; "equal" the whole
+    interval within the margin; "undecided" is everything else."""
     reason: str
+    """What the word follows from."""
     change: PairedDifference
+    """Means, their paired difference, its 95 % interval and standard error, over problems. With fewer than 6 that
+    differ the interval allows for problems that were not seen."""
     p_value: float
+    """Of flipping the signs of the differences, see ``sign_flip_p_value``."""
 
 
 @dataclass(frozen=True)
@@ -304,22 +298,20 @@ def mcnemar_exact(gained: int, lost: int) -> float:
     return min(1.0, 2.0 * float(bdtr(min(gained, lost), gained + lost, 0.5)))
 
 
-def smallest_detectable(standard_error: float, n: int, power: float = 0.8, confidence: float = 0.95) -> float:
-    """Return the true difference that a set of this size and spread shows with the given chance.
+def smallest_detectable(standard_error: float, n: int) -> float:
+    """Return the true difference that a set of this size and spread shows, by a 95 % interval, in 4 of 5 cases.
 
-        (t(1 - (1 - confidence) / 2) + t(power)) * standard error, with n - 1 degrees of freedom; 2.8 errors for large n
+        (t(0.975) + t(0.8)) * standard error, with n - 1 degrees of freedom; 2.8 errors for large n
 
     Args:
         standard_error: Of the paired difference, >= 0.
         n: Problems, >= 2.
-        power: In (0.5, 1), chance that the interval then lies on one side of 0.
-        confidence: Of the interval, in (0, 1).
 
     Source:
         Bloom, "Minimum Detectable Effects" (Evaluation Review 19, 1995), as a multiple of the standard error.
     """
-    assert n >= 2 and 0.5 < power < 1 and 0 < confidence < 1, f"n {n}, power {power}, confidence {confidence}"
-    return (student_quantile(n - 1, 0.5 + confidence / 2.0) + student_quantile(n - 1, power)) * standard_error
+    assert n >= 2, f"{n} problems"
+    return (student_quantile(n - 1, 0.975) + student_quantile(n - 1, 0.8)) * standard_error
 
 
 def _paired(before: ArrayLike, after: ArrayLike) -> tuple[np.ndarray, np.ndarray]:

@@ -131,18 +131,16 @@ class Problem:
     """One item to solve: what is put in, and what a reward needs to judge the answer.
 
     Nobody can change it: see ``ReadOnly`` for columns and messages.
-
-    Attributes:
-        id: Unique within its task; stable over runs, so that evaluations pair by it.
-        prompt: Text put in. Chat models receive it as one user message.
-        columns: Whatever rewards need (reference answer, relevant documents, ...), JSON-serialisable.
-        messages: The conversation, if the data hold conversations; ``prompt`` is then its text for readers and judges.
     """
 
     id: str
+    """Unique within its task; stable over runs, so that evaluations pair by it."""
     prompt: str
+    """Text put in. Chat models receive it as one user message."""
     columns: Mapping[str, Any] = field(default_factory=dict)
+    """Whatever rewards need (reference answer, relevant documents, ...), JSON-serialisable."""
     messages: tuple[Message, ...] = ()
+    """The conversation, if the data hold conversations; ``prompt`` is then its text for readers and judges."""
 
     def __post_init__(self) -> None:
         for name, text in {"id": self.id, "prompt": self.prompt}.items():
@@ -249,24 +247,21 @@ def with_calls(message: Message) -> tuple[str, str, str]:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How completions are drawn.
-
-    Attributes:
-        max_new_tokens: Upper bound of a completion, in tokens, the end token included.
-        temperature: > 0. Logits are divided by it before anything else.
-        top_p: (0, 1]. Keep the smallest set of tokens whose probability reaches it (after temperature).
-        top_k: >= 0. Keep the k likeliest tokens; 0 keeps all.
-        stop: Strings that end a completion. The policy wrote them, so their tokens train; rewards do not see them.
-        logprobs: "sampled" measures log-probs under the distribution that was sampled from (temperature and
-            truncation included); "raw" under the untempered, untruncated softmax, as older trainers do.
-    """
+    """How completions are drawn."""
 
     max_new_tokens: int
+    """Upper bound of a completion, in tokens, the end token included."""
     temperature: float = 1.0
+    """> 0. Logits are divided by it before anything else."""
     top_p: float = 1.0
+    """(0, 1]. Keep the smallest set of tokens whose probability reaches it (after temperature)."""
     top_k: int = 0
+    """>= 0. Keep the k likeliest tokens; 0 keeps all."""
     stop: Sequence[str] = ()
+    """Strings that end a completion. The policy wrote them, so their tokens train; rewards do not see them."""
     logprobs: Literal["sampled", "raw"] = "sampled"
+    """"sampled" measures log-probs under the distribution that was sampled from (temperature and truncation included);
+    "raw" under the untempered, untruncated softmax, as older trainers do."""
 
     @property
     def truncates(self) -> bool:
@@ -276,19 +271,16 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Completion:
-    """What a backend's sampler returns for one prompt.
-
-    Attributes:
-        ids: [T] int32 token ids, with the end token, or those of the stop string, when ``stop_reason`` is "stop".
-        logprobs: [T] float32, log-probability of each id under the distribution it was drawn from, nats.
-        stop_reason: "stop" if the policy ended the text, "length" if ``max_new_tokens`` did.
-        kept_ids: For each position the token ids that truncation left, or None without truncation.
-    """
+    """What a backend's sampler returns for one prompt."""
 
     ids: np.ndarray
+    """[T] int32 token ids, with the end token, or those of the stop string, when ``stop_reason`` is "stop"."""
     logprobs: np.ndarray
+    """[T] float32, log-probability of each id under the distribution it was drawn from, nats."""
     stop_reason: StopReason
+    """"stop" if the policy ended the text, "length" if ``max_new_tokens`` did."""
     kept_ids: tuple[np.ndarray, ...] | None = None
+    """For each position the token ids that truncation left, or None without truncation."""
 
 
 # What became of a call: it was answered, or why it was not.
@@ -297,78 +289,72 @@ CallEnd = Literal["ok", "malformed", "unknown", "arguments", "raised", "timeout"
 
 @dataclass(frozen=True)
 class ToolCall:
-    """A call of a tool in an episode, and what came of it.
-
-    Attributes:
-        name: The tool's; empty where the call could not be read.
-        arguments: As the policy gave them, JSON-serialisable.
-        result: What the policy read of it.
-        end: What became of it.
-        seconds: How long the tool took.
-    """
+    """A call of a tool in an episode, and what came of it."""
 
     name: str
+    """The tool's; empty where the call could not be read."""
     arguments: Mapping[str, Any]
+    """As the policy gave them, JSON-serialisable."""
     result: str
+    """What the policy read of it."""
     end: CallEnd
+    """What became of it."""
     seconds: float = 0.0
+    """How long the tool took."""
 
 
 @dataclass(frozen=True)
 class Rollout:
-    """One finished attempt at a problem, scored or not. Its arrays cannot be written, its mappings not changed.
-
-    Attributes:
-        problem_id: The problem it answers.
-        prompt_ids: [P] int32.
-        completion_ids: [T] int32. Of several turns: the policy's, and between them what the environment answered.
-        completion_mask: [T] bool, True where the policy chose the token (False for what the environment answered).
-        sampling_logprobs: [T] float32, nats; NaN under the mask where no sampler drew the token (demonstrations).
-        text: The completion as it was decoded, space around it included; without special tokens, unless
-            model.skip_special_tokens is false. Of several turns the policy's, a line each.
-        stop_reason: "stop" if the policy ended the completion, "length" if the length limit did.
-        policy_version: The number of optimizer steps before the policy wrote the completion.
-        kept_ids: See Completion.
-        reward: The weighted total; None for an unscored rollout.
-        parts: All computed reward parts, unweighted, plus task measurements ("retrieval", "recall", ...).
-        unscored: Why the rollout has no reward; None for a scored rollout.
-        note: What the scorer wants a reader to see (an error of the parser, the first hits, ...).
-        turns: What the policy said, turn by turn; empty for problems of one turn.
-        seen: What the environment showed before each turn, as the policy read it; one more where no turn followed.
-        outcome: What an episode came to (see Episode.close); empty for problems of one turn.
-        turn_rewards: What the environment rewarded single turns with, unweighted, as (end, reward): ``end`` is the
-            position in ``completion_ids`` behind the turn's last token.
-        turn_shares: The shares of ``reward`` that single turns earned, as (end, share): ``turn_rewards`` of each
-            ``Score``, times its weight. What they leave of the reward is earned at the last turn. Only algorithms with
-            ``credit = "turn"`` read them.
-        calls: The calls of each turn, in order; empty where there are no tools.
-        observations: Number of observations compared with rollout.observation_tokens; 0 without such a limit.
-        observations_cut: Number of observations above the limit, which were cut.
-        trains: Whether its tokens enter the loss; if not, its reward counts in the baseline all the same.
-    """
+    """One finished attempt at a problem, scored or not. Its arrays cannot be written, its mappings not changed."""
 
     problem_id: str
+    """The problem it answers."""
     prompt_ids: np.ndarray
+    """[P] int32."""
     completion_ids: np.ndarray
+    """[T] int32. Of several turns: the policy's, and between them what the environment answered."""
     completion_mask: np.ndarray
+    """[T] bool, True where the policy chose the token (False for what the environment answered)."""
     sampling_logprobs: np.ndarray
+    """[T] float32, nats; NaN under the mask where no sampler drew the token (demonstrations)."""
     text: str
+    """The completion as it was decoded, space around it included; without special tokens, unless
+    model.skip_special_tokens is false. Of several turns the policy's, a line each."""
     stop_reason: StopReason
+    """"stop" if the policy ended the completion, "length" if the length limit did."""
     policy_version: int = 0
+    """The number of optimizer steps before the policy wrote the completion."""
     kept_ids: tuple[np.ndarray, ...] | None = None
+    """See Completion."""
     reward: float | None = None
+    """The weighted total; None for an unscored rollout."""
     parts: Mapping[str, float] = field(default_factory=dict)
+    """All computed reward parts, unweighted, plus task measurements ("retrieval", "recall", ...)."""
     unscored: str | None = None
+    """Why the rollout has no reward; None for a scored rollout."""
     note: str = ""
+    """What the scorer wants a reader to see (an error of the parser, the first hits, ...)."""
     turns: tuple[str, ...] = ()
+    """What the policy said, turn by turn; empty for problems of one turn."""
     seen: tuple[str, ...] = ()
+    """What the environment showed before each turn, as the policy read it; one more where no turn followed."""
     outcome: Mapping[str, Any] = field(default_factory=dict)
+    """What an episode came to (see Episode.close); empty for problems of one turn."""
     turn_rewards: tuple[tuple[int, float], ...] = ()
+    """What the environment rewarded single turns with, unweighted, as (end, reward): ``end`` is the position in
+    ``completion_ids`` behind the turn's last token."""
     turn_shares: tuple[tuple[int, float], ...] = ()
+    """The shares of ``reward`` that single turns earned, as (end, share): ``turn_rewards`` of each ``Score``, times its
+    weight. What they leave of the reward is earned at the last turn. Only algorithms with ``credit = "turn"`` read
+    them."""
     calls: tuple[tuple[ToolCall, ...], ...] = ()
+    """The calls of each turn, in order; empty where there are no tools."""
     observations: int = 0
+    """Number of observations compared with rollout.observation_tokens; 0 without such a limit."""
     observations_cut: int = 0
+    """Number of observations above the limit, which were cut."""
     trains: bool = True
+    """Whether its tokens enter the loss; if not, its reward counts in the baseline all the same."""
 
     def __post_init__(self) -> None:
         for name in ("prompt_ids", "completion_ids", "completion_mask", "sampling_logprobs"):
@@ -386,105 +372,88 @@ class Rollout:
 
 @dataclass(frozen=True)
 class Group:
-    """The rollouts of one problem, drawn by one policy.
-
-    Attributes:
-        problem: The problem.
-        rollouts: Its rollouts.
-        why: Why a curriculum chose the problem; empty where none did.
-    """
+    """The rollouts of one problem, drawn by one policy."""
 
     problem: Problem
+    """The problem."""
     rollouts: tuple[Rollout, ...]
+    """Its rollouts."""
     why: str = ""
+    """Why a curriculum chose the problem; empty where none did."""
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """Scored rollouts that wait for the step that trains on them.
-
-    Attributes:
-        version: Optimizer steps the policy had seen when they were begun.
-        groups: The rollouts, with rewards.
-        numbers: Metrics of how they were chosen and drawn.
-    """
+    """Scored rollouts that wait for the step that trains on them."""
 
     version: int
+    """Optimizer steps the policy had seen when they were begun."""
     groups: tuple[Group, ...]
+    """The rollouts, with rewards."""
     numbers: Mapping[str, float] = field(default_factory=dict)
+    """Metrics of how they were chosen and drawn."""
 
 
 @dataclass(frozen=True)
 class KeptIds:
-    """Token ids that truncated sampling left to choose from, ragged over positions.
-
-    Attributes:
-        ids: [N] int32, all kept ids one after the other, rows then columns.
-        lengths: [B, T] int32, how many belong to each position; 0 means that nothing was cut there.
-    """
+    """Token ids that truncated sampling left to choose from, ragged over positions."""
 
     ids: np.ndarray
+    """[N] int32, all kept ids one after the other, rows then columns."""
     lengths: np.ndarray
+    """[B, T] int32, how many belong to each position; 0 means that nothing was cut there."""
 
 
 @dataclass(frozen=True)
 class TokenScores:
-    """Per-token measurements of a batch, [B, T], 0 outside the completion mask.
-
-    Attributes:
-        logprobs: nats.
-        entropy: Exact entropy of the distribution at that position, nats; None in a step that does not need it.
-        values: Value head's prediction before the token was chosen, or None where it was not asked for.
-        ref_logprobs: Under the frozen reference, or None where it was not asked for.
-        kl_ref_exact: KL(policy || reference) at that position, nats, both normalised over the ids that truncation
-            kept; or None.
-        kl_ref_full: The same with the reference over its whole vocabulary; None where sampling does not truncate.
-    """
+    """Per-token measurements of a batch, [B, T], 0 outside the completion mask."""
 
     logprobs: Array
+    """nats."""
     entropy: Array | None = None
+    """Exact entropy of the distribution at that position, nats; None in a step that does not need it."""
     values: Array | None = None
+    """Value head's prediction before the token was chosen, or None where it was not asked for."""
     ref_logprobs: Array | None = None
+    """Under the frozen reference, or None where it was not asked for."""
     kl_ref_exact: Array | None = None
+    """KL(policy || reference) at that position, nats, both normalised over the ids that truncation kept; or None."""
     kl_ref_full: Array | None = None
+    """The same with the reference over its whole vocabulary; None where sampling does not truncate."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Rollouts as arrays, right-padded to one length. B rollouts, T tokens (prompt and completion).
-
-    Attributes:
-        tokens: [B, T] int32.
-        lengths: [B] int32, tokens before padding.
-        completion_mask: [B, T] bool, of every rollout, whether it trains or not.
-        sampling_logprobs: [B, T] float32, 0 outside the mask.
-        rewards: [B] float64, one per rollout.
-        turn_rewards: [B, T] float64, at the last token of each turn its share of the reward; None where no rollout has
-            such shares.
-        groups: [B] int32, index of the group that a row came from.
-        kept: Kept ids of truncated sampling, or None.
-        trains: [B] bool, whether a row's tokens enter the loss (see ``batch.only_trained``); None where all do.
-        old: What ``Backend.score`` measured before the update, or None.
-        advantages, returns: [B, T] float64, filled by an algorithm's ``prepare``.
-        weights: [B, T] float64, what each token adds to the loss of its rollout, 0 outside the mask; the loss is then a
-            mean over rollouts. None for a mean over tokens.
-        measured: Extra [B, T] float64 arrays of ``prepare`` for metrics and losses.
-    """
+    """Rollouts as arrays, right-padded to one length. B rollouts, T tokens (prompt and completion)."""
 
     tokens: np.ndarray
+    """[B, T] int32."""
     lengths: np.ndarray
+    """[B] int32, tokens before padding."""
     completion_mask: np.ndarray
+    """[B, T] bool, of every rollout, whether it trains or not."""
     sampling_logprobs: np.ndarray
+    """[B, T] float32, 0 outside the mask."""
     rewards: np.ndarray
+    """[B] float64, one per rollout."""
     groups: np.ndarray
+    """[B] int32, index of the group that a row came from."""
     kept: KeptIds | None = None
+    """Kept ids of truncated sampling, or None."""
     trains: np.ndarray | None = None
+    """[B] bool, whether a row's tokens enter the loss (see ``batch.only_trained``); None where all do."""
     turn_rewards: np.ndarray | None = None
+    """[B, T] float64, at the last token of each turn its share of the reward; None where no rollout has such shares."""
     old: TokenScores | None = None
+    """What ``Backend.score`` measured before the update, or None."""
     advantages: np.ndarray | None = None
     returns: np.ndarray | None = None
+    """[B, T] float64, filled by an algorithm's ``prepare``."""
     weights: np.ndarray | None = None
+    """[B, T] float64, what each token adds to the loss of its rollout, 0 outside the mask; the loss is then a mean over
+    rollouts. None for a mean over tokens."""
     measured: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """Extra [B, T] float64 arrays of ``prepare`` for metrics and losses."""
 
     @property
     def trained_mask(self) -> np.ndarray:
@@ -497,35 +466,32 @@ Severity = Literal["critical", "warning", "info"]
 
 @dataclass(frozen=True)
 class Finding:
-    """What one check says: that something is wrong and why, that all is well, or that it cannot tell.
-
-    Attributes:
-        check: Which check says it, such as "negative_kl".
-        severity: "critical": what is trained from here on is worth nothing; "warning": it harms; "info": worth knowing.
-        since_step: The first step at which it shows; None where it holds for the run as a whole.
-        cause: A short name of what is behind it, such as "warped_sampling"; "unknown" where nothing tells.
-        message: One sentence: what is seen and what is behind it; of an unknown, why it cannot be told.
-        evidence: The numbers, with their steps, a sentence each.
-        remedy: What to do, in one or two sentences.
-        overrides: The remedy as settings that can be pasted, under the names of the trainer at hand.
-        source: Where the rule comes from: a paper, a file, a thread.
-        follows: The check whose finding causes this one; "" where it stands alone.
-        state: "ok": judged and in order; "found": the above; "unknown": it could not be judged, which is never health.
-        would_tell: Of an unknown, the quantities or settings that would let the check tell.
-    """
+    """What one check says: that something is wrong and why, that all is well, or that it cannot tell."""
 
     check: str
+    """Which check says it, such as "negative_kl"."""
     severity: Severity = "info"
+    """"critical": what is trained from here on is worth nothing; "warning": it harms; "info": worth knowing."""
     since_step: int | None = None
+    """The first step at which it shows; None where it holds for the run as a whole."""
     cause: str = ""
+    """A short name of what is behind it, such as "warped_sampling"; "unknown" where nothing tells."""
     message: str = ""
+    """One sentence: what is seen and what is behind it; of an unknown, why it cannot be told."""
     evidence: tuple[str, ...] = ()
+    """The numbers, with their steps, a sentence each."""
     remedy: str = ""
+    """What to do, in one or two sentences."""
     overrides: tuple[str, ...] = ()
+    """The remedy as settings that can be pasted, under the names of the trainer at hand."""
     source: str = ""
+    """Where the rule comes from: a paper, a file, a thread."""
     follows: str = ""
+    """The check whose finding causes this one; "" where it stands alone."""
     state: Literal["ok", "found", "unknown"] = "found"
+    """"ok": judged and in order; "found": the above; "unknown": it could not be judged, which is never health."""
     would_tell: tuple[str, ...] = ()
+    """Of an unknown, the quantities or settings that would let the check tell."""
 
     @property
     def harms(self) -> bool:
@@ -535,22 +501,19 @@ class Finding:
 
 @dataclass(frozen=True)
 class Score:
-    """A reward's verdict on one rollout.
-
-    Attributes:
-        value: The reward, before its weight; None means unscored.
-        parts: Further measurements to log beside it (recall, result size, ...).
-        unscored: Why there is no value; None with a value.
-        note: A line for the reader of the rollout (why a query is malformed, the first hits, ...).
-        applies: False if the reward does not concern the problem; the other rewards then count alone.
-        trains: False to leave the rollout's tokens out of the loss, at any reward.
-        turn_rewards: What single turns earned of ``value``, as (end, share) in ``Rollout.turn_rewards``.
-    """
+    """A reward's verdict on one rollout."""
 
     value: float | None
+    """The reward, before its weight; None means unscored."""
     parts: Mapping[str, float] = field(default_factory=dict)
+    """Further measurements to log beside it (recall, result size, ...)."""
     unscored: str | None = None
+    """Why there is no value; None with a value."""
     note: str = ""
+    """A line for the reader of the rollout (why a query is malformed, the first hits, ...)."""
     applies: bool = True
+    """False if the reward does not concern the problem; the other rewards then count alone."""
     trains: bool = True
+    """False to leave the rollout's tokens out of the loss, at any reward."""
     turn_rewards: tuple[tuple[int, float], ...] = ()
+    """What single turns earned of ``value``, as (end, share) in ``Rollout.turn_rewards``."""

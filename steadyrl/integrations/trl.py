@@ -214,17 +214,14 @@ def texts(tokenizer: Any, inputs: Mapping[str, torch.Tensor], step: int) -> list
 
 @dataclass(frozen=True)
 class BatchReading:
-    """What one pass over a batch of the trainer says, nats per token.
-
-    Attributes:
-        sampled: Mean -log p of the completions' tokens.
-        exact: Mean entropy of the distributions that they are compared with.
-        reference: Mean absolute difference of log-probs to the reference's; None where the batch has none.
-    """
+    """What one pass over a batch of the trainer says, nats per token."""
 
     sampled: float
+    """Mean -log p of the completions' tokens."""
     exact: float
+    """Mean entropy of the distributions that they are compared with."""
     reference: float | None
+    """Mean absolute difference of log-probs to the reference's; None where the batch has none."""
 
 
 @torch.no_grad()

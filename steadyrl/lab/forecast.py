@@ -36,18 +36,15 @@ BLOCKS = 20  # a curve of every step is forecast from the means of so many block
 
 @dataclass(frozen=True)
 class Forecast:
-    """The score at the last step.
-
-    Attributes:
-        end: As the curve has it.
-        low, high: Of its interval, with the noise of the evaluation.
-        now: The curve at the last known step.
-    """
+    """The score at the last step."""
 
     end: float
+    """As the curve has it."""
     low: float
     high: float
+    """Of its interval, with the noise of the evaluation."""
     now: float
+    """The curve at the last known step."""
 
     def __str__(self) -> str:
         return f"{self.now:.4f} now, {self.end:.4f} [{self.low:.4f}, {self.high:.4f}] at the last step; {self.worth}"
@@ -62,34 +59,27 @@ class Forecast:
 
 @dataclass(frozen=True)
 class Told:
-    """What is said of a run.
-
-    Attributes:
-        metric: What is forecast.
-        forecast: None where it abstains.
-        why: Why it abstains; "" where it does not.
-        covered: Finished runs whose end lay in the interval.
-        tried: Finished runs that the intervals were tried on.
-    """
+    """What is said of a run."""
 
     metric: str
+    """What is forecast."""
     forecast: Forecast | None
+    """None where it abstains."""
     why: str
+    """Why it abstains; "" where it does not."""
     covered: int
+    """Finished runs whose end lay in the interval."""
     tried: int
+    """Finished runs that the intervals were tried on."""
 
 
-def saturating(
-    steps: np.ndarray, values: np.ndarray, end: float, seed: int = 0, resamples: int = RESAMPLES
-) -> Forecast:
+def saturating(steps: np.ndarray, values: np.ndarray, end: float) -> Forecast:
     """Fit the curve, and carry it on.
 
     Args:
         steps: [n], >= LEAST_POINTS of them, rising.
         values: [n].
         end: The last step of the run.
-        seed: Of the bootstrap.
-        resamples: Bootstrap samples.
     """
     assert len(steps) >= LEAST_POINTS, f"{len(steps)} points"
     bases = _bases(steps, float(steps[-1] - steps[0]))
@@ -98,9 +88,9 @@ def saturating(
     fitted = bases[best] @ coefficients
     residuals = (values - fitted) * math.sqrt(len(values) / (len(values) - 3))
     now, last = (float(x) for x in ahead[best] @ coefficients)
-    rng = np.random.default_rng(seed)
-    ends = np.empty(resamples)
-    for i in range(resamples):
+    rng = np.random.default_rng(0)
+    ends = np.empty(RESAMPLES)
+    for i in range(RESAMPLES):
         refit_best, refit_coefficients = _fit(bases, fitted + rng.choice(residuals, len(values)))
         ends[i] = float(ahead[refit_best][1] @ refit_coefficients) + float(rng.choice(residuals))
     low, high = np.quantile(ends, [(1 - NOMINAL) / 2, (1 + NOMINAL) / 2])

@@ -32,19 +32,16 @@ Records = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Follow:
-    """How a user interface follows a study or a search.
-
-    Attributes:
-        begin: Called with all runs of a study, and those that are to be made.
-        event: Called with what the runs say.
-        note: Called with a line that is worth keeping.
-        stop: Asked after every step; True ends the study or search, and the present runs are saved.
-    """
+    """How a user interface follows a study or a search."""
 
     begin: Callable[[Sequence[Job], Sequence[Job]], None] = field(default=lambda every, now: None)
+    """Called with all runs of a study, and those that are to be made."""
     event: Callable[[Event], None] = field(default=lambda event: None)
+    """Called with what the runs say."""
     note: Callable[[str], None] = field(default=lambda text: None)
+    """Called with a line that is worth keeping."""
     stop: Callable[[], bool] = field(default=lambda: False)
+    """Asked after every step; True ends the study or search, and the present runs are saved."""
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from steadyrl.core.metrics import finite_number, series
 from steadyrl.core.rundir import RunDir
 from steadyrl.lab.study.file import HELDOUT, MINUS, Rule, Stop, Take
 
@@ -42,18 +43,15 @@ def measure(run: RunDir, records: Sequence[Mapping[str, Any]], metric: str, take
 
 def heldout_mean(run: RunDir, when: str, part: str) -> float | None:
     """Return the mean of a part over a held-out evaluation, of the answers that count; None if none was measured."""
-    values, deploy = [], run.deploy
-    name, slash, of_set = part.partition("/")
-    own = slash and name in run.heldout_sets()
-    part = of_set if own else part
-    for line in run.evaluations(name if own else "").get(when, []):
-        answer = line.get("answers", {}).get(deploy, {})
-        value = answer.get("metric") if part == "metric" else answer.get("parts", {}).get(part)
-        if part == "reward":
-            value = answer.get("reward")
-        if isinstance(value, int | float) and math.isfinite(value):
-            values.append(float(value))
-    return float(np.mean(values)) if values else None
+    heldout_set, slash, of_set = part.partition("/")
+    if not slash or heldout_set not in run.heldout_sets():
+        heldout_set, of_set = "", part
+    lines = run.evaluations(heldout_set).get(when, [])
+    answers = [line.get("answers", {}).get(run.deploy, {}) for line in lines]
+    parts = answers if of_set in ("metric", "reward") else [answer.get("parts", {}) for answer in answers]
+    values = series(parts, of_set)
+    measured = values[np.isfinite(values)]
+    return float(measured.mean()) if measured.size else None
 
 
 def curve(records: Sequence[Mapping[str, Any]], metric: str) -> np.ndarray:
@@ -62,8 +60,7 @@ def curve(records: Sequence[Mapping[str, Any]], metric: str) -> np.ndarray:
         first, _, second = metric.partition(MINUS)
         difference: np.ndarray = curve(records, first) - curve(records, second)
         return difference
-    values = (record.get(metric) for record in records)
-    return np.array([v if isinstance(v, int | float) else math.nan for v in values], np.float64)
+    return series(records, metric)
 
 
 def summary(values: np.ndarray, take: Take, rule: Rule) -> float | None:
@@ -137,6 +134,7 @@ def ended_by(rules: Sequence[Stop], records: Sequence[Mapping[str, Any]]) -> tup
 
 
 def _meets(rule: Stop, value: object) -> bool:
-    if not isinstance(value, int | float) or not math.isfinite(value):
+    number = finite_number(value)
+    if number is None:
         return False
-    return (rule.below is not None and value < rule.below) or (rule.above is not None and value > rule.above)
+    return (rule.below is not None and number < rule.below) or (rule.above is not None and number > rule.above)

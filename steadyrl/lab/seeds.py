@@ -27,25 +27,22 @@ Word = Literal["supported", "refuted", "undecided"]
 
 @dataclass(frozen=True)
 class Difference:
-    """The second arm against the first.
-
-    Attributes:
-        first, second: Interquartile means over seeds.
-        seeds: Of the first and of the second.
-        change: second - first.
-        low, high: Of its interval; None with fewer than two seeds of either.
-        smallest: The true difference that so many seeds of such spread show in 4 of 5 studies; None likewise.
-        paired: True if the interval is that of differences between runs of equal seeds.
-    """
+    """The second arm against the first."""
 
     first: float
     second: float
+    """Interquartile means over seeds."""
     seeds: tuple[int, int]
+    """Of the first and of the second."""
     change: float
+    """second - first."""
     low: float | None
     high: float | None
+    """Of its interval; None with fewer than two seeds of either."""
     smallest: float | None
+    """The true difference that so many seeds of such spread show in 4 of 5 studies; None likewise."""
     paired: bool = False
+    """True if the interval is that of differences between runs of equal seeds."""
 
 
 def interquartile_mean(values: ArrayLike) -> np.ndarray:

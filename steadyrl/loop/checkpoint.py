@@ -38,88 +38,79 @@ _STRICT = ConfigDict(extra="forbid", strict=True)
 
 @dataclass(frozen=True)
 class LastMove:
-    """A move of the autopilot that is not judged yet.
-
-    Attributes:
-        step: Steps that were finished when it was made.
-        check: The doctor's check that found something.
-        cause: The cause that the check named.
-        move: Its name, one of ``knobs.MOVES``.
-        knob: What was changed, see ``knobs.Move``.
-        before: The knob's value before it.
-    """
+    """A move of the autopilot that is not judged yet."""
 
     step: int
+    """Steps that were finished when it was made."""
     check: str
+    """The doctor's check that found something."""
     cause: str
+    """The cause that the check named."""
     move: str
+    """Its name, one of ``knobs.MOVES``."""
     knob: str
+    """What was changed, see ``knobs.Move``."""
     before: int | float
+    """The knob's value before it."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
 
 @dataclass(frozen=True)
 class PilotState:
-    """What the autopilot has set and what it remembers.
-
-    Attributes:
-        scale: Factor of the learning rate; it holds the KL of a step in its band.
-        rate_multiplier: Factor of the learning rate, in (0, 1]; findings lower it, and the band of the KL with it.
-        settings: The settings that were changed, by name ("update.epochs").
-        found_scale: The scale at the end of the search for a rate; None while the search lasts.
-        steps_inside: Steps in a row whose KL was in the band.
-        steps_outside: Steps in a row whose KL was outside the band, for advice; negative where it was above the band.
-        reported_scale: The scale that the last line about the learning rate ended with.
-        reported_coef: The KL coefficient that the last line about it ended with; None before the first.
-        steps_taken_back: Steps of the search that were taken back.
-        rollbacks: Other returns to an earlier checkpoint.
-        agreement: Mean cosine of the last steps' gradients with those before them; None before the first.
-        narrowing: Share of the band of the KL of a step, in (0, 1]; gradients that disagree lower it.
-        first_entropy: Entropy of the first step, nats per token; None before it.
-        held_by: What keeps the rate from rising: "entropy", or the check of a finding; None where nothing does.
-        last_move: The move that is not judged yet.
-        findings_since: The step of the last move or undo: findings from before it are answered.
-        failed_moves: (check, cause, move) of moves that did not help and are not made again.
-    """
+    """What the autopilot has set and what it remembers."""
 
     scale: float = 1.0
+    """Factor of the learning rate; it holds the KL of a step in its band."""
     rate_multiplier: float = 1.0
+    """Factor of the learning rate, in (0, 1]; findings lower it, and the band of the KL with it."""
     settings: Mapping[str, int | float] = field(default_factory=dict)
+    """The settings that were changed, by name ("update.epochs")."""
     found_scale: float | None = None
+    """The scale at the end of the search for a rate; None while the search lasts."""
     steps_inside: int = 0
+    """Steps in a row whose KL was in the band."""
     steps_outside: int = 0
+    """Steps in a row whose KL was outside the band, for advice; negative where it was above the band."""
     reported_scale: float = 1.0
+    """The scale that the last line about the learning rate ended with."""
     reported_coef: float | None = None
+    """The KL coefficient that the last line about it ended with; None before the first."""
     steps_taken_back: int = 0
+    """Steps of the search that were taken back."""
     rollbacks: int = 0
+    """Other returns to an earlier checkpoint."""
     agreement: float | None = None
+    """Mean cosine of the last steps' gradients with those before them; None before the first."""
     narrowing: float = 1.0
+    """Share of the band of the KL of a step, in (0, 1]; gradients that disagree lower it."""
     first_entropy: float | None = None
+    """Entropy of the first step, nats per token; None before it."""
     held_by: str | None = None
+    """What keeps the rate from rising: "entropy", or the check of a finding; None where nothing does."""
     last_move: LastMove | None = None
+    """The move that is not judged yet."""
     findings_since: int | None = None
+    """The step of the last move or undo: findings from before it are answered."""
     failed_moves: tuple[tuple[str, str, str], ...] = ()
+    """(check, cause, move) of moves that did not help and are not made again."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
 
 @dataclass(frozen=True)
 class Best:
-    """The best held-out score so far.
-
-    Attributes:
-        step: Steps that were finished when it was measured; the checkpoint of that step is kept.
-        score: Mean of the task's metric over the held-out problems, sampled as in training.
-        low, high: Bounds of its 95 % confidence interval over problems; None where only one could be scored.
-        problems: Held-out problems that could be scored.
-    """
+    """The best held-out score so far."""
 
     step: int
+    """Steps that were finished when it was measured; the checkpoint of that step is kept."""
     score: float
+    """Mean of the task's metric over the held-out problems, sampled as in training."""
     low: float | None
     high: float | None
+    """Bounds of its 95 % confidence interval over problems; None where only one could be scored."""
     problems: int
+    """Held-out problems that could be scored."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
@@ -132,34 +123,31 @@ def _recall_all(data: object) -> list[Drawn]:
 
 @dataclass
 class State:
-    """What the loop needs to go on.
-
-    Attributes:
-        step: Steps that are finished.
-        updates: Optimizer steps so far: the policy's version.
-        problems_drawn: Problems drawn so far: the place in the order of problems.
-        algorithm: The algorithm's numbers.
-        curriculum: What the curriculum remembers, see ``curriculum.Memory.plain``.
-        autopilot: What the autopilot has set and remembers.
-        best: The best held-out score so far; None before the first evaluation during training.
-        evaluations_since_best: Evaluations in a row whose score was not better.
-        in_flight: Rollouts that wait for their step, the next one first; curriculum and problems_drawn include them.
-        steps_uncompared: Steps in a row, up to the last, in which no problem had two scored rollouts to compare, where
-            the algorithm compares them.
-        correcting: True from the step on at which update.correction = "auto" measured that sampler and trainer differ.
-    """
+    """What the loop needs to go on."""
 
     step: int = 0
+    """Steps that are finished."""
     updates: int = 0
+    """Optimizer steps so far: the policy's version."""
     problems_drawn: int = 0
+    """Problems drawn so far: the place in the order of problems."""
     algorithm: dict[str, float] = field(default_factory=dict)
+    """The algorithm's numbers."""
     curriculum: Annotated[dict[str, Any], AfterValidator(checked)] = field(default_factory=dict)
+    """What the curriculum remembers, see ``curriculum.Memory.plain``."""
     autopilot: PilotState = field(default_factory=PilotState)
+    """What the autopilot has set and remembers."""
     best: Best | None = None
+    """The best held-out score so far; None before the first evaluation during training."""
     evaluations_since_best: int = 0
+    """Evaluations in a row whose score was not better."""
     in_flight: Annotated[list[Drawn], PlainValidator(_recall_all)] = field(default_factory=list)
+    """Rollouts that wait for their step, the next one first; curriculum and problems_drawn include them."""
     correcting: bool = False
+    """True from the step on at which update.correction = "auto" measured that sampler and trainer differ."""
     steps_uncompared: int = 0
+    """Steps in a row, up to the last, in which no problem had two scored rollouts to compare, where the algorithm
+    compares them."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
@@ -168,12 +156,6 @@ class State:
 def _form() -> TypeAdapter[State]:
     """Return what reads a state; pydantic takes longer to make it than to read hundreds of states with it."""
     return TypeAdapter(State)
-
-
-def _state_of(text: str) -> State:
-    if '"tokens"' in text:  # earlier versions stored a count of tokens, which nothing needs
-        text = json.dumps({name: value for name, value in json.loads(text).items() if name != "tokens"})
-    return _form().validate_json(text)
 
 
 def save(run: RunDir, backend: Backend, state: State, keep: int) -> Path:
@@ -348,7 +330,7 @@ def load(run: RunDir, backend: Backend, step: int | None = None) -> State | None
         step: One of ``run.checkpoints()``; None takes the newest.
 
     Raises:
-        CheckpointError: It is damaged, or its autopilot state is of an earlier version.
+        CheckpointError: It is damaged.
     """
     steps = run.checkpoints()
     if not steps:
@@ -362,24 +344,17 @@ def read_state(run: RunDir, step: int) -> State:
     """Return the state of a complete checkpoint, without its weights.
 
     Raises:
-        CheckpointError: It is damaged, or its autopilot state is of an earlier version.
+        CheckpointError: It is damaged.
     """
     folder = run.checkpoint_folder(step)
     try:
         text = (folder / _STATE).read_text(encoding="utf-8")
-        state = _state_of(text)
+        state = _form().validate_json(text)
         missing = [name for name in _REQUIRED if name not in json.loads(text)]
     except ValidationError as error:
-        problems = error.errors()
-        unexpected = [p["loc"] for p in problems if p["type"] == "unexpected_keyword_argument"]
-        if old := sorted(str(place[1]) for place in unexpected if place[0] == "autopilot"):
-            raise CheckpointError(
-                f"the checkpoint '{folder}' holds numbers of the autopilot in the form of an earlier version "
-                f"({', '.join(old)}); finish the run with that version, or start a new run from its weights: "
-                f"model.path = '{folder / 'policy'}'"
-            ) from error
-        place = ".".join(str(part) for part in problems[0]["loc"])
-        raise _damaged(run, step, f"{place}: {problems[0]['msg']}" if place else problems[0]["msg"]) from error
+        problem = error.errors()[0]
+        place = ".".join(str(part) for part in problem["loc"])
+        raise _damaged(run, step, f"{place}: {problem['msg']}" if place else problem["msg"]) from error
     except (OSError, ValueError, AttributeError, RecursionError) as error:
         raise _damaged(run, step, str(error)) from error
     if missing:
@@ -396,7 +371,7 @@ def _superfluous(run: RunDir, keep: int) -> list[int]:
     for step in steps[-keep:]:
         try:
             text = (run.checkpoint_folder(step) / _STATE).read_text(encoding="utf-8")
-            best = _state_of(text).best
+            best = _form().validate_json(text).best
         except (FileNotFoundError, ValueError):  # it is damaged: nothing can go on from it, and a resume says so
             continue
         stay |= {best.step} if best else set()

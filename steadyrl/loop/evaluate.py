@@ -28,17 +28,14 @@ _EVALUATION_KEY = 2**31
 
 @dataclass(frozen=True)
 class HeldoutSet:
-    """Problems that are not trained on.
-
-    Attributes:
-        name: Of ``evaluate.sets``; "" for the task's own split.
-        problems: At least one.
-        terms: What scores their answers.
-    """
+    """Problems that are not trained on."""
 
     name: str
+    """Of ``evaluate.sets``; "" for the task's own split."""
     problems: Sequence[Problem]
+    """At least one."""
     terms: Sequence[Term]
+    """What scores their answers."""
 
 
 def open_sets(config: Config) -> list[HeldoutSet]:

@@ -55,15 +55,12 @@ _OF_A_SESSION = """# '{name}' is a function of the Python session that started t
 
 @dataclass(frozen=True)
 class Answer:
-    """What a policy answered to a request.
-
-    Attributes:
-        text: The answer.
-        shows: What it does, a line each, where the task can show that (the documents that a query finds, ...).
-    """
+    """What a policy answered to a request."""
 
     text: str
+    """The answer."""
     shows: tuple[str, ...]
+    """What it does, a line each, where the task can show that (the documents that a query finds, ...)."""
 
 
 def run(
@@ -201,7 +198,7 @@ def _as_file(settings: Config) -> str:
 
 def _go_on(directory: RunDir, overrides: Sequence[str], watch: Watch, accept_changed_data: bool) -> RunDir:
     with directory.writing():
-        recorded = _as_begun(directory)
+        recorded = directory.resolved()
         before = configs.resolve(recorded)
         _require_free(before, overrides)
         settings = configs.resolve(_for_another_backend(recorded, before, overrides), overrides)
@@ -220,14 +217,6 @@ def _go_on(directory: RunDir, overrides: Sequence[str], watch: Watch, accept_cha
             watch.note(line)
         attempt = record.begin_again(directory, session.config)
         return _train(session, directory, attempt, watch)
-
-
-def _as_begun(directory: RunDir) -> dict[str, Any]:
-    """Return the recorded settings; the algorithm's that came later are as they were before they came."""
-    recorded = directory.resolved()
-    algorithm = recorded.get("algorithm", {})
-    later = configs.resolve(recorded).algorithm.args.unrecorded
-    return {**recorded, "algorithm": {**algorithm, "args": {**later, **algorithm.get("args", {})}}}
 
 
 def _train(session: Session, directory: RunDir, attempt: int, watch: Watch) -> RunDir:
@@ -354,7 +343,7 @@ def _require_same_data(directory: RunDir, session: Session) -> None:
     """Refuse to go on with other problems than the run began with: its curves and evaluations would mix two tasks."""
     before, now = directory.info().get("data"), _data(session)
     if before is None:
-        return  # a run of an earlier version did not record it
+        return  # a run that was killed before it was recorded
     if not all(isinstance(recorded, Mapping) for recorded in before.values()):
         raise RunError(f"'{directory.info_file}' is damaged: its 'data' holds no counts and digests; restore the file")
     changed = [split for split in now if _content(before.get(split, {})) != _content(now[split])]

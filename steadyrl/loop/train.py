@@ -110,29 +110,26 @@ class Session:
 
 @dataclass(frozen=True)
 class Watch:
-    """How a user interface follows a run.
-
-    Attributes:
-        phase: Called with a line when something longer begins.
-        note: Called with a line that is worth keeping, such as the result of the preflight.
-        opened: Called with the run directory before the first step, also after a resume.
-        steps: Entered around the steps, with their number; inside, ``stop`` is asked after each.
-        step: Called with every line of metrics.
-        ended: Called with the run directory when the run has ended well, before its trackers close.
-        finding: Called with each finding that the doctor raises or clears during the run.
-        action: Called with each action or advice of the autopilot, as in actions.jsonl.
-        stop: Asked after every step; True ends the run with a checkpoint.
-    """
+    """How a user interface follows a run."""
 
     phase: Callable[[str], None] = field(default=lambda text: None)
+    """Called with a line when something longer begins."""
     note: Callable[[str], None] = field(default=lambda text: None)
+    """Called with a line that is worth keeping, such as the result of the preflight."""
     opened: Callable[[RunDir], None] = field(default=lambda run: None)
+    """Called with the run directory before the first step, also after a resume."""
     steps: Callable[[int], AbstractContextManager[object]] = field(default=nullcontext)
+    """Entered around the steps, with their number; inside, ``stop`` is asked after each."""
     step: Callable[[Mapping[str, Any]], None] = field(default=lambda record: None)
+    """Called with every line of metrics."""
     ended: Callable[[RunDir], None] = field(default=lambda run: None)
+    """Called with the run directory when the run has ended well, before its trackers close."""
     finding: Callable[[Change], None] = field(default=lambda change: None)
+    """Called with each finding that the doctor raises or clears during the run."""
     action: Callable[[Mapping[str, Any]], None] = field(default=lambda line: None)
+    """Called with each action or advice of the autopilot, as in actions.jsonl."""
     stop: Callable[[], bool] = field(default=lambda: False)
+    """Asked after every step; True ends the run with a checkpoint."""
 
 
 @users_errors()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 
 import numpy as np
 
@@ -14,12 +13,11 @@ _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 480, 150, 52, 20, 18  # pixels
 _COLOUR = "#2f81d8"  # its contrast to white and to black is above 4
 
 
-def svg_curve(points: Sequence[tuple[int, float | None]], title: str) -> str:
-    """Return a curve with its smallest and its largest value; "" for fewer than two points.
+def reward_curve(points: Sequence[tuple[int, float | None]]) -> str:
+    """Return the curve of a reward with its smallest and its largest value; "" for fewer than two points.
 
     Args:
         points: Step, counted from 0, and value; a value that is None or not finite is left out.
-        title: What stands above it.
     """
     finite = np.array([(step, value) for step, value in points if value is not None and np.isfinite(value)])
     if len(finite) < 2:
@@ -36,11 +34,11 @@ def svg_curve(points: Sequence[tuple[int, float | None]], title: str) -> str:
         return f'<polyline points="{path}" fill="none" stroke="{_COLOUR}" {style}/>'
 
     def text(at: float, height: float, words: str, anchor: str) -> str:
-        return f'<text x="{at}" y="{height}" text-anchor="{anchor}" fill="currentColor">{escape(words)}</text>'
+        return f'<text x="{at}" y="{height}" text-anchor="{anchor}" fill="currentColor">{words}</text>'
 
     base = _HEIGHT - _BOTTOM
     marks = [
-        text(_LEFT, 12, title, "start"),
+        text(_LEFT, 12, "reward", "start"),
         text(_LEFT - 6, base + 3, f"{low:.3g}", "end"),
         text(_LEFT - 6, _TOP + 10, f"{high:.3g}", "end"),
         text(_LEFT, _HEIGHT - 4, f"step {steps[0]:.0f}", "start"),
@@ -50,6 +48,6 @@ def svg_curve(points: Sequence[tuple[int, float | None]], title: str) -> str:
     faint, strong = line(values, 'stroke-opacity="0.35"'), line(smooth, 'stroke-width="2"')
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" '
-        f'style="max-width: 100%; font: 11px system-ui, sans-serif" role="img" aria-label="{escape(title)}">'
+        f'style="max-width: 100%; font: 11px system-ui, sans-serif" role="img" aria-label="reward">'
         f"{''.join(marks)}{faint}{strong}</svg>"
     )

@@ -12,7 +12,7 @@ import json
 import math
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from datetime import date, time
 from pathlib import Path
 from typing import Any
@@ -294,12 +294,8 @@ def _place(keyword: str, plugin_settings: Mapping[str, type[BaseModel] | None]) 
         )
     if answer := plugins.of_peers("settings").get(keyword):
         raise ConfigError(f"no setting is called {keyword}; it is {answer} here")
-    names = sorted({*_SECTIONS, *_all_names(plugin_settings)})
+    forms = [*_SECTIONS.values(), *filter(None, plugin_settings.values())]
+    names = sorted({*_SECTIONS, *(name for form in forms for name in form.model_fields)})
     close = difflib.get_close_matches(keyword, names, n=1)
     hint = f"did you mean {close[0]}?" if close else "docs/config.md lists all settings"
     raise ConfigError(f"no setting is called {keyword}; {hint}")
-
-
-def _all_names(plugin_settings: Mapping[str, type[BaseModel] | None]) -> Iterator[str]:
-    for fields in (*_SECTIONS.values(), *plugin_settings.values()):
-        yield from fields.model_fields if fields else ()

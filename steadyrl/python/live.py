@@ -9,12 +9,12 @@ from contextlib import ExitStack, contextmanager
 from html import escape
 from typing import Any
 
+from steadyrl.core.counting.count import duration
 from steadyrl.core.metrics import describe
 from steadyrl.core.plugins import require
 from steadyrl.doctor.live import Change
-from steadyrl.loop.preflight.forecast import duration
 from steadyrl.loop.train import Watch
-from steadyrl.python.curve import svg_curve
+from steadyrl.python.curve import reward_curve
 from steadyrl.show.report.rows import describe_action
 
 _EVERY_S = 1.0  # a notebook keeps what it is sent, and its page redraws the cell
@@ -115,7 +115,7 @@ class NotebookView:
                 unit = metric.unit if metric and metric.unit != "reward" else ""
                 rows.append(f"<tr><td>{heading}</td><td><b>{value:.3g}</b></td><td>{escape(unit)}</td></tr>")
         parts = [f"<b>{escape(self._headline())}</b>", f"<table>{''.join(rows)}</table>" if rows else ""]
-        parts.append(svg_curve(self._rewards, "reward"))
+        parts.append(reward_curve(self._rewards))
         parts += [f"<div>{escape(line)}</div>" for line in self._lines[-_LINES:]]
         return f'<div style="font: 14px/1.5 system-ui, sans-serif">{"".join(parts)}</div>'
 

@@ -12,7 +12,7 @@ from steadyrl.doctor.examine import Diagnosis, examine
 from steadyrl.doctor.names.identify import identify
 from steadyrl.doctor.readers.own import read as read_log
 from steadyrl.loop.launch import Answer, sample
-from steadyrl.python.curve import svg_curve
+from steadyrl.python.curve import reward_curve
 from steadyrl.show.report.pictures.plots import Picture, picture
 from steadyrl.show.report.write import read_report, reward_weights
 
@@ -72,7 +72,7 @@ class Run(RunDir):
     def _repr_html_(self) -> str:
         status, *lines = map(escape, self._lines())
         rewards = [(line["step"], line.get("reward/mean")) for line in self.metrics()]
-        curve = svg_curve(rewards, "reward")
+        curve = reward_curve(rewards)
         shown = "".join(f"<div>{line}</div>" for line in lines)
         path = escape(str(self.path))
         return f'<div style="{_STYLE}"><b>{status}</b>{shown}{curve}<div><code>{path}</code></div></div>'

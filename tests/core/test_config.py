@@ -319,19 +319,6 @@ def test_overrides_reach_a_rewards_weight_and_its_settings():
     assert path.rewards["a_pkg.mod:fn"] == 0.25
 
 
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        ({"judge": {"model": "m"}}, r"^judge: moved to rewards\.judge"),
-        ({"sampler": {"url": "http://x"}}, r"^sampler\.url: moved to sampler\.args\.url$"),
-        ({"sampler": {"timeout_s": 2}}, r"^sampler\.timeout_s: moved to sampler\.args\.timeout_s$"),
-    ],
-)
-def test_settings_of_earlier_versions_say_where_they_are_now(data, message):
-    with pytest.raises(ConfigError, match=message):
-        config.resolve({"rewards": {"length": 1.0}, **data})
-
-
 def test_the_own_sampler_has_no_settings_and_an_unknown_one_is_named():
     with pytest.raises(ConfigError, match=r"sampler\.args has no effect with sampler.engine = 'own'"):
         config.resolve({"rewards": {"length": 1.0}, "sampler": {"args": {"url": "http://x"}}})

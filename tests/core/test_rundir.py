@@ -228,14 +228,3 @@ def test_a_file_system_without_locks_is_named_with_what_helps(tmp_path, monkeypa
     expected = "No locks available; its file system has no locks"
     with pytest.raises(AccessError, match=expected), RunDir(tmp_path).writing():
         pass
-
-
-def test_a_setting_that_is_gone_is_left_out_of_what_an_older_run_recorded(tmp_path):
-    run = RunDir(tmp_path)
-    for backend in ({"name": "torch", "args": {"fused": False, "weights": "fp32"}}, {"name": "toy"}, {"args": None}):
-        write_json(run.resolved_file, {"backend": backend, "run": {"steps": 3}})
-        settings = run.resolved()
-        assert "fused" not in (settings["backend"].get("args") or {})
-        assert settings["run"] == {"steps": 3}
-    write_json(run.resolved_file, {"run": {"steps": 3}})
-    assert run.resolved() == {"run": {"steps": 3}}

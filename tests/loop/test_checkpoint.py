@@ -146,26 +146,10 @@ def test_the_autopilots_state_is_read_back_as_it_was(toy, tmp_path):
         assert isinstance(found.autopilot.settings.get("update.epochs", 1), int), "a count must not become 1.0"
 
 
-def test_numbers_of_the_autopilot_in_their_earlier_form_are_refused_with_the_way_out(toy, tmp_path):
-    run, session = run_with_states(toy, tmp_path)
-    edit(run, 4, lambda data: data.update(autopilot={"scale": 0.5, "ease": 0.5, "inside": 2, "update.epochs": 1}))
-    message = refusal(run, session)
-    assert "in the form of an earlier version (ease, inside, update.epochs)" in message
-    assert f"model.path = '{run.checkpoint_folder(4) / 'policy'}'" in message
-
-
 def test_an_earlier_checkpoint_of_a_run_without_the_autopilot_is_read(toy, tmp_path):
     run, session = run_with_states(toy, tmp_path)
     edit(run, 4, lambda data: data.update(autopilot={}))
     assert checkpoint.load(run, session.backend).autopilot == PilotState()
-
-
-def test_a_checkpoint_of_a_version_that_counted_tokens_is_read(toy, tmp_path):
-    run, session = run_with_states(toy, tmp_path)
-    edit(run, 4, lambda data: data.update(tokens=96))
-    assert checkpoint.load(run, session.backend).step == 4
-    checkpoint.save(run, session.backend, State(step=6), 1)
-    assert run.checkpoints() == [6]
 
 
 @pytest.fixture

@@ -162,26 +162,6 @@ def test_a_run_is_resumed_with_its_own_config_alone(settings):
     assert len(run(overrides=["run.steps=6"], resume=found).metrics()) == 6
 
 
-def test_a_run_that_began_before_a_setting_was_there_goes_on_as_it_began(settings):
-    """The value head of PPO began at 0 and had the policy's rate before there were settings for either."""
-    old = ["algorithm.args.value_start=zero", "algorithm.args.value_learning_rate=0"]
-    whole = run(settings, [*old, "run.steps=6"])
-    halves = run(settings, old)
-    assert len(halves.metrics()) < 6
-    recorded = halves.resolved()
-    for override in old:
-        del recorded["algorithm"]["args"][override.rpartition(".")[2].partition("=")[0]]
-    halves.resolved_file.write_text(json.dumps(recorded))
-    for file in halves.path.glob("checkpoints/*/*.json"):
-        state = json.loads(file.read_text())
-        if "value_level" in state.get("algorithm", {}):
-            del state["algorithm"]["value_level"]
-            file.write_text(json.dumps(state))
-    resumed = run(overrides=["run.steps=6"], resume=halves)
-    values = [[line["value/mean"] for line in each.metrics()] for each in (whole, resumed)]
-    assert values[0] == values[1]
-
-
 def test_a_run_is_not_resumed_to_fewer_steps_than_its_curves_show(settings):
     seen = []
     found = run(settings, ["run.checkpoint_every=1"], watch=Watch(step=seen.append, stop=lambda: len(seen) == 3))

@@ -8,7 +8,7 @@ import pytest
 
 from steadyrl.loop.train import Watch
 from steadyrl.python import live
-from steadyrl.python.curve import svg_curve
+from steadyrl.python.curve import reward_curve
 from steadyrl.python.train import train
 
 
@@ -73,7 +73,7 @@ def test_text_of_a_model_cannot_be_markup(pages):
 
 
 def test_a_curve_reaches_from_its_least_to_its_greatest_value():
-    drawn = svg_curve([(0, 1.0), (1, None), (2, 5.0), (3, 3.0)], "reward")
+    drawn = reward_curve([(0, 1.0), (1, None), (2, 5.0), (3, 3.0)])
     line = re.search(r'points="([^"]*)"', drawn)[1]
     points = [tuple(map(float, point.split(","))) for point in line.split()]
     (x0, y0), (x1, y1), (x2, y2) = points
@@ -85,7 +85,7 @@ def test_a_curve_reaches_from_its_least_to_its_greatest_value():
 
 @pytest.mark.parametrize("points", [[], [(0, 1.0)], [(0, 1.0), (1, float("nan"))]])
 def test_there_is_no_curve_of_fewer_than_two_values(points):
-    assert svg_curve(points, "reward") == ""
+    assert reward_curve(points) == ""
 
 
 def test_two_watches_are_called_in_their_order_and_either_stops():

@@ -41,3 +41,14 @@ def begin(text: str) -> None:
     listener = _LISTENER.get()
     if listener is not None:
         listener[1](text)
+
+
+def duration(seconds: float) -> str:
+    """Return a time span as a person says it: 12 ms, 4.2 s, 3 min 20 s, 5 h 3 min, 2 d 4 h."""
+    if seconds < 10:
+        return f"{seconds:.2g} s" if seconds >= 0.1 else f"{1000 * seconds:.2g} ms"
+    whole = round(seconds)
+    for name, size, next_name, next_size in (("d", 86400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
+        if whole >= size:
+            return f"{whole // size} {name} {whole % size // next_size} {next_name}"
+    return f"{whole} s"

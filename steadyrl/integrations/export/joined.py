@@ -11,18 +11,10 @@ from steadyrl.core import config as configs
 from steadyrl.core import plugins
 from steadyrl.core.config import Config
 from steadyrl.core.errors import ConfigError, RunError
-from steadyrl.core.rundir import RunDir, write_json
+from steadyrl.core.rundir import RunDir
 from steadyrl.integrations.export.folder import whole_folder
-from steadyrl.integrations.export.model import (
-    RECORD,
-    add_gguf,
-    choose,
-    datasets_of,
-    exporter_of,
-    precision_of,
-    prompt_of,
-)
-from steadyrl.show.report.card import copy_licences, write_joined_card
+from steadyrl.integrations.export.model import choose, complete, exporter_of
+from steadyrl.show.report.card import write_joined_card
 
 _TOKENIZER = "tokenizer.json"
 _OWN = {"lora_rank", "lora_alpha"}  # of a run's model section, what another run may have set otherwise
@@ -70,19 +62,13 @@ def export_joined(
             config = configs.resolve(runs[0].resolved(), [f"model.lora_rank={rank}", f"model.lora_alpha={rank}"])
         else:
             join_weights(folders, Path(scratch))
-        record: dict[str, Any] = exporter(config, Path(scratch), folder, merge)
-        record |= {"licence": copy_licences(record["base_folder"], folder), "lora_rank": config.model.lora_rank}
-        datasets = sorted({name for run in runs for name in datasets_of(run)})
-        record |= {"prompt": prompt_of(config), "precision": precision_of(config)}
-        record |= {"gguf": gguf, "datasets": datasets}
-        record |= {"run": f"joined-{runs[0].path.resolve().name}", "joined": [
+        own = {"run": f"joined-{runs[0].path.resolve().name}", "joined": [
             {"run": run.path.resolve().name, "path": str(run.path), "step": choice.step, "best": choice.best}
             for run, choice in zip(runs, choices, strict=True)
         ]}  # fmt: skip
-        if gguf:
-            add_gguf(folder, record, phase)
+        exported = exporter(config, Path(scratch), folder, merge)
+        record = complete(folder, {**exported, **own}, config, runs, phase if gguf else None)
         write_joined_card(folder / "README.md", [run.path for run in runs], record)
-        write_json(folder / RECORD, record)
 
 
 def _require_one_start(runs: Sequence[RunDir], settings: Sequence[Config]) -> None:

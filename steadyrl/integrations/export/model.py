@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,17 +28,14 @@ BEST, LAST = "best", "last"
 
 @dataclass(frozen=True)
 class Choice:
-    """The checkpoint that is exported.
-
-    Attributes:
-        step: Steps that were finished.
-        best: It has the best held-out score of the run.
-        last: It is the newest one.
-    """
+    """The checkpoint that is exported."""
 
     step: int
+    """Steps that were finished."""
     best: bool
+    """It has the best held-out score of the run."""
     last: bool
+    """It is the newest one."""
 
     @property
     def words(self) -> str:
@@ -108,40 +105,50 @@ def export(
     exporter = exporter_of(config)
     with whole_folder(to) as folder:
         phase(f"exporting the policy of {choice.words} of '{run.path}'")
-        record: dict[str, Any] = exporter(config, run.checkpoint_folder(choice.step), folder, merge)
-        record |= {"run": run.path.resolve().name, "step": choice.step, "best": choice.best, "last": choice.last}
-        record |= {"licence": copy_licences(record["base_folder"], folder), "lora_rank": config.model.lora_rank}
-        record |= {"prompt": prompt_of(config), "precision": precision_of(config)}
-        record |= {"gguf": gguf, "datasets": datasets_of(run)}
-        if gguf:
-            add_gguf(folder, record, phase)
+        own = {"run": run.path.resolve().name, "step": choice.step, "best": choice.best, "last": choice.last}
+        exported = exporter(config, run.checkpoint_folder(choice.step), folder, merge)
+        record = complete(folder, {**exported, **own}, config, [run], phase if gguf else None)
         write_card(folder / "README.md", run.path, record)
-        write_json(folder / RECORD, record)
     return choice
 
 
-def add_gguf(folder: Path, record: Mapping[str, Any], phase: Callable[[str], None]) -> None:
-    """Write the whole weights of a folder as a GGUF file, and a Modelfile beside it; arguments as of ``export``."""
-    phase(f"writing {GGUF}")
-    write_gguf(folder, folder / GGUF, str(record["run"]))
-    write_modelfile(folder, GGUF, record)
+def complete(
+    folder: Path,
+    exported: Mapping[str, Any],
+    config: Config,
+    runs: Sequence[RunDir],
+    phase: Callable[[str], None] | None,
+) -> dict[str, Any]:
+    """Write what every export has beside its weights: licences, perhaps a GGUF file with a Modelfile, and the record.
 
+    Args:
+        folder: With the weights.
+        exported: What the exporter returned, and the ``run`` that names it.
+        config: Of the weights.
+        runs: That they were trained in.
+        phase: Called with a line before the GGUF file is written; None for no such file.
 
-def precision_of(config: Config) -> str:
-    """Return the precision of the weights that were trained, or beside which an adapter was, as torch names it."""
-    return "bfloat16" if getattr(config.backend.args, "weights", "fp32") == "bf16" else "float32"
-
-
-def datasets_of(run: RunDir) -> list[str]:
-    """Return the names on the hub of what a run was trained on, where it names them."""
-    splits = (run.info().get("data") or {}).values()
+    Returns:
+        The record, see export.json.
+    """
+    splits = [split for run in runs for split in (run.info().get("data") or {}).values()]
     sources = [str(split.get("source", "")) for split in splits if isinstance(split, Mapping)]
-    return sorted({match[1] for source in sources if (match := HUB_DATA.search(source))})
-
-
-def prompt_of(config: Config) -> str | None:
-    """Return the template that the task's own settings put a request into, None where it has none."""
-    return getattr(config.task.args, "prompt", None)
+    record = {
+        **exported,
+        "licence": copy_licences(exported["base_folder"], folder),
+        "lora_rank": config.model.lora_rank,
+        "prompt": getattr(config.task.args, "prompt", None),  # the template that the task puts a request into
+        # Of the weights that were trained, or beside which an adapter was, as torch names it.
+        "precision": "bfloat16" if getattr(config.backend.args, "weights", "fp32") == "bf16" else "float32",
+        "gguf": phase is not None,
+        "datasets": sorted({match[1] for source in sources if (match := HUB_DATA.search(source))}),  # on the hub
+    }
+    if phase is not None:
+        phase(f"writing {GGUF}")
+        write_gguf(folder, folder / GGUF, str(record["run"]))
+        write_modelfile(folder, GGUF, record)
+    write_json(folder / RECORD, record)
+    return record
 
 
 def exporter_of(config: Config) -> Any:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from hashlib import sha256
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from steadyrl.core.metrics import answer_means
+from steadyrl.core.metrics import answer_means, finite_number
 from steadyrl.core.plugins import make
 from steadyrl.core.rundir import RunDir, parse_json, read_json, read_lines, write_json
 from steadyrl.integrations.trackers.tracker import SAMPLES, Opening, Reporting, Tracker
@@ -133,11 +134,8 @@ class Follower:
         if step <= self._state.get("sent", -1):
             self.again += 1
             return
-        metrics = {
-            name: float(value)
-            for name, value in record.items()
-            if name not in _NOT_METRICS and isinstance(value, int | float) and math.isfinite(value)
-        }
+        values = {name: finite_number(value) for name, value in record.items() if name not in _NOT_METRICS}
+        metrics = {name: value for name, value in values.items() if value is not None}
         self._tracker.log(step, float(record.get("time") or 0.0), metrics)
         self._state["sent"] = step
 
@@ -150,7 +148,9 @@ class Follower:
         if new is None:
             return False
         rows = [
-            _row(record) for _, record in zip(range(SAMPLES), read_lines(self._run.rollouts_file(new)), strict=False)
+            {name: str(record.get(name) or "")[:LONGEST_TEXT] for name in ("problem", "prompt", "completion")}
+            | {"reward": finite_number(record.get("reward"))}
+            for record in islice(read_lines(self._run.rollouts_file(new)), SAMPLES)
         ]
         self._tracker.samples(sent, rows)  # W&B takes nothing for a step that is over
         self._state["samples"] = new
@@ -192,9 +192,3 @@ class Follower:
 
     def _note(self) -> None:
         write_json(self._state_file, self._state)
-
-
-def _row(record: Mapping[str, Any]) -> dict[str, Any]:
-    texts = {name: str(record.get(name) or "")[:LONGEST_TEXT] for name in ("problem", "prompt", "completion")}
-    reward = record.get("reward")
-    return {**texts, "reward": reward if isinstance(reward, int | float) else None}

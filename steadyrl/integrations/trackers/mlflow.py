@@ -39,7 +39,10 @@ class MLflowTracker:
             self._id = str(run_id)
             self._tag_changes(settings)
             return
-        self._id = self._client.create_run(self._experiment(), run_name=opening.run).info.run_id
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", EXPERIMENT)
+        experiment = self._client.get_experiment_by_name(name)
+        experiment_id = experiment.experiment_id if experiment else self._client.create_experiment(name)
+        self._id = self._client.create_run(str(experiment_id), run_name=opening.run).info.run_id
         opening.kept["run_id"] = self._id
         params = [self._entities.Param(name, value) for name, value in settings.items()]
         for begin in range(0, len(params), MOST_PARAMS):
@@ -51,11 +54,6 @@ class MLflowTracker:
         for name, value in settings.items():
             if params.get(name) != value:
                 self._client.set_tag(self._id, f"resumed.{name}"[:250], value)
-
-    def _experiment(self) -> str:
-        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", EXPERIMENT)
-        experiment = self._client.get_experiment_by_name(name)
-        return str(experiment.experiment_id if experiment else self._client.create_experiment(name))
 
     def log(self, step: int, time: float, metrics: Mapping[str, float]) -> None:
         """Write metrics under our names, and the units of new ones into the description of the run."""

@@ -30,25 +30,22 @@ Answers = Mapping[str, Sequence[Mapping[str, Any]]]  # by problem id, a record p
 
 @dataclass(frozen=True)
 class Questions:
-    """The questions that all subjects answer, and how they answer them.
-
-    Attributes:
-        problems: Held-out ones.
-        samples: Answers to each.
-        sampling: How answers are sampled.
-        terms: What scores them.
-        seed: Of the draws.
-        environment: The environment of multi-turn problems; None for single-turn problems.
-        limit: How long prompts may be; a problem whose prompt is too long for a subject's model has no answers.
-    """
+    """The questions that all subjects answer, and how they answer them."""
 
     problems: Sequence[Problem]
+    """Held-out ones."""
     samples: int
+    """Answers to each."""
     sampling: Sampling
+    """How answers are sampled."""
     terms: Sequence[Term]
+    """What scores them."""
     seed: int
+    """Of the draws."""
     environment: Environment | None
+    """The environment of multi-turn problems; None for single-turn problems."""
     limit: PromptLimit = field(default_factory=PromptLimit)
+    """How long prompts may be; a problem whose prompt is too long for a subject's model has no answers."""
 
     @classmethod
     def of(cls, task: Task, config: Config, own: HeldoutSet, *, samples: int, sampling: Sampling) -> Questions:

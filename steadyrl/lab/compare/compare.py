@@ -43,22 +43,19 @@ Files = Mapping[str, AnswersFile]  # empty where nothing is kept
 
 @dataclass(frozen=True)
 class Options:
-    """How to compare.
-
-    Attributes:
-        samples: Answers to each problem, of those that are judged; None for 1 greedy one, or for 4 sampled ones (or
-            evaluate.samples, if that is more).
-        problems: Held-out problems; None for as many as the config's evaluations use, 0 for all.
-        decoding: The answers that are judged; None for evaluate.deploy. One of the other kind stands beside them.
-        metric: A reward part, or "reward" for the total; None for the task's own.
-        margin: Differences smaller than this do not matter; None for no margin.
-    """
+    """How to compare."""
 
     samples: int | None = None
+    """Answers to each problem, of those that are judged; None for 1 greedy one, or for 4 sampled ones (or
+    evaluate.samples, if that is more)."""
     problems: int | None = None
+    """Held-out problems; None for as many as the config's evaluations use, 0 for all."""
     decoding: Decoding | None = None
+    """The answers that are judged; None for evaluate.deploy. One of the other kind stands beside them."""
     metric: str | None = None
+    """A reward part, or "reward" for the total; None for the task's own."""
     margin: float | None = None
+    """Differences smaller than this do not matter; None for no margin."""
 
 
 def compare(

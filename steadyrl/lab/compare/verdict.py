@@ -33,38 +33,34 @@ Samples = Sequence[Sequence[float]]  # of each problem, the values of its sample
 
 @dataclass(frozen=True)
 class Verdict:
-    """The result of comparing two subjects on a set of problems.
-
-    Attributes:
-        word, reason, change, p_value: Of the second against the first, see ``stats.Decision``.
-        wins, ties, losses: Problems on which the second is above, equal, below.
-        pass_fail: True if every sample is 0 or 1.
-        mcnemar: McNemar's exact p-value of wins and losses for pass and fail; of several samples of a problem the
-            passes are compared. None for other metrics.
-        smallest: The smallest true difference that such a set shows in 4 of 5 cases; None if all values are equal.
-        needed: Number of such problems that would show the observed difference; None for a difference of 0, or if
-            ``smallest`` is not known.
-        noise: Share of the differences' variance that comes from sampling, which more samples would lower; None if
-            problems have one sample each.
-        sparse: True if fewer than 6 problems differ. The interval then allows for differing problems that were not
-            seen.
-        margin: Differences smaller than this do not matter; None for no margin.
-    """
+    """The result of comparing two subjects on a set of problems."""
 
     word: Word
     reason: str
     change: PairedDifference
     p_value: float
+    """Of the second against the first, see ``stats.Decision``."""
     wins: int
     ties: int
     losses: int
+    """Problems on which the second is above, equal, below."""
     pass_fail: bool
+    """True if every sample is 0 or 1."""
     mcnemar: float | None
+    """McNemar's exact p-value of wins and losses for pass and fail; of several samples of a problem the passes are
+    compared. None for other metrics."""
     smallest: float | None
+    """The smallest true difference that such a set shows in 4 of 5 cases; None if all values are equal."""
     needed: int | None
+    """Number of such problems that would show the observed difference; None for a difference of 0, or if ``smallest``
+    is not known."""
     noise: float | None
+    """Share of the differences' variance that comes from sampling, which more samples would lower; None if problems
+    have one sample each."""
     sparse: bool
+    """True if fewer than 6 problems differ. The interval then allows for differing problems that were not seen."""
     margin: float | None
+    """Differences smaller than this do not matter; None for no margin."""
 
 
 def judge(first: Samples, second: Samples, margin: float | None = None, seed: int = 0) -> Verdict:
@@ -118,20 +114,17 @@ def span_of(first: Samples, second: Samples) -> float:
 
 @dataclass(frozen=True)
 class Conclusion:
-    """What several ways of answering and the doctor say of a policy together.
-
-    Attributes:
-        word: Of the answers as they will be used.
-        deploy: How that is: "sampled" or "greedy".
-        reason: What the word follows from.
-        doubts: What speaks against the word: answers drawn in another way that say something else, and what the doctor
-            calls sick.
-    """
+    """What several ways of answering and the doctor say of a policy together."""
 
     word: Word
+    """Of the answers as they will be used."""
     deploy: str
+    """How that is: "sampled" or "greedy"."""
     reason: str
+    """What the word follows from."""
     doubts: tuple[str, ...]
+    """What speaks against the word: answers drawn in another way that say something else, and what the doctor calls
+    sick."""
 
     @property
     def sentence(self) -> str:

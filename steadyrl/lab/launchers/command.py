@@ -22,19 +22,16 @@ OURS = (sys.executable, "-m", "steadyrl")
 
 @dataclass(frozen=True)
 class Command:
-    """A program to start.
-
-    Attributes:
-        name: How the launcher calls it when it ended.
-        argv: The program and its arguments.
-        folder: Where it starts; an absolute path.
-        log: The file that its output is appended to; an absolute path in a folder that exists.
-    """
+    """A program to start."""
 
     name: str
+    """How the launcher calls it when it ended."""
     argv: tuple[str, ...]
+    """The program and its arguments."""
     folder: Path
+    """Where it starts; an absolute path."""
     log: Path
+    """The file that its output is appended to; an absolute path in a folder that exists."""
 
     def shell(self, *before: str) -> str:
         """Return a line for a shell that becomes the command, so that signals to the shell reach it.
@@ -59,17 +56,14 @@ class Command:
 
 @dataclass(frozen=True)
 class Ended:
-    """A command that ended.
-
-    Attributes:
-        name: Of the command.
-        code: Its exit status, negative for a signal; None where it was not begun or nobody knows.
-        why: What the launcher says of it, such as "TIMEOUT"; it may be empty.
-    """
+    """A command that ended."""
 
     name: str
+    """Of the command."""
     code: int | None
+    """Its exit status, negative for a signal; None where it was not begun or nobody knows."""
     why: str = ""
+    """What the launcher says of it, such as "TIMEOUT"; it may be empty."""
 
     @property
     def reason(self) -> str:

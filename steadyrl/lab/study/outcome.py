@@ -42,60 +42,51 @@ LEAST_RUN = 6  # steps that a doctor can examine
 
 @dataclass(frozen=True)
 class Made:
-    """One run of an arm.
-
-    Attributes:
-        seed: Its seed.
-        run: Its directory.
-        state: See ``state_of``.
-        steps: Made so far.
-        ended: Why a rule ended it; "" where none did.
-        error: What ended it; "" where nothing did.
-        records: Its metrics, one per step.
-    """
+    """One run of an arm."""
 
     seed: int
+    """Its seed."""
     run: RunDir
+    """Its directory."""
     state: str
+    """See ``state_of``."""
     steps: int
+    """Made so far."""
     ended: str
+    """Why a rule ended it; "" where none did."""
     error: str
+    """What ended it; "" where nothing did."""
     records: Sequence[Mapping[str, Any]]
+    """Its metrics, one per step."""
 
 
 @dataclass(frozen=True)
 class Judged:
-    """An expectation and its answer.
-
-    Attributes:
-        expect: As in the file.
-        than: The experiment that it was compared with; "" for a number.
-        word: The verdict.
-        values: One number per run, in the order of the runs.
-        others: Of the other arm, likewise.
-        change: The difference; None for a comparison with a number, or where nothing was measured.
-    """
+    """An expectation and its answer."""
 
     expect: Expect
+    """As in the file."""
     metric: str
     than: str
+    """The experiment that it was compared with; "" for a number."""
     word: Word
+    """The verdict."""
     values: tuple[float, ...]
+    """One number per run, in the order of the runs."""
     others: tuple[float, ...]
+    """Of the other arm, likewise."""
     change: Difference | None
+    """The difference; None for a comparison with a number, or where nothing was measured."""
 
 
 @dataclass(frozen=True)
 class Cause:
-    """A root cause that the doctor names.
-
-    Attributes:
-        finding: Of the first run that has it.
-        seeds: How many runs have it.
-    """
+    """A root cause that the doctor names."""
 
     finding: Finding
+    """Of the first run that has it."""
     seeds: int
+    """How many runs have it."""
 
 
 @dataclass(frozen=True)
@@ -115,15 +106,12 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Claim:
-    """An earlier conclusion, and the expectations that decide it.
-
-    Attributes:
-        text: The conclusion.
-        parts: The name of an experiment and its expectation, in the order of the file.
-    """
+    """An earlier conclusion, and the expectations that decide it."""
 
     text: str
+    """The conclusion."""
     parts: tuple[tuple[str, Judged], ...]
+    """The name of an experiment and its expectation, in the order of the file."""
 
     @property
     def verdict(self) -> str:

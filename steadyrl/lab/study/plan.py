@@ -30,17 +30,14 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,40}")
 
 @dataclass(frozen=True)
 class Arm:
-    """An experiment and its resolved settings.
-
-    Attributes:
-        experiment: As in the file.
-        config: Its settings with the study's first seed.
-        changed: The settings in which it differs from its base, by dotted key: before and after.
-    """
+    """An experiment and its resolved settings."""
 
     experiment: Experiment
+    """As in the file."""
     config: Config
+    """Its settings with the study's first seed."""
     changed: Mapping[str, tuple[Any, Any]]
+    """The settings in which it differs from its base, by dotted key: before and after."""
 
     @property
     def name(self) -> str:
@@ -50,23 +47,20 @@ class Arm:
 
 @dataclass(frozen=True)
 class Study:
-    """A study that may be run.
-
-    Attributes:
-        path: Of the file.
-        file: What it says.
-        arms: In the order of the file.
-        seeds: Of this version, quick or whole.
-        quick: Whether this is the quick version.
-        warm: The run whose policy all start from, or None.
-    """
+    """A study that may be run."""
 
     path: Path
+    """Of the file."""
     file: StudyFile
+    """What it says."""
     arms: tuple[Arm, ...]
+    """In the order of the file."""
     seeds: tuple[int, ...]
+    """Of this version, quick or whole."""
     quick: bool
+    """Whether this is the quick version."""
     warm: Job | None = None
+    """The run whose policy all start from, or None."""
 
     def arm(self, name: str) -> Arm:
         """Return an arm by its name."""
@@ -103,17 +97,14 @@ class Study:
 
 @dataclass(frozen=True)
 class Job:
-    """One run of a study.
-
-    Attributes:
-        arm: Its experiment.
-        config: Its settings.
-        start: The key of the run whose policy it starts from; "" for the config's own model.
-    """
+    """One run of a study."""
 
     arm: str
+    """Its experiment."""
     config: Config
+    """Its settings."""
     start: str = ""
+    """The key of the run whose policy it starts from; "" for the config's own model."""
 
     @property
     def key(self) -> str:
@@ -203,12 +194,8 @@ def jobs(study: Study) -> list[Job]:
 
 def job_of(study: Study, arm: Arm, seed: int) -> Job:
     """Return one run of an arm."""
-    return Job(arm.name, with_seed(arm.config, seed), study.warm.key if study.warm else "")
-
-
-def with_seed(config: Config, seed: int) -> Config:
-    """Return the settings with another seed."""
-    return config.model_copy(update={"run": config.run.model_copy(update={"seed": seed})})
+    config = arm.config.model_copy(update={"run": arm.config.run.model_copy(update={"seed": seed})})
+    return Job(arm.name, config, study.warm.key if study.warm else "")
 
 
 def differences(before: Config, after: Config) -> dict[str, tuple[Any, Any]]:

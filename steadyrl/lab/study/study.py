@@ -68,7 +68,9 @@ def run_study(
         ConfigError: The launcher cannot start the runs.
         EngineError: The launcher's scheduler does not answer any more.
     """
-    follow = _within_budget(study, follow or Follow())
+    asked, hours = follow or Follow(), study.file.budget.hours
+    until = time.monotonic() + 3600 * hours if hours else float("inf")
+    follow = replace(asked, stop=lambda: asked.stop() or time.monotonic() > until)
     folder = folder_of(study, root)
     every = jobs(study)
     _keep_plan(study, folder, every)
@@ -85,13 +87,6 @@ def run_study(
     if first is not None and ((failed := make([first])) or follow.stop()):
         return failed
     return make(now)
-
-
-def _within_budget(study: Study, follow: Follow) -> Follow:
-    """Return what follows a study, and ends it when its time is over."""
-    hours = study.file.budget.hours
-    until = time.monotonic() + 3600 * hours if hours else float("inf")
-    return replace(follow, stop=lambda: follow.stop() or time.monotonic() > until)
 
 
 def _keep_plan(study: Study, folder: Path, every: Sequence[Job]) -> None:

@@ -34,38 +34,32 @@ BROKEN_KL = 10.0  # times the upper end of the band of a step
 
 @dataclass(frozen=True)
 class Point:
-    """What one step at a rate did.
-
-    Attributes:
-        rate: The learning rate.
-        kl: Of the step, to the policy before it, nats per token (k3); None where the step could not be made.
-        entropy: After the step, as a share of that before; None where the step was too small to look.
-        reward: Mean of the answers after the step; None likewise.
-        broken: True if the policy was left behind: nothing is learned at this rate.
-    """
+    """What one step at a rate did."""
 
     rate: float
+    """The learning rate."""
     kl: float | None
+    """Of the step, to the policy before it, nats per token (k3); None where the step could not be made."""
     entropy: float | None
+    """After the step, as a share of that before; None where the step was too small to look."""
     reward: float | None
+    """Mean of the answers after the step; None likewise."""
     broken: bool
+    """True if the policy was left behind: nothing is learned at this rate."""
 
 
 @dataclass(frozen=True)
 class Range:
-    """The rates that a search is worth at.
-
-    Attributes:
-        points: What was measured, by rising rate.
-        centre: The rate whose step moves the policy by the middle of the band.
-        samples: Completions that the test took.
-        before: Mean reward of the policy that was forked.
-    """
+    """The rates that a search is worth at."""
 
     points: tuple[Point, ...]
+    """What was measured, by rising rate."""
     centre: float
+    """The rate whose step moves the policy by the middle of the band."""
     samples: int
+    """Completions that the test took."""
     before: float
+    """Mean reward of the policy that was forked."""
 
 
 def range_test(config: Config, tell: Callable[[Point], None] = lambda point: None) -> Range:

@@ -39,25 +39,22 @@ SURE = 2.0  # standard errors by which a paused run must lead a whole one, which
 
 @dataclass(frozen=True)
 class Trial:
-    """One run of the search.
-
-    Attributes:
-        settings: What was tried, by dotted name.
-        seed: Its seed.
-        score: Held-out score at its end, see ``score_of``; None where there is none.
-        critical: The doctor's critical findings.
-        steps: Made.
-        state: "finished", "pruned" or "failed".
-        error: Standard error of the score, of the answers that it is the mean of.
-    """
+    """One run of the search."""
 
     settings: Mapping[str, float]
+    """What was tried, by dotted name."""
     seed: int
+    """Its seed."""
     score: float | None
+    """Held-out score at its end, see ``score_of``; None where there is none."""
     critical: tuple[str, ...]
+    """The doctor's critical findings."""
     steps: int
+    """Made."""
     state: str
+    """"finished", "pruned" or "failed"."""
     error: float = 0.0
+    """Standard error of the score, of the answers that it is the mean of."""
 
     @property
     def rank(self) -> tuple[bool, bool, float]:
@@ -72,19 +69,16 @@ class Trial:
 
 @dataclass(frozen=True)
 class Candidate:
-    """What a search tries: a job whose settings are chosen while it runs.
-
-    Attributes:
-        label: How lines call it.
-        settings: What is tried, by dotted name.
-        seed: Of the run.
-        until: Steps after which it pauses; None for its end.
-    """
+    """What a search tries: a job whose settings are chosen while it runs."""
 
     label: str
+    """How lines call it."""
     settings: Mapping[str, float]
+    """What is tried, by dotted name."""
     seed: int
+    """Of the run."""
     until: int | None = None
+    """Steps after which it pauses; None for its end."""
 
 
 @dataclass(frozen=True)

@@ -58,17 +58,14 @@ INTERRUPTED = 130  # exit status of `steadyrl tune` after a signal
 
 @dataclass(frozen=True)
 class Options:
-    """How to search.
-
-    Attributes:
-        samples: Completions that the whole search may take, evaluations not counted.
-        seeds: Seeds of the finalists.
-        space: What is searched besides the rate.
-    """
+    """How to search."""
 
     samples: int
+    """Completions that the whole search may take, evaluations not counted."""
     seeds: int = 3
+    """Seeds of the finalists."""
     space: Space = field(default_factory=dict)
+    """What is searched besides the rate."""
 
 
 def tune(config: Config, folder: Path, options: Options, follow: Follow | None = None) -> dict[str, Any] | None:
@@ -143,6 +140,11 @@ def _settings(config: Config, space: Space) -> dict[str, Any]:
     return {name: value for name, value in (plain | searched).items() if name not in ("run.folder", RATE)}
 
 
+def _bounds(rate_range: Range) -> tuple[float, float]:
+    """Return the lowest and the highest rate of the search."""
+    return rate_range.centre / BELOW, min(10.0, rate_range.centre * ABOVE)
+
+
 def require_searchable(config: Config, space: Space) -> Any:
     """Refuse a setting that no trial could have, before the first of them; return Optuna.
 
@@ -192,11 +194,6 @@ class _Sampler:
         """Return what a trial of Optuna's tries."""
         shown = ", ".join(f"{name.rpartition('.')[2]} {value:.3g}" for name, value in trial.params.items())
         return Candidate(f"trial {trial.number}: {shown}", trial.params, self.search.config.run.seed)
-
-
-def _bounds(rate_range: Range) -> tuple[float, float]:
-    """Return the lowest and the highest rate of the search."""
-    return rate_range.centre / BELOW, min(10.0, rate_range.centre * ABOVE)
 
 
 def _add_opening(sampler: _Sampler, opening: Sequence[Trial]) -> None:

@@ -17,44 +17,38 @@ Line = dict[str, Any]
 
 @dataclass(frozen=True)
 class Context:
-    """What a decision rests on, beside the autopilot's own state, the step's metrics and the findings.
-
-    Attributes:
-        config: As configured.
-        step: Steps that are finished.
-        numbers: The algorithm's numbers.
-        checkpoints: Steps of the complete checkpoints, oldest first.
-        rewards: Mean rewards of the last steps, the newest last.
-        rows: Lines of metrics of the steps so far; needed where the doctor looked.
-        actions: Lines of actions.jsonl so far; needed for advice.
-    """
+    """What a decision rests on, beside the autopilot's own state, the step's metrics and the findings."""
 
     config: Config
+    """As configured."""
     step: int
+    """Steps that are finished."""
     numbers: Mapping[str, float]
+    """The algorithm's numbers."""
     checkpoints: Sequence[int] = ()
+    """Steps of the complete checkpoints, oldest first."""
     rewards: Sequence[float] = ()
+    """Mean rewards of the last steps, the newest last."""
     rows: Sequence[Mapping[str, Any]] = ()
+    """Lines of metrics of the steps so far; needed where the doctor looked."""
     actions: Sequence[Mapping[str, Any]] = ()
+    """Lines of actions.jsonl so far; needed for advice."""
 
 
 @dataclass(frozen=True)
 class Action:
-    """What to do after a step.
-
-    Attributes:
-        pilot: The autopilot's state from now on.
-        numbers: The algorithm's numbers that change, with their new values.
-        lines: To be written to actions.jsonl.
-        back_to: The checkpoint to go back to; None goes on. Its state gets ``pilot`` and ``numbers``.
-        skips_problems: True if the problems drawn since that checkpoint are not drawn again.
-    """
+    """What to do after a step."""
 
     pilot: PilotState
+    """The autopilot's state from now on."""
     numbers: Mapping[str, float] = field(default_factory=dict)
+    """The algorithm's numbers that change, with their new values."""
     lines: tuple[Line, ...] = ()
+    """To be written to actions.jsonl."""
     back_to: int | None = None
+    """The checkpoint to go back to; None goes on. Its state gets ``pilot`` and ``numbers``."""
     skips_problems: bool = False
+    """True if the problems drawn since that checkpoint are not drawn again."""
 
 
 def action_line(

@@ -25,17 +25,14 @@ HALF = 0.5
 
 @dataclass(frozen=True)
 class Move:
-    """One way of changing one knob.
-
-    Attributes:
-        knob: "rate_multiplier", or a setting's name.
-        step: (present value, configured value, lines of metrics) -> next value, within its bounds.
-        meaning: For the table in the documents.
-    """
+    """One way of changing one knob."""
 
     knob: str
+    """"rate_multiplier", or a setting's name."""
     step: Step
+    """(present value, configured value, lines of metrics) -> next value, within its bounds."""
     meaning: str
+    """For the table in the documents."""
 
 
 @dataclass(frozen=True)

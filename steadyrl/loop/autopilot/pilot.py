@@ -70,19 +70,16 @@ def pilot_metrics(
 
 @dataclass
 class Autopilot:
-    """Follows the steps of a run and does what ``decide`` says.
-
-    Attributes:
-        config: As configured; what was changed is in ``State.autopilot``.
-        run: The run directory, with the checkpoints and actions.jsonl.
-        backend: The run's backend.
-        tell: Called with every line of actions.jsonl.
-    """
+    """Follows the steps of a run and does what ``decide`` says."""
 
     config: Config
+    """As configured; what was changed is in ``State.autopilot``."""
     run: RunDir
+    """The run directory, with the checkpoints and actions.jsonl."""
     backend: Backend
+    """The run's backend."""
     tell: Callable[[Mapping[str, Any]], None] = field(default=lambda line: None)
+    """Called with every line of actions.jsonl."""
     _rewards: dict[int, float] | None = None  # mean rewards of the last steps; None until they are read
 
     def secure(self, state: State) -> None:

@@ -21,23 +21,20 @@ Mutate = Callable[[Problem, np.random.Generator], Problem]
 
 @dataclass(frozen=True)
 class Request:
-    """What a step asks of a curriculum.
-
-    Attributes:
-        problems: The task's problems.
-        count: How many to choose.
-        drawn: How many were chosen so far in the run.
-        step: Steps that are finished.
-        seed: The run's seed.
-        mutate: Makes a problem into one like it; None where the task offers none.
-    """
+    """What a step asks of a curriculum."""
 
     problems: Sequence[Problem]
+    """The task's problems."""
     count: int
+    """How many to choose."""
     drawn: int
+    """How many were chosen so far in the run."""
     step: int
+    """Steps that are finished."""
     seed: int
+    """The run's seed."""
     mutate: Mutate | None = None
+    """Makes a problem into one like it; None where the task offers none."""
 
     def generator(self) -> np.random.Generator:
         """Return the generator of this choice: it follows from the run's seed and what was drawn before."""
@@ -46,34 +43,28 @@ class Request:
 
 @dataclass(frozen=True)
 class Choice:
-    """What a curriculum chose.
-
-    Attributes:
-        problems: In the order of the step.
-        why: The reason for each of them, one line.
-        entropy: Entropy of the distribution drawn from, nats; None where nothing was weighed.
-        memory: The memory, with the problems that were made for this choice.
-    """
+    """What a curriculum chose."""
 
     problems: list[Problem]
+    """In the order of the step."""
     why: list[str]
+    """The reason for each of them, one line."""
     entropy: float | None
+    """Entropy of the distribution drawn from, nats; None where nothing was weighed."""
     memory: Memory
+    """The memory, with the problems that were made for this choice."""
 
 
 @dataclass(frozen=True)
 class Curriculum:
-    """A curriculum is a record of functions; the loop knows no names of curricula.
-
-    Attributes:
-        choose: Chooses the problems of a step.
-        observe: Takes in a step's scored groups: memory, groups, steps finished before it -> memory.
-        edits: True if it needs a task that offers ``mutate``.
-    """
+    """A curriculum is a record of functions; the loop knows no names of curricula."""
 
     choose: Callable[[Request, Memory], Choice]
+    """Chooses the problems of a step."""
     observe: Callable[[Memory, Sequence[Group], int], Memory]
+    """Takes in a step's scored groups: memory, groups, steps finished before it -> memory."""
     edits: bool = False
+    """True if it needs a task that offers ``mutate``."""
 
 
 def require_choice(curriculum: Curriculum, config: Config, task: Task, problems: Sequence[Problem]) -> None:

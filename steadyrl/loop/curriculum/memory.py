@@ -21,15 +21,12 @@ MOST_KNOWN = 20_000  # problems remembered, about 3 MB of a checkpoint; those no
 
 @dataclass(frozen=True)
 class Memory:
-    """What a curriculum knows.
-
-    Attributes:
-        seen: Numbers by problem id (or by arm), see ``record_outcomes``.
-        made: Problems that the curriculum made by editing, by id.
-    """
+    """What a curriculum knows."""
 
     seen: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Numbers by problem id (or by arm), see ``record_outcomes``."""
     made: Mapping[str, Problem] = field(default_factory=dict)
+    """Problems that the curriculum made by editing, by id."""
 
     def plain(self) -> dict[str, Any]:
         """Return plain data for JSON; ``recall(memory.plain()) == memory``."""
@@ -61,24 +58,21 @@ def checked(data: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Known:
-    """What is remembered of N problems (or arms), as arrays [N]; 0 where nothing is.
-
-    Attributes:
-        drawn: bool, drawn before and remembered.
-        rollouts: Scored rollouts behind the numbers, old ones counting for less.
-        mean, square: Of the reward and of its square.
-        deviation: Mean distance of a reward from the mean of its group: the size of the advantages.
-        best: Highest reward ever.
-        stale: Steps since the last draw; since the start for those never drawn.
-    """
+    """What is remembered of N problems (or arms), as arrays [N]; 0 where nothing is."""
 
     drawn: np.ndarray
+    """bool, drawn before and remembered."""
     rollouts: np.ndarray
+    """Scored rollouts behind the numbers, old ones counting for less."""
     mean: np.ndarray
     square: np.ndarray
+    """Of the reward and of its square."""
     deviation: np.ndarray
+    """Mean distance of a reward from the mean of its group: the size of the advantages."""
     best: np.ndarray
+    """Highest reward ever."""
     stale: np.ndarray
+    """Steps since the last draw; since the start for those never drawn."""
 
 
 def record_outcomes(

@@ -38,7 +38,7 @@ def build(settings: Settings) -> Curriculum:
 
     def choose(request: Request, memory: Memory) -> Choice:
         levels = np.array([level_of(problem, settings.column) for problem in request.problems])
-        stage = present_stage(memory, levels)
+        stage = float(memory.seen.get(_STAGE, {}).get("level", levels.min()))  # the lowest at first
         now, passed = levels == stage, levels < stage
         earlier = settings.earlier_share if passed.any() else 0.0
         probabilities = (1 - earlier) * shares(now.astype(float))
@@ -85,11 +85,6 @@ def level_of(problem: Problem, column: str) -> float:
             "Set curriculum.args.column, or give the problems a level"
         )
     return float(level)
-
-
-def present_stage(memory: Memory, levels: np.ndarray) -> float:
-    """Return the level that is trained now: the lowest at first."""
-    return float(memory.seen.get(_STAGE, {}).get("level", levels.min()))
 
 
 def _with_stage(memory: Memory, stage: float, levels: np.ndarray) -> Memory:

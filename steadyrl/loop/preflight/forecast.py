@@ -10,6 +10,7 @@ from typing import Any
 
 from steadyrl.backends.settings import MICRO_BATCH_TOKENS
 from steadyrl.backends.torch.device_memory import Memory
+from steadyrl.core.counting.count import duration
 from steadyrl.doctor.check import Check, Found, Passed, Result, Unknown
 from steadyrl.loop.preflight.trial import Timed, Trial, check, step_rollouts
 from steadyrl.loop.preflight.trial_updates import TrialUpdates
@@ -21,29 +22,16 @@ _MOMENT_BYTES = 8  # of Adam per trained parameter, float32; of a backend that d
 
 @dataclass(frozen=True)
 class Measured:
-    """What a forecast is made from: the rollouts and the updates, with times, and the memory before and after them.
-
-    Attributes:
-        trial: The rollouts.
-        updates: The updates.
-        before: What was in use before the trial.
-        now: What is in use after the updates.
-    """
+    """What a forecast is made from: the rollouts and the updates, with times, and the memory before and after them."""
 
     trial: Trial
+    """The rollouts."""
     updates: TrialUpdates
+    """The updates."""
     before: Memory
+    """What was in use before the trial."""
     now: Memory
-
-
-def duration(seconds: float) -> str:
-    """Return seconds as a person says them: 4.2 s, 3 min 20 s, 5 h 3 min."""
-    if seconds < 10:
-        return f"{seconds:.2g} s"
-    minutes, remainder = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {remainder} s" if minutes else f"{remainder} s"
-    return f"{minutes // 60} h {minutes % 60} min"
+    """What is in use after the updates."""
 
 
 def affine(few: Timed, many: Timed, rows: float, calls: float) -> float:
@@ -76,7 +64,9 @@ def run_time(measured: Measured) -> Result:
         "updates": affine(*measured.updates.updates, rows=config.update.epochs * rows, calls=updates),
     }
     step = sum(parts.values())
-    per_evaluation = _evaluation(trial, per_reward)
+    # Every held-out problem is sampled ``evaluate.samples`` times, and answered once greedily.
+    sizes = [len(own.problems) * n for own in session.heldout_sets for n in (config.evaluate.samples, 1)]
+    per_evaluation = sum(_drawing(trial, count) + per_reward * count for count in sizes)
     # Before training, during it, and after the last step.
     during = -(-config.run.steps // config.evaluate.every) if config.evaluate.every else 1
     evaluations = (1 + during) if session.heldout_sets else 0
@@ -98,12 +88,6 @@ def _limit(session: Session, name: str, default: int) -> int:
     own: int | None = getattr(session.config.backend.args, name, default)
     chosen: Any = session.backend.describe().get(name, MICRO_BATCH_TOKENS) if own is None else own
     return int(chosen)
-
-
-def _evaluation(trial: Trial, per_reward: float) -> float:
-    """Return the seconds of one evaluation: every held-out problem sampled ``evaluate.samples`` times, once greedy."""
-    rows, samples = (len(own.problems) for own in trial.session.heldout_sets), trial.session.config.evaluate.samples
-    return sum(_drawing(trial, n) + per_reward * n for count in rows for n in (count * samples, count))
 
 
 @check("memory")

@@ -107,7 +107,7 @@ def data(trial: Trial) -> Result:
 def completions(trial: Trial) -> Result:
     end_ids, sampling = trial.session.backend.tokenizer.end_ids, trial.session.sampling
     rollouts = _rollouts(trial)
-    ends = {id(r): _ends(r, end_ids) for r in rollouts}
+    ends = {id(r): bool(np.isin(r.completion_ids[r.completion_mask][-1:], end_ids).any()) for r in rollouts}
     # An episode that ran out of turns has stop_reason "length", though each of its turns may have ended as it should.
     truncated = _share(r.stop_reason == "length" and not ends[id(r)] for r in rollouts)
     empty = _share(not r.text.strip() for r in rollouts)
@@ -143,11 +143,6 @@ def _ill_ended(trial: Trial, cause: str, message: str, change: Mapping[str, Valu
     if not in_force(trial.session.config, "model.chat_template=auto"):
         remedy += " The model's chat template teaches it where to end."
     return Found(cause, message=message, remedy=remedy, change=change)
-
-
-def _ends(rollout: Rollout, end_ids: tuple[int, ...]) -> bool:
-    """Return whether the policy's last token ends its text."""
-    return bool(np.isin(rollout.completion_ids[rollout.completion_mask][-1:], end_ids).any())
 
 
 def _goes_on(rollout: Rollout, end_ids: tuple[int, ...]) -> bool:

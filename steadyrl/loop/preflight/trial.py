@@ -44,31 +44,28 @@ class Timed:
 
 @dataclass(frozen=True)
 class Trial:
-    """A few rollouts of the untrained policy.
-
-    Attributes:
-        session: Where they come from.
-        groups: Scored, as far as they could be.
-        measured: Those of them that were measured.
-        batch: All rollouts of these that hold a token of the policy, scored or not (a reward of 0 stands for an unknown
-            one).
-        scores: What the trainer measures on every row of ``batch``.
-        training: What the algorithm would train on, prepared; None where it kept nothing.
-        sampling: What drawing took, of a part of the rows and of the others; of all rows, twice the same, where a step
-            draws as many and no more need be told of it.
-        reward: What scoring by the rewards took.
-        scoring: What scoring by the trainer took, once more, as the first time takes longer.
-    """
+    """A few rollouts of the untrained policy."""
 
     session: Session
+    """Where they come from."""
     groups: Sequence[Group]
+    """Scored, as far as they could be."""
     measured: Sequence[Group]
+    """Those of them that were measured."""
     batch: Batch
+    """All rollouts of these that hold a token of the policy, scored or not (a reward of 0 stands for an unknown
+    one)."""
     scores: TokenScores
+    """What the trainer measures on every row of ``batch``."""
     training: Batch | None
+    """What the algorithm would train on, prepared; None where it kept nothing."""
     sampling: tuple[Timed, Timed]
+    """What drawing took, of a part of the rows and of the others; of all rows, twice the same, where a step draws as
+    many and no more need be told of it."""
     reward: Timed
+    """What scoring by the rewards took."""
     scoring: Timed
+    """What scoring by the trainer took, once more, as the first time takes longer."""
 
 
 def silent(line: str) -> None:

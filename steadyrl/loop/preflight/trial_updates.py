@@ -44,17 +44,14 @@ _UPDATES = 4
 
 @dataclass(frozen=True)
 class TrialUpdates:
-    """What the updates told.
-
-    Attributes:
-        findings: "gradient", "update" and "continuation".
-        updates: What one optimizer step took, on a part of the rows and on all; None where none was made.
-        saved_bytes: Size of a checkpoint with the optimizer's state; None likewise.
-    """
+    """What the updates told."""
 
     findings: Sequence[Finding]
+    """"gradient", "update" and "continuation"."""
     updates: tuple[Timed, Timed] | None = None
+    """What one optimizer step took, on a part of the rows and on all; None where none was made."""
     saved_bytes: int | None = None
+    """Size of a checkpoint with the optimizer's state; None likewise."""
 
 
 @dataclass(frozen=True)
@@ -68,46 +65,40 @@ class _Step:
 
 @dataclass(frozen=True)
 class _Further:
-    """What followed the first update.
-
-    Attributes:
-        after: Scores of all rows after the first update.
-        second: The second update, on a part of the rows.
-        repeated: The second update once more, after loading what was saved before it.
-        anew: The first update once more, after loading the start.
-    """
+    """What followed the first update."""
 
     after: TokenScores
+    """Scores of all rows after the first update."""
     second: _Step
+    """The second update, on a part of the rows."""
     repeated: _Step
+    """The second update once more, after loading what was saved before it."""
     anew: _Step
+    """The first update once more, after loading the start."""
 
 
 @dataclass(frozen=True)
 class _Attempt:
-    """The updates, while what was saved between them can still be loaded.
-
-    Attributes:
-        trial: Where the rows come from.
-        batch: The rows that train.
-        part: Some of them.
-        rate: The learning rate of the run's first step.
-        before: Scores of the rows before the first update.
-        first: The first update, on all rows, with scores of a part.
-        start: The folder of the state before the first update.
-        middle: That of the state after it.
-        further: What followed; None where the gradient is not finite.
-    """
+    """The updates, while what was saved between them can still be loaded."""
 
     trial: Trial
+    """Where the rows come from."""
     batch: Batch
+    """The rows that train."""
     part: Batch
+    """Some of them."""
     rate: float
+    """The learning rate of the run's first step."""
     before: TokenScores
+    """Scores of the rows before the first update."""
     first: _Step
+    """The first update, on all rows, with scores of a part."""
     start: Path
+    """The folder of the state before the first update."""
     middle: Path
+    """That of the state after it."""
     further: _Further | None
+    """What followed; None where the gradient is not finite."""
 
     @property
     def session(self) -> Session:

@@ -33,20 +33,17 @@ _EXPECTED = (
 
 @dataclass(frozen=True)
 class Term:
-    """One part of the reward; weight 0 is measured and logged but does not count.
-
-    Attributes:
-        metrics: What it measured of itself since the last call, by names of the catalogue.
-        columns: Columns of the data without which it cannot be called.
-        hidden: Columns that it cannot get, for arguments of its have their names.
-    """
+    """One part of the reward; weight 0 is measured and logged but does not count."""
 
     name: str
     weight: float
     reward: BatchReward
     metrics: Callable[[], dict[str, float]] = field(default=dict)
+    """What it measured of itself since the last call, by names of the catalogue."""
     columns: frozenset[str] = frozenset()
+    """Columns of the data without which it cannot be called."""
     hidden: frozenset[str] = frozenset()
+    """Columns that it cannot get, for arguments of its have their names."""
 
 
 @runtime_checkable

@@ -36,15 +36,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class TrainerState:
-    """How far the training is; the two fields of transformers' TrainerState that rewards use.
-
-    Attributes:
-        global_step: Optimizer steps so far; 0 in held-out evaluations, which thereby use one function throughout.
-        max_steps: Optimizer steps of the whole run.
-    """
+    """How far the training is; the two fields of transformers' TrainerState that rewards use."""
 
     global_step: int
+    """Optimizer steps so far; 0 in held-out evaluations, which thereby use one function throughout."""
     max_steps: int
+    """Optimizer steps of the whole run."""
 
 
 @dataclass(frozen=True)

@@ -24,25 +24,22 @@ CUT = " ..."  # tells the policy that an observation goes on
 
 @dataclass(frozen=True)
 class Environment:
-    """Where problems answer back.
-
-    Attributes:
-        task: Makes the episodes.
-        turn_tokens: A turn of the policy, at most.
-        max_tokens: Prompt and turns together, at most; 0 for no limit.
-        observation_tokens: An observation, at most; 0 for no limit.
-        context: Tokens that the model's positions reach; 0 for no limit.
-        stop: Strings that end a turn.
-        together: Whether the policy answers all episodes together, or those that wait for it (``rollout.turns``).
-    """
+    """Where problems answer back."""
 
     task: Interactive
+    """Makes the episodes."""
     turn_tokens: int
+    """A turn of the policy, at most."""
     max_tokens: int = 0
+    """Prompt and turns together, at most; 0 for no limit."""
     observation_tokens: int = 0
+    """An observation, at most; 0 for no limit."""
     context: int = 0
+    """Tokens that the model's positions reach; 0 for no limit."""
     stop: Sequence[str] = ()
+    """Strings that end a turn."""
     together: bool = True
+    """Whether the policy answers all episodes together, or those that wait for it (``rollout.turns``)."""
 
     @property
     def max_open(self) -> int | None:
@@ -157,15 +154,12 @@ def require_room(rollouts: Sequence[Rollout], environment: Environment | None) -
 
 @dataclass(frozen=True)
 class Attempt:
-    """A problem, and what the draws of one attempt at it depend on.
-
-    Attributes:
-        problem: The problem.
-        key: Numbers, the last of which tells attempts at one problem apart.
-    """
+    """A problem, and what the draws of one attempt at it depend on."""
 
     problem: Problem
+    """The problem."""
     key: tuple[int, ...]
+    """Numbers, the last of which tells attempts at one problem apart."""
 
     def seed(self, *more: int) -> int:
         """Return a seed of its own for this attempt and ``more``."""
@@ -178,43 +172,40 @@ class Attempt:
 
 @dataclass
 class Playing:
-    """An episode under way.
-
-    Attributes:
-        attempt: What it is an attempt at.
-        episode: The environment's side of it.
-        prompt: [P] ids before the policy's first turn.
-        observation: The newest one.
-        ids, mask, logprobs, kept_ids: What followed the prompt, and what Rollout says of it.
-        turns: What the policy said.
-        observed: See ``seen`` of Rollout.
-        stop_reason: "length" where the last turn was cut, or room or turns ran out.
-        turn_rewards, calls, observations, observations_cut: See Rollout.
-        done: Whether it is over.
-        closed: Whether its environment was closed, or an attempt was made to close it.
-        broken: Why it has no reward, where its environment broke.
-        outcome: What it came to.
-    """
+    """An episode under way."""
 
     attempt: Attempt
+    """What it is an attempt at."""
     episode: Episode
+    """The environment's side of it."""
     prompt: np.ndarray
+    """[P] ids before the policy's first turn."""
     observation: str = ""
+    """The newest one."""
     ids: list[np.ndarray] = field(default_factory=list)
     mask: list[np.ndarray] = field(default_factory=list)
     logprobs: list[np.ndarray] = field(default_factory=list)
     kept_ids: list[tuple[np.ndarray, ...]] = field(default_factory=list)
+    """What followed the prompt, and what Rollout says of it."""
     turns: list[str] = field(default_factory=list)
+    """What the policy said."""
     observed: list[str] = field(default_factory=list)
+    """See ``seen`` of Rollout."""
     stop_reason: StopReason = "stop"
+    """"length" where the last turn was cut, or room or turns ran out."""
     turn_rewards: list[tuple[int, float]] = field(default_factory=list)
     calls: list[tuple[ToolCall, ...]] = field(default_factory=list)
     observations: int = 0
     observations_cut: int = 0
+    """See Rollout."""
     done: bool = False
+    """Whether it is over."""
     closed: bool = False
+    """Whether its environment was closed, or an attempt was made to close it."""
     broken: str | None = None
+    """Why it has no reward, where its environment broke."""
     outcome: Mapping[str, Any] = field(default_factory=dict)
+    """What it came to."""
 
     @property
     def context(self) -> np.ndarray:

@@ -56,18 +56,19 @@ def play_policy(
     Returns:
         A rollout per attempt, in order; unscored where its environment broke.
     """
+    setting = _Setting(backend.tokenizer, environment, environment.chat(backend.tokenizer))
 
     def speak(playing: Sequence[Playing]) -> list[Completion | None]:
         seeds = [play.attempt.seed(len(play.turns)) for play in playing]
         return list(backend.generate([play.context for play in playing], sampling, seeds))
 
     with backend.prefix_cache(environment.together) if isinstance(backend, PrefixCaching) else nullcontext():
-        return _play(_Setting.of(backend.tokenizer, environment), attempts, speak, policy_version, without=("expert",))
+        return _play(setting, attempts, speak, policy_version, without=("expert",))
 
 
 def play_experts(tokenizer: Tokenizer, environment: Environment, attempts: Sequence[Attempt]) -> list[Rollout]:
     """Play all attempts to their ends, every turn said by the environment's own expert; see ``play_policy``."""
-    setting = _Setting.of(tokenizer, environment)
+    setting = _Setting(tokenizer, environment, environment.chat(tokenizer))
 
     def say(play: Playing) -> Completion | None:
         turn = play.episode.expert()
@@ -82,22 +83,14 @@ def play_experts(tokenizer: Tokenizer, environment: Environment, attempts: Seque
 
 @dataclass(frozen=True)
 class _Setting:
-    """What all episodes of a batch have in common.
-
-    Attributes:
-        tokenizer: Of the policy.
-        environment: Where they are played.
-        chat: How their conversations become tokens.
-    """
+    """What all episodes of a batch have in common."""
 
     tokenizer: Tokenizer
+    """Of the policy."""
     environment: Environment
+    """Where they are played."""
     chat: Chat
-
-    @classmethod
-    def of(cls, tokenizer: Tokenizer, environment: Environment) -> _Setting:
-        """Make it; see ``Environment.chat`` for what it raises."""
-        return cls(tokenizer, environment, environment.chat(tokenizer))
+    """How their conversations become tokens."""
 
 
 def _play(

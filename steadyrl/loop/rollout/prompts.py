@@ -21,17 +21,14 @@ Encode = Callable[..., np.ndarray]
 
 @dataclass(frozen=True)
 class Fitted:
-    """Problems whose prompts fit.
-
-    Attributes:
-        problems: In their order.
-        dropped: How many were too long and are not among them.
-        cut: How many were too long and have a shorter prompt now.
-    """
+    """Problems whose prompts fit."""
 
     problems: Sequence[Problem]
+    """In their order."""
     dropped: int = 0
+    """How many were too long and are not among them."""
     cut: int = 0
+    """How many were too long and have a shorter prompt now."""
 
     def counts(self) -> dict[str, int]:
         """Return what run.json says of prompts that were too long; nothing where none was."""

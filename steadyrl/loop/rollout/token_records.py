@@ -24,17 +24,14 @@ _NEAR = 6  # tokens before one that may change how it is written: the bytes of a
 
 @dataclass
 class TokenLook:
-    """Measures some rollouts of a step before its updates and again after them.
-
-    Attributes:
-        backend: Holds the policy.
-        sampling: The settings with which the rollouts were sampled.
-        needs: What the algorithm has measured, see ``Algorithm.needs``; the reference is one of them.
-    """
+    """Measures some rollouts of a step before its updates and again after them."""
 
     backend: Backend
+    """Holds the policy."""
     sampling: Sampling
+    """The settings with which the rollouts were sampled."""
     needs: frozenset[str]
+    """What the algorithm has measured, see ``Algorithm.needs``; the reference is one of them."""
     records: list[dict[str, Any]] = field(default_factory=list)  # a line per rollout, after both
     _rows: np.ndarray | None = None
     _part: Batch | None = None

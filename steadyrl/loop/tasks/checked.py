@@ -29,21 +29,18 @@ check = RECORDS.check
 
 @dataclass(frozen=True)
 class CheckedTask:
-    """What is checked.
-
-    Attributes:
-        config: Names the task and its rewards.
-        task: The task; of a user, so that its abilities are asked of it.
-        terms: The rewards.
-        train: All problems to train on.
-        heldout: All problems that judge.
-    """
+    """What is checked."""
 
     config: Config
+    """Names the task and its rewards."""
     task: Any
+    """The task; of a user, so that its abilities are asked of it."""
     terms: Sequence[Term]
+    """The rewards."""
     train: Sequence[Problem]
+    """All problems to train on."""
     heldout: Sequence[Problem]
+    """All problems that judge."""
 
     @cached_property
     def problems(self) -> list[Problem]:

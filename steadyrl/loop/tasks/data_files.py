@@ -54,19 +54,16 @@ Splits = Mapping[str, Sequence[Path]]
 
 @dataclass(frozen=True)
 class DataFiles:
-    """The files of one configuration.
-
-    Attributes:
-        path: The path as the user wrote it: of a file, a pattern of files or a folder; or a name on the hub.
-        configuration: Its name; "" where it has none.
-        splits: Files by the name of their split. Of one file, or of a pattern of files, that is "train".
-        is_folder: Whether it is a folder or a data set of the hub, which may have several splits.
-    """
+    """The files of one configuration."""
 
     path: Path
+    """The path as the user wrote it: of a file, a pattern of files or a folder; or a name on the hub."""
     configuration: str
+    """Its name; "" where it has none."""
     splits: Splits
+    """Files by the name of their split. Of one file, or of a pattern of files, that is "train"."""
     is_folder: bool
+    """Whether it is a folder or a data set of the hub, which may have several splits."""
 
     def to_train(self, split: str) -> str:
         """Return the split to train on: the one that is named, "train", or the only one that is not there to judge.

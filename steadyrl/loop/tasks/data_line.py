@@ -21,21 +21,16 @@ def data_counts(task: Task, train: Sequence[Problem], heldout: Sequence[Problem]
         heldout: Those that judge: all of the task's, or the share that evaluations take.
     """
     sources = task.sources if isinstance(task, Sourced) else {}
-    prompts = len({_prompt_of(task, problem) for problem in train})
+    prompts = {_prompt_of(task, problem) for problem in train}
     counts: dict[str, dict[str, Any]] = {
-        "train": {"problems": len(train), "prompts": prompts},
+        "train": {"problems": len(train), "prompts": len(prompts)},
         "heldout": {"problems": len(heldout)},
     }
     for split, source in sources.items():
         counts[split]["source"] = source
-    counts["heldout"] |= {"of": len(task.problems("heldout")), "trained_on_too": len(in_both(task, train, heldout))}
+    trained_on_too = sum(_prompt_of(task, problem) in prompts for problem in heldout)
+    counts["heldout"] |= {"of": len(task.problems("heldout")), "trained_on_too": trained_on_too}
     return counts
-
-
-def in_both(task: Task, train: Sequence[Problem], heldout: Sequence[Problem]) -> list[str]:
-    """Return the ids of held-out problems whose prompts are trained on too."""
-    trained = {_prompt_of(task, problem) for problem in train}
-    return [problem.id for problem in heldout if _prompt_of(task, problem) in trained]
 
 
 def _prompt_of(task: Task, problem: Problem) -> str:
@@ -50,7 +45,7 @@ def data_line(data: Counts) -> str:
     train, heldout = data.get("train", {}), data.get("heldout", {})
     if not all(isinstance(split, Mapping) and type(split.get("problems")) is int for split in (train, heldout)):
         return ""
-    prompts = train.get("prompts", train["problems"])  # runs of older versions do not say
+    prompts = train.get("prompts", train["problems"])
     copies = f" with {prompts} different prompt{'s' * (prompts > 1)}" if prompts < train["problems"] else ""
     line = f"trains on {train['problems']} problems{copies}{_from(train)}, "
     count, total = heldout["problems"], heldout.get("of")

@@ -54,50 +54,35 @@ class EnvironmentTask:
     class Settings(PromptsTask.Settings):
         """Settings of the environment task: those of prompts, which its problems are read by, and these."""
 
-        path: PathText = Field(
-            "",
-            description="A file or folder of problems, as the task `prompts` reads them. Without it there are "
-            "train_count and heldout_count problems that differ in `problem.columns['seed']` alone.",
-        )
+        path: PathText = ""
+        """A file or folder of problems, as the task `prompts` reads them. Without it there are train_count and
+        heldout_count problems that differ in `problem.columns['seed']` alone."""
         train_count: int = Field(200, ge=1, le=1_000_000, description="Training problems without a path.")
         heldout_count: int = Field(50, ge=0, le=1_000_000, description="Held-out problems without a path.")
-        environment: str = Field(
-            "",
-            description="Import path of the class, such as 'my_module:Guess', or an adapter: 'gymnasium', 'textarena', "
-            "'trl', 'openenv' or 'verifiers'. Empty plays with the tools alone.",
-        )
-        environment_args: dict[str, Any] = Field(
-            default_factory=dict, description="Arguments of the class or the adapter, by name."
-        )
-        tools: list[str] = Field(
-            [],
-            description="Import paths of functions with type hints and docstrings, or of JSON schemas whose calls the "
-            "environment answers in its method step. They join those in the class's attribute `tools`.",
-        )
-        mcp: list[str] = Field(
-            [],
-            description="Commands of MCP servers, such as 'python my_server.py', whose tools join the others (extra "
-            "`mcp`). Each is started once and spoken to over its standard input and output.",
-        )
-        tool_format: str = Field(
-            "auto",
-            description="How tools are described and called. 'auto' takes the form of the model's own chat template "
-            "(extra `agents`), and 'hermes' where the template has no tools. 'hermes' (JSON in <tool_call>) and "
-            "'python' (`search('lists')` on a line) describe the tools in the system message. Any other name is that "
-            "of a renderer, such as 'qwen3' or 'llama-3'.",
-        )
+        environment: str = ""
+        """Import path of the class, such as 'my_module:Guess', or an adapter: 'gymnasium', 'textarena', 'trl',
+        'openenv' or 'verifiers'. Empty plays with the tools alone."""
+        environment_args: dict[str, Any] = Field(default_factory=dict)
+        """Arguments of the class or the adapter, by name."""
+        tools: list[str] = Field([])
+        """Import paths of functions with type hints and docstrings, or of JSON schemas whose calls the environment
+        answers in its method step. They join those in the class's attribute `tools`."""
+        mcp: list[str] = Field([])
+        """Commands of MCP servers, such as 'python my_server.py', whose tools join the others (extra `mcp`). Each is
+        started once and spoken to over its standard input and output."""
+        tool_format: str = Field("auto")
+        """How tools are described and called. 'auto' takes the form of the model's own chat template (extra `agents`),
+        and 'hermes' where the template has no tools. 'hermes' (JSON in <tool_call>) and 'python' (`search('lists')` on
+        a line) describe the tools in the system message. Any other name is that of a renderer, such as 'qwen3' or
+        'llama-3'."""
         max_turns: int = Field(8, ge=1, le=10_000, description="Turns of the policy per episode, at most.")
         max_calls: int = Field(0, ge=0, description="Calls per episode, at most. 0 means no limit.")
         call_seconds: float = Field(30.0, ge=0, description="Seconds that a call may take. 0 means no limit.")
-        result_characters: int = Field(
-            4000,
-            ge=0,
-            description="Characters per result, at most. A longer one is cut and says so. 0 means no limit.",
-        )
+        result_characters: int = Field(4000, ge=0)
+        """Characters per result, at most. A longer one is cut and says so. 0 means no limit."""
         workers: int = Field(8, ge=1, le=1024, description="Episodes that are stepped at the same time.")
-        max_open: int = Field(
-            0, ge=0, description="Episodes that are open at the same time, at most. 0 means no limit."
-        )
+        max_open: int = Field(0, ge=0)
+        """Episodes that are open at the same time, at most. 0 means no limit."""
 
         def import_paths(self) -> list[tuple[str, str]]:
             """See Section."""
@@ -220,7 +205,10 @@ def _takes_seed(reset: Any) -> bool:
 
 def _tools_of(environment: Any, settings: EnvironmentTask.Settings) -> list[Tool]:
     """Return the tools of an environment and those that the config names."""
-    tools = [make_tool(source, _is_method(environment, source)) for source in _listed(environment)]
+    tools = []
+    for source in _listed(environment):
+        member = inspect.getattr_static(environment, getattr(source, "__name__", ""), None)
+        tools.append(make_tool(source, method=inspect.isfunction(source) and member is source))
     tools += [make_tool(plugins.load("tool", path)) for path in settings.tools]
     tools += [tool for command in settings.mcp for tool in plugins.load("tool", "mcp")(command)]
     names = [tool.name for tool in tools]
@@ -236,11 +224,6 @@ def _listed(environment: Any) -> Sequence[Any]:
     if not isinstance(listed, list | tuple):
         raise ConfigError(f"the environment's attribute 'tools' is {listed!r:.60}; expected a list of functions")
     return listed
-
-
-def _is_method(environment: Any, source: Any) -> bool:
-    name = getattr(source, "__name__", "")
-    return inspect.isfunction(source) and inspect.getattr_static(environment, name, None) is source
 
 
 class EnvironmentEpisode:

@@ -55,49 +55,31 @@ class PromptsTask:
     class Settings(Section):
         """Settings of the prompts task."""
 
-        path: PathText = Field(
-            description="A file with a prompt per row (JSON lines, parquet, Arrow or CSV), a pattern of such files, a "
-            "folder, whose splits are found as `datasets` finds them, or a data set of the Hugging Face hub, as "
-            "OWNER/NAME."
-        )
-        config: str = Field(
-            "", description="Configuration of the folder's data set, where it has several, such as 'main'."
-        )
-        split: str = Field(
-            "",
-            description="Split of the folder to train on. Empty takes 'train', or the only one that is neither "
-            "'validation' nor 'test'.",
-        )
-        heldout: PathText = Field(
-            "",
-            description="A second file or folder for evaluations, or the name of a split of the first. Empty takes the "
-            "first's split 'validation' or else 'test', and without these holds out a share of the training problems.",
-        )
-        heldout_share: float = Field(
-            0.2,
-            gt=0,
-            lt=1,
-            description="Share of the training problems that are held out if nothing else is there for evaluations.",
-        )
+        path: PathText
+        """A file with a prompt per row (JSON lines, parquet, Arrow or CSV), a pattern of such files, a folder, whose
+        splits are found as `datasets` finds them, or a data set of the Hugging Face hub, as OWNER/NAME."""
+        config: str = ""
+        """Configuration of the folder's data set, where it has several, such as 'main'."""
+        split: str = ""
+        """Split of the folder to train on. Empty takes 'train', or the only one that is neither 'validation' nor
+        'test'."""
+        heldout: PathText = ""
+        """A second file or folder for evaluations, or the name of a split of the first. Empty takes the first's split
+        'validation' or else 'test', and without these holds out a share of the training problems."""
+        heldout_share: float = Field(0.2, gt=0, lt=1)
+        """Share of the training problems that are held out if nothing else is there for evaluations."""
         metric: str = Field("", description="Reward part that evaluations compare. Empty compares the weighted total.")
         prompt_column: str = Field("prompt", description="Column of the prompt: a text, or a list of messages.")
         id_column: str = Field("id", description="Column of the problem's id. It may be absent, and empty ignores it.")
         gold_column: str = Field("gold", description="Column of a known good answer. It may be absent.")
-        ignore_columns: list[str] = Field(
-            [],
-            description="Columns that other trainers put into the prompt, such as 'tools' or 'images', and that go to "
-            "the rewards alone here. Otherwise a row with such a column is refused.",
-        )
-        prompt_tokens: int = Field(
-            0,
-            ge=0,
-            description="Maximum tokens per prompt, chat template included. 0 allows what the model's positions leave.",
-        )
-        long_prompts: Literal["refuse", "drop", "cut"] = Field(
-            "refuse",
-            description="What becomes of a longer prompt: 'refuse' ends the command, 'drop' leaves the problem out, "
-            "'cut' removes the beginning of its longest text, but never of a system message.",
-        )
+        ignore_columns: list[str] = Field([])
+        """Columns that other trainers put into the prompt, such as 'tools' or 'images', and that go to the rewards
+        alone here. Otherwise a row with such a column is refused."""
+        prompt_tokens: int = Field(0, ge=0)
+        """Maximum tokens per prompt, chat template included. 0 allows what the model's positions leave."""
+        long_prompts: Literal["refuse", "drop", "cut"] = Field("refuse")
+        """What becomes of a longer prompt: 'refuse' ends the command, 'drop' leaves the problem out, 'cut' removes the
+        beginning of its longest text, but never of a system message."""
 
     name = "prompts"
 

@@ -30,19 +30,16 @@ _ERROR = "error: "  # begins every result that is none
 
 @dataclass(frozen=True)
 class Tool:
-    """Something that the policy may call.
-
-    Attributes:
-        schema: In OpenAI's form.
-        function: What is called; None where the environment answers the calls in its method step.
-        arguments: Reads the arguments of a call.
-        method: Whether the function's first argument is the environment.
-    """
+    """Something that the policy may call."""
 
     schema: Mapping[str, Any]
+    """In OpenAI's form."""
     function: Callable[..., Any] | None = None
+    """What is called; None where the environment answers the calls in its method step."""
     arguments: TypeAdapter[Any] | None = None
+    """Reads the arguments of a call."""
     method: bool = False
+    """Whether the function's first argument is the environment."""
 
     @property
     def name(self) -> str:
@@ -52,17 +49,14 @@ class Tool:
 
 @dataclass(frozen=True)
 class Limits:
-    """What calls may take.
-
-    Attributes:
-        calls: In an episode; 0 for no limit.
-        seconds: For one call; 0 for no limit.
-        characters: Of a result; 0 for no limit.
-    """
+    """What calls may take."""
 
     calls: int = 0
+    """In an episode; 0 for no limit."""
     seconds: float = 0.0
+    """For one call; 0 for no limit."""
     characters: int = 0
+    """Of a result; 0 for no limit."""
 
 
 def make_tool(source: Any, method: bool = False) -> Tool:

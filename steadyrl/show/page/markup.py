@@ -56,10 +56,10 @@ def clean(value: Any) -> Any:
     return _CONTROL.sub("\ufffd", value.replace("\r\n", "\n").replace("\r", "\n"))
 
 
-def shorten(text: str) -> str:
-    """Cut a text that is too long for a page, and say by how much."""
-    excess = len(text) - LONGEST_TEXT
-    return text if excess <= 0 else f"{text[:LONGEST_TEXT]} … ({excess} more characters)"
+def shorten(value: Any, most: int = LONGEST_TEXT) -> str:
+    """Return a text that is cut where it is too long for a page, with how much is missing; nothing gives ""."""
+    text = str(value or "")
+    return text if len(text) <= most else f"{text[:most]} … ({len(text) - most} more characters)"
 
 
 def paragraphs(note: Note) -> list[Text]:

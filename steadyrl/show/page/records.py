@@ -25,17 +25,14 @@ TONES: dict[str, Tone] = {
 
 @dataclass(frozen=True)
 class Span:
-    """Words with a role inside a text.
-
-    Attributes:
-        text: The words.
-        role: "strong", "code" or "soft"; a judging word has "word" and is shown in its tone.
-        href: What the words link to; "" for no link.
-    """
+    """Words with a role inside a text."""
 
     text: str
+    """The words."""
     role: Literal["strong", "code", "soft", "word", ""] = ""
+    """"strong", "code" or "soft"; a judging word has "word" and is shown in its tone."""
     href: str = ""
+    """What the words link to; "" for no link."""
 
     @property
     def tone(self) -> Tone:
@@ -64,17 +61,14 @@ def plain(text: Text) -> str:
 
 @dataclass(frozen=True)
 class Heading:
-    """A heading.
-
-    Attributes:
-        text: Its words.
-        level: 1 for the page's own, 2 for its parts.
-        anchor: What links point to; "" where none does.
-    """
+    """A heading."""
 
     text: Text
+    """Its words."""
     level: int = 2
+    """1 for the page's own, 2 for its parts."""
     anchor: str = ""
+    """What links point to; "" where none does."""
 
 
 @dataclass(frozen=True)
@@ -110,17 +104,14 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """A table.
-
-    Attributes:
-        columns: A plain string is a column of text.
-        rows: A cell for each column; a row that is a single text heads those below it.
-        ours: The numbers of the rows that the page is about.
-    """
+    """A table."""
 
     columns: Sequence[Column | str]
+    """A plain string is a column of text."""
     rows: Sequence[Sequence[Text] | str]
+    """A cell for each column; a row that is a single text heads those below it."""
     ours: frozenset[int] = frozenset()
+    """The numbers of the rows that the page is about."""
 
     @property
     def heads(self) -> list[Column]:
@@ -137,19 +128,16 @@ class Code:
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture.
-
-    Attributes:
-        file: Of the whole picture, beside the page.
-        label: What it shows, for those who do not see it.
-        caption: Stands below it.
-        panels: SVG texts that an HTML page places as its width allows; without any the file is shown.
-    """
+    """A picture."""
 
     file: str
+    """Of the whole picture, beside the page."""
     label: str
+    """What it shows, for those who do not see it."""
     caption: str = ""
+    """Stands below it."""
     panels: Sequence[str] = ()
+    """SVG texts that an HTML page places as its width allows; without any the file is shown."""
 
 
 @dataclass(frozen=True)
@@ -189,19 +177,16 @@ class Panel:
 
 @dataclass(frozen=True)
 class Curves:
-    """Curves that a reader explores, drawn by a script of the HTML page.
-
-    Attributes:
-        data: JSON of the groups of runs, see ``report.pictures.curves``.
-        overview: The charts that are looked at first.
-        topics: All others by topic.
-        file: The HTML page, to which Markdown links.
-    """
+    """Curves that a reader explores, drawn by a script of the HTML page."""
 
     data: str
+    """JSON of the groups of runs, see ``report.pictures.curves``."""
     overview: Sequence[Panel]
+    """The charts that are looked at first."""
     topics: Mapping[str, Sequence[Panel]]
+    """All others by topic."""
     file: str
+    """The HTML page, to which Markdown links."""
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from rich.text import Text as Line
 
 from steadyrl.core.errors import printable
 from steadyrl.show.page.records import (
+    Code,
     Facts,
     Fold,
     Heading,
@@ -97,6 +98,11 @@ def _(record: Table) -> Iterable[RenderableType]:
         cells = [row] if isinstance(row, str) else row
         grid.add_row(*map(line, cells), style="bold" if isinstance(row, str) or number in record.ours else "")
     return (grid,)
+
+
+@lines.register
+def _(record: Code) -> Iterable[RenderableType]:
+    return (Line(printable(record.text), no_wrap=True, overflow="ignore"),)  # whole, to be pasted
 
 
 @lines.register

@@ -91,7 +91,11 @@ def comparison_view(
         _tests(record),
         Heading("Every measurement"),
         Note(f"Means over the problems where both have it (n). The verdict is about {record['metric']} alone.", "soft"),
-        _measurements([metric_row(record, record["metric"]), *record["parts"]]),
+        Table(
+            ("measurement", *numbers("n", "A", "B", "B - A", "95 % interval")),
+            [(row["name"], *_cells(row)) for row in (metric_row(record, record["metric"]), *record["parts"])],
+            frozenset({0}),
+        ),
         *_difficulty(record["difficulty"]),
         Heading("Side by side"),
         Note("The largest wins of B, its largest losses, and some problems without a difference.", "soft"),
@@ -126,11 +130,6 @@ def _tests(record: Mapping[str, Any]) -> Facts:
     if verdict["margin"] is not None:
         facts["margin"] = number(verdict["margin"])
     return Facts([*facts.items(), ("problems with the same answers from both", f"{record['same_answers']}")])
-
-
-def _measurements(rows: Sequence[Mapping[str, Any]]) -> Table:
-    cells = [(row["name"], *_cells(row)) for row in rows]
-    return Table(("measurement", *numbers("n", "A", "B", "B - A", "95 % interval")), cells, frozenset({0}))
 
 
 def _cells(row: Mapping[str, Any]) -> tuple[Text, ...]:

@@ -45,19 +45,16 @@ _OF_NO_INTEREST = ("run.seed", "run.steps", "run.checkpoint_every", "run.keep_ch
 
 @dataclass(frozen=True)
 class Compared:
-    """A run that is compared with others.
-
-    Attributes:
-        name: On the page.
-        run: Its directory; None for another trainer's log.
-        read: Returns what the doctor reads of it.
-        harms: The checks of the doctor that found harm in it.
-    """
+    """A run that is compared with others."""
 
     name: str
+    """On the page."""
     run: RunDir | None
+    """Its directory; None for another trainer's log."""
     read: Callable[[], Run]
+    """Returns what the doctor reads of it."""
     harms: Sequence[str] = ()
+    """The checks of the doctor that found harm in it."""
 
     @cached_property
     def settings(self) -> dict[str, str]:

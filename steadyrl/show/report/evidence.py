@@ -13,47 +13,41 @@ from typing import Any
 import numpy as np
 
 from steadyrl.core.errors import RunError
+from steadyrl.core.metrics import finite_number
 from steadyrl.core.rundir import MOST_STEPS, RunDir, read_lines
 from steadyrl.core.types import Decoding
-from steadyrl.show.review.epochs import finite_number
 
 MOST_RECORDED = 60  # steps whose rollouts a report reads: a column each, in a picture of 400 pixels
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer of a policy or baseline to one problem.
-
-    Attributes:
-        text: The answer itself.
-        metric: The task's metric, the mean of several samples; None if it could not be measured.
-        samples: The task's metric of every sample that has it.
-        parts: Every other measurement.
-        unscored: Why there is no reward; None if there is one.
-        note: The scorer's remark.
-        truncated: True if the token limit ended it.
-    """
+    """The answer of a policy or baseline to one problem."""
 
     text: str
+    """The answer itself."""
     metric: float | None
+    """The task's metric, the mean of several samples; None if it could not be measured."""
     parts: Mapping[str, float]
+    """Every other measurement."""
     unscored: str | None
+    """Why there is no reward; None if there is one."""
     note: str
+    """The scorer's remark."""
     truncated: bool
+    """True if the token limit ended it."""
     samples: tuple[float, ...] = ()
+    """The task's metric of every sample that has it."""
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One file of evaluations; empty if the run has not written it.
-
-    Attributes:
-        prompts: By problem id, in file order.
-        answers: By name ("sampled", "greedy", or a baseline's), then by problem id.
-    """
+    """One file of evaluations; empty if the run has not written it."""
 
     prompts: Mapping[str, str] = field(default_factory=dict)
+    """By problem id, in file order."""
     answers: Mapping[str, Mapping[str, Answer]] = field(default_factory=dict)
+    """By name ("sampled", "greedy", or a baseline's), then by problem id."""
 
     def of(self, name: str) -> Mapping[str, Answer]:
         """Return the answers of a name, by problem id; empty if there are none."""
@@ -62,36 +56,33 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Everything that the report of a run uses.
-
-    Attributes:
-        name: Of the run directory.
-        info: run.json.
-        settings: Every setting of the run; empty if it recorded none.
-        deploy: The answers that the run is judged by.
-        metrics: One record per step.
-        actions: What the autopilot did or advised, in order.
-        findings: What the doctor raised and cleared while the run went on, in order.
-        recorded: The rewards of the recorded rollouts that have one, by step; of some steps where there are many.
-        before, after: The policy on the held-out problems.
-        baselines: Model-free answers to the same problems.
-        best: The policy of the best checkpoint on them; empty if none was chosen.
-        sets: By name of ``evaluate.sets``, the policy before and after.
-    """
+    """Everything that the report of a run uses."""
 
     name: str
+    """Of the run directory."""
     info: Mapping[str, Any]
+    """run.json."""
     settings: Mapping[str, Any]
+    """Every setting of the run; empty if it recorded none."""
     deploy: Decoding
+    """The answers that the run is judged by."""
     metrics: Sequence[Mapping[str, Any]]
+    """One record per step."""
     actions: Sequence[Mapping[str, Any]]
+    """What the autopilot did or advised, in order."""
     findings: Sequence[Mapping[str, Any]]
+    """What the doctor raised and cleared while the run went on, in order."""
     recorded: Mapping[int, Sequence[float]]
+    """The rewards of the recorded rollouts that have one, by step; of some steps where there are many."""
     before: Evaluation
     after: Evaluation
+    """The policy on the held-out problems."""
     baselines: Evaluation
+    """Model-free answers to the same problems."""
     best: Evaluation
+    """The policy of the best checkpoint on them; empty if none was chosen."""
     sets: Mapping[str, tuple[Evaluation, Evaluation]] = field(default_factory=dict)
+    """By name of ``evaluate.sets``, the policy before and after."""
 
     @property
     def samples(self) -> int:

@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
+from steadyrl.core.metrics import finite_number, series
 from steadyrl.core.stats import smoothed
 from steadyrl.core.types import DECODINGS, Decoding
 from steadyrl.lab.compare.verdict import Conclusion, conclude, judge
 from steadyrl.show.page.markup import interval, number, signed
 from steadyrl.show.report.evidence import Answer, Evaluation, Evidence, best_step
-from steadyrl.show.review.epochs import finite_number, series
 
 ENTROPY_START_STEPS = 3  # the policy has hardly moved in them
 ENTROPY_END_STEPS = 10  # enough to average out single batches
@@ -215,7 +215,8 @@ def _unscored(answers: Mapping[str, Answer]) -> int:
 def _health(evidence: Evidence) -> dict[str, Any]:
     entropy = series(evidence.metrics, "entropy")
     entropy = entropy[np.isfinite(entropy)]
-    start, end = _ends(entropy)
+    first = min(ENTROPY_START_STEPS, len(entropy) // 2)  # start and end share no step
+    start, end = _mean(entropy[:first]), _mean(entropy[first:][-ENTROPY_END_STEPS:]) if first else None
     return {
         "parseable": _mean(part_values(evidence.after.of(evidence.deploy), "parseable").values()),
         "entropy_start": start,
@@ -229,14 +230,6 @@ def _health(evidence: Evidence) -> dict[str, Any]:
             for record in evidence.metrics
         ),
     }
-
-
-def _ends(entropy: np.ndarray) -> tuple[float | None, float | None]:
-    """Return the means of the first and of the last steps, which share none; None for fewer than two steps."""
-    first = min(ENTROPY_START_STEPS, len(entropy) // 2)
-    if first == 0:
-        return None, None
-    return _mean(entropy[:first]), _mean(entropy[first:][-ENTROPY_END_STEPS:])
 
 
 def _kl_health(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -11,13 +11,15 @@ import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from steadyrl.core.config import Config, dump
+from steadyrl.core.counting.count import duration
+from steadyrl.core.metrics import finite_number, series
 from steadyrl.core.types import DECODINGS
 from steadyrl.doctor.examine import Diagnosis
 from steadyrl.doctor.readers.spelling import flat_settings
@@ -25,7 +27,6 @@ from steadyrl.loop.tasks.data_line import data_line
 from steadyrl.show.page import markup, records
 from steadyrl.show.page.records import Heading, Note, Record, Sample, Span, Table, Text, numbers, strong
 from steadyrl.show.report.evidence import Answer, Evidence
-from steadyrl.show.review.epochs import finite_number, series
 
 Line = Mapping[str, Any]
 NOT_SET = "not set"
@@ -70,7 +71,7 @@ def actions_view(lines: Sequence[Line]) -> list[Record]:
 
 
 def _what(line: Line) -> str:
-    kind, knob = line.get("kind"), _name(line)
+    kind, knob = line.get("kind"), str(line.get("knob")).replace("rate_multiplier", "rate multiplier")
     before, after = _number(line.get("before")), _number(line.get("after"))
     if kind == "kept":
         return f"{knob} stays at {after}"
@@ -80,11 +81,6 @@ def _what(line: Line) -> str:
     if "back_to" in line:
         what = f"back to step {line['back_to']}; {what}"
     return what if line.get("done") else f"advice: {what}"
-
-
-def _name(line: Line) -> str:
-    knob = f"{line.get('knob')}"
-    return "rate multiplier" if knob in ("rate_multiplier", "ease") else knob  # "ease" in runs of earlier versions
 
 
 def _number(value: Any) -> str:
@@ -328,9 +324,7 @@ def elapsed(evidence: Evidence) -> float | None:
 
 def _time(evidence: Evidence) -> str:
     seconds, began = elapsed(evidence), moment(evidence.info.get("started"))
-    if seconds is None:
-        return f"began {began}" if began else ""
-    return f"{timedelta(seconds=round(seconds))} (hours:minutes:seconds)" + (f", began {began}" if began else "")
+    return ", ".join([*([] if seconds is None else [duration(seconds)]), *([f"began {began}"] if began else [])])
 
 
 def _cost(evidence: Evidence) -> str:

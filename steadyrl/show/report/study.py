@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from steadyrl.core.metrics import describe
 from steadyrl.core.rundir import write_json, write_text
 from steadyrl.lab.seeds import LEAST_SEEDS, interval
 from steadyrl.lab.study.file import ABSOLUTE, Expect
-from steadyrl.lab.study.outcome import Claim, Judged, Made, Outcome, Verdict, claims, meets, middle, outcomes, values_of
+from steadyrl.lab.study.outcome import Claim, Judged, Made, Outcome, claims, meets, middle, outcomes, values_of
 from steadyrl.lab.study.plan import Study, jobs
 from steadyrl.lab.study.study import DONE, require_runs
 from steadyrl.show.page import html, markdown, markup
@@ -42,16 +41,7 @@ MOST_CAUSES = 3  # of the doctor's, in an experiment's section
 LEAST_ARMS = 2  # that name a bound: one of a single experiment is in its own section
 
 
-@dataclass(frozen=True)
-class Row:
-    """One line of the summary."""
-
-    name: str
-    word: Verdict
-    finding: str
-
-
-def write_study(study: Study, root: Path, to: Path | None = None) -> tuple[Path, list[Row]]:
+def write_study(study: Study, root: Path, to: Path | None = None) -> tuple[Path, dict[str, dict[str, Any]]]:
     """Write the report of a study into its folder, or into ``to``.
 
     Args:
@@ -60,7 +50,7 @@ def write_study(study: Study, root: Path, to: Path | None = None) -> tuple[Path,
         to: Another folder for the report.
 
     Returns:
-        The page, and the summary.
+        The page, and what summary.json holds: verdict, finding, expectations and runs by experiment.
 
     Raises:
         ConfigError: No run of it is there.
@@ -74,13 +64,24 @@ def write_study(study: Study, root: Path, to: Path | None = None) -> tuple[Path,
     drawn = _drawn(study, arm_outcomes, metrics)
     for file, svg in drawn.items():
         write_text(to / file, svg)
-    rows = [Row(outcome.arm.name, outcome.word, _finding(study, outcome)) for outcome in arm_outcomes]
+    summary = {
+        outcome.arm.name: {
+            "verdict": outcome.word,
+            "finding": _finding(study, outcome),
+            "expectations": [
+                {"says": j.expect.says, "verdict": j.word, "values": list(j.values), "others": list(j.others)}
+                for j in outcome.judged
+            ],
+            "runs": [{"seed": m.seed, "state": m.state, "steps": m.steps} for m in outcome.runs],
+        }
+        for outcome in arm_outcomes
+    }
     explored = curves(metrics, "report.html", _pictured(study, metrics)[:4])
     page = study_view(study, arm_outcomes, drawn, explored)
-    write_json(to / "summary.json", _summary(arm_outcomes, rows))
+    write_json(to / "summary.json", summary)
     write_text(to / "report.md", markdown.page(page))
     write_text(to / "report.html", html.page(study.file.title, page))
-    return to / "report.html", rows
+    return to / "report.html", summary
 
 
 def _drawn(study: Study, arm_outcomes: Sequence[Outcome], metrics: Mapping[str, Sequence[Records]]) -> dict[str, str]:
@@ -360,21 +361,6 @@ def _open(study: Study, arm_outcomes: Sequence[Outcome]) -> list[str]:
         if outcome.runs and not judged.values
     ]
     return [*lines, *study.file.not_tested]
-
-
-def _summary(arm_outcomes: Sequence[Outcome], rows: Sequence[Row]) -> dict[str, Any]:
-    return {
-        row.name: {
-            "verdict": row.word,
-            "finding": row.finding,
-            "expectations": [
-                {"says": j.expect.says, "verdict": j.word, "values": list(j.values), "others": list(j.others)}
-                for j in outcome.judged
-            ],
-            "runs": [{"seed": m.seed, "state": m.state, "steps": m.steps} for m in outcome.runs],
-        }
-        for row, outcome in zip(rows, arm_outcomes, strict=True)
-    }
 
 
 def _value(value: object) -> str:

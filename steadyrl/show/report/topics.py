@@ -52,8 +52,10 @@ def panels(names: Iterable[str], apart: bool = False) -> dict[str, list[Panel]]:
         order = TOGETHER.get(title, ())
         members.sort(key=lambda name: order.index(name) if name in order else len(order))
         by_topic.setdefault(topic, []).append(_panel(title, members))
-    for topic_panels in by_topic.values():
-        topic_panels.sort(key=_place)
+    for topic_panels in by_topic.values():  # what the catalogue puts together comes first
+        topic_panels.sort(
+            key=lambda panel: (panel.metrics[0][0] not in _NAMES, panel.metrics[0][0].startswith("reward_share/"))
+        )
     return in_order(by_topic)
 
 
@@ -86,11 +88,6 @@ def overview(names: Sequence[Mapping[str, str]], score: str = "", apart: bool = 
         titled = [("Held-out score and reward", [*heldout, *reward])]
     titled += [(title, lines(*metrics)) for title, metrics in OVERVIEW.items()]
     return [_panel(title, members) for title, members in titled if members][:MOST_OVERVIEW]
-
-
-def _place(panel: Panel) -> tuple[bool, bool]:
-    """Return the place of a panel among those of its topic: what the catalogue puts together comes first."""
-    return panel.metrics[0][0] not in _NAMES, panel.metrics[0][0].startswith("reward_share/")
 
 
 def _panel(title: str, names: list[str]) -> Panel:

@@ -39,9 +39,11 @@ def tune_view(result: Mapping[str, Any]) -> list[Record]:
         Heading("The rate that was found", 1),
         Code("steadyrl train CONFIG " + " ".join(f"{name}={value:.3g}" for name, value in result["settings"].items())),
         Note(
-            f"Held-out score {markup.number(result['score'])} over {len(result['scores'])} seeds, with "
-            f"{result['samples']:,} samples for the whole search. {_sure(result)}{_paused(result)}"
+            f"Held-out score {markup.number(result['score'])} over {len(result['scores'])} seeds "
+            f"({', '.join(map(markup.number, result['scores']))}), with {result['samples']:,} samples for the whole "
+            f"search. {_sure(result)}{_paused(result)}"
         ),
+        *([Note(f"Critical findings remain: {', '.join(result['critical'])}.", "note")] if result["critical"] else []),
         Picture("tune.svg", "Score, KL of a step and entropy against the rate"),
         Table(
             (*numbers("rate", *other_settings, "score", "steps"), "end", "critical findings"),

@@ -18,7 +18,6 @@ from steadyrl.doctor.causes import as_record, tree
 from steadyrl.doctor.examine import Diagnosis, examine
 from steadyrl.doctor.names.identify import identify
 from steadyrl.doctor.readers.own import read as read_log
-from steadyrl.loop.rewards.form import FORM_ONLY
 from steadyrl.show.page import html, markdown, markup
 from steadyrl.show.page.records import (
     TONES,
@@ -50,6 +49,7 @@ from steadyrl.show.report.rows import (
 )
 from steadyrl.show.review.epochs import epoch_table
 
+FORM_ONLY = frozenset({"length", "boolean_format", "structure"})  # rewards that look at the written form alone
 LABELS = {  # of the pictures, in the order of the page
     "overview": "Reward in training over the steps",
     "train": "Reward, KL to the reference, and the loss with its parts over the steps",
@@ -63,17 +63,14 @@ FIRST_COLUMNS = ("recall", "precision", "f1", "results")  # of the ranking, in t
 
 @dataclass(frozen=True)
 class Report:
-    """What the report of a run is made of.
-
-    Attributes:
-        evidence: As it was read.
-        diagnosis: Of the doctor.
-        summary: The numbers of summary.json.
-    """
+    """What the report of a run is made of."""
 
     evidence: Evidence
+    """As it was read."""
     diagnosis: Diagnosis
+    """Of the doctor."""
     summary: Mapping[str, Any]
+    """The numbers of summary.json."""
 
     @property
     def headline(self) -> str:
@@ -145,12 +142,18 @@ def report_view(report: Report, panels: Mapping[str, Sequence[str]] | None = Non
         panels: SVG texts of each picture; None for a page without pictures.
     """
     evidence, summary = report.evidence, report.summary
-    pictures = {} if panels is None else _pictures(report, panels)
+    pictures: dict[str, Picture] = {}
+    if panels is not None:  # with what to look for in each
+        texts = plots.captions(*_drawn(report))
+        texts["rewards"] = " ".join(reward_histogram.sentences(evidence.metrics, evidence.recorded))
+        pictures = {name: Picture(f"{name}.png", LABELS[name], texts[name], svgs) for name, svgs in panels.items()}
+    seeds = "The interval is over held-out problems; another training seed can differ by more."
+    verdict = f"The verdict in full: {summary['conclusion']}. {seeds}"
     return [
         Note(report.headline, "headline"),
         Facts(overview(evidence, summary, report.diagnosis)),
         *([pictures["overview"]] if pictures else []),
-        *_conclusion(summary),
+        *([Note(verdict, "soft")] if summary["conclusion"] else []),
         *(Note(text, "note") for text in _notes(evidence, summary)),
         *_before_and_after(changes(summary, reward_weights(evidence.settings)), summary["metric"]),
         *forms_view(evidence),
@@ -170,20 +173,6 @@ def report_view(report: Report, panels: Mapping[str, Sequence[str]] | None = Non
         Code(_repeat(evidence.info)),
         Note(_repeatable(evidence.info.get("policy") or {}), "soft"),
     ]
-
-
-def _pictures(report: Report, panels: Mapping[str, Sequence[str]]) -> dict[str, Picture]:
-    """Return the pictures by name, with what to look for in each."""
-    texts = plots.captions(*_drawn(report))
-    texts["rewards"] = " ".join(reward_histogram.sentences(report.evidence.metrics, report.evidence.recorded))
-    return {name: Picture(f"{name}.png", LABELS[name], texts[name], svgs) for name, svgs in panels.items()}
-
-
-def _conclusion(summary: Mapping[str, Any]) -> list[Record]:
-    if not summary["conclusion"]:
-        return []
-    seeds = "The interval is over held-out problems; another training seed can differ by more."
-    return [Note(f"The verdict in full: {summary['conclusion']}. {seeds}", "soft")]
 
 
 def _before_and_after(rows: Mapping[str, Sequence[Mapping[str, Any]]], metric: str | None) -> list[Record]:
@@ -381,7 +370,7 @@ def _ranking(evidence: Evidence, summary: Mapping[str, Any]) -> list[Record]:
             rows.append((f"this model, {when} training", True, len(scored), means(answers)))
     for name, part_means in summary["baselines"].items():
         rows.append((name, False, len(metric_values(evidence.baselines.of(name))), part_means))
-    rows.sort(key=_by_metric)
+    rows.sort(key=lambda row: (row[3]["metric"] is None, -(row[3]["metric"] or 0.0)))
     return [
         Heading("Compared with answers that need no model"),
         Note(f"Sorted by {metric}; this model stands out.", "soft"),
@@ -394,11 +383,6 @@ def _ranking(evidence: Evidence, summary: Mapping[str, Any]) -> list[Record]:
             frozenset(place for place, (_, ours, *_) in enumerate(rows) if ours),
         ),
     ]
-
-
-def _by_metric(row: tuple[str, bool, int, Mapping[str, float | None]]) -> tuple[bool, float]:
-    value = row[3]["metric"]
-    return (value is None, 0.0 if value is None else -value)
 
 
 def _facts(evidence: Evidence) -> list[tuple[str, str]]:

@@ -6,13 +6,13 @@ claim a direction even if noise of the same size goes the other way in the next 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from steadyrl.core.metrics import finite_number, series
 from steadyrl.core.stats import block_mean_slope, difference_of_means
 from steadyrl.core.types import Finding
 
@@ -39,18 +39,15 @@ WORST = ("critical", "warning")
 
 @dataclass(frozen=True)
 class _Notice:
-    """A finding on the steps of a run.
-
-    Attributes:
-        check, severity: Of the finding.
-        steps: At which it shows or was raised.
-        end: The step after which it held no longer; None if it holds at the end.
-    """
+    """A finding on the steps of a run."""
 
     check: str
     severity: str
+    """Of the finding."""
     steps: tuple[float, ...]
+    """At which it shows or was raised."""
     end: float | None = None
+    """The step after which it held no longer; None if it holds at the end."""
 
 
 def epoch_table(
@@ -75,14 +72,8 @@ def epoch_table(
     notices = [*_diagnosed(findings, metrics[0]["step"]), *_raised(live)]
     before = [None, *(records for _, records in parts[:-1])]
     rows = [_row(name, records, last, notices) for (name, records), last in zip(parts, before, strict=True)]
-    passes = passes_at_end(metrics)
+    passes = float(series(metrics, "data_epoch")[-1])
     return {"rows": rows, "trends": {name: _trend(metrics, name, passes) for name in TRENDS}}
-
-
-def passes_at_end(metrics: Records) -> float:
-    """Return how many passes over its problems a run had made at its last step; NaN where it did not count."""
-    counted = series(metrics, "data_epoch")
-    return float(counted[-1]) if len(counted) else math.nan
 
 
 def split(metrics: Records) -> list[tuple[str, Records]] | None:
@@ -97,7 +88,9 @@ def split(metrics: Records) -> list[tuple[str, Records]] | None:
     for epoch, record in zip(epochs.tolist(), metrics, strict=True):
         by_row.setdefault(epoch // width, []).append(record)
     last = int(epochs[-1]) + 1
-    return [(_name(row * width + 1, min((row + 1) * width, last)), records) for row, records in by_row.items()]
+    ends_of = {row: (row * width + 1, min((row + 1) * width, last)) for row in by_row}
+    names = {row: f"{a}" if a == b else f"{a}-{b}" for row, (a, b) in ends_of.items()}
+    return [(names[row], records) for row, records in by_row.items()]
 
 
 def values_of(metrics: Records, column: str) -> np.ndarray:
@@ -109,10 +102,6 @@ def values_of(metrics: Records, column: str) -> np.ndarray:
         variance: np.ndarray = series(metrics, SQUARES[column]) ** 2
         return variance
     return series(metrics, MEANS[column])
-
-
-def _name(first: int, last: int) -> str:
-    return f"{first}" if first == last else f"{first}-{last}"
 
 
 def _diagnosed(findings: Sequence[Finding], first: int) -> Iterator[_Notice]:
@@ -176,19 +165,3 @@ def _trend(metrics: Records, column: str, passes: float) -> list[float] | None:
         return None
     per_epoch = len(metrics) / passes
     return [slope.per_step * per_epoch, slope.low * per_epoch, slope.high * per_epoch]
-
-
-def finite_number(value: Any) -> float | None:
-    """Return a finite number, or None for anything else, such as an integer that no float holds."""
-    if not isinstance(value, int | float):
-        return None
-    try:
-        return float(value) if math.isfinite(value) else None
-    except OverflowError:
-        return None
-
-
-def series(metrics: Sequence[Mapping[str, Any]], name: str) -> np.ndarray:
-    """Return a metric over the steps, [S] float64; NaN if it is missing, null or not finite."""
-    values = [finite_number(record.get(name)) for record in metrics]
-    return np.array([math.nan if value is None else value for value in values])

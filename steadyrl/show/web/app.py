@@ -29,7 +29,7 @@ from steadyrl.show.web.diagnosis import MOST_PASTED, Diagnoses, log_curves, log_
 from steadyrl.show.web.events import LOOK_ALL_S, LOOK_S, Followers
 from steadyrl.show.web.folder import Folder, Place
 from steadyrl.show.web.overview import rows
-from steadyrl.show.web.render import page
+from steadyrl.show.web.render import page, whole_number
 from steadyrl.show.web.rollout_page import list_view, problem_view, rollout_view
 from steadyrl.show.web.rollouts import Rollouts
 from steadyrl.show.web.run_page import (
@@ -188,8 +188,8 @@ class Pages:
     def curves(self, request: Request) -> Response:
         """Answer with a run's curves as JSON, and with its findings and actions, which are pinned to them."""
         query = request.query_params
-        first, last = _step(query.get("from"), 0), _step(query.get("to"), ALL)
-        first = max(first, _step(query.get("after"), -1) + 1)  # what an open page does not have yet
+        first, last = whole_number(query.get("from"), 0), whole_number(query.get("to"), ALL)
+        first = max(first, whole_number(query.get("after"), -1) + 1)  # what an open page does not have yet
         names = query.getlist("name")[:MOST_ASKED] or None
         place = self._run(request)
         if place.kind == "log":
@@ -221,7 +221,7 @@ class Pages:
     def _log(self, request: Request, place: Place) -> tuple[list[Diagnosis], int]:
         """Return the runs of another trainer's log, and the number of the one that is asked for."""
         several = self.diagnoses.of(place)
-        return several, min(_step(request.query_params.get("n"), 0), len(several) - 1)
+        return several, min(whole_number(request.query_params.get("n"), 0), len(several) - 1)
 
     def _name(self, diagnosis: Diagnosis) -> str:
         """Return the path of a run below the folder: where that lies on the machine is nobody's business."""
@@ -262,10 +262,6 @@ def _field(form: bytes, name: str) -> str:
     """Return a field of a form that was sent; "" where it has none. Of a form that is none nothing is taken apart."""
     pairs = (pair.partition(b"=") for pair in form.split(b"&", MOST_FIELDS)[:MOST_FIELDS])
     return next((unquote_plus(value.decode("latin-1")) for key, _, value in pairs if key == name.encode()), "")
-
-
-def _step(text: str | None, default: int) -> int:
-    return int(text) if text is not None and text.isdecimal() and len(text) <= 12 else default
 
 
 def create(root: Path, ending: Callable[[], bool] = lambda: False) -> Starlette:

@@ -32,30 +32,27 @@ _NOT_METRICS = frozenset({"step", "attempt", "time"})
 
 @dataclass(frozen=True)
 class Curves:
-    """What a screen shows of some metrics.
-
-    Attributes:
-        steps: [n] of the run, strictly increasing; where steps are put together, the first of each part.
-        lines: By metric: the mean, the lowest and the highest value of each part; [n] each, NaN where
-            the metric was not measured.
-        single: True if every point is one step.
-        complete: False while the file is still being read, and the curves are of a sample.
-        rows: Steps that the run has so far.
-        last: The last of the steps; None without any.
-        axes: [n] each, what a curve can be drawn over besides the steps: "tokens" sampled up to a step, and
-            "time" since the first step in seconds, waits between attempts included.
-        version: Changes where steps were made anew, so that curves which were fetched before no longer hold; "" where
-            that is not known.
-    """
+    """What a screen shows of some metrics."""
 
     steps: np.ndarray
+    """[n] of the run, strictly increasing; where steps are put together, the first of each part."""
     lines: Mapping[str, tuple[np.ndarray, np.ndarray, np.ndarray]]
+    """By metric: the mean, the lowest and the highest value of each part; [n] each, NaN where the metric was not
+    measured."""
     single: bool
+    """True if every point is one step."""
     complete: bool
+    """False while the file is still being read, and the curves are of a sample."""
     rows: int
+    """Steps that the run has so far."""
     last: int | None = None
+    """The last of the steps; None without any."""
     version: str = ""
+    """Changes where steps were made anew, so that curves which were fetched before no longer hold; "" where that is not
+    known."""
     axes: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """[n] each, what a curve can be drawn over besides the steps: "tokens" sampled up to a step, and "time" since the
+    first step in seconds, waits between attempts included."""
 
 
 class Columns:

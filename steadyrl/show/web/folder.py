@@ -57,21 +57,18 @@ class Label:
 
 @dataclass(frozen=True)
 class Place:
-    """A run that was found.
-
-    Attributes:
-        id: Its name in addresses.
-        name: Its path below the folder, for people.
-        path: Of its directory or log.
-        kind: "run" for a run directory of steadyrl, "log" for anything that another trainer wrote.
-        label: What people wrote beside it.
-    """
+    """A run that was found."""
 
     id: str
+    """Its name in addresses."""
     name: str
+    """Its path below the folder, for people."""
     path: Path
+    """Of its directory or log."""
     kind: Literal["run", "log"]
+    """"run" for a run directory of steadyrl, "log" for anything that another trainer wrote."""
     label: Label = field(default_factory=Label)
+    """What people wrote beside it."""
 
     @property
     def title(self) -> str:

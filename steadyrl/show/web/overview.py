@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from steadyrl.core.errors import RunError
+from steadyrl.core.metrics import finite_number
 from steadyrl.core.rundir import RunDir, json_object, read_json, stamp
 from steadyrl.core.types import Finding
 from steadyrl.doctor.causes import SEVERITIES
-from steadyrl.show.review.epochs import finite_number
 from steadyrl.show.web.diagnosis import Diagnoses
 from steadyrl.show.web.folder import Folder, Place
 
@@ -43,37 +43,34 @@ class HeldOut:
 
 @dataclass(frozen=True)
 class Row:
-    """What the table says of a run; None and "" are unknown.
-
-    Attributes:
-        place: The run.
-        status: "running", "finished", "interrupted", "failed", "killed", or "log" for another trainer's.
-        steps: Planned.
-        seconds_left: At the pace of the last steps.
-        finding: The worst finding that holds.
-        verdict: The doctor's: "sick", "healthy" or "too little to judge"; of a run that goes on "sick" or "".
-        change: How the held-out score moved: "better", "worse", "equal" or "undecided"; "" while that is not decided.
-        metrics: The numbers of the last step.
-        time: When the last step was written, seconds since 1970.
-        problem: Why the run cannot be read.
-    """
+    """What the table says of a run; None and "" are unknown."""
 
     place: Place
+    """The run."""
     status: str = "log"
+    """"running", "finished", "interrupted", "failed", "killed", or "log" for another trainer's."""
     task: str = ""
     algorithm: str = ""
     model: str = ""
     step: int | None = None
     steps: int | None = None
+    """Planned."""
     seconds_left: float | None = None
+    """At the pace of the last steps."""
     reward: float | None = None
     heldout: HeldOut | None = None
     finding: Finding | None = None
+    """The worst finding that holds."""
     verdict: str = ""
+    """The doctor's: "sick", "healthy" or "too little to judge"; of a run that goes on "sick" or ""."""
     change: str = ""
+    """How the held-out score moved: "better", "worse", "equal" or "undecided"; "" while that is not decided."""
     metrics: Mapping[str, float] = field(default_factory=dict)
+    """The numbers of the last step."""
     time: float | None = None
+    """When the last step was written, seconds since 1970."""
     problem: str = ""
+    """Why the run cannot be read."""
 
 
 def rows(folder: Folder, diagnoses: Diagnoses) -> list[Row]:

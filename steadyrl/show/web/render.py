@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from functools import cache
 from typing import Any
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader
 from starlette.responses import HTMLResponse
 
+from steadyrl.core.counting.count import duration
 from steadyrl.show.page import html, markup, records, templates
+from steadyrl.show.report.rows import moment
 
 
 @cache
@@ -19,7 +20,7 @@ def _environment() -> Environment:
     loader = ChoiceLoader([PackageLoader("steadyrl.show.web"), PackageLoader("steadyrl.show.page")])
     environment = templates.environment(loader, markup.clean, autoescape=True)
     environment.filters |= {"compact": compact, "ago": ago, "moment": moment}
-    environment.filters |= {"duration": duration, "seconds": short_time, "records": html.write}
+    environment.filters |= {"duration": duration, "records": html.write}
     environment.globals |= {"findings": html.findings, "word": lambda text: html.inline(records.word(text))}
     return environment
 
@@ -39,25 +40,6 @@ def compact(value: float | None) -> str:
     return markup.number(value)
 
 
-def duration(seconds: float | None) -> str:
-    """Return a time span in its two largest units."""
-    if seconds is None:
-        return "–"
-    left = max(0, round(seconds))
-    for name, size, next_name, next_size in (("d", 86400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
-        if left >= size:
-            remainder = left % size // next_size
-            return f"{left // size} {name} {remainder} {next_name}" if remainder else f"{left // size} {name}"
-    return f"{left} s"
-
-
-def short_time(seconds: float) -> str:
-    """Return a time of seconds or less with two digits."""
-    if seconds >= 10:
-        return duration(seconds)
-    return f"{seconds:.2g} s" if seconds >= 0.1 else f"{1000 * seconds:.2g} ms"
-
-
 def ago(moment_s: float | None) -> str:
     """Return how long ago a time was, in its largest unit."""
     if moment_s is None:
@@ -69,8 +51,6 @@ def ago(moment_s: float | None) -> str:
     return "just now" if passed < 10 else f"{int(passed)} s ago"
 
 
-def moment(moment_s: float | None) -> str:
-    """Return a time as a date and a clock, in UTC."""
-    if moment_s is None or not 0 <= moment_s < 1e11:
-        return "–"
-    return datetime.fromtimestamp(moment_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+def whole_number(text: str | None, default: int) -> int:
+    """Return the number that a part of an address holds; the default where it holds none, or one too long to mean."""
+    return int(text) if text is not None and text.isdecimal() and len(text) <= 12 else default

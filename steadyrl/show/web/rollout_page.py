@@ -13,9 +13,11 @@ from urllib.parse import urlencode
 import numpy as np
 
 from steadyrl.core.errors import RunError
+from steadyrl.core.metrics import finite_number
 from steadyrl.core.rundir import RunDir
-from steadyrl.show.review.epochs import finite_number
+from steadyrl.show.page.markup import shorten
 from steadyrl.show.web.folder import Place
+from steadyrl.show.web.render import whole_number
 from steadyrl.show.web.rollouts import (
     FAILED,
     FAILURES,
@@ -25,7 +27,6 @@ from steadyrl.show.web.rollouts import (
     WELL,
     Entry,
     Rollouts,
-    cut,
     failures,
     opening,
     recorded_calls,
@@ -71,14 +72,13 @@ def list_view(place: Place, rollouts: Rollouts, query: Mapping[str, str]) -> dic
     view["asked"] = {**filters, "order": order if order in ORDERS else "worst"}
     if not steps:
         return view
-    wanted = query.get("step", "")
-    step = int(wanted) if wanted.isdecimal() and len(wanted) <= 12 else _nearest(steps, query.get("near", ""))
+    near = whole_number(query.get("near"), steps[-1])
+    step = whole_number(query.get("step"), min(steps, key=lambda step: abs(step - near)))
     path = rollouts.file(run, step)
     if path is None:
         raise RunError(f"no rollouts of step {step} were recorded; recorded are {_listed(steps)}")
     entries = rollouts.choose(path, view["asked"])
-    number = query.get("page", "1")
-    page = max(1, int(number)) if number.isdecimal() and len(number) < 7 else 1
+    page = max(1, whole_number(query.get("page"), 1))
     by_problem: dict[str, list[Entry]] = {}
     for entry in entries:
         by_problem.setdefault(entry.problem, []).append(entry)
@@ -121,13 +121,6 @@ def _call_filters(entries: Sequence[Entry]) -> dict[str, list[tuple[str, str]]]:
         "tools": [(name, name) for name in tools] + [(NO_CALLS, "no call")],
         "errors": [(end, FAILURES[end]) for end in ends] + [(FAILED, FAILED), (WELL, WELL)],
     }
-
-
-def _nearest(steps: Sequence[int], wanted: str) -> int:
-    """Return the recorded step that is nearest to one that is asked for; the last one where none is."""
-    if not wanted.isdecimal() or len(wanted) > 12:
-        return steps[-1]
-    return min(steps, key=lambda step: abs(step - int(wanted)))
 
 
 def _group(entries: Sequence[Entry], records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -221,8 +214,8 @@ def _mean(entries: Sequence[Entry]) -> float | None:
 
 
 def _short(entry: Entry, record: Mapping[str, Any]) -> dict[str, Any]:
-    texts = {name: cut(record.get(name), SHORT) for name in ("completion", "note", "unscored")}
-    texts["prompt"] = cut("\n".join(message["text"] for message in opening(record)), SHORT)
+    texts = {name: shorten(record.get(name), SHORT) for name in ("completion", "note", "unscored")}
+    texts["prompt"] = shorten("\n".join(message["text"] for message in opening(record)), SHORT)
     return {"number": entry.number, "problem": entry.problem, "reward": entry.reward, "stop": entry.stop,
             "tokens": entry.tokens, "parts": _parts(record), **_episode(record), **texts}  # fmt: skip
 
@@ -239,7 +232,7 @@ def _full(entry: Entry, record: Mapping[str, Any]) -> dict[str, Any]:
     extra_fields = {name: value for name, value in record.items() if name not in _NAMED}
     return {
         **_short(entry, record),
-        **{name: cut(record.get(name), LONGEST) for name in ("completion", "note", "unscored")},
+        **{name: shorten(record.get(name), LONGEST) for name in ("completion", "note", "unscored")},
         "opening": opening(record),
         "talk": turn_messages(record),
         "cut_short": isinstance(seen := record.get("seen"), list) and len(seen) > _episode(record)["turns"] > 0,
@@ -249,7 +242,7 @@ def _full(entry: Entry, record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _text(value: Any) -> str:
-    return cut(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1), LONGEST)
+    return shorten(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1), LONGEST)
 
 
 def _parts(record: Mapping[str, Any]) -> list[tuple[str, float]]:

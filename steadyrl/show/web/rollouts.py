@@ -12,9 +12,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from steadyrl.core.metrics import finite_number
 from steadyrl.core.rundir import MOST_CHARACTERS, RunDir, json_object, stamp
 from steadyrl.core.types import call_line
-from steadyrl.show.review.epochs import finite_number
+from steadyrl.show.page.markup import shorten
 from steadyrl.show.web.folder import Folder
 
 KEPT_FILES = 24  # indices that are kept
@@ -148,7 +149,7 @@ def _entry(number: int, offset: int, record: Mapping[str, Any]) -> Entry:
         stop=str(record.get("stop_reason") or ""),
         tokens=tokens if isinstance(tokens, int) else 0,
         unscored=record.get("unscored") is not None,
-        calls=call_ends(record),
+        calls=frozenset((_name(call), str(call.get("end"))) for turn in recorded_calls(record) for call in turn),
     )
 
 
@@ -186,20 +187,9 @@ def _ordered(entries: list[Entry], order: str) -> list[Entry]:
     return entries
 
 
-def cut(value: Any, most: int) -> str:
-    """Return a text of at most so many characters, and how many more there are."""
-    text = str(value or "")
-    return text if len(text) <= most else f"{text[:most]} … ({len(text) - most} more characters)"
-
-
 def recorded_calls(record: Mapping[str, Any]) -> list[list[Mapping[str, Any]]]:
     """Return the calls of each turn, in order."""
     return [[call for call in _list(turn) if isinstance(call, dict)] for turn in _list(record.get("calls"))]
-
-
-def call_ends(record: Mapping[str, Any]) -> frozenset[tuple[str, str]]:
-    """Return the calls of an episode as pairs: the tool's name, and what became of the call."""
-    return frozenset((_name(call), str(call.get("end"))) for turn in recorded_calls(record) for call in turn)
 
 
 def failures(record: Mapping[str, Any]) -> list[str]:
@@ -249,7 +239,7 @@ def turn_messages(record: Mapping[str, Any]) -> list[dict[str, Any]]:
 def _message(role: str, text: Any, message: Mapping[str, Any] | None = None) -> dict[str, Any]:
     requests = [call.get("function") for call in _list((message or {}).get("tool_calls")) if isinstance(call, dict)]
     calls = [_call(request) for request in requests if isinstance(request, dict)]
-    return {"role": role, "text": cut(text, LONGEST), "calls": calls, "turn": None}
+    return {"role": role, "text": shorten(text, LONGEST), "calls": calls, "turn": None}
 
 
 def _call(call: Mapping[str, Any]) -> dict[str, Any]:
@@ -258,8 +248,8 @@ def _call(call: Mapping[str, Any]) -> dict[str, Any]:
     end = call.get("end")
     unread = end == "malformed" and isinstance(arguments, dict)
     return {
-        "line": cut(arguments.get("text") if unread and arguments else named, LONGEST),
-        "result": None if end is None else cut(call.get("result"), LONGEST),
+        "line": shorten(arguments.get("text") if unread and arguments else named, LONGEST),
+        "result": None if end is None else shorten(call.get("result"), LONGEST),
         "failed": "" if end in (None, "ok") else FAILURES.get(str(end), str(end)),
         "seconds": finite_number(call.get("seconds")),
     }

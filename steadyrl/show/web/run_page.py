@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from steadyrl.core.errors import RunError
+from steadyrl.core.metrics import finite_number
 from steadyrl.core.rundir import RunDir, read_json, stamp
 from steadyrl.doctor.causes import Placed, tree
 from steadyrl.doctor.examine import Diagnosis
@@ -21,7 +22,6 @@ from steadyrl.show.page.records import Span, Table, Text, numbers
 from steadyrl.show.report.diagnosis import facts_of
 from steadyrl.show.report.rows import describe_action, memory, settings_view
 from steadyrl.show.report.topics import overview, panels, topic_of
-from steadyrl.show.review.epochs import finite_number
 from steadyrl.show.web.columns import Curves, Shelf
 from steadyrl.show.web.diagnosis import Diagnoses, log_names, log_panels, log_pins
 from steadyrl.show.web.folder import Place

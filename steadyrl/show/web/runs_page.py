@@ -11,6 +11,7 @@ from steadyrl.core.errors import RunError
 from steadyrl.show.web.diagnosis import Diagnoses
 from steadyrl.show.web.folder import Folder
 from steadyrl.show.web.overview import Row, rows
+from steadyrl.show.web.render import whole_number
 
 PER_PAGE = 100
 MOST_FIELDS = 500  # of a form: as many runs as a page shows, and the columns
@@ -21,19 +22,16 @@ _CHANGES = ("worse", "undecided", "", "equal", "better")
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the table.
-
-    Attributes:
-        title: Its heading.
-        name: In addresses and in the file of labels.
-        number: Whether it is set to the right, and sorted from the greatest first.
-        key: What a row is sorted by; None comes last both ways.
-    """
+    """A column of the table."""
 
     title: str
+    """Its heading."""
     name: str
+    """In addresses and in the file of labels."""
     number: bool
+    """Whether it is set to the right, and sorted from the greatest first."""
     key: Callable[[Row], Any]
+    """What a row is sorted by; None comes last both ways."""
 
 
 COLUMNS: tuple[Column, ...] = (
@@ -77,8 +75,7 @@ def runs_view(folder: Folder, diagnoses: Diagnoses, query: Mapping[str, str]) ->
     fitting = [row for row in every if _fits(row, selection)]
     columns = _columns(FIRST_COLUMNS if written.columns is None else written.columns)
     ordered = _sorted(fitting, selection["sort"], columns)
-    number = query.get("page", "1")
-    page = max(1, min(int(number) if number.isdecimal() and len(number) < 7 else 1, _pages(len(ordered))))
+    page = max(1, min(whole_number(query.get("page"), 1), _pages(len(ordered))))
     first = (page - 1) * PER_PAGE
     shown = ordered[first : first + PER_PAGE]
     hidden = sum(row.place.label.hidden for row in every)

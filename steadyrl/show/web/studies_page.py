@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from steadyrl.core.errors import RunError
+from steadyrl.core.metrics import finite_number
 from steadyrl.core.rundir import RunDir, read_json
 from steadyrl.lab.measure import heldout_mean
 from steadyrl.lab.study.file import HELDOUT
-from steadyrl.show.review.epochs import finite_number
 from steadyrl.show.web.folder import Folder, Place
 from steadyrl.show.web.overview import Row, last_records, row
 from steadyrl.show.web.run_page import source
@@ -31,19 +31,16 @@ _MOST_BYTES = 4 << 20  # of plan.json and summary.json
 
 @dataclass(frozen=True)
 class Study:
-    """A study that was found.
-
-    Attributes:
-        id: Its name in addresses.
-        name: Of its folder, below the one that is served.
-        path: Of its folder.
-        runs: The newest run of each experiment and seed, by both.
-    """
+    """A study that was found."""
 
     id: str
+    """Its name in addresses."""
     name: str
+    """Of its folder, below the one that is served."""
     path: Path
+    """Of its folder."""
     runs: Mapping[tuple[str, int], Place]
+    """The newest run of each experiment and seed, by both."""
 
 
 def find_studies(folder: Folder) -> list[Study]:

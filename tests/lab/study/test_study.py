@@ -175,11 +175,11 @@ def test_a_run_that_fails_leaves_the_others_and_is_reported(file, tmp_path):
 def test_the_report_says_what_the_runs_say_and_has_the_same_bytes_again(file, tmp_path):
     study = read_study(file())
     run_study(study, tmp_path)
-    page, rows = write_study(study, tmp_path)
+    page, summary = write_study(study, tmp_path)
     first = {path.name: path.read_bytes() for path in page.parent.iterdir()}
     write_study(study, tmp_path)
     assert {path.name: path.read_bytes() for path in page.parent.iterdir()} == first
-    assert [row.word for row in rows] == ["not asked", "supported"]
+    assert [arm["verdict"] for arm in summary.values()] == ["not asked", "supported"]
     values = [find_run(folder_of(study, tmp_path), job).metrics()[-3:] for job in jobs(study)]
     ends = [sum(record["reward/mean"] for record in three) / 3 for three in values]
     summary = json.loads((page.parent / "summary.json").read_text())
@@ -193,7 +193,7 @@ def test_the_report_says_what_the_runs_say_and_has_the_same_bytes_again(file, tm
     assert """content="default-src 'none'; """ in page.read_text()
     assert not re.findall(r"(?:src|href)=\W?http|@import", page.read_text())
     shown = re.findall(r'<img src="([^"]*)"', page.read_text())
-    assert len(shown) == len(rows) and [name for name in shown if name not in first] == []
+    assert len(shown) == len(summary) and [name for name in shown if name not in first] == []
 
 
 def test_the_run_that_all_start_from_is_one_of_the_runs_to_make(file, tmp_path):

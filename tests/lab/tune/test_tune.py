@@ -118,6 +118,8 @@ def test_the_page_says_that_the_run_of_the_chosen_rate_was_paused():
         return " ".join(record.text for record in tune_view(result) if isinstance(record, Note))
 
     result = {"settings": {"update.learning_rate": 1e-3}, "score": 0.9, "scores": [0.9], "samples": 64, "lead": None}
+    result["critical"] = ["kl_runaway"]
+    assert "Critical findings remain: kl_runaway." in page({**result, "trials": [], "paused": None})
     told = "was paused after 6 steps, in favour of a rate that ended lower"
     assert told in page({**result, "trials": [], "paused": 6})
     assert told not in page({**result, "trials": [], "paused": None})

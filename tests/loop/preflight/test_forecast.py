@@ -8,9 +8,10 @@ import pytest
 from steadyrl.backends.settings import GradientSettings
 from steadyrl.backends.torch import device_memory
 from steadyrl.backends.torch.device_memory import Memory, memory_now
+from steadyrl.core.counting.count import duration
 from steadyrl.doctor.check import judged
 from steadyrl.loop.preflight import forecast as module
-from steadyrl.loop.preflight.forecast import COSTS, Measured, affine, duration
+from steadyrl.loop.preflight.forecast import COSTS, Measured, affine
 from steadyrl.loop.preflight.trial import Timed, begin_trial
 from steadyrl.loop.preflight.trial_updates import TrialUpdates
 
@@ -41,7 +42,16 @@ def test_one_size_alone_is_scaled_by_rows():
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0.123, "0.12 s"), (9.0, "9 s"), (42.4, "42 s"), (200, "3 min 20 s"), (3599.9, "1 h 0 min"), (18180, "5 h 3 min")],
+    [
+        (0.012, "12 ms"),
+        (0.123, "0.12 s"),
+        (9.0, "9 s"),
+        (42.4, "42 s"),
+        (200, "3 min 20 s"),
+        (3599.9, "1 h 0 min"),
+        (18180, "5 h 3 min"),
+        (183600, "2 d 3 h"),
+    ],
 )
 def test_durations_are_said_as_a_person_does(seconds, text):
     assert duration(seconds) == text

@@ -505,7 +505,7 @@ def test_the_first_block_says_what_was_trained_on_what_for_how_long_and_at_what_
         "trains on 300 problems (sums: main, train), judged by 40 held-out problems (held out of them)"
     )
     assert block["steps"] == "60 of 100; 6,000 tokens sampled"
-    assert block["time"] == "2:00:00 (hours:minutes:seconds), began 2026-11-26 13:51 UTC"
+    assert block["time"] == "2 h 0 min, began 2026-11-26 13:51 UTC"
     assert block["cost"].startswith("1.500 processor hours (cpu); 15.0 for the judge's tokens")
     page = text_of(run, "report.md")
     assert "| started | 2026-11-26 13:51 UTC |\n" in page and str(began) not in page

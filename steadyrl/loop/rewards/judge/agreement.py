@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.stats import rankdata  # type: ignore[import-untyped]  # scipy ships no types
 
 _RESAMPLES, _CONFIDENCE = 2000, 0.95
 
@@ -28,7 +29,7 @@ class Estimate:
 Measured = Sequence[tuple[np.ndarray, np.ndarray]]
 
 
-def concordance(measured: Measured, seed: int = 0) -> Estimate | None:
+def concordance(measured: Measured) -> Estimate | None:
     """Return how often the judge prefers what the tests prefer, among pairs of answers to one problem.
 
     Pairs that the tests do not tell apart are left out; where the judge does not, it counts a half. With answers that
@@ -41,10 +42,10 @@ def concordance(measured: Measured, seed: int = 0) -> Estimate | None:
     counts = counts[counts[:, 1] > 0]  # [P, 2]: agreeing pairs, pairs
     if not len(counts):
         return None
-    return _bootstrap(len(counts), lambda rows: float(counts[rows, 0].sum() / counts[rows, 1].sum()), seed)
+    return _bootstrap(len(counts), lambda rows: float(counts[rows, 0].sum() / counts[rows, 1].sum()))
 
 
-def rank_correlation(measured: Measured, seed: int = 0) -> Estimate | None:
+def rank_correlation(measured: Measured) -> Estimate | None:
     """Return Spearman's correlation over the answers to all problems; ties share their mean rank.
 
     Returns:
@@ -58,13 +59,13 @@ def rank_correlation(measured: Measured, seed: int = 0) -> Estimate | None:
         correlation = _spearman([nonempty[i] for i in rows])
         return float("nan") if correlation is None else correlation
 
-    return _bootstrap(len(nonempty), drawn, seed)
+    return _bootstrap(len(nonempty), drawn)
 
 
-def mean(values: Sequence[float], seed: int = 0) -> Estimate | None:
+def mean(values: Sequence[float]) -> Estimate | None:
     """Return the mean of one value for each problem."""
     x = np.array(values)
-    return _bootstrap(len(x), lambda rows: float(x[rows].mean()), seed) if len(x) else None
+    return _bootstrap(len(x), lambda rows: float(x[rows].mean())) if len(x) else None
 
 
 def _pairs(tests: np.ndarray, judge: np.ndarray) -> tuple[float, float]:
@@ -75,21 +76,12 @@ def _pairs(tests: np.ndarray, judge: np.ndarray) -> tuple[float, float]:
 
 
 def _spearman(measured: Measured) -> float | None:
-    ranks = [_ranks(np.concatenate([pair[side] for pair in measured])) for side in (0, 1)]
-    centred = [rank - rank.mean() for rank in ranks]
-    size = float(np.sqrt((centred[0] ** 2).sum() * (centred[1] ** 2).sum()))
-    return float((centred[0] * centred[1]).sum()) / size if size > 0 else None
+    ranks = [rankdata(np.concatenate([pair[side] for pair in measured])) for side in (0, 1)]
+    return float(np.corrcoef(ranks)[0, 1]) if all(rank.std() > 0 for rank in ranks) else None
 
 
-def _ranks(x: np.ndarray) -> np.ndarray:
-    _, place, counts = np.unique(x, return_inverse=True, return_counts=True)
-    ends = np.cumsum(counts)
-    means: np.ndarray = ends - (counts - 1) / 2
-    return means[place]
-
-
-def _bootstrap(problems: int, statistic: Callable[[np.ndarray], float], seed: int) -> Estimate:
-    generator = np.random.default_rng(seed)
+def _bootstrap(problems: int, statistic: Callable[[np.ndarray], float]) -> Estimate:
+    generator = np.random.default_rng(0)
     drawn = [statistic(generator.integers(problems, size=problems)) for _ in range(_RESAMPLES)]
     tail = (1 - _CONFIDENCE) / 2
     low, high = np.nanquantile(drawn, [tail, 1 - tail])

@@ -39,40 +39,37 @@ class Kind:
 
 @dataclass(frozen=True)
 class Calibration:
-    """What was found out about a judge.
-
-    Attributes:
-        mode, model: Of the judge.
-        metric: The task's, which it is compared with.
-        problems, answers, unscored: How many; answers that the judge has no opinion of in the first round.
-        kinds: By kind of answer.
-        concordance: See ``agreement.concordance``.
-        rank_correlation: Spearman's, over all answers.
-        repeats: Rounds.
-        same: Share of the answers that got the same value in every round.
-        spread: Mean over the answers of the standard deviation between rounds.
-        orders_agree: Share of pairs judged alike in both orders; None but for pairs.
-        first_place: How often the first of two wins; 0.5 has no bias; None but for pairs.
-        injection: By how much one sentence to the judge raises a wrong answer.
-        costs: The metrics judge/* of everything that was asked.
-    """
+    """What was found out about a judge."""
 
     mode: str
     model: str
+    """Of the judge."""
     metric: str
+    """The task's, which it is compared with."""
     problems: int
     answers: int
     unscored: int
+    """How many; answers that the judge has no opinion of in the first round."""
     kinds: tuple[Kind, ...]
+    """By kind of answer."""
     concordance: Estimate | None
+    """See ``agreement.concordance``."""
     rank_correlation: Estimate | None
+    """Spearman's, over all answers."""
     repeats: int
+    """Rounds."""
     same: float | None
+    """Share of the answers that got the same value in every round."""
     spread: float | None
+    """Mean over the answers of the standard deviation between rounds."""
     orders_agree: Estimate | None
+    """Share of pairs judged alike in both orders; None but for pairs."""
     first_place: Estimate | None
+    """How often the first of two wins; 0.5 has no bias; None but for pairs."""
     injection: Estimate | None
+    """By how much one sentence to the judge raises a wrong answer."""
     costs: dict[str, float]
+    """The metrics judge/* of everything that was asked."""
 
     def record(self) -> dict[str, Any]:
         """Return it as plain data."""

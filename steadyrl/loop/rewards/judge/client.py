@@ -38,19 +38,16 @@ Message = dict[str, str]
 
 @dataclass(frozen=True)
 class Reply:
-    """What the endpoint answered.
-
-    Attributes:
-        text: The assistant's message.
-        tokens: (read, written) as the endpoint counts them, None where it does not tell.
-        requests: How many it took.
-        hint: What to do if the text is no verdict, "" where the endpoint says nothing of it.
-    """
+    """What the endpoint answered."""
 
     text: str
+    """The assistant's message."""
     tokens: tuple[int, int] | None
+    """(read, written) as the endpoint counts them, None where it does not tell."""
     requests: int
+    """How many it took."""
     hint: str
+    """What to do if the text is no verdict, "" where the endpoint says nothing of it."""
 
 
 class NoReplyError(Exception):
@@ -109,21 +106,20 @@ class ChatClient:
                 text, tokens, hint = self._once(body, until)
                 return Reply(self._secret.hide(text), tokens, tries, hint)
             except _RefusedError as error:
-                why, again = self._why(error), error.again_after_s
+                # The server's words are cleaned before they are cut: a part of a key is too much.
+                words = None if error.message is None else " ".join(self._secret.hide(error.message).split())
+                shown = "" if words is None else f": {words[:_LONGEST_MESSAGE] or 'nothing'}"
+                why, again = f"{error}{shown}{error.hint}", error.again_after_s
                 if again is None or tries > self._section.retries:
                     raise NoReplyError(why, tries) from error
-                pause = max(again, self._backoff(tries))
+                longest = min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2.0 ** (tries - 1))
+                pause = max(again, longest * self._jitter.uniform(0.5, 1.0))
                 if time.monotonic() + pause >= until:
                     reason = f"{why}; a further try after {pause:.0f} s would come after rewards.judge.deadline_s"
                     raise NoReplyError(reason, tries) from error
                 if self._stop.wait(pause):
                     raise NoReplyError(f"{why}; the run stopped asking", tries) from error
         raise AssertionError("the last try returns or raises")
-
-    def _why(self, error: _RefusedError) -> str:
-        """Return an error's text, the server's words in it cleaned before they are cut: a part of a key is too much."""
-        message = "" if error.message is None else f": {_short(self._secret.hide(error.message))}"
-        return f"{error}{message}{error.hint}"
 
     def _wait_for_turn(self, until: float, requests: int) -> None:
         """Wait until the server wants to be asked again, if it told one of us to wait."""
@@ -135,10 +131,6 @@ class ChatClient:
             )
         if self._stop.wait(max(0.0, pause)):
             raise NoReplyError("the run stopped asking", requests)
-
-    def _backoff(self, tries: int) -> float:
-        longest: float = min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2.0 ** (tries - 1))
-        return longest * self._jitter.uniform(0.5, 1.0)
 
     def _once(self, body: bytes, until: float) -> tuple[str, tuple[int, int] | None, str]:
         section = self._section
@@ -241,7 +233,3 @@ def _tokens(usage: Any) -> tuple[int, int] | None:
     if not all(isinstance(n, int) and not isinstance(n, bool) and 0 <= n <= _MOST_TOKENS for n in counts):
         return None
     return counts[0], counts[1]  # type: ignore[return-value]  # just checked
-
-
-def _short(text: str) -> str:
-    return " ".join(text.split())[:_LONGEST_MESSAGE] or "nothing"

@@ -7,10 +7,9 @@ unasked: where tests can tell, they have the first word, and the judge grades wh
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 
 from steadyrl.core.types import Problem, Rollout, Score
-from steadyrl.loop.rewards.judge.modes import MODES, Contest, Opinion, Votes
+from steadyrl.loop.rewards.judge.modes import Contest, Opinion
 from steadyrl.loop.rewards.judge.offline import LikelihoodPanel
 from steadyrl.loop.rewards.judge.panel import Panel
 from steadyrl.loop.rewards.judge.settings import JudgeSettings
@@ -20,16 +19,6 @@ _LONGEST_NOTE = 300  # characters of the judge's sentence that a rollout keeps
 
 Pairs = Sequence[tuple[Problem, Rollout]]
 Gate = Callable[[Pairs], list[Score]]
-
-
-class _Opinions(Protocol):
-    """What a judge is made of: opinions on the different texts of problems, and metrics since the last look."""
-
-    def opinions(self, contests: Sequence[Contest]) -> list[dict[str, Opinion]]:
-        """Return for each contest an opinion by text."""
-
-    def drain(self) -> dict[str, float]:
-        """Return judge/* since the last call."""
 
 
 class Judge:
@@ -48,7 +37,7 @@ class Judge:
             MissingExtraError: The offline judge needs torch.
         """
         self._gold, self._gate = gold, gate
-        self._panel: _Opinions = LikelihoodPanel(section) if section.mode == "likelihood" else _Endpoint(section)
+        self._panel = LikelihoodPanel(section) if section.mode == "likelihood" else Panel(section)
 
     def __call__(self, pairs: Pairs) -> list[Score]:
         """Return a score for each rollout, in order.
@@ -80,21 +69,6 @@ class Judge:
     def metrics(self) -> dict[str, float]:
         """Return judge/* of what was asked since the last call."""
         return self._panel.drain()
-
-
-class _Endpoint:
-    """Opinions by asking a chat endpoint."""
-
-    def __init__(self, section: JudgeSettings):
-        self._section, self._mode = section, MODES[section.mode]
-        self._panel = Panel(section)
-        self.drain: Callable[[], dict[str, float]] = self._panel.drain
-
-    def opinions(self, contests: Sequence[Contest]) -> list[dict[str, Opinion]]:
-        by_contest = [self._mode.ballots(self._section, contest) for contest in contests]
-        answers = iter(self._panel.answers([ballot for ballots in by_contest for ballot in ballots]))
-        all_votes: list[Votes] = [[(ballot, next(answers)) for ballot in ballots] for ballots in by_contest]
-        return [self._mode.settle(contest, votes) for contest, votes in zip(contests, all_votes, strict=True)]
 
 
 def _answer(rollout: Rollout) -> str:

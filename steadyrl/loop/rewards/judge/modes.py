@@ -29,34 +29,28 @@ class Ballot:
 
 @dataclass(frozen=True)
 class Contest:
-    """The different texts that a step has for one problem.
-
-    Attributes:
-        problem: Its id.
-        request: Its prompt.
-        texts: Without repetitions, at least one.
-        known_good: The task's own answer, which a lone text is compared with; None where there is none.
-    """
+    """The different texts that a step has for one problem."""
 
     problem: str
+    """Its id."""
     request: str
+    """Its prompt."""
     texts: tuple[str, ...]
+    """Without repetitions, at least one."""
     known_good: str | None
+    """The task's own answer, which a lone text is compared with; None where there is none."""
 
 
 @dataclass(frozen=True)
 class Opinion:
-    """What is known of one text.
-
-    Attributes:
-        value: 0 to 1, or None.
-        parts: Further measurements.
-        reason: The judge's sentence, or why there is no value.
-    """
+    """What is known of one text."""
 
     value: float | None
+    """0 to 1, or None."""
     parts: Mapping[str, float] = field(default_factory=dict)
+    """Further measurements."""
     reason: str = ""
+    """The judge's sentence, or why there is no value."""
 
 
 # A verdict, or why there is none.
@@ -66,19 +60,16 @@ Votes = Sequence[tuple[Ballot, Answer]]
 
 @dataclass(frozen=True)
 class Mode:
-    """How to ask.
-
-    Attributes:
-        ballots: What to ask for a contest.
-        question: The messages of a ballot.
-        read: The verdict in a text.
-        settle: Opinions by text, of a contest and all that was told of it.
-    """
+    """How to ask."""
 
     ballots: Callable[[JudgeSettings, Contest], list[Ballot]]
+    """What to ask for a contest."""
     question: Callable[[Mapping[str, str], str, Sequence[str]], Question]
+    """The messages of a ballot."""
     read: Callable[[str, Question, Sequence[str]], Verdict]
+    """The verdict in a text."""
     settle: Callable[[Contest, Votes], dict[str, Opinion]]
+    """Opinions by text, of a contest and all that was told of it."""
 
 
 def _one_each(section: JudgeSettings, contest: Contest) -> list[Ballot]:

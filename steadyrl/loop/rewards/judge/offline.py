@@ -11,19 +11,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
 
 from steadyrl.core import plugins
 from steadyrl.loop.rewards.judge.modes import Contest, Opinion
 from steadyrl.loop.rewards.judge.settings import JudgeSettings
-
-
-class LikelihoodRatios(Protocol):
-    """What the backend's side of this judge does."""
-
-    def __call__(self, pairs: Sequence[tuple[str, str]]) -> list[float | None]:
-        """Return nats per token for each (request, text); None where a text is longer than the model can read."""
 
 
 class LikelihoodPanel:
@@ -37,7 +29,8 @@ class LikelihoodPanel:
             ModelError: There is no such model.
         """
         build = plugins.load("judge", "likelihood")
-        self._ratios: LikelihoodRatios = build(section.model, section.baseline)
+        # Nats per token for each (request, text); None where a text is longer than the model can read.
+        self._ratios: Callable[[Sequence[tuple[str, str]]], list[float | None]] = build(section.model, section.baseline)
         self._nats = section.nats
         self._texts, self._seconds = 0, 0.0
 

@@ -19,7 +19,7 @@ from steadyrl.core.counting.count import tell
 from steadyrl.core.errors import EngineError
 from steadyrl.loop.rewards.judge.cache import VerdictCache
 from steadyrl.loop.rewards.judge.client import ChatClient, NoReplyError, Reply
-from steadyrl.loop.rewards.judge.modes import MODES, Answer, Ballot
+from steadyrl.loop.rewards.judge.modes import MODES, Answer, Ballot, Contest, Opinion
 from steadyrl.loop.rewards.judge.prompts import repair_messages
 from steadyrl.loop.rewards.judge.settings import JudgeSettings
 from steadyrl.loop.rewards.judge.verdicts import MalformedVerdictError
@@ -33,21 +33,18 @@ _NOT_ASKED = "not asked: all before it failed"
 
 @dataclass(frozen=True)
 class Asked:
-    """What became of one ballot.
-
-    Attributes:
-        answer: A verdict, or why there is none.
-        replies: Of the endpoint, one or, with a repair, two.
-        requests: Made for it, further tries included.
-        seconds: From the first request to the verdict.
-        repaired: Whether the judge had to be told that its verdict was none.
-    """
+    """What became of one ballot."""
 
     answer: Answer
+    """A verdict, or why there is none."""
     replies: Sequence[Reply] = ()
+    """Of the endpoint, one or, with a repair, two."""
     requests: int = 0
+    """Made for it, further tries included."""
     seconds: float = 0.0
+    """From the first request to the verdict."""
     repaired: bool = False
+    """Whether the judge had to be told that its verdict was none."""
 
 
 @dataclass
@@ -109,6 +106,13 @@ class Panel:
         self._cache = VerdictCache(section) if section.cache else None
         self._recent: deque[tuple[int, int]] = deque(maxlen=section.window)  # (failed, asked) of each scoring
         self._tally = Tally()
+
+    def opinions(self, contests: Sequence[Contest]) -> list[dict[str, Opinion]]:
+        """Return for each contest an opinion by text; errors as of ``answers``."""
+        by_contest = [self._mode.ballots(self._section, contest) for contest in contests]
+        answers = iter(self.answers([ballot for ballots in by_contest for ballot in ballots]))
+        votes = [[(ballot, next(answers)) for ballot in ballots] for ballots in by_contest]
+        return [self._mode.settle(contest, cast) for contest, cast in zip(contests, votes, strict=True)]
 
     def answers(self, ballots: Sequence[Ballot]) -> list[Answer]:
         """Return a verdict on each ballot, or why there is none.

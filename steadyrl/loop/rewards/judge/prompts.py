@@ -30,17 +30,14 @@ _SHAPE = "Reply with one JSON object and nothing else, without a code fence: "
 
 @dataclass(frozen=True)
 class Question:
-    """One request to the judge.
-
-    Attributes:
-        messages: The rules as system message, the texts as user message.
-        labels: Of the texts, in order; every valid verdict names them.
-        tie: What stands for "neither", between two.
-    """
+    """One request to the judge."""
 
     messages: tuple[Message, ...]
+    """The rules as system message, the texts as user message."""
     labels: tuple[str, ...]
+    """Of the texts, in order; every valid verdict names them."""
     tie: str
+    """What stands for "neither", between two."""
 
 
 def scalar_question(criteria: Mapping[str, str], request: str, texts: Sequence[str]) -> Question:

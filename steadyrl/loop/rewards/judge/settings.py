@@ -24,20 +24,14 @@ class JudgeSettings(RewardSettings):
     confidential = True
     free_on_resume = frozenset({"base_url", "key_env", "workers", "retries", "max_failed"})  # the server may move
 
-    mode: Literal["scalar", "pairwise", "group", "likelihood"] = Field(
-        "scalar",
-        description="'scalar' grades each rollout by the criteria. 'pairwise' compares two rollouts in both "
-        "orders. 'group' grades all rollouts of a problem in one request. 'likelihood' scores with a "
-        "local model and needs no server.",
-    )
-    base_url: str = Field(
-        "",
-        description="Address of an OpenAI-compatible chat endpoint, such as http://localhost:8000/v1. An address that "
-        "must stay secret stands in an environment variable: '$JUDGE_URL'.",
-    )
-    model: PathText = Field(
-        "", description="Name of the model at the endpoint. For 'likelihood': a Hugging Face model folder, or 'base'."
-    )
+    mode: Literal["scalar", "pairwise", "group", "likelihood"] = Field("scalar")
+    """'scalar' grades each rollout by the criteria. 'pairwise' compares two rollouts in both orders. 'group' grades all
+    rollouts of a problem in one request. 'likelihood' scores with a local model and needs no server."""
+    base_url: str = ""
+    """Address of an OpenAI-compatible chat endpoint, such as http://localhost:8000/v1. An address that must stay secret
+    stands in an environment variable: '$JUDGE_URL'."""
+    model: PathText = ""
+    """Name of the model at the endpoint. For 'likelihood': a Hugging Face model folder, or 'base'."""
     key_env: str = Field("", description="Name of the environment variable that holds the API key. Empty sends no key.")
     criteria: dict[str, str] = Field(
         default_factory=lambda: {
@@ -48,55 +42,34 @@ class JudgeSettings(RewardSettings):
         description="What the judge looks for, by name. 'scalar' grades each criterion. 'pairwise' and 'group' "
         "weigh them together.",
     )
-    request: dict[str, Any] = Field(
-        default_factory=lambda: {"temperature": 0.0, "max_tokens": 512},
-        description="Additional fields of every request, as the endpoint defines them.",
-    )
-    gate: str = Field(
-        "",
-        description="Name of a reward of the task. Rollouts for which it is below 1 get 0 from the judge without "
-        "a request. Empty disables the gate.",
-    )
-    opponents: int = Field(
-        2,
-        ge=1,
-        le=64,
-        description="For 'pairwise': maximum number of comparisons that each rollout starts. It takes part in up "
-        "to twice as many.",
-    )
+    request: dict[str, Any] = Field(default_factory=lambda: {"temperature": 0.0, "max_tokens": 512})
+    """Additional fields of every request, as the endpoint defines them."""
+    gate: str = ""
+    """Name of a reward of the task. Rollouts for which it is below 1 get 0 from the judge without a request. Empty
+    disables the gate."""
+    opponents: int = Field(2, ge=1, le=64)
+    """For 'pairwise': maximum number of comparisons that each rollout starts. It takes part in up to twice as many."""
     workers: int = Field(8, ge=1, le=256, description="Maximum number of requests at the same time.")
     connect_s: float = Field(5.0, gt=0, le=600, description="Seconds to wait for a connection.")
     read_s: float = Field(60.0, gt=0, le=3600, description="Seconds to wait for the next bytes of an answer.")
     request_s: float = Field(90.0, gt=0, le=3600, description="Maximum seconds for one complete answer.")
-    deadline_s: float = Field(
-        240.0,
-        gt=0,
-        le=86400,
-        description="Maximum seconds for one verdict, including retries, waits and the repair request.",
-    )
-    retries: int = Field(
-        3, ge=0, le=20, description="Number of retries after status 429, status 5xx, or a broken connection."
-    )
-    max_failed: float = Field(
-        0.5, ge=0, lt=1, description="Share of verdicts that may fail within the window. A larger share stops the run."
-    )
-    window: int = Field(
-        10, ge=1, le=100, description="Number of recent scorings (one per step) over which max_failed is measured."
-    )
-    cache: FolderText = Field(
-        "runs/judge-cache",
-        description="Folder in which verdicts are cached by content. Runs can share it. Empty disables the cache.",
-    )
+    deadline_s: float = Field(240.0, gt=0, le=86400)
+    """Maximum seconds for one verdict, including retries, waits and the repair request."""
+    retries: int = Field(3, ge=0, le=20)
+    """Number of retries after status 429, status 5xx, or a broken connection."""
+    max_failed: float = Field(0.5, ge=0, lt=1)
+    """Share of verdicts that may fail within the window. A larger share stops the run."""
+    window: int = Field(10, ge=1, le=100)
+    """Number of recent scorings (one per step) over which max_failed is measured."""
+    cache: FolderText = Field("runs/judge-cache")
+    """Folder in which verdicts are cached by content. Runs can share it. Empty disables the cache."""
     price_in: float = Field(0.0, ge=0, description="Price of a million input tokens, for the metric judge/cost.")
     price_out: float = Field(0.0, ge=0, description="Price of a million output tokens.")
-    baseline: PathText = Field(
-        "",
-        description="For 'likelihood': a second model folder to compare with. Empty compares with the same model "
-        "without the request.",
-    )
-    nats: float = Field(
-        1.0, gt=0, description="For 'likelihood': log-likelihood ratio in nats per token at which the score is 0.73."
-    )
+    baseline: PathText = ""
+    """For 'likelihood': a second model folder to compare with. Empty compares with the same model without the
+    request."""
+    nats: float = Field(1.0, gt=0)
+    """For 'likelihood': log-likelihood ratio in nats per token at which the score is 0.73."""
 
 
 def problems(settings: JudgeSettings) -> list[str]:

@@ -24,17 +24,14 @@ class MalformedVerdictError(ValueError):
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the judge says of the texts of one request.
-
-    Attributes:
-        values: One for each text in order, 0 to 1.
-        parts: Values by criterion, 0 to 1; where one text is graded.
-        reason: The judge's sentence.
-    """
+    """What the judge says of the texts of one request."""
 
     values: tuple[float, ...]
+    """One for each text in order, 0 to 1."""
     parts: Mapping[str, float] = field(default_factory=dict)
+    """Values by criterion, 0 to 1; where one text is graded."""
     reason: str = ""
+    """The judge's sentence."""
 
 
 class _Spoken(BaseModel):

@@ -18,13 +18,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from steadyrl.core.metrics import describe
+from steadyrl.core.metrics import describe, series
 from steadyrl.core.stats import rolling_median, window
 from steadyrl.show.page.records import Curves
 from steadyrl.show.report.pictures import plots
 from steadyrl.show.report.pictures.plots import palette
 from steadyrl.show.report.topics import NOT_EXPLORED, overview, panels
-from steadyrl.show.review.epochs import series
 
 MOST_POINTS = 400  # of a curve; longer ones are means of neighbouring steps
 # Of all curves on a page, of six or seven characters each: the page of a study with sixty runs stays below a megabyte.
@@ -103,21 +102,18 @@ def _plain(values: np.ndarray) -> list[float | None]:
 
 @dataclass(frozen=True)
 class Topic:
-    """A topic of the founding documents, and the metric that shows it best: the first one that was measured.
-
-    Attributes:
-        name: Stands above the panel.
-        metrics: The best one first.
-        spikes: Whether its spikes are what counts, so that it is not smoothed.
-        zero: Whether 0 is marked.
-        idle: Whether a metric that is 0 throughout says nothing, and counts as not measured.
-    """
+    """A topic of the founding documents, and the metric that shows it best: the first one that was measured."""
 
     name: str
+    """Stands above the panel."""
     metrics: tuple[str, ...]
+    """The best one first."""
     spikes: bool = False
+    """Whether its spikes are what counts, so that it is not smoothed."""
     zero: bool = False
+    """Whether 0 is marked."""
     idle: bool = False
+    """Whether a metric that is 0 throughout says nothing, and counts as not measured."""
 
 
 TOPICS = (

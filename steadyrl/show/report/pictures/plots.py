@@ -27,10 +27,9 @@ from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import ScaledTranslation
 
 from steadyrl.core.errors import RunError
-from steadyrl.core.metrics import describe
+from steadyrl.core.metrics import describe, series
 from steadyrl.core.stats import MIN_WINDOW, rolling_median, window
 from steadyrl.show.page import html
-from steadyrl.show.review.epochs import series
 
 Metrics = Sequence[Mapping[str, Any]]
 
@@ -65,44 +64,38 @@ def drawing(**style: Any) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Panel:
-    """What one panel shows.
-
-    Attributes:
-        title: Plain words.
-        lines: Metric names to colour and legend label; the last is drawn on top, an empty label has no legend.
-        caption: What to look for, as a sentence.
-        zero: True for a line at 0.
-        exact: True if the numbers have no noise that needs smoothing.
-        spikes: True if the scale becomes logarithmic when a few steps dwarf all others.
-        floor: The lower end of the axis, or None for no limit.
-        estimates: True if the lines are estimates of one quantity.
-        scale: What a line is multiplied by; 1 where it is not named.
-    """
+    """What one panel shows."""
 
     title: str
+    """Plain words."""
     lines: Mapping[str, tuple[str, str]]
+    """Metric names to colour and legend label; the last is drawn on top, an empty label has no legend."""
     caption: str = ""
+    """What to look for, as a sentence."""
     zero: bool = False
+    """True for a line at 0."""
     exact: bool = False
+    """True if the numbers have no noise that needs smoothing."""
     spikes: bool = False
+    """True if the scale becomes logarithmic when a few steps dwarf all others."""
     floor: float | None = None
+    """The lower end of the axis, or None for no limit."""
     estimates: bool = False
+    """True if the lines are estimates of one quantity."""
     scale: Mapping[str, float] = field(default_factory=dict)
+    """What a line is multiplied by; 1 where it is not named."""
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """A picture that was drawn.
-
-    Attributes:
-        svg: The whole as SVG text.
-        png: The whole as PNG bytes.
-        panels: SVG texts, for pages that place them as their width allows.
-    """
+    """A picture that was drawn."""
 
     svg: str
+    """The whole as SVG text."""
     png: bytes
+    """The whole as PNG bytes."""
     panels: Sequence[str]
+    """SVG texts, for pages that place them as their width allows."""
 
 
 Drawing = Callable[[Axes], None]

@@ -13,9 +13,9 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.ticker import MaxNLocator
 
+from steadyrl.core.metrics import series
 from steadyrl.show.report.pictures import plots
 from steadyrl.show.report.pictures.plots import BLUE, SKY, Metrics, Panel
-from steadyrl.show.review.epochs import series
 
 Recorded = Mapping[int, Sequence[float]]
 
