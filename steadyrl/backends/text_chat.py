@@ -42,34 +42,28 @@ Tools = Sequence[Mapping[str, Any]]
 
 @dataclass
 class TextCalls:
-    """The calls in a text.
-
-    Attributes:
-        content: The text without them.
-        calls: Name and arguments of each.
-        invalid: What was meant as a call and is none: its text, and why.
-    """
+    """The calls in a text."""
 
     content: str
+    """The text without them."""
     calls: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
+    """Name and arguments of each."""
     invalid: list[tuple[str, str]] = field(default_factory=list)
+    """What was meant as a call and is none: its text, and why."""
 
 
 @dataclass(frozen=True)
 class CallFormat:
-    """A way to write calls as text.
-
-    Attributes:
-        describe: The tools to what the system message says of them.
-        write: A call's name and arguments to its text.
-        result: What a tool returned to what the policy reads of it.
-        find: Finds the calls of a turn.
-    """
+    """A way to write calls as text."""
 
     describe: Callable[[Tools], str]
+    """The tools to what the system message says of them."""
     write: Callable[[str, Mapping[str, Any]], str]
+    """A call's name and arguments to its text."""
     result: Callable[[str], str]
+    """What a tool returned to what the policy reads of it."""
     find: Callable[[str, Tools], TextCalls]
+    """Finds the calls of a turn."""
 
 
 def _find_hermes(text: str, tools: Tools) -> TextCalls:

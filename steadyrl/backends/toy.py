@@ -68,19 +68,16 @@ class CharTokenizer:
 
 
 class _Next(NamedTuple):
-    """What may follow a token.
-
-    Attributes:
-        reached: [V] sum of the probabilities up to and with each token.
-        total: Of all probabilities, 1 up to rounding.
-        logprobs: [V] as the setting ``sampling.logprobs`` wants them.
-        kept_ids: Ids that truncation kept, ascending.
-    """
+    """What may follow a token."""
 
     reached: np.ndarray
+    """[V] sum of the probabilities up to and with each token."""
     total: float
+    """Of all probabilities, 1 up to rounding."""
     logprobs: np.ndarray
+    """[V] as the setting ``sampling.logprobs`` wants them."""
     kept_ids: np.ndarray
+    """Ids that truncation kept, ascending."""
 
 
 class ToyBackend:

@@ -21,19 +21,16 @@ Handler = Callable[[int, FrameType | None], Any] | int | None
 
 @dataclass(frozen=True)
 class Place:
-    """One process among all that train one model.
-
-    Attributes:
-        rank: Its number; rank 0 runs the loop and writes the run directory.
-        ranks: How many there are.
-        here: Its number on this machine, which is that of its GPU.
-        here_ranks: How many there are on this machine.
-    """
+    """One process among all that train one model."""
 
     rank: int = 0
+    """Its number; rank 0 runs the loop and writes the run directory."""
     ranks: int = 1
+    """How many there are."""
     here: int = 0
+    """Its number on this machine, which is that of its GPU."""
     here_ranks: int = 1
+    """How many there are on this machine."""
 
 
 def place() -> Place:

@@ -19,19 +19,16 @@ _WEIGHTS = "model.safetensors"
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """What settings may depend on.
-
-    Attributes:
-        parameters: Numbers in the files of its weights.
-        context: Tokens that its positions reach; None where it counts none.
-        chats: Whether its tokenizer has a chat template.
-        longest_answer: Tokens of the longest of the answers that were asked about; 0 where there are none.
-    """
+    """What settings may depend on."""
 
     parameters: int
+    """Numbers in the files of its weights."""
     context: int | None
+    """Tokens that its positions reach; None where it counts none."""
     chats: bool
+    """Whether its tokenizer has a chat template."""
     longest_answer: int
+    """Tokens of the longest of the answers that were asked about; 0 where there are none."""
 
 
 def model_facts(section: ModelSection, answers: Iterable[str] = ()) -> ModelFacts:

@@ -33,29 +33,26 @@ _READ = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt")  # of a model
 
 @dataclass(frozen=True)
 class Loaded:
-    """A model and what is known of it.
-
-    Attributes:
-        net: Of mlx-lm; ``net.model`` ends in hidden states.
-        head: Hidden states to logits: a module of ``net``, called through ``logits``.
-        logits: Hidden states [N, H] to logits [N, V], in the type of the hidden states.
-        config: Of transformers.
-        tokenizer: See Tokenizer.
-        context: Tokens that positions and attention reach.
-        width: H.
-        source: The folder that it was read from.
-        quantised: Whether its matrices hold a few bits per number.
-    """
+    """A model and what is known of it."""
 
     net: nn.Module
+    """Of mlx-lm; ``net.model`` ends in hidden states."""
     head: nn.Module
+    """Hidden states to logits: a module of ``net``, called through ``logits``."""
     logits: Callable[[mx.array], mx.array]
+    """Hidden states [N, H] to logits [N, V], in the type of the hidden states."""
     config: Any
+    """Of transformers."""
     tokenizer: HFTokenizer
+    """See Tokenizer."""
     context: int | None
+    """Tokens that positions and attention reach."""
     width: int
+    """H."""
     source: Path
+    """The folder that it was read from."""
     quantised: bool
+    """Whether its matrices hold a few bits per number."""
 
 
 def load_model(section: ModelSection, dtype: mx.Dtype) -> Loaded:

@@ -28,22 +28,19 @@ CACHES = {"cpu": 1.9, "cuda": 1.5}
 
 @dataclass(frozen=True)
 class Shape:
-    """A Llama-like model: sizes of its matrices.
-
-    Attributes:
-        vocabulary, hidden, layers: As in its config.
-        queries, keys: Heads times their width, of queries, and of keys and of values.
-        inner: Width of the feed-forward.
-        tied: Whether the head is the embedding.
-    """
+    """A Llama-like model: sizes of its matrices."""
 
     vocabulary: int
     hidden: int
     layers: int
+    """As in its config."""
     queries: int
     keys: int
+    """Heads times their width, of queries, and of keys and of values."""
     inner: int
+    """Width of the feed-forward."""
     tied: bool
+    """Whether the head is the embedding."""
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Shape:
@@ -84,32 +81,29 @@ class Shape:
 
 @dataclass(frozen=True)
 class Way:
-    """How a model is trained.
-
-    Attributes:
-        bf16: Weights are kept in bfloat16 (backend.args.weights).
-        lora: An adapter is trained.
-        quantized: The matrices under the adapter are kept in 4 bits.
-        reference: The loss or the reward asks for a reference, and it stays on the device. One that is kept on the CPU
-            comes there to score only, when there are no gradients: these take at least as much.
-        optimizer_bits: 32 or 8.
-        products: Bytes of the type that matrices are multiplied in.
-        checkpointing: Only each layer's input is stored for the backward pass.
-        truncated: Log-probs are normalised over the ids that top-p, top-k or min-p left.
-        ranks: Of the backend fsdp.
-        device: "cpu" or "cuda".
-    """
+    """How a model is trained."""
 
     bf16: bool = False
+    """Weights are kept in bfloat16 (backend.args.weights)."""
     lora: bool = False
+    """An adapter is trained."""
     quantized: bool = False
+    """The matrices under the adapter are kept in 4 bits."""
     reference: bool = False
+    """The loss or the reward asks for a reference, and it stays on the device. One that is kept on the CPU comes there
+    to score only, when there are no gradients: these take at least as much."""
     optimizer_bits: int = 32
+    """32 or 8."""
     products: int = FP32
+    """Bytes of the type that matrices are multiplied in."""
     checkpointing: bool = False
+    """Only each layer's input is stored for the backward pass."""
     truncated: bool = False
+    """Log-probs are normalised over the ids that top-p, top-k or min-p left."""
     ranks: int = 1
+    """Of the backend fsdp."""
     device: str = "cuda"
+    """"cpu" or "cuda"."""
 
     @property
     def kept_in(self) -> int:
@@ -119,21 +113,18 @@ class Way:
 
 @dataclass(frozen=True)
 class Work:
-    """What is computed at once.
-
-    Attributes:
-        tokens: Of a micro-batch, shared prompts counted once.
-        attended: Of a micro-batch, prompts counted for every row that continues them, and once more.
-        chosen: Completion tokens of a micro-batch.
-        rows: Completions sampled at once.
-        length: Of the longest, prompt included.
-    """
+    """What is computed at once."""
 
     tokens: int
+    """Of a micro-batch, shared prompts counted once."""
     attended: int
+    """Of a micro-batch, prompts counted for every row that continues them, and once more."""
     chosen: int
+    """Completion tokens of a micro-batch."""
     rows: int
+    """Completions sampled at once."""
     length: int
+    """Of the longest, prompt included."""
 
 
 def stays(parameters: int, quantized: int, trained: int, way: Way) -> dict[str, float]:

@@ -28,35 +28,32 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Server:
-    """One server, and what is known of it.
-
-    Attributes:
-        client: Speaks to it.
-        base: Name of the model that it serves, "" before it has answered.
-        model: What completions are asked of: the base model or an adapter.
-        version: The name of the weights that it was given, "" where it keeps none.
-        budget: Tokens of prompts that it may be sent at the same time, 0 for any number.
-        own_head: Whether it computes on a CPU and its head shares no weights with its embedding; None on a GPU.
-        nccl: Whether it takes weights over by NCCL.
-        transfer: Its group, once it has one.
-        gaps: How far its log-probs were from the trainer's after each push.
-        slowed: Whether it was said that it is sent fewer requests at a time.
-        out: Whether it is left out.
-        lost: Whether that is for good: what does not take weights over would not do so later.
-    """
+    """One server, and what is known of it."""
 
     client: VllmClient
+    """Speaks to it."""
     base: str = ""
+    """Name of the model that it serves, "" before it has answered."""
     model: str = ""
+    """What completions are asked of: the base model or an adapter."""
     version: str = ""
+    """The name of the weights that it was given, "" where it keeps none."""
     budget: int = 0
+    """Tokens of prompts that it may be sent at the same time, 0 for any number."""
     own_head: bool | None = None
+    """Whether it computes on a CPU and its head shares no weights with its embedding; None on a GPU."""
     nccl: bool = False
+    """Whether it takes weights over by NCCL."""
     transfer: NcclTransfer | None = None
+    """Its group, once it has one."""
     gaps: Gaps = field(default_factory=Gaps)
+    """How far its log-probs were from the trainer's after each push."""
     slowed: bool = False
+    """Whether it was said that it is sent fewer requests at a time."""
     out: bool = False
+    """Whether it is left out."""
     lost: bool = False
+    """Whether that is for good: what does not take weights over would not do so later."""
 
 
 class Servers:

@@ -15,15 +15,12 @@ DEAD = 0.25  # share of the filled columns from which on those that no row sees 
 
 @dataclass(frozen=True)
 class Known:
-    """Keys and values of one sequence.
-
-    Attributes:
-        keys: [kv_heads, N, head_dim] each.
-        values: As keys.
-    """
+    """Keys and values of one sequence."""
 
     keys: Layers
+    """[kv_heads, N, head_dim] each."""
     values: Layers
+    """As keys."""
 
     def __len__(self) -> int:
         """Return the number of tokens."""
@@ -32,30 +29,27 @@ class Known:
 
 @dataclass
 class Cache:
-    """Keys and values of all layers, [B, kv_heads, S, head_dim] each, and which columns hold something.
-
-    Attributes:
-        visible: [B, S] bool, False on padding; None where no row has any.
-        used: Columns that are filled.
-        places: [B] position of each row's next token.
-        length: S.
-        keys, values: Filled by the first pass through the model, which says their shapes.
-        shares: Whether prompts may be shared: all layers see them whole.
-        rotated: Layers whose attention is given what their rotation returned, and nothing else; filled as keys are.
-        prompts: What the rows continue, where prompts are shared; keys and values are then of what follows them.
-        changes: How often rows or columns were changed in place.
-    """
+    """Keys and values of all layers, [B, kv_heads, S, head_dim] each, and which columns hold something."""
 
     visible: torch.Tensor | None
+    """[B, S] bool, False on padding; None where no row has any."""
     used: int
+    """Columns that are filled."""
     places: torch.Tensor
+    """[B] position of each row's next token."""
     length: int
+    """S."""
     keys: Layers = field(default_factory=dict)
     values: Layers = field(default_factory=dict)
+    """Filled by the first pass through the model, which says their shapes."""
     shares: bool = True
+    """Whether prompts may be shared: all layers see them whole."""
     rotated: set[int] = field(default_factory=set)
+    """Layers whose attention is given what their rotation returned, and nothing else; filled as keys are."""
     prompts: Prompts | None = None
+    """What the rows continue, where prompts are shared; keys and values are then of what follows them."""
     changes: int = 0
+    """How often rows or columns were changed in place."""
 
     def columns(self) -> torch.Tensor:
         """Return the positions of columns, [B, S] or [1, S] int64; where nothing is visible they say nothing."""

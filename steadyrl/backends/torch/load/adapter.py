@@ -11,19 +11,16 @@ from torch import nn
 
 @dataclass(frozen=True)
 class Added:
-    """What one plain adapter adds to x @ base.weight.T: scale * x @ down.T @ up.T.
-
-    Attributes:
-        base: The linear module that is adapted.
-        down: [rank, in].
-        up: [out, rank].
-        scale: Alpha over the rank.
-    """
+    """What one plain adapter adds to x @ base.weight.T: scale * x @ down.T @ up.T."""
 
     base: nn.Module
+    """The linear module that is adapted."""
     down: torch.Tensor
+    """[rank, in]."""
     up: torch.Tensor
+    """[out, rank]."""
     scale: float
+    """Alpha over the rank."""
 
 
 def added_to(module: nn.Module) -> Added | None:

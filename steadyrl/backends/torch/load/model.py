@@ -32,21 +32,18 @@ _PAST_MODULES = {"mamba", "mamba2", "falcon_mamba", "falcon_h1", "nemotron_h"}
 
 @dataclass(frozen=True)
 class Parts:
-    """A causal model in two parts.
-
-    Attributes:
-        body: Token ids to hidden states.
-        head: Linear, hidden states to logits; Capped where the model caps them (Gemma).
-        scale: What the model multiplies the head's logits by (Granite, Cohere); 1 for most.
-        ours: Whether its attention goes through ours; see ``fits``.
-        siblings: Linear modules that read one and the same input, whose products are joined where tokens are sampled.
-    """
+    """A causal model in two parts."""
 
     body: nn.Module
+    """Token ids to hidden states."""
     head: Any
+    """Linear, hidden states to logits; Capped where the model caps them (Gemma)."""
     scale: float = 1.0
+    """What the model multiplies the head's logits by (Granite, Cohere); 1 for most."""
     ours: bool = False
+    """Whether its attention goes through ours; see ``fits``."""
     siblings: Sequence[Sequence[nn.Module]] = ()
+    """Linear modules that read one and the same input, whose products are joined where tokens are sampled."""
 
 
 def load_model(

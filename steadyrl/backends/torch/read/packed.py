@@ -26,19 +26,16 @@ MASK_PLACES = 2**22
 
 @dataclass(frozen=True)
 class Segments:
-    """Pieces of text within the packed tokens, and where they lie in padded rows.
-
-    Attributes:
-        rows, width: S and W of the padded rows.
-        back: [n] int64, for the packed tokens of these pieces in order, their place in the flattened [S * W].
-        lay: [S * W] int64, packed index of each place, where rows share tokens; padding repeats some token. None where
-            every token lies in one place.
-    """
+    """Pieces of text within the packed tokens, and where they lie in padded rows."""
 
     rows: int
     width: int
+    """S and W of the padded rows."""
     back: torch.Tensor
+    """[n] int64, for the packed tokens of these pieces in order, their place in the flattened [S * W]."""
     lay: torch.Tensor | None = None
+    """[S * W] int64, packed index of each place, where rows share tokens; padding repeats some token. None where every
+    token lies in one place."""
 
     @property
     def unpadded(self) -> bool:
@@ -48,27 +45,24 @@ class Segments:
 
 @dataclass(frozen=True)
 class Packed:
-    """A batch's tokens, each prompt once.
-
-    Attributes:
-        ids: [K] int64.
-        places: [K] int64, positions within their rows.
-        source: [K] int64, where each stands in the flattened [B * T] of the batch.
-        chosen: [N] int64, packed index of the token before each completion token, row-major.
-        prompts: Or whole rows, those of about one length together. Prompts stand before the answers, in one piece.
-        answers: What follows the prompts, a piece per row; None where rows are attended to whole.
-        prompt_of: [R] int64, the row of ``prompts`` that each answer continues.
-        starts: [R] int64, the position where each answer starts: the length of its prompt.
-    """
+    """A batch's tokens, each prompt once."""
 
     ids: torch.Tensor
+    """[K] int64."""
     places: torch.Tensor
+    """[K] int64, positions within their rows."""
     source: np.ndarray
+    """[K] int64, where each stands in the flattened [B * T] of the batch."""
     chosen: torch.Tensor
+    """[N] int64, packed index of the token before each completion token, row-major."""
     prompts: Sequence[Segments]
+    """Or whole rows, those of about one length together. Prompts stand before the answers, in one piece."""
     answers: Segments | None
+    """What follows the prompts, a piece per row; None where rows are attended to whole."""
     prompt_of: torch.Tensor
+    """[R] int64, the row of ``prompts`` that each answer continues."""
     starts: torch.Tensor
+    """[R] int64, the position where each answer starts: the length of its prompt."""
 
 
 def pack(part: Batch, device: torch.device) -> Packed:

@@ -20,15 +20,12 @@ _LOOKS = {"__get__", "size", "dim", "numel"}  # operations that ask a tensor for
 
 @dataclass(frozen=True)
 class Reads:
-    """What a few tokens showed.
-
-    Attributes:
-        siblings: Groups of linear modules that read one and the same input, several in each.
-        multiplied: Norms whose outputs linear modules read, and nothing else does.
-    """
+    """What a few tokens showed."""
 
     siblings: list[list[nn.Module]]
+    """Groups of linear modules that read one and the same input, several in each."""
     multiplied: list[nn.Module]
+    """Norms whose outputs linear modules read, and nothing else does."""
 
 
 @dataclass(frozen=True)

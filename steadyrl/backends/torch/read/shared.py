@@ -21,23 +21,20 @@ LEAST_SPARED = 2048
 
 @dataclass
 class Prompts:
-    """Keys and values of G prompts, and which rows continue which of them.
-
-    Attributes:
-        keys: [G, kv_heads, P, head_dim] of each layer.
-        values: As keys.
-        closed: [G, 1, P] float, -inf on the padding left of a prompt, else 0; None where no prompt has any.
-        owner: [B] int64, the prompt of each row.
-        slots: [B] int64, the place of each row in a grid of G x ``most``; None where they are 0, 1, 2, ... to its end.
-        most: Rows of the prompt that has most.
-    """
+    """Keys and values of G prompts, and which rows continue which of them."""
 
     keys: Mapping[int, torch.Tensor]
+    """[G, kv_heads, P, head_dim] of each layer."""
     values: Mapping[int, torch.Tensor]
+    """As keys."""
     closed: torch.Tensor | None
+    """[G, 1, P] float, -inf on the padding left of a prompt, else 0; None where no prompt has any."""
     owner: torch.Tensor
+    """[B] int64, the prompt of each row."""
     slots: torch.Tensor | None
+    """[B] int64, the place of each row in a grid of G x ``most``; None where they are 0, 1, 2, ... to its end."""
     most: int
+    """Rows of the prompt that has most."""
 
     @classmethod
     def of(
