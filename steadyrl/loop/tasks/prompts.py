@@ -82,7 +82,9 @@ class PromptsTask:
         metric: str = Field("", description="Reward part that evaluations compare. Empty compares the weighted total.")
         prompt_column: str = Field("prompt", description="Column of the prompt: a text, or a list of messages.")
         id_column: str = Field("id", description="Column of the problem's id. It may be absent, and empty ignores it.")
-        gold_column: str = Field("gold", description="Column of a known good answer. It may be absent.")
+        gold_column: str = Field(
+            "gold", description="Column of a known good answer, or of a list of them. It may be absent."
+        )
         ignore_columns: list[str] = Field(
             [],
             description="Columns that other trainers put into the prompt, such as 'tools' or 'images', and that go to "
@@ -150,9 +152,11 @@ class PromptsTask:
         return {}
 
     def gold(self, problem: Problem) -> str | None:
-        """Return the known good answer, or None if a problem has none."""
-        gold = problem.columns.get(self._gold)
-        return None if gold is None else str(gold)  # a number is what the answer to it would be written as
+        """Return the known good answer, the first one of a list, or None if a problem has none."""
+        gold = next(iter(_answers(problem.columns.get(self._gold))), None)
+        if isinstance(gold, float) and gold.is_integer():
+            gold = int(gold)  # a number is what the answer to it would be written as: tables make 18.0 of 18
+        return None if gold is None else str(gold)
 
     def ask(self, text: str) -> Problem:
         """Return the text as a new problem, behind the system message that all training problems share, if they do."""
@@ -210,13 +214,19 @@ def _rows(source: str, files: Sequence[Path], settings: PromptsTask.Settings, pl
                 "task.args.id_column = '' for ids made of the prompts"
             )
         places[id] = place
-        if not isinstance(record.get(settings.gold_column), int | float | None):
-            checked_text(record[settings.gold_column], f"{place}: '{settings.gold_column}'")
+        for answer in _answers(record.get(settings.gold_column)):
+            if not isinstance(answer, int | float | None):
+                checked_text(answer, f"{place}: '{settings.gold_column}'")
         columns = {key: value for key, value in record.items() if key != settings.prompt_column}
         rows.append(_Row(Problem(id, prompt, columns, messages), prompt_id))
     if not rows:
         raise DataError(f"{source} has no prompt; expected one row with a '{settings.prompt_column}' per problem")
     return rows
+
+
+def _answers(gold: Any) -> Sequence[Any]:
+    """Return the known good answers of a column that holds one, or a list of them."""
+    return gold if isinstance(gold, list) else [gold]
 
 
 def _own_id(record: Mapping[str, Any], column: str, place: str) -> str | None:
