@@ -55,6 +55,8 @@ class PromptsTask:
     class Settings(Section):
         """Settings of the prompts task."""
 
+        free_on_resume = frozenset({"path", "heldout"})  # files may move; that they hold the same problems is checked
+
         path: PathText = Field(
             description="A file with a prompt per row (JSON lines, parquet, Arrow or CSV), a pattern of such files, a "
             "folder, whose splits are found as `datasets` finds them, or a data set of the Hugging Face hub, as "
