@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,6 +33,8 @@ from steadyrl.loop.tasks.rows import read_rows
 
 # 64 bits: among ten million files of a million prompts, fewer than one has a collision.
 _ID_DIGITS = 16
+# What str and json.dumps make of a list of messages, as tables of pandas have it in CSV.
+_WRITTEN_MESSAGES = re.compile(r"""\s*\[\s*\{\s*(['"])(role|content)\1\s*:""")
 # Roles of messages, as an error speaks of them.
 _ROLES = {
     "system": "a system",
@@ -247,6 +250,11 @@ def _prompt(record: Mapping[str, Any], column: str, place: str) -> tuple[str, tu
         )
     value, where = record[column], f"{place}: '{column}'"
     if isinstance(value, str):
+        if _WRITTEN_MESSAGES.match(value):
+            raise DataError(
+                f"{where} is a text that spells a list of messages, and the policy would read its brackets; give the "
+                "list itself, in JSON lines or parquet: CSV holds texts alone"
+            )
         return _filled(value, where), ()
     if not isinstance(value, list):
         raise DataError(f"{where} is {kind_of(value)}; expected text in quotes, or a list of messages")

@@ -121,6 +121,8 @@ def test_a_missing_file_is_named(tmp_path, hundred):
         ),
         ('{"prompt": ""}\n', "'prompt' is empty"),
         ('{"prompt": 5}\n', "'prompt' is a number; expected text in quotes, or a list of messages"),
+        ('{"prompt": "[{\\"role\\": \\"user\\"}]"}\n', "'prompt' is a text that spells a list of messages"),
+        ('{"prompt": "[{\'content\': 1}]"}\n', "'prompt' is a text that spells a list of messages"),
         ('{"prompt": []}\n', "'prompt' has no message; expected the user's last"),
         (
             '{"prompt": ["b"]}\n',
