@@ -317,12 +317,7 @@ class HFTokenizer:
         Args:
             opened: The template's text for a question, up to where the policy writes.
         """
-        try:
-            before, mark, _ = self._templated([_QUESTION, {"role": "assistant", "content": _MARK}], False).partition(
-                _MARK
-            )
-        except ModelError:  # a template for questions only
-            return
+        before, mark, _ = self._around_answer()
         begun = [tag for tag in TAG.findall(opened)[-1:] if tag[1] != "/" and opened.rstrip().endswith(tag)]
         # The mark of the assistant's turn is a special token, or stands before every answer.
         if begun and not before.rstrip().endswith(begun[0]) and not self._special_ids().issuperset(self._ids(begun[0])):
@@ -361,13 +356,17 @@ class HFTokenizer:
             )
         return after
 
-    def _end_of_turn(self) -> int | None:
-        """Return the special token that the chat template writes behind an assistant's words, if there is one."""
+    def _around_answer(self) -> tuple[str, str, str]:
+        """Return the template's text before an answer, the answer's mark and the text behind it; all may be empty."""
         talk = [_QUESTION, {"role": "assistant", "content": _MARK}]
         try:
-            _, mark, after = self._templated(talk, add_generation_prompt=False).rpartition(_MARK)
+            return self._templated(talk, add_generation_prompt=False).rpartition(_MARK)
         except ModelError:  # a template for questions only serves tasks of one turn
-            return None
+            return "", "", ""
+
+    def _end_of_turn(self) -> int | None:
+        """Return the special token that the chat template writes behind an assistant's words, if there is one."""
+        _, mark, after = self._around_answer()
         ids = self._ids(after.lstrip())
         return int(ids[0]) if mark and ids and ids[0] in self._special_ids() else None
 

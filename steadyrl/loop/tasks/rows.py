@@ -43,10 +43,11 @@ def read_rows(files: Sequence[Path]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _is_pointer(path: Path) -> bool:
     """Return whether Git left a pointer in the place of a large file that it has not fetched."""
-    if not path.is_file():
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_POINTER)) == _POINTER
+    except OSError:  # its reader says why
         return False
-    with path.open("rb") as file:
-        return file.read(len(_POINTER)) == _POINTER
 
 
 def _json(path: Path) -> tuple[str, Iterator[tuple[int, dict[str, Any]]]]:
