@@ -90,8 +90,8 @@ def _csv(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                 table = table.set_column(table.schema.get_field_index(field.name), field.name, text)
     except (OSError, arrow.ArrowException) as error:
         raise _unreadable(path, error) from error
-    if other := [field.name for field in table.schema if arrow.types.is_binary(field.type)]:
-        raise DataError(f"'{path}': the column '{other[0]}' is not valid UTF-8; save the file as UTF-8")
+    if undecoded := [field.name for field in table.schema if arrow.types.is_binary(field.type)]:
+        raise DataError(f"'{path}': the column '{undecoded[0]}' is not valid UTF-8; save the file as UTF-8")
     yield from _numbered(path, table.to_batches(max_chunksize=_BATCH))
 
 
