@@ -157,6 +157,11 @@ class ReturnsTwo(Guess):
         return "no", 1.0
 
 
+class EndsWithAWord(Guess):
+    def step(self, message):
+        return "no", 1.0, "false"
+
+
 class RewardsNothing(Guess):
     def step(self, message):
         return "no", float("nan"), False

@@ -37,7 +37,7 @@ from steadyrl.core.protocols import (
     Teaching,
     ToolUsing,
 )
-from steadyrl.core.types import Problem
+from steadyrl.core.types import Problem, encodable
 
 _TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 BUILT_IN: dict[str, dict[str, str]] = _TABLES["built_in"]
@@ -198,6 +198,9 @@ def problems_of(task: Task, split: Literal["train", "heldout"]) -> Sequence[Prob
     for problem in problems:
         if not isinstance(problem, Problem):
             raise DataError(f"{what} has {reprlib.repr(problem)} in it; expected steadyrl.core.types.Problem alone")
+        text = "".join([problem.prompt, *(message["content"] for message in problem.messages)])
+        if encodable(text) != text:
+            raise DataError(f"{what} has a text that is not valid Unicode (a lone surrogate) in '{problem.id:.80}'")
     return problems
 
 

@@ -58,6 +58,7 @@ class RunSection(Section):
 
     free_on_resume = frozenset(
         {"steps", "epochs", "target", "checkpoint_every", "keep_checkpoints", "rollouts_every", "token_details_every"}
+        | {"trackers"}
     )
 
     steps: int = Field(100, ge=1, description="Number of training steps.")
@@ -96,6 +97,8 @@ class MessageSection(Section):
 class ModelSection(Section):
     """The model that is trained."""
 
+    free_on_resume = frozenset({"path"})  # the folder may move; that it holds the same model is measured
+
     path: PathText = Field("base")
     """'base' (the model that ships with steadyrl), a Hugging Face model folder, or a model name on the hub."""
     lora_rank: int = Field(0, ge=0, le=65_536, description="Rank of the LoRA adapter. 0 trains all weights.")
@@ -131,7 +134,7 @@ class BackendSection(Section):
     """Where and how the model is computed."""
 
     # A checkpoint is the same in every framework that can read it; one that cannot says so. Each has its own settings.
-    free_on_resume = frozenset({"name", "device", "args"})
+    free_on_resume = frozenset({"name", "device", "threads", "args"})
 
     name: str = Field("torch")
     """'torch', 'fsdp' (torch on several GPUs), 'mlx', 'toy' (NumPy), or an import path."""

@@ -156,6 +156,11 @@ class Problem:
         return self.messages or self.prompt
 
 
+def encodable(text: str) -> str:
+    """Return a text as tokenizers and files take it: halves of surrogate pairs become question marks."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
 def require_texts(messages: Sequence[Message], what: str) -> None:
     """Refuse messages whose role or content is no text.
 

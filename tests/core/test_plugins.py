@@ -263,6 +263,7 @@ def test_a_task_may_offer_whole_protocols_and_methods_of_its_own(opened, offered
             [Problem("1", "?"), {"prompt": "?"}],
             r"has \{'prompt': '\?'\} in it; expected steadyrl\.core\.types\.Problem alone",
         ),
+        ([Problem("1", "a \ud83d b")], r"has a text that is not valid Unicode \(a lone surrogate\) in '1'"),
     ],
 )
 def test_what_are_no_problems_is_refused(opened, problems, refusal):

@@ -17,7 +17,7 @@ import pytest
 
 import steadyrl
 from steadyrl.core import config
-from steadyrl.core.errors import ConfigError, RunError
+from steadyrl.core.errors import ConfigError, DataError, RunError
 from steadyrl.core.rundir import RunDir, write_json
 from steadyrl.core.types import Problem
 from steadyrl.environments.search.cache import cache_folder
@@ -202,6 +202,20 @@ def test_data_that_changed_stops_a_resume_unless_it_is_accepted(settings, tmp_pa
         run(overrides=["run.steps=6"], resume=found)
     assert found.info_file.read_bytes() == before
     assert run(overrides=["run.steps=6"], resume=found, accept_changed_data=True).status == "finished"
+
+
+def test_a_run_goes_on_where_its_data_moved_and_with_the_threads_and_trackers_of_another_machine(settings, tmp_path):
+    found = run(settings)
+    moved = (tmp_path / "prompts.jsonl").rename(tmp_path / "moved.jsonl")
+    with pytest.raises(DataError, match=r"there is no file .*prompts\.jsonl; check the path"):
+        run(overrides=["run.steps=5"], resume=found)
+    resumed = run(overrides=["run.steps=5", f"task.args.path={moved}", "backend.threads=1"], resume=found)
+    assert resumed.status == "finished" and resumed.resolved()["task"]["args"]["path"] == str(moved)
+    assert "run.trackers" in config.free_on_resume(config.resolve(settings))
+    moved.write_text(moved.read_text().replace("say 3", "say x"))
+    other = moved.rename(tmp_path / "other.jsonl")
+    with pytest.raises(RunError, match="texts or columns differ"):
+        run(overrides=["run.steps=6", f"task.args.path={other}"], resume=found)
 
 
 def test_a_text_that_changed_is_noticed_at_equal_counts(settings, tmp_path):

@@ -27,6 +27,7 @@ _MARK = "\u2063answer\u2063"  # what an assistant said, found again in what a ch
 _MARKED = re.compile(rf"{_MARK}\d+{_MARK}")
 _CALLED = "marked_function_"  # the same for the names of functions, which templates may write as JSON
 _TRIAL_TOOLS = ({"type": "function", "function": {"name": _CALLED, "description": "", "parameters": {}}},)
+_QUESTION = {"role": "user", "content": "?"}
 _OUTLINES = 10_000  # that are remembered
 # What templates raise: their own errors, and those of the Python methods that they call.
 _TEMPLATE_ERRORS = (
@@ -73,7 +74,7 @@ class HFTokenizer:
         own = [] if tokenizer.eos_token_id is None else [int(tokenizer.eos_token_id)]
         if self._chat:
             self._in_parts = self._wants_parts()
-            self.encode_prompt("?")  # a template that fails is reported before anything is paid
+            self._require_all(self._opening([_QUESTION]))  # a template that fails is reported before anything is paid
             self._doubt_template()
             turn_end = self._end_of_turn()
             own = own if turn_end is None else [turn_end, *own]
@@ -121,9 +122,8 @@ class HFTokenizer:
         return chat
 
     def _template_has_tools(self) -> bool:
-        talk = [{"role": "user", "content": "?"}]
         try:
-            return self._chat and _CALLED in self._templated(talk, True, _TRIAL_TOOLS)
+            return self._chat and _CALLED in self._templated([_QUESTION], True, _TRIAL_TOOLS)
         except ModelError:
             return False
 
@@ -302,12 +302,34 @@ class HFTokenizer:
                 "the model's chat template can write today's date into prompts (strftime_now), so that a run which is "
                 "resumed on another day reads other ones; set model.template_args.date_string if the template knows it"
             )
-        text = self._templated([{"role": "user", "content": "?"}], add_generation_prompt=True)
+        text = self._templated([_QUESTION], add_generation_prompt=True)
+        self._doubt_opening(text)
         odd = [mark for mark in dict.fromkeys(_SPECIAL.findall(text)) if len(self._ids(mark)) > 1]
         if odd:
             log.warning(
                 "the model's chat template writes %s, which is no token of its own to the tokenizer but ordinary text; "
                 "if the template is another model's, set model.chat_template = 'never'", ", ".join(odd[:3]),
+            )  # fmt: skip
+
+    def _doubt_opening(self, opened: str) -> None:
+        """Warn of a tag that the template writes in the answer's place, and of a turn that it does not open.
+
+        Args:
+            opened: The template's text for a question, up to where the policy writes.
+        """
+        before, mark, _ = self._around_answer()
+        begun = [tag for tag in TAG.findall(opened)[-1:] if tag[1] != "/" and opened.rstrip().endswith(tag)]
+        # The mark of the assistant's turn is a special token, or stands before every answer.
+        if begun and not before.rstrip().endswith(begun[0]) and not self._special_ids().issuperset(self._ids(begun[0])):
+            log.warning(
+                "the model's chat template begins every answer with %s, which is thereby part of the prompt: the text "
+                "that rewards see begins behind it, and a reward that looks for it there never pays", begun[0],
+            )  # fmt: skip
+        header = before[len(opened) :].strip() if before.startswith(opened) else ""
+        if mark and header and opened == self._templated([_QUESTION], add_generation_prompt=False):
+            log.warning(
+                "the model's chat template does not open the assistant's turn (it has no add_generation_prompt), so "
+                "that the policy itself has to begin each answer with %r; correct its chat_template.jinja", header,
             )  # fmt: skip
 
     def _array(self, ids: Sequence[int]) -> np.ndarray:
@@ -324,7 +346,7 @@ class HFTokenizer:
 
     def _between(self, observation: str) -> str:
         """Return what the chat template writes between an assistant's words and its next ones."""
-        talk = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _MARK}]
+        talk = [_QUESTION, {"role": "assistant", "content": _MARK}]
         talk.append({"role": "user", "content": observation})
         _, mark, after = self._templated(talk, add_generation_prompt=True).rpartition(_MARK)
         if not mark:
@@ -334,13 +356,17 @@ class HFTokenizer:
             )
         return after
 
+    def _around_answer(self) -> tuple[str, str, str]:
+        """Return the template's text before an answer, the answer's mark and the text behind it; all may be empty."""
+        talk = [_QUESTION, {"role": "assistant", "content": _MARK}]
+        try:
+            return self._templated(talk, add_generation_prompt=False).rpartition(_MARK)
+        except ModelError:  # a template for questions only serves tasks of one turn
+            return "", "", ""
+
     def _end_of_turn(self) -> int | None:
         """Return the special token that the chat template writes behind an assistant's words, if there is one."""
-        talk = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _MARK}]
-        try:
-            _, mark, after = self._templated(talk, add_generation_prompt=False).rpartition(_MARK)
-        except ModelError:  # a template for questions only serves tasks of one turn
-            return None
+        _, mark, after = self._around_answer()
         ids = self._ids(after.lstrip())
         return int(ids[0]) if mark and ids and ids[0] in self._special_ids() else None
 

@@ -45,6 +45,8 @@ Value = TypeVar("Value")
 class CodeSettings(Section):
     """Settings of the code task."""
 
+    free_on_resume = frozenset({"problems", "heldout"})  # files may move; that they hold the same problems is checked
+
     problems: PathText = Field(
         "own",
         description="'own', 'generated', or a .jsonl or .jsonl.gz file in our format or in that of HumanEval or MBPP.",

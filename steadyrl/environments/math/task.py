@@ -29,6 +29,8 @@ class MathTask:
     class Settings(Section):
         """Settings of the math task."""
 
+        free_on_resume = frozenset({"path", "heldout"})  # as of prompts
+
         path: PathText = Field(
             "",
             description="JSONL file with a 'question' and an 'answer' per line, as in GSM8K. A 'level' is optional. "

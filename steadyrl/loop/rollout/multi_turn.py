@@ -29,7 +29,7 @@ from steadyrl.core.counting.interrupts import at_once
 from steadyrl.core.errors import DataError, EpisodeError, SteadyError, exception_line
 from steadyrl.core.plugins import require_members
 from steadyrl.core.protocols import Backend, Chat, Episode, PrefixCaching, Tokenizer, Turn
-from steadyrl.core.types import Completion, Message, Problem, Rollout, Sampling, ToolCall, require_texts
+from steadyrl.core.types import Completion, Message, Problem, Rollout, Sampling, ToolCall, encodable, require_texts
 from steadyrl.loop.rewards.functions import RAISED
 from steadyrl.loop.rollout.episode import Attempt, Environment, Playing, cut_observation
 
@@ -216,11 +216,11 @@ def _fit_observation(setting: _Setting, play: Playing, observation: str | Sequen
     limit = setting.environment.observation_tokens
     fitted: list[Message] = []
     for message in [{"role": "user", "content": observation}] if isinstance(observation, str) else observation:
-        content = message["content"]
+        whole = content = encodable(message["content"])  # tools may read names of files that are no valid text
         if limit and content:
             content = cut_observation(setting.tokenizer, content, limit)
             play.observations += 1
-            play.observations_cut += content != message["content"]
+            play.observations_cut += content != whole
         fitted.append({**message, "content": content})
     return fitted
 

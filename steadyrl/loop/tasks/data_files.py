@@ -44,7 +44,7 @@ _WORDS = {
 SPLIT_IN = {
     split: re.compile(rf"(?:^|[-._ 0-9])(?:{words})(?=[-._ 0-9]|$)", re.IGNORECASE) for split, words in _WORDS.items()
 }
-_SHARD = re.compile(r"(\w+(?:\.\w+)*)-\d{5}-of-\d{5}")
+_SHARD = re.compile(r"(\w+(?:\.\w+)*)-\d{5}-of-(\d{5})")
 _FRONT = re.compile(r"\s*---[ \t]*\r?\n(.*?)\r?\n---[ \t]*(?:\r?\n|$)", re.DOTALL)
 _LONGEST_README = 1 << 20  # characters
 _HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")  # owner and name
@@ -114,7 +114,7 @@ def find_data(path: Path, configuration: str = "") -> DataFiles:
         configuration: Which one to take of several; "" where the folder names a default, or has only one.
 
     Raises:
-        DataError: There is nothing to read, or several configurations and none is chosen.
+        DataError: There is nothing to read, several configurations and none is chosen, or files of a split are missing.
         MissingExtraError: README.md has configurations, and no YAML can be read.
     """
     folder = _downloaded(path) if may_be_on_hub(path) else path
@@ -131,7 +131,10 @@ def find_data(path: Path, configuration: str = "") -> DataFiles:
             f"'{path}' holds the configurations {', '.join(finders)}, which are data sets of their own; choose one: "
             f"task.args.config = '{next(iter(finders))}'"
         )
-    return DataFiles(path, name, finders[name](), is_folder=True)
+    splits = finders[name]()
+    for files in splits.values():
+        _require_all_shards(files)
+    return DataFiles(path, name, splits, is_folder=True)
 
 
 def kind_of_file(path: Path) -> str:
@@ -259,6 +262,18 @@ def _by_split(root: Path) -> Splits:
             _refuse_common(splits)
             return _of_one_kind(splits)
     return _of_one_kind({TRAIN: files})
+
+
+def _require_all_shards(files: Sequence[Path]) -> None:
+    """Refuse files of which each says how many there are, and some are missing: a download may have been cut off."""
+    matches = [(file, match) for file in files if (match := _SHARD.match(file.name))]
+    counts = Counter((file.parent, match[1], match[2]) for file, match in matches)
+    for (folder, name, total), count in counts.items():
+        if count < int(total):
+            raise DataError(
+                f"'{folder}' holds {count} of {int(total)} files {name}-*-of-{total}; download the others, or name the "
+                f"files that are enough by a pattern: task.args.path = '{folder / name}-*'"
+            )
 
 
 def _refuse_common(splits: Splits) -> None:

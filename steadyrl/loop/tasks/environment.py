@@ -252,6 +252,8 @@ class EnvironmentEpisode:
         if not isinstance(returned, tuple | list) or len(returned) != 3:
             raise TypeError(f"step returned {reprlib.repr(returned)}; expected three: observation, reward, done")
         observation, reward, done = returned
+        if done not in (True, False):  # the text "false" would end the episode, and None never would
+            raise TypeError(f"step returned {reprlib.repr(done)} as to whether the episode is over; expected a bool")
         answers, answered = self._answers(observation, unanswered)
         messages = [*results, *answers]
         if not messages and not done:

@@ -46,7 +46,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
                 except UnicodeDecodeError as error:
                     raise DataError(
                         f"{path}, line {number}: not valid UTF-8 at byte {error.start + 1} of the line; "
-                        "save the file as UTF-8"
+                        "unpack the file, or save it as UTF-8"
                     ) from error
                 if text.strip():
                     yield number, text.rstrip("\r\n")
@@ -69,7 +69,11 @@ def read_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             value = parse_json(line, parse_constant=refuse_constant)
         except ValueError as error:
             table = path.suffix in _TABLES
-            cause = "CSV is not read, JSON lines and parquet are" if table else "was the file cut off?"
+            cause = (
+                "CSV is not read, JSON lines and parquet are"
+                if table
+                else "was the file cut off, or has an object several lines?"
+            )
             raise DataError(
                 f"{path}, line {number}: not valid JSON ({error}); expected one object per line ({cause})"
             ) from error

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,6 +33,8 @@ from steadyrl.loop.tasks.rows import read_rows
 
 # 64 bits: among ten million files of a million prompts, fewer than one has a collision.
 _ID_DIGITS = 16
+# What str and json.dumps make of a list of messages, as tables of pandas have it in CSV.
+_WRITTEN_MESSAGES = re.compile(r"""\s*\[\s*\{\s*(['"])(role|content)\1\s*:""")
 # Roles of messages, as an error speaks of them.
 _ROLES = {
     "system": "a system",
@@ -55,6 +58,8 @@ class PromptsTask:
     class Settings(Section):
         """Settings of the prompts task."""
 
+        free_on_resume = frozenset({"path", "heldout"})  # files may move; that they hold the same problems is checked
+
         path: PathText
         """A file with a prompt per row (JSON lines, parquet, Arrow or CSV), a pattern of such files, a folder, whose
         splits are found as `datasets` finds them, or a data set of the Hugging Face hub, as OWNER/NAME."""
@@ -71,7 +76,8 @@ class PromptsTask:
         metric: str = Field("", description="Reward part that evaluations compare. Empty compares the weighted total.")
         prompt_column: str = Field("prompt", description="Column of the prompt: a text, or a list of messages.")
         id_column: str = Field("id", description="Column of the problem's id. It may be absent, and empty ignores it.")
-        gold_column: str = Field("gold", description="Column of a known good answer. It may be absent.")
+        gold_column: str = "gold"
+        """Column of a known good answer, or of a list of them. It may be absent."""
         ignore_columns: list[str] = Field([])
         """Columns that other trainers put into the prompt, such as 'tools' or 'images', and that go to the rewards
         alone here. Otherwise a row with such a column is refused."""
@@ -132,9 +138,11 @@ class PromptsTask:
         return {}
 
     def gold(self, problem: Problem) -> str | None:
-        """Return the known good answer, or None if a problem has none."""
-        gold = problem.columns.get(self._gold)
-        return None if gold is None else str(gold)  # a number is what the answer to it would be written as
+        """Return the known good answer, the first one of a list, or None if a problem has none."""
+        gold = next(iter(_answers(problem.columns.get(self._gold))), None)
+        if isinstance(gold, float) and gold.is_integer():
+            gold = int(gold)  # a number is what the answer to it would be written as: tables make 18.0 of 18
+        return None if gold is None else str(gold)
 
     def ask(self, text: str) -> Problem:
         """Return the text as a new problem, behind the system message that all training problems share, if they do."""
@@ -192,13 +200,19 @@ def _rows(source: str, files: Sequence[Path], settings: PromptsTask.Settings, pl
                 "task.args.id_column = '' for ids made of the prompts"
             )
         places[id] = place
-        if not isinstance(record.get(settings.gold_column), int | float | None):
-            checked_text(record[settings.gold_column], f"{place}: '{settings.gold_column}'")
+        for answer in _answers(record.get(settings.gold_column)):
+            if not isinstance(answer, int | float | None):
+                checked_text(answer, f"{place}: '{settings.gold_column}'")
         columns = {key: value for key, value in record.items() if key != settings.prompt_column}
         rows.append(_Row(Problem(id, prompt, columns, messages), prompt_id))
     if not rows:
         raise DataError(f"{source} has no prompt; expected one row with a '{settings.prompt_column}' per problem")
     return rows
+
+
+def _answers(gold: Any) -> Sequence[Any]:
+    """Return the known good answers of a column that holds one, or a list of them."""
+    return gold if isinstance(gold, list) else [gold]
 
 
 def _own_id(record: Mapping[str, Any], column: str, place: str) -> str | None:
@@ -217,6 +231,11 @@ def _prompt(record: Mapping[str, Any], column: str, place: str) -> tuple[str, tu
         )
     value, where = record[column], f"{place}: '{column}'"
     if isinstance(value, str):
+        if _WRITTEN_MESSAGES.match(value):
+            raise DataError(
+                f"{where} is a text that spells a list of messages, and the policy would read its brackets; give the "
+                "list itself, in JSON lines or parquet: CSV holds texts alone"
+            )
         return _filled(value, where), ()
     if not isinstance(value, list):
         raise DataError(f"{where} is {kind_of(value)}; expected text in quotes, or a list of messages")

@@ -6,6 +6,7 @@ read from.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from steadyrl.loop.tasks.data_files import kind_of_file
 from steadyrl.loop.tasks.jsonl import kind_of, read_lines, read_objects, refuse_constant
 
 _BATCH = 1024  # rows of a parquet file that are held as Python objects at once
+_CODE = r"^[+-]?0\d"
+_POINTER = b"version https://git-lfs"  # what such a file of Git LFS begins with
 
 
 def read_rows(files: Sequence[Path]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -30,10 +33,21 @@ def read_rows(files: Sequence[Path]) -> Iterator[tuple[str, dict[str, Any]]]:
     """
     readers = {"parquet": _parquet, "arrow": _arrow, "csv": _csv}
     for file in files:
+        if _is_pointer(file):
+            raise DataError(f"'{file}' is a pointer of Git LFS, and not the file itself; run `git lfs pull`")
         reader = readers.get(kind_of_file(file))
         what, rows = ("row", reader(file)) if reader else _json(file)
         for number, row in rows:
             yield f"{file}, {what} {number}", row
+
+
+def _is_pointer(path: Path) -> bool:
+    """Return whether Git left a pointer in the place of a large file that it has not fetched."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_POINTER)) == _POINTER
+    except OSError:  # its reader says why
+        return False
 
 
 def _json(path: Path) -> tuple[str, Iterator[tuple[int, dict[str, Any]]]]:
@@ -58,18 +72,26 @@ def _items(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _csv(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    arrow, csv = require("pyarrow"), require("pyarrow.csv")
+    arrow, csv, compute = require("pyarrow"), require("pyarrow.csv"), require("pyarrow.compute")
     tabs = ".tsv" in path.name.lower()
     layout = csv.ParseOptions(delimiter="\t" if tabs else ",", newlines_in_values=True)
     try:
         table = csv.read_csv(path, parse_options=layout)
-        # Whatever looks like a date stays a text, as it does in ``datasets``.
-        texts = {field.name: arrow.string() for field in table.schema if arrow.types.is_temporal(field.type)}
-        if texts:
-            options = csv.ConvertOptions(column_types=texts)
-            table = csv.read_csv(path, parse_options=layout, convert_options=options)
+        _require_distinct(path, table.schema.names)
+        # Whatever looks like a date stays a text, as it does in ``datasets``. So do numbers with zeros before them, for
+        # the code 007 is another answer than 7.
+        inferred = [field for field in table.schema if arrow.types.is_primitive(field.type)]
+        names = [field.name for field in inferred]
+        options = csv.ConvertOptions(column_types=dict.fromkeys(names, arrow.string()), include_columns=names)
+        texts = csv.read_csv(path, parse_options=layout, convert_options=options) if names else table
+        for field in inferred:
+            text = texts.column(field.name)
+            if arrow.types.is_temporal(field.type) or compute.any(compute.match_substring_regex(text, _CODE)).as_py():
+                table = table.set_column(table.schema.get_field_index(field.name), field.name, text)
     except (OSError, arrow.ArrowException) as error:
         raise _unreadable(path, error) from error
+    if undecoded := [field.name for field in table.schema if arrow.types.is_binary(field.type)]:
+        raise DataError(f"'{path}': the column '{undecoded[0]}' is not valid UTF-8; save the file as UTF-8")
     yield from _numbered(path, table.to_batches(max_chunksize=_BATCH))
 
 
@@ -100,6 +122,7 @@ def _numbered(path: Path, batches: Any) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _dicts(path: Path, batch: Any) -> list[dict[str, Any]]:
+    _require_distinct(path, batch.schema.names)
     columns: dict[str, list[Any]] = {}
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         try:
@@ -110,6 +133,12 @@ def _dicts(path: Path, batch: Any) -> list[dict[str, Any]]:
                 "column or leave it out"
             ) from error
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
+def _require_distinct(path: Path, columns: Sequence[str]) -> None:
+    """Refuse two columns of one name, of which a row could hold one alone."""
+    if copies := [name for name, count in Counter(columns).items() if count > 1]:
+        raise DataError(f"'{path}' has two columns called '{copies[0]}'; rename or remove one of them")
 
 
 def _unreadable(path: Path, error: Exception) -> DataError:

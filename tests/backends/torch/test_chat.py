@@ -268,3 +268,41 @@ def test_text_that_writes_the_begin_token_itself_gets_no_second_one(opened, writ
     ids = tokenizer.encode_prompt(written).tolist()
     assert tokenizer.hf.convert_ids_to_tokens(ids).count("<user>") == 1
     assert text(tokenizer, written) == "<user>the dog"
+
+
+TURNS = (
+    "{{% for m in messages %}}{{% if m.role == 'user' %}}<user>{{{{ m.content }}}}{0}{{% else %}}{1}{{{{ m.content }}}}"
+    "<eos>{{% endif %}}{{% endfor %}}{{% if add_generation_prompt %}}{2}{{% endif %}}"
+)
+
+
+@pytest.mark.parametrize(
+    ("answer", "opening", "reported"),
+    [
+        ("<bot>", "<bot><think>\n", True),  # as DeepSeek-R1
+        ("<bot><think>\n\n</think>\n\n", "<bot><think>\n", True),  # as Qwen3-Thinking
+        ("<bot><think>\n\n</think>\n\n", "<bot>", False),  # as Qwen3
+        ("<bot>", "<bot><think>\n\n</think>\n\n", False),  # as Qwen3 without thinking
+        ("<assistant>", "<assistant>", False),  # a mark that is no token
+        ("<bot>", "<bot>", False),
+    ],
+)
+def test_a_tag_that_the_template_writes_in_the_place_of_the_answer_is_reported(
+    opened, caplog, answer, opening, reported
+):
+    opened(template=TURNS.format("<eos>", answer, opening))
+    assert ("begins every answer with <think>" in caplog.text) == bool(caplog.text) == reported
+
+
+@pytest.mark.parametrize(
+    ("end", "answer", "header"),
+    [("<eos>", "<bot>", "<bot>"), ("<bot>", " ", "")],  # in the second, as Mistral's, a question opens its answer
+)
+def test_a_template_that_does_not_open_the_assistants_turn_is_reported(opened, caplog, end, answer, header):
+    opened(template=TURNS.format(end, answer, ""))
+    assert (f"has to begin each answer with '{header}'" in caplog.text) == bool(caplog.text) == bool(header)
+
+
+def test_a_tokenizer_without_a_question_mark_takes_a_chat_template(opened):
+    tokenizer = opened(template="{% for m in messages %}{{ m.content }}{% endfor %}")
+    assert tokenizer.encode_prompt("?").tolist() == [tokenizer.end_id]

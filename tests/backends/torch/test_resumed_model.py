@@ -74,7 +74,8 @@ def test_another_model_in_the_folder_that_a_run_began_from_stops_its_resume(begu
 def test_a_run_whose_folder_is_as_it_was_goes_on(begun):
     found = begun()
     put_another_model(by=0.0)
-    assert run(resume=found).status == "finished"
+    Path("model").rename("moved")
+    assert run(overrides=["model.path=moved"], resume=found).status == "finished"
     assert (found.checkpoint_folder(4) / "reference" / "probe.json").is_file()
 
 

@@ -387,6 +387,18 @@ def test_cut_observations_are_counted_and_only_what_was_shown_is_in_the_rollout(
     assert reward_metrics(groups)["observation/cut"] == 2 / 3
 
 
+def test_halves_of_surrogate_pairs_in_an_observation_are_read_as_question_marks():
+    class Broken(Building):
+        def episode(self, problem, seed):
+            corridor = super().episode(problem, seed)
+            corridor.open = lambda: "a \ud83d b"
+            return corridor
+
+    (rollout,) = play(Broken())[0].rollouts
+    assert rollout.seen[0] == "a ? b"
+    assert (rollout.outcome, rollout.unscored) == ({"doors": 2}, None)
+
+
 def test_without_a_limit_observations_are_whole_and_nothing_is_counted():
     _, groups = play_wordy(0)
     (rollout,) = groups[0].rollouts

@@ -114,6 +114,18 @@ def test_a_file_whose_name_says_two_splits_is_refused(tmp_path):
         find_data(lay_out(tmp_path, "train_eval.jsonl"))
 
 
+@pytest.mark.parametrize("folder", ["data/", "", "en/train/"])
+def test_a_split_with_missing_files_is_refused_unless_a_pattern_names_those_to_read(tmp_path, folder):
+    names = [f"{folder}train-0000{number}-of-00003.jsonl" for number in (0, 2)]
+    lay_out(tmp_path, " ".join(names))
+    with pytest.raises(DataError, match=r"holds 2 of 3 files train-\*-of-00003; download the others") as refused:
+        find_data(tmp_path)
+    pattern = str(refused.value).partition("task.args.path = ")[2].strip("'")
+    assert find_data(Path(pattern)).splits == {"train": [tmp_path / name for name in names]}
+    lay_out(tmp_path, f"{folder}train-00001-of-00003.jsonl")
+    assert len(find_data(tmp_path).splits["train"]) == 3
+
+
 def test_files_may_be_named_by_a_pattern(tmp_path):
     lay_out(tmp_path, "a/train.jsonl b/train.jsonl b/test.jsonl")
     assert find_data(tmp_path / "*" / "train.jsonl").splits == {

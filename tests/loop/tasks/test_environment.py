@@ -219,6 +219,7 @@ def test_problems_come_from_a_file_as_those_of_prompts_do(tmp_path):
     ("environment", "why"),
     [
         ("ReturnsTwo", "TypeError: step returned ('no', 1.0); expected three: observation, reward, done"),
+        ("EndsWithAWord", "TypeError: step returned 'false' as to whether the episode is over; expected a bool"),
         ("RewardsNothing", "TypeError: step returned the reward nan; expected a finite number, or None"),
         ("RewardsWords", "TypeError: step returned the reward 'much'; expected a finite number, or None"),
         ("OpensWithANumber", "TypeError: reset returned 3; expected a text, messages, or None"),

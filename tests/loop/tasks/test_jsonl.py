@@ -60,6 +60,11 @@ def test_a_table_in_the_place_of_json_lines_is_called_one(tmp_path, name, said):
         next(read_objects(tmp_path / name))
 
 
+def test_an_object_of_several_lines_and_a_packed_file_are_called_so(tmp_path):
+    assert "has an object several lines?" in refusal(written(tmp_path, '{\n "a": 1\n}\n'))
+    assert "unpack the file, or save it as UTF-8" in refusal(written(tmp_path, b"\x28\xb5\x2f\xfd\x00"))  # of zstd
+
+
 def test_a_missing_file_is_named(tmp_path):
     path = tmp_path / "absent.jsonl"
     assert refusal(path) == f"there is no file {path}; check the path"

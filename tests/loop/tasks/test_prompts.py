@@ -46,10 +46,13 @@ def test_every_column_but_the_prompt_reaches_the_rewards(tmp_path):
 
 
 def test_gold_is_the_column_of_that_name_or_unknown(tmp_path):
-    rows = [{"prompt": "a", "gold": "A"}, {"prompt": "b", "gold": None}, {"prompt": "c"}, {"prompt": "d", "gold": 42}]
+    golds = {"a": "A", "b": None, "d": 42, "e": 18.0, "f": 0.5, "g": ["four", "4"], "h": [4.0], "i": []}
+    rows = [{"prompt": "c"}, *({"prompt": prompt, "gold": gold} for prompt, gold in golds.items())]
     task = made(written(tmp_path / "p.jsonl", *rows))
     gold = {p.prompt: task.gold(p) for split in ("train", "heldout") for p in task.problems(split)}
-    assert gold == {"a": "A", "b": None, "c": None, "d": "42"}
+    assert gold == {
+        "a": "A", "b": None, "c": None, "d": "42", "e": "18", "f": "0.5", "g": "four", "h": "4", "i": None,
+    }  # fmt: skip
 
 
 def test_the_task_brings_no_rewards_and_no_baselines(hundred):
@@ -118,6 +121,8 @@ def test_a_missing_file_is_named(tmp_path, hundred):
         ),
         ('{"prompt": ""}\n', "'prompt' is empty"),
         ('{"prompt": 5}\n', "'prompt' is a number; expected text in quotes, or a list of messages"),
+        ('{"prompt": "[{\\"role\\": \\"user\\"}]"}\n', "'prompt' is a text that spells a list of messages"),
+        ('{"prompt": "[{\'content\': 1}]"}\n', "'prompt' is a text that spells a list of messages"),
         ('{"prompt": []}\n', "'prompt' has no message; expected the user's last"),
         (
             '{"prompt": ["b"]}\n',
@@ -147,7 +152,8 @@ def test_a_missing_file_is_named(tmp_path, hundred):
         ('{"prompt": [{"role": "assistant", "content": "b"}]}\n', "'prompt' ends with an assistant's message"),
         ('{"prompt": "b", "id": 2.5}\n', "'id' is a number; expected text in quotes"),
         ('{"prompt": "b", "id": " "}\n', "'id' is empty"),
-        ('{"prompt": "b", "gold": [42]}\n', "'gold' is a list; expected text in quotes"),
+        ('{"prompt": "b", "gold": {"a": 1}}\n', "'gold' is an object; expected text in quotes"),
+        ('{"prompt": "b", "gold": ["a", [1]]}\n', "'gold' is a list; expected text in quotes"),
     ],
 )
 def test_a_defect_is_named_by_file_and_line(tmp_path, second, message):

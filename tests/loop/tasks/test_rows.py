@@ -98,6 +98,35 @@ def test_csv_is_read_with_numbers_as_numbers_and_dates_as_texts(arrow, tmp_path)
         list(read_rows([path]))
 
 
+def test_numbers_with_zeros_before_them_stay_texts_in_csv(arrow, tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("prompt,zip,price,n,none\na,01234,1.50,0,\nb,99999,0.5,-7,3\n")
+    assert [row for _, row in read_rows([path])] == [
+        {"prompt": "a", "zip": "01234", "price": 1.5, "n": 0, "none": None},
+        {"prompt": "b", "zip": "99999", "price": 0.5, "n": -7, "none": 3},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("prompt,gold,gold\na,1,2\n", "has two columns called 'gold'"),
+        ("prompt,gold\na,caf\xe9\n", "the column 'gold' is not valid UTF-8; save the file as UTF-8"),
+    ],
+)
+def test_a_csv_file_whose_cells_cannot_be_told_is_refused(arrow, tmp_path, content, message):
+    (tmp_path / "a.csv").write_bytes(content.encode("latin1"))
+    with pytest.raises(DataError, match=message):
+        list(read_rows([tmp_path / "a.csv"]))
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.parquet", "a.csv"])
+def test_a_pointer_of_git_lfs_is_called_one(tmp_path, name):
+    (tmp_path / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n")
+    with pytest.raises(DataError, match=f"{name}' is a pointer of Git LFS, .* run `git lfs pull`"):
+        list(read_rows([tmp_path / name]))
+
+
 def test_a_json_file_holds_a_list_of_objects_or_an_object_per_line(tmp_path):
     path, rows = tmp_path / "a.json", [{"prompt": "a"}, {"prompt": "b"}]
     path.write_text(json.dumps(rows, indent=1))

@@ -145,6 +145,7 @@ def add_lora(model: Any, section: ModelSection) -> Any:
     """
     peft, modules = require("peft"), dict(model.named_modules())
     table = model.get_input_embeddings().weight
+    expected = f"expected 'all-linear', or some of {', '.join(_linear_names(modules, table))}"
     targets: str | list[str] = section.lora_targets
     if targets != "all-linear":
         targets = [name.strip() for name in section.lora_targets.split(",")]
@@ -163,13 +164,12 @@ def add_lora(model: Any, section: ModelSection) -> Any:
             adapted = peft.get_peft_model(model, config).eval()
     except ValueError as error:
         reason = " ".join(str(error).split())[:300]
-        raise ConfigError(f"model.lora_targets = '{section.lora_targets}': {reason}") from error
+        raise ConfigError(f"model.lora_targets = '{section.lora_targets}': {reason} ({expected})") from error
     names = adapted.base_model.targeted_module_names
     named = [] if section.lora_targets == "all-linear" else targets
     if unknown := _passed_over(adapted.peft_config["default"], named, names):
         raise ConfigError(
-            f"model.lora_targets = '{section.lora_targets}': the model has no module '{unknown[0]}'; expected "
-            f"'all-linear', or some of {', '.join(_linear_names(modules, table))}"
+            f"model.lora_targets = '{section.lora_targets}': the model has no module '{unknown[0]}'; {expected}"
         )
     for name in names:
         if isinstance(modules[name], nn.Embedding) or getattr(modules[name], "weight", None) is table:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from steadyrl.core import plugins
+from steadyrl.core.types import encodable
 from steadyrl.loop.rewards.judge.modes import Contest, Opinion
 from steadyrl.loop.rewards.judge.settings import JudgeSettings
 
@@ -37,7 +38,7 @@ class LikelihoodPanel:
     def opinions(self, contests: Sequence[Contest]) -> list[dict[str, Opinion]]:
         """Return for each contest an opinion by text."""
         began = time.monotonic()
-        pairs = [(_readable(contest.request), _readable(text)) for contest in contests for text in contest.texts]
+        pairs = [(encodable(contest.request), encodable(text)) for contest in contests for text in contest.texts]
         ratios = iter(self._ratios(pairs))
         opinions = [{text: self._opinion(next(ratios)) for text in contest.texts} for contest in contests]
         self._texts += len(pairs)
@@ -53,11 +54,6 @@ class LikelihoodPanel:
         if ratio is None:
             return Opinion(None, reason="the text is longer than the judge's model can read")
         return Opinion(score_of(ratio, self._nats), {"ratio": ratio})
-
-
-def _readable(text: str) -> str:
-    """Return a text as tokenizers take it: halves of surrogate pairs become question marks."""
-    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def score_of(ratio: float, nats: float) -> float:

@@ -12,6 +12,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from steadyrl.core.types import encodable
 from steadyrl.loop.rewards.judge.client import Message
 
 GRADES, GROUP_GRADES = 10, 100  # the best grade of a criterion, and of a rollout among others
@@ -123,4 +124,4 @@ def _fenced(fence: str, what: str, text: str) -> str:
 
 def harmless(text: str) -> str:
     """Return a text whose turn marks of chat templates are broken by a space, and which UTF-8 can carry."""
-    return _TURN_MARKS.sub(r"\g<0> ", text).encode("utf-8", "replace").decode("utf-8")
+    return encodable(_TURN_MARKS.sub(r"\g<0> ", text))

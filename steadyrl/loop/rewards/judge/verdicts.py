@@ -13,8 +13,9 @@ from steadyrl.core.rundir import parse_json
 from steadyrl.loop.rewards.judge.prompts import GRADES, GROUP_GRADES, Question
 
 _LONGEST_REASON = 2000  # characters; of these a rollout keeps some
-# What some models put around JSON whatever they are told: their thoughts before it, a code fence around it.
-_THOUGHTS = re.compile(r"\A\s*<think>.*?</think>", re.DOTALL)
+# What some models put around JSON whatever they are told: their thoughts before it, a code fence around it. Many chat
+# templates write <think> into the prompt, so that thoughts have an end alone.
+_THOUGHTS = re.compile(r"\A(?!\s*[{`]).*?</think>", re.DOTALL)
 _CODE_FENCE = re.compile(r"\A```(?:json)?\s*\n(.*?)\n?```\Z", re.DOTALL)
 
 

@@ -36,9 +36,17 @@ def test_grades_of_a_group_come_back_in_the_order_of_the_texts():
     assert read_group(grouped(bb22=30, aa11=90), TWO, CRITERIA).values == (0.9, 0.3)
 
 
-@pytest.mark.parametrize("around", ["  {}\n", "```json\n{}\n```", "```\n{}\n```", "<think>10? No.</think>\n{}"])
+@pytest.mark.parametrize(
+    "around",
+    ["  {}\n", "```json\n{}\n```", "```\n{}\n```", "<think>10? No.</think>\n{}", "10? No.\n</think>\n```\n{}\n```"],
+)
 def test_thoughts_before_it_and_a_code_fence_around_it_are_forgiven(around):
     assert read_scalar(around.replace("{}", scalar()), ONE, CRITERIA).values == (0.75,)
+
+
+def test_a_verdict_that_speaks_of_thoughts_is_read_whole():
+    verdict = read_scalar(scalar(reason="it lacks </think> and {}"), ONE, CRITERIA)
+    assert (verdict.values, verdict.reason) == ((0.75,), "it lacks </think> and {}")
 
 
 @pytest.mark.parametrize(
