@@ -33,7 +33,7 @@ class OpenEnvEnvironment:
 
     def __init__(self, url: str, action: str = "message", observation: str = ""):
         self._client = plugins.require("openenv.core").GenericEnvClient(base_url=url)
-        self.tools = () if action else server_tools(url)
+        self.tools = server_tools(url, calls=not action)
         self._action, self._observation = action, observation
 
     async def reset(self, problem: Problem, seed: int) -> str:
@@ -64,10 +64,10 @@ class OpenEnvEnvironment:
 
 
 @functools.cache
-def server_tools(url: str) -> tuple[Tool, ...]:
-    """Return the tools that a server lists."""
+def server_tools(url: str, calls: bool) -> tuple[Tool, ...]:
+    """Return the tools that a server lists, none where actions are no calls. A server without an answer fails here."""
     with plugins.require("openenv.core").GenericEnvClient(base_url=url).sync() as client:
-        listed = client.step({"type": "list_tools"}).observation["tools"]
+        listed = client.step({"type": "list_tools"}).observation["tools"] if calls else ()
     return tuple(make_checked_tool(tool["name"], tool["description"], tool["input_schema"]) for tool in listed)
 
 

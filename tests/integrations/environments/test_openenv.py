@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from steadyrl.core.errors import ConfigError
 from tests.integrations.environments.played import PROBLEM, calls, environment, says, task_of, ten_steps
 from tests.needs import skip_without_packages
 
@@ -50,6 +51,14 @@ def test_all_fields_are_read_where_none_is_named(url):
     episode = task.episode(PROBLEM, 1)
     assert '"word": "say ' in episode.open()[0]["content"]
     episode.close()
+
+
+@pytest.mark.parametrize("action", ["message", ""])
+def test_a_server_that_does_not_answer_is_refused_when_it_is_named(action):
+    with pytest.raises(
+        ConfigError, match="environment_args = .*: ConnectionError: Failed to connect to ws://127.0.0.1:1/"
+    ):
+        task_of(environment("openenv", {"url": "http://127.0.0.1:1", "action": action}))
 
 
 def test_actions_are_calls_of_the_server_s_tools_where_no_field_is_named(url):
