@@ -56,7 +56,7 @@ def test_all_fields_are_read_where_none_is_named(url):
 @pytest.mark.parametrize("action", ["message", ""])
 def test_a_server_that_does_not_answer_is_refused_when_it_is_named(action):
     with pytest.raises(
-        ConfigError, match="environment_args = .*: ConnectionError: Failed to connect to ws://127.0.0.1:1/"
+        ConfigError, match=r"environment_args = .*: ConnectionError: Failed to connect to ws://127.0.0.1:1/"
     ):
         task_of(environment("openenv", {"url": "http://127.0.0.1:1", "action": action}))
 
