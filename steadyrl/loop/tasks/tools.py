@@ -251,9 +251,7 @@ class Toolbox:
                 invalid.append({"text": request["function"]["name"], "error": end.result.removeprefix(_ERROR)})
             else:
                 requests.append(request)
-        rest = {name: value for name, value in message.items() if not name.endswith("tool_calls")}
-        lists = {"tool_calls": requests, "invalid_tool_calls": invalid}
-        return {**rest, **{name: value for name, value in lists.items() if value}}
+        return {**message, "tool_calls": requests, "invalid_tool_calls": invalid}
 
     def limited(self, text: str) -> str:
         """Return a result that is cut to the limit, with a note that says so."""
