@@ -111,6 +111,7 @@ class Adder:
         return None
 
     def step(self, message):
+        self.invalid = [(call["text"], call["error"]) for call in message.get("invalid_tool_calls", ())]
         sums = [
             c["function"]["arguments"]["a"] + c["function"]["arguments"]["b"] for c in message.get("tool_calls", ())
         ]

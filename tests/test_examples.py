@@ -139,16 +139,17 @@ def test_the_searcher_s_answer_picks_of_a_module_what_has_a_word(searcher, monke
     assert searcher.picked(answer.replace("queue", "heapq"), FOUND + MORE) == searcher.picked("", FOUND) == []
 
 
-def test_the_searcher_s_policy_reads_the_words_of_names_and_earns_f1(searcher, monkeypatch):
-    lists = {"put an item": FOUND, " queue put": FOUND + MORE}
+def test_the_searcher_s_policy_reads_numbered_titles_and_earns_f1(searcher, monkeypatch):
+    lists = {"Put an item.": FOUND, "queue put": FOUND + MORE}
     monkeypatch.setattr(searcher, "ranked", lambda query, count: lists[query])
     monkeypatch.setattr(searcher, "RESULTS", len(FOUND))
     episode = searcher.Searcher()
-    episode.reset(Problem("p", "Put an item.", {"relevant": ["queue.Queue.put", "queue.Queue.get"]}))
-    assert episode.search("put an item") == "- queue put\n- os putenv\n- queue empty"
-    assert episode.search(" queue put") == "- queue full\n- queue put nowait\n- asyncio put"
+    opening = episode.reset(Problem("p", "Put an item.", {"relevant": ["queue.Queue.put", "queue.Queue.get"]}))
+    assert opening == "request: put an item.\n1 queue put\n2 os putenv\n3 queue empty"
+    assert episode.search("1") == "4 queue full\n5 queue put nowait\n6 asyncio put"
+    assert episode.spelled("4 and 7") == "queue full and 7"
     # 3 results with 1 of 2 relevant: 2 * 1 / (3 + 2)
-    assert episode.step({"role": "assistant", "content": "queue put"}) == (None, 0.4, True)
+    assert episode.step({"role": "assistant", "content": "1"}) == (None, 0.4, True)
     assert episode.close()["answer"] == ["queue.Empty", "queue.Queue.put", "queue.Queue.put_nowait"]
 
 
@@ -157,6 +158,13 @@ def test_the_searcher_s_expert_searches_for_what_is_worth_most(searcher, monkeyp
     monkeypatch.setattr(searcher, "new_results", lambda query, earlier: MORE if query == "queue put" else ["os.putb"])
     monkeypatch.setattr(searcher, "RESULTS", len(FOUND))
     relevant = frozenset(["queue.Queue.put", "queue.Queue.put_nowait"])
-    assert searcher.plan(FOUND, relevant, searches=True) == ("queue.Queue.put", "queue put")
-    assert searcher.plan(FOUND, relevant, searches=False) == ("queue.Queue.put", "queue put")
-    assert searcher.plan(FOUND, frozenset(["heapq.merge"]), searches=True) == ("", None)
+    assert searcher.plan(FOUND, relevant, searches=True) == "queue put"
+    assert searcher.plan(FOUND, relevant, searches=False) == "queue put"
+    assert searcher.plan(FOUND, frozenset(["heapq.merge"]), searches=True) is None
+
+
+def test_the_calculator_s_expert_writes_the_problem_s_own_expression(calculator):
+    episode = calculator.Calculator()
+    episode.reset(Problem("p", "3 dogs, 6 ants", {"answer": 48, "expression": "3 * 4 + 6 * 6"}))
+    (call,) = episode.expert()["tool_calls"]
+    assert call["function"]["arguments"] == {"expression": "3 * 4 + 6 * 6"}

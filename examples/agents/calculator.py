@@ -45,7 +45,7 @@ class Calculator:
         self.tools = (calculate,) if tool else ()
 
     def reset(self, problem):
-        self.question, self.result, self.correct = problem.prompt, None, Fraction(problem.columns["answer"])
+        self.problem, self.result, self.correct = problem, None, Fraction(problem.columns["answer"])
         return None  # the problem's own prompt
 
     def step(self, message):
@@ -55,10 +55,11 @@ class Calculator:
         return None, float(final_number(message["content"]) == self.correct), True
 
     def expert(self):
-        """Calculate the simplest expression of the question's numbers that comes to the answer, and say it."""
+        """Calculate the problem's expression, or the simplest of the question's numbers that comes to the answer."""
         if self.result or not self.tools:
             return str(self.correct)
-        function = {"name": "calculate", "arguments": {"expression": solution(self.question, self.correct)}}
+        expression = self.problem.columns.get("expression") or solution(self.problem.prompt, self.correct)
+        function = {"name": "calculate", "arguments": {"expression": expression}}
         return {
             "role": "assistant",
             "content": "",

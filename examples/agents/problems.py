@@ -3,6 +3,7 @@
 python problems.py
 """
 
+import importlib.util
 import json
 from pathlib import Path
 
@@ -23,6 +24,15 @@ def requests(of):
     return [{"prompt": request.text, "id": request.id, "relevant": list(request.relevant)} for request in of]
 
 
+def animals(count: int, seed: int):
+    """Yield word problems of reasoning-gym: how many legs some animals have."""
+    gym = importlib.import_module("reasoning_gym")
+    legs = importlib.import_module("reasoning_gym.arithmetic.leg_counting").ANIMALS
+    for entry in gym.create_dataset("leg_counting", size=count, seed=seed, min_animals=2, max_animals=4):
+        terms = [f"{number} * {legs[animal]}" for animal, number in entry["metadata"]["animals"].items()]
+        yield {"prompt": entry["question"], "answer": int(entry["answer"]), "expression": " + ".join(terms)}
+
+
 def main() -> None:
     corpus, _ = stdlib_with_index()
     write("search-train.jsonl", requests(corpus.train))
@@ -30,6 +40,10 @@ def main() -> None:
     stories = [generate(level, TRAINING + HELD_OUT, seed=0) for level in STORIES]
     for path, part in (("stories-train.jsonl", slice(HELD_OUT, None)), ("stories-heldout.jsonl", slice(HELD_OUT))):
         write(path, [{"prompt": text, "answer": answer} for level in stories for text, answer in level[part]])
+    if importlib.util.find_spec("reasoning_gym"):
+        # Entries follow from seed + number, so these do not meet.
+        write("legs-train.jsonl", animals(2 * TRAINING, seed=0))
+        write("legs-heldout.jsonl", animals(2 * HELD_OUT, seed=1_000_000))
 
 
 if __name__ == "__main__":

@@ -38,20 +38,13 @@ def main() -> None:
     for count in (1, 3, 5, 10):
         measure(f"the first {count} of a ranked search with the request", [names[:count] for names in lists])
     names = [title(first[0]) if first else "" for first in firsts]
-    measure(
-        "results in the first one's module", [picked(name, first) for name, first in zip(names, firsts, strict=True)]
-    )
-    measure(
-        "and those of a search for its name",
-        [picked(n, both(first, n)) for n, first in zip(names, firsts, strict=True)],
-    )
-    for searches, how in ((False, "of the first search"), (True, "of both searches")):
-        plans = [plan(first, frozenset(wanted), searches) for first, wanted in pairs]
-        answers = [
-            picked(words or "", both(first, title(name)) if searches and name else first)
-            for (name, words), first in zip(plans, firsts, strict=True)
-        ]
-        measure(f"the best line of words, {how}, in hindsight", answers)
+    measure("rule of one query: 1", [picked(name, first) for name, first in zip(names, firsts, strict=True)])
+    measure("rule of two queries: 1, then 1", [picked(n, both(f, n)) for n, f in zip(names, firsts, strict=True)])
+    for searches, how in ((False, "one query"), (True, "two queries")):
+        titles = [plan(first, frozenset(wanted), searches) or "" for first, wanted in pairs]
+        found = [both(first, name) if searches else first for first, name in zip(firsts, titles, strict=True)]
+        answers = [picked(name, results) for name, results in zip(titles, found, strict=True)]
+        measure(f"the best title after {how}, in hindsight", answers)
     measure(f"the relevant of the first {RESULTS}, in hindsight", [set(first) & wanted for first, wanted in pairs])
 
     stories = [json.loads(line) for line in Path("stories-heldout.jsonl").read_text().splitlines()]

@@ -6,7 +6,6 @@ together share words, and a module.
 
 import functools
 import re
-from itertools import combinations
 
 from steadyrl.environments.search.cache import stdlib_with_index
 from steadyrl.environments.search.stdlib_corpus import name_words
@@ -20,66 +19,70 @@ library = functools.cache(stdlib_with_index)
 class Searcher:
     """The reward is the F1 of the functions that the answer picks of all results.
 
-    A function is shown by its module and the words of its own name. An answer is such a line, too. It picks results of
-    the module that it begins with: all of the first six, and those of the later ones that have one of its words.
+    An episode begins with what a search for the request finds. A function is shown by its module and the words of its
+    own name, with a number. Wherever the policy writes the number, the title is meant. The answer is a title, too. It
+    picks results in its module: all of the first search, and those of later searches that have one of its words.
 
     Args:
-        search: Without it the policy has no tool, and its answer picks of what a search with the request finds.
+        search: Without it the policy has no tool, and answers from what the search for the request found.
     """
 
     def __init__(self, search: bool = True):
         if not search:
             self.tools = ()
-        self.results: list[str] = []  # of all searches
+        self.results: list[str] = []  # names of functions, of all searches
+        self.titles: list[str] = []
 
     def search(self, query: str) -> str:
-        """Find functions by words"""
-        new = new_results(query, self.results)
+        """Find functions by words or numbers"""
+        new = new_results(self.spelled(query), self.results)
         self.results += new
-        return "\n".join(f"- {title(name)}" for name in new) or "nothing new"
+        titles = [words for words in dict.fromkeys(map(title, new)) if words not in self.titles]
+        self.titles += titles
+        first = len(self.titles) - len(titles) + 1
+        return "\n".join(f"{number} {words}" for number, words in enumerate(titles, first)) or "no more"
 
     tools = (search,)
 
+    def spelled(self, text: str) -> str:
+        """Return a text with titles in the place of their numbers."""
+        titles = {str(number): words for number, words in enumerate(self.titles, 1)}
+        return re.sub(r"\d+", lambda number: titles.get(number[0], number[0]), text)
+
     def reset(self, problem):
         self.relevant = set(problem.columns["relevant"])
-        self.request = " ".join(re.findall(r"\w+", problem.prompt.lower()))
         self.answer: list[str] = []
-        if self.tools:
-            return f"request: {self.request}"
-        return f"request: {self.request}\n{self.search(self.request)}"
+        return f"request: {problem.prompt.lower()}\n{self.search(problem.prompt)}"
 
     def step(self, message):
         if message.get("tool_calls") or message.get("invalid_tool_calls"):
             return None, None, False
-        self.answer = picked(message["content"], self.results)
+        self.answer = picked(self.spelled(message["content"]), self.results)
         return None, f1(self.answer, self.relevant), True
 
     def close(self):
         return {"answer": sorted(self.answer), "relevant": sorted(self.relevant)}
 
     def expert(self):
-        """Search for the result with which most can be picked, in hindsight, and pick it so."""
-        if not self.results:
-            return call(self.request)
+        """Search for the title with which most can be picked, in hindsight, and answer with it."""
         if len(self.results) <= RESULTS:
-            choice, self.words = plan(self.results, frozenset(self.relevant), bool(self.tools))
-            if self.tools and self.words:
-                return call(title(choice))
-        return self.words
+            self.choice = plan(self.results, frozenset(self.relevant), bool(self.tools))
+            if self.tools and self.choice:
+                number = str(self.titles.index(self.choice) + 1)
+                function = {"name": "search", "arguments": {"query": number}}
+                call = {"id": "1", "type": "function", "function": function}
+                return {"role": "assistant", "content": "", "tool_calls": [call]}
+        return self.choice and str(self.titles.index(self.choice) + 1)
 
 
-def plan(first: list[str], relevant: frozenset[str], searches: bool) -> tuple[str, str | None]:
-    """Return the result to search for and the words to answer with, in hindsight; None where nothing is relevant."""
-    best, choice, words = 0.0, "", None
-    for name in first:
-        results = [*first, *new_results(title(name), first)] if searches else first
-        for count in range(len(subject(name)), -1, -1):
-            for chosen in combinations(subject(name), count):
-                answer = " ".join(dict.fromkeys([module(name), *chosen]))
-                score = f1(picked(answer, results), relevant)
-                if score > best:
-                    best, choice, words = score, name, answer
-    return choice, words
+def plan(first: list[str], relevant: frozenset[str], searches: bool) -> str | None:
+    """Return the title to search for and to answer with, in hindsight; None where none picks anything relevant."""
+    best, choice = 0.0, None
+    for words in map(title, first):
+        score = f1(picked(words, [*first, *new_results(words, first)] if searches else first), relevant)
+        if score > best:
+            best, choice = score, words
+    return choice
 
 
 @functools.lru_cache(100_000)
@@ -103,12 +106,6 @@ def picked(answer: str, results: list[str]) -> list[str]:
 
 def f1(answer, relevant) -> float:
     return 2 * len(relevant.intersection(answer)) / (len(answer) + len(relevant))
-
-
-def call(query: str):
-    """Return a turn that searches; with the space in front each word is the token that the policy read."""
-    function = {"name": "search", "arguments": {"query": f" {query}"}}
-    return {"role": "assistant", "content": "", "tool_calls": [{"id": "1", "type": "function", "function": function}]}
 
 
 def title(name: str) -> str:

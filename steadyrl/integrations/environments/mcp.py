@@ -12,16 +12,13 @@ import functools
 import shlex
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Any
-
-from pydantic import AfterValidator, TypeAdapter
-from pydantic_core import PydanticCustomError
+from typing import Any
 
 from steadyrl.core import plugins
 from steadyrl.core.errors import ConfigError, exception_line, printable
-from steadyrl.loop.tasks.tools import Tool, make_tool, result_text
+from steadyrl.loop.tasks.tools import Tool, make_checked_tool, result_text
 
 START_SECONDS = 30.0
 _STOP_SECONDS = 5.0
@@ -115,22 +112,7 @@ class _Server:
 
 
 def _tool(server: _Server, listed: Any) -> Tool:
-    schema = {"name": listed.name, "description": listed.description or "", "parameters": listed.input_schema}
-
     async def call(**arguments: Any) -> str:
         return await server.call(listed.name, arguments)
 
-    reader: TypeAdapter[Any] = TypeAdapter(Annotated[dict[str, Any], AfterValidator(_checked_by(listed.input_schema))])
-    return replace(make_tool(schema), function=call, arguments=reader)
-
-
-def _checked_by(schema: Mapping[str, Any]) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    validators = plugins.require("jsonschema").validators
-    validator = validators.validator_for(schema)(schema)
-
-    def checked(arguments: dict[str, Any]) -> dict[str, Any]:
-        for error in validator.iter_errors(arguments):
-            raise PydanticCustomError("schema", "{why}", {"why": f"{error.json_path} {error.message}"})
-        return arguments
-
-    return checked
+    return replace(make_checked_tool(listed.name, listed.description or "", listed.input_schema), function=call)

@@ -22,7 +22,7 @@ from typing import Any
 from steadyrl.core import plugins
 from steadyrl.core.errors import ConfigError, EpisodeError, exception_line
 from steadyrl.core.types import Message, Problem
-from steadyrl.loop.tasks.tools import result_message
+from steadyrl.loop.tasks.tools import make_checked_tool
 
 START_SECONDS = 120.0  # until the first request: verifiers starts the servers of a taskset's tools
 _HELD_OUT = 5  # one of so many tasks
@@ -45,7 +45,9 @@ class VerifiersEnvironment:
 
     def __init__(self, id: str, most_tasks: int = 1000, **settings: Any):
         self._served = serve(id, most_tasks, json.dumps(settings, sort_keys=True))
-        self.tools = self._served.tools
+        # verifiers would try a call with wrong arguments for half a minute.
+        functions = [tool["function"] for tool in self._served.tools]
+        self.tools = [make_checked_tool(f["name"], f.get("description", ""), f["parameters"]) for f in functions]
         self._play: _Play | None = None
 
     def reset(self, problem: Problem) -> Sequence[Message]:
@@ -56,23 +58,10 @@ class VerifiersEnvironment:
     def step(self, message: Message) -> tuple[Sequence[Message] | None, float | None, bool]:
         """Answer the request, and return what the next one adds, or the reward of the task."""
         assert self._play is not None, "reset comes first"
-        names = {tool["function"]["name"] for tool in self.tools}
-        calls = message.get("tool_calls", ())
-        known = [call for call in calls if call["function"]["name"] in names]
-        refused = [result_message(call, why) for call in known if (why := self._wrong_arguments(call["function"]))]
-        valid = [call for call in known if call["id"] not in {answer["tool_call_id"] for answer in refused}]
-        if not valid and (calls or message.get("invalid_tool_calls")):
-            return refused or None, None, False  # the policy reads what is wrong, and the taskset does not
-        messages = self._play.advance(_wire_message(message, valid))
-        return ([*refused, *messages], None, False) if messages else (None, self._play.trace().reward, True)
-
-    def _wrong_arguments(self, function: Mapping[str, Any]) -> str:
-        """Return what the policy reads of arguments that do not fit: verifiers would try the call for half a minute."""
-        schemas = plugins.require("jsonschema")
-        (tool,) = (tool["function"] for tool in self.tools if tool["function"]["name"] == function["name"])
-        validator = schemas.validators.validator_for(tool["parameters"])(tool["parameters"])
-        error = next(validator.iter_errors(function["arguments"]), None)
-        return f"error: wrong arguments of {function['name']}: {error.json_path} {error.message}" if error else ""
+        if message.get("invalid_tool_calls") and not message.get("tool_calls"):
+            return None, None, False  # the policy reads what is wrong, and the taskset does not
+        messages = self._play.advance(_wire_message(message))
+        return (messages, None, False) if messages else (None, self._play.trace().reward, True)
 
     def close(self) -> Mapping[str, Any]:
         """Return the metrics of a task that ended, and what ended it."""
@@ -254,10 +243,10 @@ def _role_and_content(message: Mapping[str, Any]) -> tuple[str, str]:
     return message["role"], message.get("content") or ""
 
 
-def _wire_message(message: Message, calls: Sequence[Mapping[str, Any]]) -> Message:
+def _wire_message(message: Message) -> Message:
     """Return a turn of the policy in OpenAI's form, in which arguments are JSON."""
     written: dict[str, Any] = {"role": "assistant", "content": message["content"]}
-    if calls:
+    if calls := message.get("tool_calls"):
         functions = [{**call["function"], "arguments": json.dumps(call["function"]["arguments"])} for call in calls]
         written["tool_calls"] = [{**call, "function": f} for call, f in zip(calls, functions, strict=True)]
     return written

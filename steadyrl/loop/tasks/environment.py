@@ -247,8 +247,8 @@ class EnvironmentEpisode:
 
     def step(self, turn: Message) -> Turn:
         """See Episode: make the calls, and ask the environment what comes of the turn."""
-        results, calls, unanswered = self._toolbox.answer(turn)
-        returned = _waited(self._environment.step(turn))
+        results, calls, unanswered, message = self._toolbox.answer(turn)
+        returned = _waited(self._environment.step(message))
         if not isinstance(returned, tuple | list) or len(returned) != 3:
             raise TypeError(f"step returned {reprlib.repr(returned)}; expected three: observation, reward, done")
         observation, reward, done = returned

@@ -10,10 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, NotRequired, get_type_hints
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
+from pydantic_core import PydanticCustomError
 from typing_extensions import TypedDict
 
+from steadyrl.core import plugins
 from steadyrl.core.errors import ConfigError, exception_line
 from steadyrl.core.types import CallEnd, Message, ToolCall
 from steadyrl.loop.rewards.attempts import within
@@ -26,6 +28,7 @@ _ARGUMENT = re.compile(r"^[ \t]*\*{0,2}(\w+)[ \t]*(?:\([^)]*\))?[ \t]*:[ \t]*(.+
 _PARAM = re.compile(r"^[ \t]*:param[ \t]+(?:[^:\n]*[ \t])?(\w+):[ \t]*(.+)$", re.M)
 _NAME = re.compile(r"[A-Za-z_][\w.-]{0,63}\Z")
 _ERROR = "error: "  # begins every result that is none
+_REFUSED = ("unknown", "arguments", "budget")  # ends of calls that were not made
 
 
 @dataclass(frozen=True)
@@ -63,12 +66,15 @@ def make_tool(source: Any, method: bool = False) -> Tool:
     """Return a tool.
 
     Args:
-        source: A function with type hints and a docstring, or a JSON schema, with or without "function" around it.
+        source: A function with type hints and a docstring, a JSON schema, with or without "function" around it, or a
+            tool, which is returned as it is.
         method: Whether the function's first argument is the environment.
 
     Raises:
         ConfigError: It lacks what the policy has to know, or is neither.
     """
+    if isinstance(source, Tool):
+        return source
     if isinstance(source, Mapping):
         return Tool(_checked_schema(source))
     if not callable(source) or inspect.isclass(source):
@@ -106,6 +112,25 @@ def make_tool(source: Any, method: bool = False) -> Tool:
         reader,
         method,
     )
+
+
+def make_checked_tool(name: str, description: str, parameters: Mapping[str, Any]) -> Tool:
+    """Return a tool whose calls are refused where their arguments do not fit the JSON schema.
+
+    Raises:
+        ConfigError: The schema is none.
+        MissingExtraError: The package jsonschema is not installed.
+    """
+    validators = plugins.require("jsonschema").validators
+    validator = validators.validator_for(parameters)(parameters)
+
+    def checked(arguments: dict[str, Any]) -> dict[str, Any]:
+        for error in validator.iter_errors(arguments):
+            raise PydanticCustomError("schema", "{why}", {"why": f"{error.json_path} {error.message}"})
+        return arguments
+
+    tool = make_tool({"name": name, "description": description, "parameters": parameters})
+    return replace(tool, arguments=TypeAdapter(Annotated[dict[str, Any], AfterValidator(checked)]))
 
 
 def _parameters(function: Any, name: str) -> list[inspect.Parameter]:
@@ -180,13 +205,14 @@ class Toolbox:
         self._tools, self._environment, self._limits = {tool.name: tool for tool in tools}, environment, limits
         self._count = 0
 
-    def answer(self, message: Message) -> tuple[list[Message], list[ToolCall], list[Mapping[str, Any]]]:
+    def answer(self, message: Message) -> tuple[list[Message], list[ToolCall], list[Mapping[str, Any]], Message]:
         """Make the calls of a message.
 
         Asynchronous functions run at the same time, behind all others, which run in their order.
 
         Returns:
-            What the policy reads of them, the calls, and those that the environment has to answer.
+            What the policy reads of them, the calls, those that the environment has to answer, and the message as the
+            environment reads it: where it answers calls, those that were refused are among the invalid ones.
         """
         requests = list(message.get("tool_calls", ()))
         ends = [self._begun(request["function"]) for request in requests]
@@ -207,7 +233,19 @@ class Toolbox:
             text = f"{_ERROR}a call could not be read: {invalid['error']}"
             calls.append(ToolCall("", {"text": invalid["text"]}, text, "malformed"))
             messages.append({"role": "user", "content": text})
-        return messages, calls, [request for request, end in zip(requests, ends, strict=True) if end is None]
+        unanswered = [request for request, end in zip(requests, ends, strict=True) if end is None]
+        return messages, calls, unanswered, self._for_environment(message, ends)
+
+    def _for_environment(self, message: Message, ends: Sequence[ToolCall | None]) -> Message:
+        if all(tool.function for tool in self._tools.values()):
+            return message
+        requests, invalid = [], list(message.get("invalid_tool_calls", ()))
+        for request, end in zip(message.get("tool_calls", ()), ends, strict=True):
+            if end is not None and end.end in _REFUSED:
+                invalid.append({"text": request["function"]["name"], "error": end.result.removeprefix(_ERROR)})
+            else:
+                requests.append(request)
+        return {**message, "tool_calls": requests, "invalid_tool_calls": invalid}
 
     def limited(self, text: str) -> str:
         """Return a result that is cut to the limit, with a note that says so."""
@@ -223,14 +261,16 @@ class Toolbox:
         if name not in self._tools:
             return _failed("unknown", f"there is no tool '{name:.60}'; there are {', '.join(self._tools) or 'none'}")
         tool = self._tools[name]
-        if tool.function is None or tool.arguments is None:
-            return None
+        arguments = function["arguments"]
         try:
-            arguments = tool.arguments.validate_python(function["arguments"])
+            if tool.arguments is not None:
+                arguments = tool.arguments.validate_python(arguments)
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             place = ".".join(map(str, first["loc"])) or "arguments"
             return _failed("arguments", f"wrong arguments of {name}: {place}: {first['msg']}")
+        if tool.function is None:
+            return None
         positional = [self._environment] if tool.method else []
         if is_async(tool.function):
             return tool.function(*positional, **arguments)

@@ -55,7 +55,7 @@ def test_its_tools_are_called_by_its_own_server():
     wrong = episode.step(calls(sums_add={"a": "three", "b": 2}))
     assert time.monotonic() - start < 0.4  # verifiers' own first wait before it tries again is longer
     assert [(m["content"], m["tool_call_id"]) for m in wrong.observation] == [
-        ("error: wrong arguments of sums_add: $.a 'three' is not of type 'integer'", "c0")
+        ("error: wrong arguments of sums_add: arguments: $.a 'three' is not of type 'integer'", "c0")
     ]
     unknown = episode.step(calls(subtract={}))
     assert unknown.observation[0]["content"].startswith("error: there is no tool 'subtract'")

@@ -196,6 +196,22 @@ def test_a_tool_that_is_a_schema_is_answered_by_the_environment():
     assert episode.step(says("done")).done
 
 
+def test_an_environment_answers_the_calls_that_are_allowed_and_reads_why_others_are_not():
+    episode = task_of("Adder", max_calls=3).episode(Problem("p", "1 + 2?"), 0)
+    one = ("add", {"a": 1, "b": 2})
+    turn = episode.step(calls(("sub", {}), one))
+    assert [(m["content"], m["tool_call_id"]) for m in turn.observation] == [
+        ("error: there is no tool 'sub'; there are add", "c0"),
+        ("3", "c1"),
+    ]
+    turn = episode.step(calls(one, one))
+    assert [(call.result, call.end) for call in turn.calls] == [
+        ("error: no calls are left: 3 are allowed", "budget"),
+        ("3", "ok"),
+    ]
+    assert episode._environment.invalid == [("add", "no calls are left: 3 are allowed")]
+
+
 def test_with_tools_alone_an_episode_is_over_at_the_first_turn_without_a_call():
     task = task_of(tools=["tests.agents:look"])
     episode = task.episode(Problem("p", "a word?"), 0)

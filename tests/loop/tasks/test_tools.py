@@ -143,7 +143,7 @@ def test_what_the_policy_could_not_call_is_refused(source, why):
 
 
 def test_calls_of_a_turn_are_answered_in_order():
-    messages, made, unanswered = box(search, divide).answer(
+    messages, made, unanswered, _ = box(search, divide).answer(
         calls(("search", {"query": "list", "count": 2}), ("divide", {"a": 1, "b": 4}))
     )
     assert messages == [
@@ -168,7 +168,7 @@ def test_calls_of_a_turn_are_answered_in_order():
     ],
 )  # fmt: skip
 def test_a_call_that_fails_is_an_observation_and_is_counted_by_its_kind(name, arguments, end, read):
-    ((message,), (call,), _) = box(search, divide).answer(calls((name, arguments)))
+    ((message,), (call,), _, _) = box(search, divide).answer(calls((name, arguments)))
     assert call.end == end
     assert message["content"].startswith(read)
     assert (message["role"], message["tool_call_id"]) == ("tool", "c0")
@@ -176,13 +176,13 @@ def test_a_call_that_fails_is_an_observation_and_is_counted_by_its_kind(name, ar
 
 def test_a_call_that_could_not_be_read_is_an_observation():
     turn = {"role": "assistant", "content": "", "invalid_tool_calls": [{"text": "{", "error": "no JSON"}]}
-    messages, (call,), _ = box(search).answer(turn)
+    messages, (call,), _, _ = box(search).answer(turn)
     assert messages == [{"role": "user", "content": "error: a call could not be read: no JSON"}]
     assert (call.name, call.arguments, call.end) == ("", {"text": "{"}, "malformed")
 
 
 def test_a_long_result_is_cut_and_says_so():
-    ((message,), _, _) = box(search, characters=10).answer(calls(("search", {"query": "list", "count": 3})))
+    ((message,), _, _, _) = box(search, characters=10).answer(calls(("search", {"query": "list", "count": 3})))
     assert message["content"] == '["list 0",\n[cut: 10 of 30 characters]'
 
 
@@ -197,7 +197,7 @@ def test_calls_beyond_the_budget_are_not_made():
 
 def test_asynchronous_calls_of_a_turn_wait_together():
     start = time.monotonic()
-    messages, made, _ = box(slow).answer(calls(*[("slow", {"word": word}) for word in "abcdef"]))
+    messages, made, _, _ = box(slow).answer(calls(*[("slow", {"word": word}) for word in "abcdef"]))
     assert time.monotonic() - start < 0.8  # one after the other they take 1.2 s
     assert [message["content"] for message in messages] == list("abcdef")
     assert all(call.seconds >= 0.2 for call in made)
@@ -205,7 +205,7 @@ def test_asynchronous_calls_of_a_turn_wait_together():
 
 @pytest.mark.parametrize(("function", "arguments"), [(sleepy, {}), (slow, {"word": "a"})])
 def test_a_call_that_takes_too_long_is_an_observation(function, arguments):
-    ((message,), (call,), _) = box(function, seconds=0.05).answer(calls((function.__name__, arguments)))
+    ((message,), (call,), _, _) = box(function, seconds=0.05).answer(calls((function.__name__, arguments)))
     assert call.end == "timeout"
     assert message["content"] == "error: the call took longer than 0.05 s"
 
@@ -219,5 +219,5 @@ def test_sample_arguments_are_taken_by_the_tool():
 
 @pytest.mark.parametrize("value", [{1, 2}, float("nan"), b"a", 1j])
 def test_arguments_that_json_has_not_are_recorded_as_text(value):
-    (_, (call,), _) = box(search).answer(calls(("search", {"query": value})))
+    (_, (call,), _, _) = box(search).answer(calls(("search", {"query": value})))
     assert call.arguments == {"query": repr(value)}
