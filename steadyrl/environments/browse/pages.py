@@ -70,17 +70,14 @@ class Row:
 
 @dataclass(frozen=True)
 class Form:
-    """Rows whose controls are sent together.
-
-    Attributes:
-        action: The path they are sent to.
-        rows: The lines.
-        asks: True where sending only shows another page (GET), False where it changes something (POST).
-    """
+    """Rows whose controls are sent together."""
 
     action: str
+    """The path they are sent to."""
     rows: tuple[Row, ...]
+    """The lines."""
     asks: bool = False
+    """True where sending only shows another page (GET), False where it changes something (POST)."""
 
 
 Block = Heading | Row | Form

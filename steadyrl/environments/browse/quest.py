@@ -17,46 +17,40 @@ def always(world: World) -> bool:
 
 @dataclass(frozen=True)
 class Step:
-    """One thing that the scripted expert does when it can.
-
-    Attributes:
-        verb: "click", "type", "select", "tick" or "stop".
-        kind: Of the element: "link", "button", "textbox", "select", "checkbox"; unused by "stop".
-        name: Of the element; what is answered by "stop".
-        text: What is typed or chosen.
-        beside: A text that stands on the element's line; for "stop" one that stands on the page. "" for any.
-        when: Whether the step is due in this state of the site.
-    """
+    """One thing that the scripted expert does when it can."""
 
     verb: str
+    """"click", "type", "select", "tick" or "stop"."""
     kind: str
+    """Of the element: "link", "button", "textbox", "select", "checkbox"; unused by "stop"."""
     name: str
+    """Of the element; what is answered by "stop"."""
     text: str = ""
+    """What is typed or chosen."""
     beside: str = ""
+    """A text that stands on the element's line; for "stop" one that stands on the page. "" for any."""
     when: Condition = always
+    """Whether the step is due in this state of the site."""
 
 
 @dataclass(frozen=True)
 class Quest:
-    """A problem on a site of its own.
-
-    Attributes:
-        goal: What the policy is asked to do.
-        world: The state of the site at the start; an episode changes it.
-        start: The path that is shown first.
-        milestones: Conditions on the way, each of which earns its share of the progress.
-        solved: Whether the goal is reached.
-        over: Whether something was done that cannot be taken back, rightly or wrongly.
-        plan: What the expert does.
-    """
+    """A problem on a site of its own."""
 
     goal: str
+    """What the policy is asked to do."""
     world: World
+    """The state of the site at the start; an episode changes it."""
     start: str
+    """The path that is shown first."""
     milestones: tuple[Condition, ...]
+    """Conditions on the way, each of which earns its share of the progress."""
     solved: Condition
+    """Whether the goal is reached."""
     over: Condition
+    """Whether something was done that cannot be taken back, rightly or wrongly."""
     plan: tuple[Step, ...]
+    """What the expert does."""
 
     def potential(self) -> float:
         """Return how far the site's state is on the way, 0 to 1; progress is the difference between two moments."""

@@ -24,21 +24,18 @@ _SHOWN = 300  # characters of a reason
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the tests say of a program.
-
-    Attributes:
-        passed, total: Tests; equal where every one holds wholly. Of test code an assert that is reached more than once
-            counts by the share of its rounds, so that ``passed`` need not be whole.
-        outcome: How the program's last run ended.
-        note: Why it does not pass; "" where it does.
-        refused: What the test code asked for that cannot be judged from outside the program; "" for nothing.
-    """
+    """What the tests say of a program."""
 
     passed: float
     total: int
+    """Tests; equal where every one holds wholly. Of test code an assert that is reached more than once counts by the
+    share of its rounds, so that ``passed`` need not be whole."""
     outcome: Outcome
+    """How the program's last run ended."""
     note: str
+    """Why it does not pass; "" where it does."""
     refused: str = ""
+    """What the test code asked for that cannot be judged from outside the program; "" for nothing."""
 
 
 def judge(sandbox: Sandbox, code: str, problem: CodeProblem) -> Verdict:
@@ -75,23 +72,20 @@ def _difference(name: str, arguments: tuple[Any, ...], result: Returned | Raised
 
 @dataclass(frozen=True)
 class _Replay:
-    """What the tests of a script come to.
-
-    Attributes:
-        shares: Of every assert statement, the share of its rounds that hold; 0 where it was not reached.
-        reached_end: Whether the tests came to their end.
-        outcome: How the program's last run ended.
-        note: Why nothing can be said of the asserts, or "".
-        refused: See Verdict.
-        in_doubt: Whether arguments that a call has changed beside returning a value matter.
-    """
+    """What the tests of a script come to."""
 
     shares: tuple[float, ...]
+    """Of every assert statement, the share of its rounds that hold; 0 where it was not reached."""
     reached_end: bool
+    """Whether the tests came to their end."""
     outcome: Outcome
+    """How the program's last run ended."""
     note: str = ""
+    """Why nothing can be said of the asserts, or ""."""
     refused: str = ""
+    """See Verdict."""
     in_doubt: bool = False
+    """Whether arguments that a call has changed beside returning a value matter."""
 
 
 def _by_script(sandbox: Sandbox, code: str, problem: CodeProblem) -> Verdict:

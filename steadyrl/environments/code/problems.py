@@ -38,31 +38,28 @@ class Case:
 
 @dataclass(frozen=True)
 class CodeProblem:
-    """A problem with its tests.
-
-    Attributes:
-        id: Unique.
-        prompt: What is put in.
-        entry_point: The function that is called.
-        starter_code: What an answer continues; "" where an answer is a whole program.
-        cases: Tests as values; compared outside the jail.
-        script: Tests as code with ``assert``, for what values cannot say; "" where ``cases`` say it all.
-        preamble: Code that the script builds on, of the starter or the canonical solution.
-        classes: Names in the script that mean the answer's own classes.
-        canonical_solution: An answer known to be right, or None.
-        wrong_solution: An answer known to be wrong, or None.
-    """
+    """A problem with its tests."""
 
     id: str
+    """Unique."""
     prompt: str
+    """What is put in."""
     entry_point: str
+    """The function that is called."""
     starter_code: str = ""
+    """What an answer continues; "" where an answer is a whole program."""
     cases: tuple[Case, ...] = ()
+    """Tests as values; compared outside the jail."""
     script: str = ""
+    """Tests as code with ``assert``, for what values cannot say; "" where ``cases`` say it all."""
     preamble: str = ""
+    """Code that the script builds on, of the starter or the canonical solution."""
     classes: tuple[str, ...] = ()
+    """Names in the script that mean the answer's own classes."""
     canonical_solution: str | None = None
+    """An answer known to be right, or None."""
     wrong_solution: str | None = None
+    """An answer known to be wrong, or None."""
 
 
 def program(answer: str, problem: CodeProblem) -> str:

@@ -10,17 +10,14 @@ from steadyrl.environments.search.index import Document
 
 @dataclass(frozen=True)
 class Request:
-    """One information need.
-
-    Attributes:
-        id: Unique within its corpus.
-        text: The searcher's request, in plain words.
-        relevant: Ids of the documents that answer it; at least one.
-    """
+    """One information need."""
 
     id: str
+    """Unique within its corpus."""
     text: str
+    """The searcher's request, in plain words."""
     relevant: tuple[str, ...]
+    """Ids of the documents that answer it; at least one."""
 
 
 @dataclass(frozen=True)

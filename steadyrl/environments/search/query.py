@@ -65,15 +65,12 @@ Node = Term | Phrase | And | Or | Not
 
 @dataclass(frozen=True)
 class ParsedQuery:
-    """The result of parsing: a tree, or the problem that makes the text malformed.
-
-    Attributes:
-        tree: The query, words in lower case; None when it is malformed.
-        problem: One line with the defect and its character, counted from 1; empty if there is none.
-    """
+    """The result of parsing: a tree, or the problem that makes the text malformed."""
 
     tree: Node | None
+    """The query, words in lower case; None when it is malformed."""
     problem: str = ""
+    """One line with the defect and its character, counted from 1; empty if there is none."""
 
 
 def parse(text: str) -> ParsedQuery:

@@ -44,21 +44,18 @@ _PUBLIC_NAMES = {
 
 @dataclass(frozen=True)
 class Entry:
-    """One documented module, class or function.
-
-    Attributes:
-        name: Qualified name, "os.path.join".
-        module: The module it belongs to, "os.path".
-        kind: "module", "class" or "function".
-        summary: First sentence or line of the docstring, one line.
-        body: The rest of the docstring; may be empty.
-    """
+    """One documented module, class or function."""
 
     name: str
+    """Qualified name, "os.path.join"."""
     module: str
+    """The module it belongs to, "os.path"."""
     kind: str
+    """"module", "class" or "function"."""
     summary: str
+    """First sentence or line of the docstring, one line."""
     body: str
+    """The rest of the docstring; may be empty."""
 
 
 def read_entries() -> list[Entry]:

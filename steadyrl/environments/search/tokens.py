@@ -33,21 +33,18 @@ class Malformed(Exception):
 
 @dataclass(frozen=True)
 class Token:
-    """One piece of a query.
-
-    Attributes:
-        kind: The kind of token. "end" comes before the first and after the last piece.
-        shown: How it was written.
-        at: Its first character, counted from 1.
-        words: The words of a term, in lower case; empty for the other kinds.
-        is_prefix: True if the term ends in a star.
-    """
+    """One piece of a query."""
 
     kind: str
+    """The kind of token. "end" comes before the first and after the last piece."""
     shown: str
+    """How it was written."""
     at: int
+    """Its first character, counted from 1."""
     words: tuple[str, ...] = ()
+    """The words of a term, in lower case; empty for the other kinds."""
     is_prefix: bool = False
+    """True if the term ends in a star."""
 
 
 def words_of(text: str) -> tuple[str, ...]:

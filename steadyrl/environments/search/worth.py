@@ -21,26 +21,23 @@ from steadyrl.environments.search.query import And, Node, Not, Or, Phrase, Term,
 
 @dataclass(frozen=True)
 class Worth:
-    """How much of a query does something.
-
-    Attributes:
-        f1: F1 of the whole query.
-        best_word: F1 of the best single word of the query.
-        words: Number of its words, repeated ones included.
-        helping: Number of the words of its core, which is what is left when every part that makes nothing better is
-            left out; 0 if nothing relevant is found.
-        dead_part: True if some part can be left out and exactly the same documents are found.
-        repeated_word: True if a word occurs twice.
-        no_operator: True if nothing joins its words by AND, OR or NOT.
-    """
+    """How much of a query does something."""
 
     f1: float
+    """F1 of the whole query."""
     best_word: float
+    """F1 of the best single word of the query."""
     words: int
+    """Number of its words, repeated ones included."""
     helping: int
+    """Number of the words of its core, which is what is left when every part that makes nothing better is left out; 0
+    if nothing relevant is found."""
     dead_part: bool
+    """True if some part can be left out and exactly the same documents are found."""
     repeated_word: bool
+    """True if a word occurs twice."""
     no_operator: bool
+    """True if nothing joins its words by AND, OR or NOT."""
 
     def parts(self) -> dict[str, float]:
         """Return the rewards ``worth`` and ``joint``, and what is logged of the query's form."""

@@ -18,19 +18,16 @@ LONGEST_NAME = 60  # characters of a name or a value, of which the rest is cut, 
 
 @dataclass(frozen=True)
 class Element:
-    """Something that can be acted on.
-
-    Attributes:
-        kind: "link", "button", "textbox", "checkbox", "radio", "select" or "item" (anything else that can be clicked).
-        name: What a reader would call it.
-        value: What stands in a textbox or is chosen of a list; "on" for a checked box; else "".
-        options: The texts of a list's options.
-    """
+    """Something that can be acted on."""
 
     kind: str
+    """"link", "button", "textbox", "checkbox", "radio", "select" or "item" (anything else that can be clicked)."""
     name: str
+    """What a reader would call it."""
     value: str = ""
+    """What stands in a textbox or is chosen of a list; "on" for a checked box; else ""."""
     options: tuple[str, ...] = ()
+    """The texts of a list's options."""
 
 
 Piece = str | Element
@@ -39,15 +36,12 @@ Line = tuple[Piece, ...]
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What a page shows.
-
-    Attributes:
-        lines: From top to bottom; elements are numbered from 0 in this order.
-        fresh: True if the page was loaded since the last snapshot.
-    """
+    """What a page shows."""
 
     lines: tuple[Line, ...]
+    """From top to bottom; elements are numbered from 0 in this order."""
     fresh: bool = True
+    """True if the page was loaded since the last snapshot."""
 
     def elements(self) -> list[Element]:
         """Return the elements in the order of their numbers."""

@@ -55,23 +55,20 @@ NOT_STOPPED: dict[JailName, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Limits:
-    """What one candidate may use.
-
-    Attributes:
-        wall_s: Seconds from its first statement to its end.
-        cpu_s: Seconds of processor time, whole ones.
-        memory_mib: Address space.
-        output_kib: Of the values that it returns; what it prints is thrown away.
-        open_files: File descriptors, the three standard ones and two of our own included.
-        processes: Of the user, where the jail lets it start any at all.
-    """
+    """What one candidate may use."""
 
     wall_s: float = 3.0
+    """Seconds from its first statement to its end."""
     cpu_s: int = 2
+    """Seconds of processor time, whole ones."""
     memory_mib: int = 384
+    """Address space."""
     output_kib: int = 1024
+    """Of the values that it returns; what it prints is thrown away."""
     open_files: int = 32
+    """File descriptors, the three standard ones and two of our own included."""
     processes: int = 64
+    """Of the user, where the jail lets it start any at all."""
 
 
 def command(jail: JailName, limits: Limits, info: int | None = None) -> list[str]:

@@ -19,15 +19,12 @@ _NOTE_SHOWN = 300
 
 @dataclass(frozen=True)
 class Returned:
-    """A call came back with a plain value.
-
-    Attributes:
-        wire: The value's checked wire form; see ``values``. Compare it with ``values.same``.
-        changed: Wire form of the list of arguments, if the call has changed them and they were asked for.
-    """
+    """A call came back with a plain value."""
 
     wire: Any
+    """The value's checked wire form; see ``values``. Compare it with ``values.same``."""
     changed: Any = None
+    """Wire form of the list of arguments, if the call has changed them and they were asked for."""
 
     @property
     def value(self) -> Any:
@@ -37,36 +34,30 @@ class Returned:
 
 @dataclass(frozen=True)
 class Raised:
-    """A call raised.
-
-    Attributes:
-        type_name: Name of the exception's type.
-        text: Its message, cut.
-    """
+    """A call raised."""
 
     type_name: str
+    """Name of the exception's type."""
     text: str
+    """Its message, cut."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a candidate's run ended; ``finished`` says nothing about whether the values are right.
-
-    Attributes:
-        verdict: "finished": every call returned or raised; "syntax": it did not compile; "exception": its top level
-            raised; "no_function": the entry point is not there; "timeout", "memory", "killed" (by a signal, or it
-            left early), "malformed" (lines that no worker writes), "output" (too much of it).
-        results: Those of the first calls, as far as they came; never more than were asked for.
-        note: A line for a reader.
-        wall_s: Seconds from its first statement until everything of it was gone.
-        compiled: Whether the candidate was Python at all. It is not known to be if its text ended the compiler.
-    """
+    """How a candidate's run ended; ``finished`` says nothing about whether the values are right."""
 
     verdict: Verdict
+    """"finished": every call returned or raised; "syntax": it did not compile; "exception": its top level raised;
+    "no_function": the entry point is not there; "timeout", "memory", "killed" (by a signal, or it left early),
+    "malformed" (lines that no worker writes), "output" (too much of it)."""
     results: tuple[Returned | Raised, ...] = ()
+    """Those of the first calls, as far as they came; never more than were asked for."""
     note: str = ""
+    """A line for a reader."""
     wall_s: float = 0.0
+    """Seconds from its first statement until everything of it was gone."""
     compiled: bool = False
+    """Whether the candidate was Python at all. It is not known to be if its text ended the compiler."""
 
 
 def read_outcome(lines: bytes, calls: int, timed_out: bool, status: int, wall_s: float) -> Outcome:
