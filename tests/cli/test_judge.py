@@ -171,5 +171,5 @@ def test_a_task_of_several_turns_is_refused_and_not_asked_for_gold_answers(judge
     with judge_server(servers.scalar(likes_plus)) as server:
         code, out, error = judge(server, "scalar", "task={name='browse'}", "rewards.success=1.0")
     assert (code, out, server.exchanges) == (2, "", [])
-    assert error.startswith("error: the task 'browse' is answered in episodes of several turns")
+    assert error.splitlines()[-1].startswith("error: the task 'browse' is answered in episodes of several turns")
     assert "gold" not in error
