@@ -30,7 +30,7 @@ STEP_KEYS = (
 STEP_WORD = re.compile(
     r"(?:^|[^A-Za-z])(?:step|steps|iteration|iter|iters|update|batch|round|index|idx)$", re.IGNORECASE
 )
-STEP_FORMS = re.compile(r"^\W*(?:\d+ ?[-\u2013\u2014] ?)?(\d+) ?(?:[/(].*)?\W*$")
+STEP_FORMS = re.compile(r"^\W*(?:[A-Za-z]+ )?(?:\d+ ?[-\u2013\u2014~] ?)?(\d+) ?(?:[/(].*)?\W*$")
 TRACKER_STEP_KEYS = ("train/global_step", "trainer/global_step", "global_step", "_step")
 # Where training rows name their step by one of these, evaluation rows may by another.
 SAME_STEP = ("train/global_step", "trainer/global_step", "global_step", "eval/global_step")

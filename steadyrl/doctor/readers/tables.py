@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from steadyrl.doctor.readers.lines import head, lines, text_of
-from steadyrl.doctor.readers.rows import POINT, STEP_KEYS, Rows, find_step_key, rows_of
+from steadyrl.doctor.readers.rows import POINT, STEP_FORMS, STEP_KEYS, Rows, find_step_key, rows_of, step_numbers
 from steadyrl.doctor.readers.spelling import spelled
 from steadyrl.doctor.series import RawLog
 
@@ -27,6 +27,7 @@ SEPARATORS = ",\t;"
 COMMENT = b"#"
 MAX_HTML = 4 << 20  # bytes; they are rewritten as a whole
 MAX_TEXT = 1 << 14  # characters of a line
+MIN_STEPS = 3  # in the header of a table with a metric in each row
 METRIC = re.compile(r"loss|reward|\bkl\b|entropy|grad", re.IGNORECASE)
 STEPS = re.compile(r"step|iter(ation)?|epoch|update|episode", re.IGNORECASE)
 REWARD = re.compile(r"reward", re.IGNORECASE)
@@ -157,10 +158,7 @@ def find(path: Path, notes: Sequence[str]) -> RawLog | None:
     A notebook shows one of supervised training before it.
     """
     tables, header, before = dict[tuple[str, ...], Rows](), list[str](), list[str]()
-    for line in _lines(path):
-        if len(line) > MAX_TEXT or RULE.fullmatch(line):
-            continue
-        cells = _cells(line)
+    for cells in _upright(_cells(line) for line in _lines(path) if len(line) <= MAX_TEXT and not RULE.fullmatch(line)):
         for names in filter(None, (before, header)):
             # One cell more is an index without a name, as pandas prints.
             row = [BEHIND.sub("", cell) for cell in (cells[1:] if len(cells) == len(names) + 1 else cells)]
@@ -199,6 +197,21 @@ def _cells(line: str) -> list[str]:
     return wide if len(wide) > 2 else TWO_WORDS.sub(r"\1_\2", text).split()
 
 
+def _upright(table: Iterable[list[str]]) -> Iterator[list[str]]:
+    """Yield the rows of text as they stand, and those of a table with a metric in each row as columns after them."""
+    steps, metrics = list[str](), list[list[str]]()
+    for cells in [*table, []]:
+        yield cells
+        if steps and len(cells) == len(steps) + 1 and spelled(cells[0]) is None:
+            metrics += [cells] if _is_row(cells[1:]) else []
+            continue
+        if any(METRIC.search(name) for name, *_ in metrics):
+            yield ["step", *(name for name, *_ in metrics)]
+            yield from ([step, *row] for step, *row in zip(steps, *(row[1:] for row in metrics), strict=True))
+        numbers, _ = step_numbers(cells[1:])
+        steps, metrics = cells[1:] if len(numbers) == len(cells) - 1 >= MIN_STEPS else [], []
+
+
 def _is_header(cells: list[str]) -> bool:
     if len(cells) < 2 or not METRIC.search(" ".join(cells)) or not any(map(STEPS.search, cells)):
         return False
@@ -206,6 +219,6 @@ def _is_header(cells: list[str]) -> bool:
 
 
 def _is_row(cells: list[str]) -> bool:
-    numbers = sum(spelled(cell) is not None for cell in cells)
+    numbers = sum(spelled(cell) is not None for cell in (STEP_FORMS.sub(r"\1", cells[0]), *cells[1:]))
     nothing = sum(cell.lower() in NOTHING for cell in cells)
     return numbers > 0 and numbers + nothing > len(cells) / 2

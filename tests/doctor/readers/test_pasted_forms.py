@@ -238,3 +238,74 @@ def test_a_value_in_brackets_behind_its_name_is_read_and_the_mean_comes_before_s
     )
     (diagnosis,) = diagnose(path)
     assert diagnosis.run.get("reward").values.tolist() == pytest.approx([0.0, -0.1, -0.2, -0.3, -0.4, -0.5])
+
+
+def test_the_settings_of_a_notebook_are_those_of_its_source(tmp_path):
+    first = "%pip install trl\nroom = 640\nconfig = GRPOConfig(learning_rate=5e-6, beta=0.25, max_steps=room * 2)\n"
+    second = ["prompt = 128\n", "args = trl.GRPOConfig(beta=0.5, max_completion_length = room - prompt, loss_type=x)"]
+    rows = "".join(f"{{'loss': 0.5, 'reward': {i}.5, 'kl': 0.1}}\n" for i in range(3))
+    cells = [
+        {"cell_type": "code", "source": first, "outputs": []},
+        {"cell_type": "code", "source": "SFTConfig(learning_rate=2e-4, max_steps=7)\nif broken:", "outputs": []},
+        {"cell_type": "code", "source": second, "outputs": [{"output_type": "stream", "text": rows}]},
+    ]
+    log = read(tmp_path / "run.ipynb", json.dumps({"cells": cells, "metadata": {}, "nbformat": 4}))
+    # Two values of beta: which of them the log is of is not told.
+    assert log.settings == {"learning_rate": 5e-6, "max_steps": 1280, "max_completion_length": 512}
+    assert any("source of the notebook" in note for note in log.notes)
+
+
+def test_a_table_with_a_metric_in_each_row_has_its_steps_in_the_header(tmp_path):
+    text = (
+        "| Metric | Step 0 | Step 50 | Step 100 |\n|---|---|---|---|\n| reward | 0.5 | 0.25 | - |\n| KL | 0 | 2 | 40 |"
+    )
+    log = read(tmp_path / "issue.md", f"My run:\n\n{text}\n\nWhat is wrong?\n")
+    assert log.columns["KL"].steps.tolist() == [0, 50, 100] and values(log, "KL") == [0.0, 2.0, 40.0]
+    assert log.columns["reward"].steps.tolist() == [0, 50]
+
+
+def test_ranges_of_steps_are_rows_at_their_ends(tmp_path):
+    rows = "".join(f"| steps {50 * i}\u2013{50 * i + 50} | 0.{i} |\n" for i in range(1, 5))
+    log = read(tmp_path / "issue.md", f"| Steps | Mean reward |\n|---|---|\n{rows}")
+    assert log.columns["Mean reward"].steps.tolist() == [100, 150, 200, 250]
+
+
+def test_of_rewards_of_single_completions_below_their_mean_the_mean_is_the_row(tmp_path):
+    text = "".join(
+        f"step {i} -- mean_reward: ({i / 4}) -- three samples:\n"
+        + "".join(f"\t{j}: some text  -- Reward: {j - 1.5}   \n" for j in range(3))
+        for i in range(8)
+    )
+    log = read(tmp_path / "run.log", "{'label': 1, 'score': 3.5}\n" + text)
+    assert values(log, "mean_reward") == [i / 4 for i in range(8)] and list(log.columns) == ["mean_reward"]
+
+
+def test_a_value_behind_a_tab_and_before_a_remark_is_read(tmp_path):
+    text = "".join(
+        f"---- STEP {i} ----\nrewards/mean:\t{i}.500000\t<---- higher is better\nobjective/kl:\t0.25\t<---- how far\n"
+        for i in range(6)
+    )
+    log = read(tmp_path / "run.log", text)
+    assert values(log, "rewards/mean") == [i + 0.5 for i in range(6)] and values(log, "objective/kl") == [0.25] * 6
+
+
+def test_evaluations_alone_stand_for_training(tmp_path):
+    row = {"eval_loss": 0.0, "eval_reward": 0.0, "eval_reward_std": 0.0, "eval_frac_reward_zero_std": 1.0}
+    (diagnosis,) = diagnose_text(tmp_path, str(row))
+    assert diagnosis.verdict == "sick" and diagnosis.findings[0].check == "no_signal_groups"
+    assert any("held-out problems earn stands for it" in note for note in diagnosis.run.notes)
+
+
+def test_a_log_of_mean_least_and_greatest_follows_the_reward(tmp_path):
+    rows = [{"step": i, "mean": 0.25, "min": 0.0, "max": 1.0} for i in range(4)]
+    (diagnosis,) = diagnose_text(tmp_path, "\n".join(map(json.dumps, rows)))
+    assert diagnosis.run.series["reward"][0].source == "mean"
+    assert any("mean as reward" in note for note in diagnosis.run.notes)
+    with pytest.raises(RunError, match="no known metric"):
+        diagnose_text(tmp_path, "\n".join(json.dumps({"step": i, "mean": 1.0, "median": 2.0}) for i in range(4)))
+
+
+def diagnose_text(tmp_path, text):
+    path = tmp_path / "run.jsonl"
+    path.write_text(text, encoding="utf-8")
+    return diagnose(path)
