@@ -16,6 +16,7 @@ from steadyrl.doctor.statistics.readings import is_penalty, learns, number, with
 # Held-out measurements of which more is not better, or that are no goal.
 NO_GOAL = (
     "length", "size", "truncated", "empty", "time", "kl", "entropy", "loss", "tokens", "repetition", "unscored", "std",
+    "violation", "error", "fail", "false", "refus", "invalid", "halluc", "timeout", "penal",
 )  # fmt: skip
 TOTALS = ("reward", "reward/mean", "total")  # the reward as a whole, on held-out problems
 LOST_SHARE = 0.25  # of what held-out problems had gained, that has to be lost again
@@ -26,7 +27,7 @@ IDLE, LONG_ENOUGH, LEVEL = (
     30,
     0.1,
 )  # of the whole's gain; steps, half of them once the whole is level, in which a form may be learned before the answers
-RIGHTNESS = re.compile(r"accura|correct|answer|exact|solve|(?<![a-z])acc(?![a-z])", re.IGNORECASE)
+RIGHTNESS = re.compile(r"accura|correct|answer|exact|solve|number|(?<![a-z])acc(?![a-z])", re.IGNORECASE)
 
 
 @check("reward_hacking")

@@ -9,7 +9,7 @@ import numpy as np
 
 from steadyrl.core.stats import paired_difference
 from steadyrl.doctor.series import Run, Series
-from steadyrl.doctor.statistics.levels import FEWEST, drop, measure, scatter
+from steadyrl.doctor.statistics.levels import FEWEST, ORDERED, drop, measure, order, scatter
 from steadyrl.doctor.statistics.signals import LASTING, first_lasting, head, strays, tail, trend
 from steadyrl.doctor.statistics.units import find
 
@@ -57,8 +57,8 @@ def direction(series: Series) -> int:
     within the first tenth.
     """
     blocks = measure(series)
-    if blocks is None:
-        return 0
+    if blocks is None:  # five rows that all rise, or all fall, can show it at least
+        return int(np.sign(sure)) if len(series) > 2 and abs(sure := order(series.values)) > ORDERED else 0
     if blocks.rose or blocks.fell:
         return 1 if blocks.rose else -1
     few = max(5, len(series) // 30)
