@@ -118,6 +118,7 @@ class Rows:
             self._notes[f"rows left out, for they have no whole number under '{self.step_key}'"] += lost
         steps = np.where(keep, logged, 0).astype(np.int64)
         if not self._attempts and self.step_key != POINT and (np.diff(steps[keep]) < 0).any():
+            steps[keep] = self._in_line(steps[keep])
             steps[keep] += self._offsets(steps, keep)
             keep[: self._beginning(steps, keep)] = False
         valid = keep.copy()
@@ -143,6 +144,16 @@ class Rows:
         own = [NUMBERED] if len(steps) and self.step_key is None else []
         own += [f"{what}: {count}" for what, count in self._notes.items() if count]
         return RawLog(path, kind, dict(sorted(columns.items())), settings or {}, (*notes, *own, *_gaps(columns)))
+
+    def _in_line(self, steps: np.ndarray) -> np.ndarray:
+        """Return steps [n] with those that lie outside their neighbours, two usual distances apart, put between them.
+
+        Processes that write at the same time tear the digits of numbers.
+        """
+        usual = usual_distance(steps)
+        between = (steps[2:] - steps[:-2] == 2 * usual) & (steps[1:-1] != steps[:-2] + usual) & (usual > 0)
+        self._notes["steps out of line with the rows before and after, which tell what they were"] += int(between.sum())
+        return np.concatenate([steps[:1], np.where(between, steps[:-2] + usual, steps[1:-1]), steps[-1:]])
 
     def _offsets(self, steps: np.ndarray, keep: np.ndarray) -> np.ndarray:
         """Return what is added to the steps [n] of the rows that are kept: not 0 where steps begin again each epoch."""

@@ -309,3 +309,11 @@ def diagnose_text(tmp_path, text):
     path = tmp_path / "run.jsonl"
     path.write_text(text, encoding="utf-8")
     return diagnose(path)
+
+
+def test_steps_whose_digits_are_torn_keep_their_place(tmp_path):
+    steps = [1, 2, 3, 4000, 5, 6, 10, 8, 9, 10, 11, 12, 13]  # 4 and 7 were torn
+    log = read(tmp_path / "run.jsonl", "\n".join(json.dumps({"step": s, "reward": i}) for i, s in enumerate(steps)))
+    assert log.columns["reward"].steps.tolist() == list(range(1, 14))
+    assert values(log, "reward") == list(range(13))
+    assert any("out of line" in note and note.endswith(": 2") for note in log.notes)
