@@ -39,6 +39,7 @@ class Cause:
         set: The settings that it sets to a fixed value.
         follows: Checks whose findings bring this about, the nearest first.
         moves: What the autopilot may try, in this order (``autopilot.knobs.MOVES``).
+        doubts: Whether a run in which it does no harm is not called healthy all the same.
         measured: The faults of bench/doctor, or the logs, that it was seen to lead on; "" where it is reasoned only.
     """
 
@@ -50,6 +51,7 @@ class Cause:
     set: Mapping[str, Value] = field(default_factory=dict)
     follows: tuple[str, ...] = ()
     moves: tuple[str, ...] = ()
+    doubts: bool = False
     measured: str = ""
 
     def changes(self, run: Run) -> dict[str, Value]:

@@ -27,6 +27,7 @@ IDLE, LONG_ENOUGH, LEVEL = (
     30,
     0.1,
 )  # of the whole's gain; steps, half of them once the whole is level, in which a form may be learned before the answers
+FORM = re.compile(r"format|xml|tag|json|template|style", re.IGNORECASE)
 RIGHTNESS = re.compile(r"accura|correct|answer|exact|solve|number|(?<![a-z])acc(?![a-z])", re.IGNORECASE)
 
 
@@ -85,12 +86,17 @@ def heldout_worse(run: Run) -> Result:
     )
 
 
+def pays_for_right(name: str) -> bool:
+    """Return whether the name of a part of the reward says that it pays for being right, and not for a form."""
+    return RIGHTNESS.search(name) is not None and FORM.search(name) is None
+
+
 def _given_up(reward: Series, parts: Mapping[str, Series]) -> Result:
     """Find a part for being right that falls to half while the whole rises, row after row; three rows can show it."""
     if float(reward.values[-1]) <= float(reward.values[0]):
         return None
     for name, part in parts.items():
-        if len(part) < FEWEST_ROWS or not RIGHTNESS.search(name) or part.values[0] <= 0:
+        if len(part) < FEWEST_ROWS or not pays_for_right(name) or part.values[0] <= 0:
             continue
         first, middle, last = (float(third.mean()) for third in np.array_split(part.values, 3))
         levels = measure(part)
@@ -108,7 +114,7 @@ def _given_up(reward: Series, parts: Mapping[str, Series]) -> Result:
 
 def _never_right(run: Run, reward: Series, parts: Mapping[str, Series]) -> Result:
     """Find parts for being right of which none earns anything to speak of while the whole rises by others."""
-    right = {name: part for name, part in parts.items() if RIGHTNESS.search(name) and not is_penalty(name, part)}
+    right = {name: part for name, part in parts.items() if pays_for_right(name) and not is_penalty(name, part)}
     if not right or len(right) == len(parts) or not learns(run):
         return None
     third = max(len(reward) // 3, 1)

@@ -102,7 +102,7 @@ def _in_any_unit(run: Run) -> Result:
     """Find a KL of unknown unit with spikes, or one that grew tenfold, to what is high even as a sum, for no gain."""
     kl = run.needed("kl_ref")
     beyond = kl.values > max(HIGH_SEQUENCE, BROKEN_TIMES * float(np.median(kl.values)))
-    if len(kl) >= MIN_STEPS and beyond.any():
+    if run.covers(kl) >= MIN_STEPS and beyond.any():
         usual, most = number(float(np.median(kl.values))), number(float(kl.values.max()))
         message = f"the KL to the reference is {usual} in most rows, up to {most} in {int(beyond.sum())} of {len(kl)}"
         message += ": tokens that the policy all but excludes"

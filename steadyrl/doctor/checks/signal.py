@@ -8,6 +8,7 @@ import numpy as np
 
 from steadyrl.core.types import Severity
 from steadyrl.doctor.check import FEWEST_ROWS, Found, Result, Unknown, check
+from steadyrl.doctor.checks.hacking import pays_for_right
 from steadyrl.doctor.checks.reward import shows_no_gain
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.readings import is_penalty, learns, number, setting
@@ -95,25 +96,40 @@ def no_signal_groups(run: Run) -> Result:
         mean **= 1.0 / run.averaged_over
     # A row without any difference is a batch of which no group teaches anything, a whole step lost.
     idle = what.startswith(ROWS) and mean > HALF_LOST and len(share) >= MIN_STEPS and learns(run) is False
+    lost = _lost(share) if what.startswith(ROWS) else None
     half = min(late, mean) > HALF_LOST and long
     from_start = half and shows_no_gain(run)
     if len(share) < FEWEST_ROWS and not nothing and late > HALF_LOST:
         return Unknown(f"{late:.0%} of the groups have equal rewards, in {len(share)} rows only")
-    if late <= LITTLE_SIGNAL and not half and not idle:
+    if late <= HALF_LOST and not half and not idle and lost is None:
         return None
     cause, reason = _equal_cause(run)
     worth_knowing = bool(learned) and early <= LITTLE_SIGNAL and cause in ("too_easy", "same_answers")
     if worth_knowing and late > LITTLE_SIGNAL and (stuck := _stuck(run)):
         cause, reason, worth_knowing = "same_answers", stuck, False
     worth_knowing |= reward is None and not nothing  # they may all be right
-    worth_knowing |= late <= LITTLE_SIGNAL and not from_start and not idle
+    worth_knowing |= late <= LITTLE_SIGNAL and not from_start and not idle and lost is None
     return Found(
         cause,
         "critical" if nothing else "info" if worth_knowing else "warning",
-        int(share.steps[0]) if nothing or idle else first_lasting(share, share.values > min(LITTLE_SIGNAL, late)),
-        f"{_amount(what, mean if idle else late, run.averaged_over > 1 and idle)} teach nothing: {reason}",
+        int(share.steps[0])
+        if nothing or idle
+        else lost or first_lasting(share, share.values > min(LITTLE_SIGNAL, late)),
+        f"{_amount(what, mean if idle or lost else late, run.averaged_over > 1 and idle)} teach nothing: {reason}",
         (f"{what}: {_course(share, early, late)}",),
     )
+
+
+def _lost(share: Series) -> int | None:
+    """Return from which step on no row teaches anything, after three or more that all did; None where none is so.
+
+    Two rows are enough if they are a quarter of the log: after three with a signal chance makes them in 4 of 100 logs
+    at most, by Laplace's rule of succession.
+    """
+    idle = share.values >= NO_SIGNAL_AT_ALL
+    first, n = int(idle.argmax()), len(idle)
+    lost = idle.any() and bool(idle[first:].all()) and first >= 3 and n - first >= max(2, n / 4)
+    return int(share.steps[first]) if lost else None
 
 
 def _stuck(run: Run) -> str:
@@ -236,19 +252,22 @@ def reward_part_idle(run: Run) -> Result | list[Result]:
     if not idle or len(idle) == len(parts):
         return None  # where none moves, the whole reward is constant
     results: list[Result] = []
+    unpaid = [name for name, part in idle.items() if part.values[0] == 0.0]
     for cause, names in (
-        ("never_pays", [name for name, part in idle.items() if part.values[0] == 0.0]),
+        ("never_right", [name for name in unpaid if pays_for_right(name)]),
+        ("never_pays", [name for name in unpaid if not pays_for_right(name)]),
         ("never_differs", [name for name, part in idle.items() if part.values[0] != 0.0]),
     ):
         owed = [name for name in names if not is_penalty(name, idle[name])]
         long = run.covers(reward) >= RARE_STEPS
         never = [name for name in owed if not np.ptp(idle[name].values)]
-        harms = cause == "never_pays" and never and long and not learns(run)
+        harms = cause != "never_differs" and never and long and not learns(run)
         shown = tuple(
             f"{name} is {number(float(idle[name].values[0]))} in {_all_or(idle[name])} rows" for name in names
         )
         some = any(np.ptp(idle[name].values) for name in names)
-        message = f"{'0' if cause == 'never_pays' else 'one number'} {'in nearly all rows' if some else 'throughout'}"
+        level = "one number" if cause == "never_differs" else "0"
+        message = f"{level} {'in nearly all rows' if some else 'throughout'}"
         message = f"of the reward these parts are {message}: "
         if names:
             results.append(Found(cause, "warning" if harms else "info", None, message + ", ".join(names), shown))
