@@ -54,7 +54,7 @@ def reward_hacking(run: Run) -> Result | list[Result]:
         since = levels.steps[min(int(np.flatnonzero(~low)[-1]) + 1, len(low) - 1)]  # clearly below the start from there
         fall = f"{'heldout/' if heldout else ''}{name} falls from {number(levels.first)} to {number(levels.end)}"
         rise = f"the reward rises from {number(rewards.first)} to {number(max(rewards.end, rewards.late))}"
-        shown = f"noise explains a difference of {number(levels.least)}; of the reward one of {number(rewards.least)}"
+        shown = f"{levels.explained}; of the reward {rewards.explained}"
         cause = "held_out_falls" if grave else "part_falls"
         results.append(
             Found(cause, "critical" if grave else "info", int(since), f"{rise} while {fall}", (f"{name}: {shown}",))
@@ -160,6 +160,6 @@ def _past_peak(name: str, series: Series, reward: Series) -> Result:
     if rewards is None or rewards.fell:
         return None
     course = f"heldout/{name} was best from step {since} ({number(best)}) and fell to {number(levels.end)}, while"
-    shown = f"heldout/{name}: {number(levels.first)} at first; noise explains {number(levels.least)}"
+    shown = f"heldout/{name}: {number(levels.first)} at first; {levels.explained}"
     steps = {"steps": max(since, 1)}
     return Found("past_peak", "warning", since, f"{course} the training reward did not fall", (shown,), change=steps)

@@ -215,13 +215,13 @@ def reward_falling(run: Run) -> Result:
     best = float(blocks.means[top])
     if best - blocks.end <= max(blocks.least, wanted):
         return None
-    shown = f"block means: {number(best)} from step {blocks.steps[top]}, {number(blocks.end)} at the end; noise"
+    shown = f"block means: {number(best)} from step {blocks.steps[top]}, {number(blocks.end)} at the end"
     return Found(
         cause,
         "warning",
         int(blocks.steps[min(top + 1, len(blocks.steps) - 1)]),
         f"the reward fell from {number(best)} to {number(blocks.end)}{suffix}",
-        (f"{shown} explains a difference of {number(blocks.least)}",),
+        (f"{shown}; {blocks.explained}",),
     )
 
 

@@ -11,7 +11,7 @@ from steadyrl.doctor.check import FEWEST_ROWS, Found, Result, Unknown, check
 from steadyrl.doctor.checks.hacking import pays_for_right
 from steadyrl.doctor.checks.reward import shows_no_gain
 from steadyrl.doctor.series import Run, Series
-from steadyrl.doctor.statistics.readings import is_penalty, learns, number, setting
+from steadyrl.doctor.statistics.readings import heldout_rises, is_penalty, learns, number, setting
 from steadyrl.doctor.statistics.signals import MIN_STEPS, first_lasting, head, tail
 from steadyrl.doctor.statistics.units import find, together
 
@@ -96,9 +96,11 @@ def no_signal_groups(run: Run) -> Result:
         mean **= 1.0 / run.averaged_over
     # A row without any difference is a batch of which no group teaches anything, a whole step lost.
     idle = what.startswith(ROWS) and mean > HALF_LOST and len(share) >= MIN_STEPS and learns(run) is False
+    rises = bool(heldout_rises(run))
+    idle &= not rises
     lost = _lost(share) if what.startswith(ROWS) else None
     half = min(late, mean) > HALF_LOST and long
-    from_start = half and shows_no_gain(run)
+    from_start = half and shows_no_gain(run) and not rises
     if len(share) < FEWEST_ROWS and not nothing and late > HALF_LOST:
         return Unknown(f"{late:.0%} of the groups have equal rewards, in {len(share)} rows only")
     if late <= HALF_LOST and not half and not idle and lost is None:

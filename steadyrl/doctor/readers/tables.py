@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from steadyrl.doctor.readers.lines import head, lines, text_of
 from steadyrl.doctor.readers.rows import POINT, STEP_FORMS, STEP_KEYS, Rows, find_step_key, rows_of, step_numbers
 from steadyrl.doctor.readers.spelling import spelled
@@ -209,7 +211,8 @@ def _upright(table: Iterable[list[str]]) -> Iterator[list[str]]:
             yield ["step", *(name for name, *_ in metrics)]
             yield from ([step, *row] for step, *row in zip(steps, *(row[1:] for row in metrics), strict=True))
         numbers, _ = step_numbers(cells[1:])
-        steps, metrics = cells[1:] if len(numbers) == len(cells) - 1 >= MIN_STEPS else [], []
+        counted = bool((numbers == np.floor(numbers)).all() and (np.diff(numbers) > 0).all())
+        steps, metrics = cells[1:] if len(numbers) == len(cells) - 1 >= MIN_STEPS and counted else [], []
 
 
 def _is_header(cells: list[str]) -> bool:

@@ -332,3 +332,11 @@ def test_a_kl_that_rises_with_the_length_alone_is_no_runaway(trl, per_token, sev
         {"kl": per_token(i) if i else 0.0, "reward": 0.4, "completions/mean_length": 60.0 + 3 * i} for i in range(60)
     ]
     assert found(trl(rows, every=1), "kl_runaway")[1] == severity
+
+
+def test_an_order_that_tells_a_fall_is_said_as_one(trl):
+    rewards = [0.68, 1.07, 0.18, -0.25, -0.18, -0.10, -0.32, -0.30]
+    found = [
+        f for f in trl([{"reward": reward} for reward in rewards], every=10).findings if f.check == "reward_falling"
+    ]
+    assert "noise gives rows such an order in 2 of 100 logs" in found[0].evidence[0]

@@ -317,3 +317,9 @@ def test_steps_whose_digits_are_torn_keep_their_place(tmp_path):
     assert log.columns["reward"].steps.tolist() == list(range(1, 14))
     assert values(log, "reward") == list(range(13))
     assert any("out of line" in note and note.endswith(": 2") for note in log.notes)
+
+
+def test_a_row_of_numbers_is_no_header_of_steps(tmp_path):
+    text = "| metric | early | late | change |\n|---|---|---|---|\n"
+    log = read(tmp_path / "issue.md", text + "| reward | 0.6 | 0.4 | -35% |\n| kl | 0.1 | 0.2 | 90% |\n")
+    assert values(log, "reward") == [0.6] and values(log, "kl") == [0.1]
