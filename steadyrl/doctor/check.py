@@ -24,6 +24,7 @@ from steadyrl.doctor.series import Run
 
 Subject = TypeVar("Subject")  # what a check looks at
 FEWEST_ROWS = 6  # that a course is told from, however many steps each of them averages
+FEWEST_OF_MANY, MANY = 4, 5  # rows that are enough if they cover so many times the steps that a check takes
 
 
 @dataclass(frozen=True)
@@ -291,7 +292,8 @@ def _too_short(check: Check[Run], run: Run) -> Unknown | None:
     logged = [series for name in check.needs[0].split("|") if (series := run.get(name)) is not None]
     longest = max(logged, key=len)
     rows, steps = len(longest), run.covers(longest)
-    if rows >= min(FEWEST_ROWS, check.min_steps) and steps >= check.min_steps:
+    fewest = FEWEST_OF_MANY if steps >= MANY * check.min_steps else FEWEST_ROWS
+    if rows >= min(fewest, check.min_steps) and steps >= check.min_steps:
         return None
     averaged = f" of {run.averaged_over} steps each" if run.averaged_over > 1 else ""
     wanted = -(-check.min_steps * rows // steps)

@@ -53,7 +53,7 @@ HIDDEN: Mapping[str, str] = {
     "length": "answers that are cut off, or grow for the reward, would not show",
     "gradient": "single updates that are too large would not show",
 }
-ENOUGH = 50  # steps
+ENOUGH = 30  # steps
 
 
 @dataclass(frozen=True)

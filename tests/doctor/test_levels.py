@@ -2,6 +2,8 @@ import numpy as np
 import pytest
 
 from steadyrl.doctor.statistics.levels import measure
+from steadyrl.doctor.statistics.readings import direction
+from steadyrl.doctor.statistics.signals import head, tail
 from tests.doctor.checks.series_for_values import noise, rise, series
 
 
@@ -85,3 +87,25 @@ def test_independent_rows_seldom_have_an_order():
     rng = np.random.default_rng(1)
     every = [measure(series("x", rng.normal(size=n), 20 * np.arange(n))) for n in (6, 8, 11, 15) for _ in range(250)]
     assert sum(levels.rose or levels.fell for levels in every) <= 50  # two in a hundred on either side
+
+
+def test_the_ends_of_a_short_log_share_no_row():
+    short = series("x", np.array([1.0, 2.0, 30.0, 4.0, 5.0, 6.0]))
+    assert (head(short), tail(short)) == (1.5, 5.5)  # two rows each
+    long = series("x", np.arange(40.0))
+    assert (head(long), tail(long)) == (2.0, 37.0)  # five rows each
+    assert (head(series("x", [3.0])), tail(series("x", [3.0]))) == (3.0, 3.0)
+
+
+@pytest.mark.parametrize(
+    ("values", "course"),
+    [
+        ([69.0, 29.5, 14.3, 8.9], -1),  # their logarithms lie on a line: 4.23, 3.38, 2.66, 2.19
+        ([0.335, 0.481, 0.459, 0.438], 0),
+        ([0.1, 0.2, 0.6, 0.7, 0.75], 1),
+        ([69.0, 14.3, 8.9], 0),
+    ],
+)
+def test_four_rows_on_a_line_and_five_in_order_have_a_direction(values, course):
+    steps = np.array([1, 4, 6, 8, 9])[: len(values)]
+    assert direction(series("x", np.array(values), steps)) == course

@@ -40,7 +40,7 @@ METRIC = re.compile(
 )
 
 
-LOSS = re.compile("loss", re.IGNORECASE)
+LOSS = re.compile(r"loss(?!\w*coef)", re.IGNORECASE)
 FROM_SOURCE = "settings are those that the source of the notebook gives to the config of the trainer"
 
 

@@ -30,7 +30,7 @@ STEP_KEYS = (
 STEP_WORD = re.compile(
     r"(?:^|[^A-Za-z])(?:step|steps|iteration|iter|iters|update|batch|round|index|idx)$", re.IGNORECASE
 )
-STEP_FORMS = re.compile(r"^\W*(?:[A-Za-z]+ )?(?:\d+ ?[-\u2013\u2014~] ?)?(\d+) ?(?:[/(].*)?\W*$")
+STEP_FORMS = re.compile(r"^\W*(?:[A-Za-z]+ )?(\d+) ?(?:[-\u2013\u2014~/(].*)?\W*$")
 TRACKER_STEP_KEYS = ("train/global_step", "trainer/global_step", "global_step", "_step")
 # Where training rows name their step by one of these, evaluation rows may by another.
 SAME_STEP = ("train/global_step", "trainer/global_step", "global_step", "eval/global_step")
@@ -307,7 +307,7 @@ def _numbers_of(value: Any) -> np.ndarray | None:
 
 
 def step_numbers(values: Sequence[Any]) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return ``numbers`` of steps: of "3/100" and "3 (best)" the third, of a range "1-3" its end."""
+    """Return ``numbers`` of steps: of "3/100" and "3 (best)" the third, of "1-3" the first: "300+" has no end."""
     if str in set(map(type, values)):
         values = [STEP_FORMS.sub(r"\1", value) if type(value) is str else value for value in values]
     return numbers(values)

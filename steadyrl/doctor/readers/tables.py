@@ -37,7 +37,10 @@ COMMA = re.compile(r"^([-+]?\d+),(\d+(?:[eE][-+]?\d+)?)$")
 RULE = re.compile(r"[\s|:+=_-]*")
 TWO_WORDS = re.compile(r"\b(Training|Validation|Train|Eval) (Loss)\b")
 # Behind a number: a unit that leaves its size as it is, or a remark.
-BEHIND = re.compile(r"(?<=[\d%]) ?(?:ms|sec|s|min|h|x|GB|MB|GiB|MiB|tok|tokens|pp|\(.*\))$")
+BEHIND = re.compile(r"(?<=[\d%*]) ?(?:ms|sec|s|min|h|x|GB|MB|GiB|MiB|tok|tokens|pp|\(.*\)|[^\x00-\x7f%]+)$")
+BEFORE = re.compile(r"^[^\x00-\x7f\u2212]+ ?(?=[\d.])")  # a word of another script
+COURSE = re.compile(r"~?[\d.]+ ?(?:\u2192|->) ?~?([\d.]+)")
+RANGE = re.compile(r"~?(\d*\.?\d+) ?[-\u2013~] ?(\d*\.?\d+)")
 NOTHING = {"no log", "", "-", "\u2013", "\u2014", "none", "n/a", "na"}  # dashes of three lengths
 
 
@@ -163,13 +166,15 @@ def find(path: Path, notes: Sequence[str]) -> RawLog | None:
     for cells in _upright(_cells(line) for line in _lines(path) if len(line) <= MAX_TEXT and not RULE.fullmatch(line)):
         for names in filter(None, (before, header)):
             # One cell more is an index without a name, as pandas prints.
-            row = [BEHIND.sub("", cell) for cell in (cells[1:] if len(cells) == len(names) + 1 else cells)]
+            row = cells[1:] if len(cells) == len(names) + 1 else cells
+            row = [_cell(name, cell) for name, cell in zip(names, row, strict=False)]
             if len(row) == len(names) and _is_row(row):
                 header = names
                 tables.setdefault(tuple(names), Rows()).put(dict(zip(names, row, strict=True)))
                 break
         before = cells if _is_header(cells) else []
-    names_of = next((names for names in tables if REWARD.search(" ".join(names))), next(iter(tables), None))
+    rewarded = (names for names in tables if REWARD.search(" ".join(names)))
+    names_of = next(rewarded, max(tables, key=lambda names: sum(map(bool, map(METRIC.search, names))), default=None))
     if names_of is None:
         return None
     left_rows = sum(rows.count for names, rows in tables.items() if names != names_of)
@@ -199,6 +204,14 @@ def _cells(line: str) -> list[str]:
     return wide if len(wide) > 2 else TWO_WORDS.sub(r"\1_\2", text).split()
 
 
+def _cell(name: str, cell: str) -> str:
+    """Return a cell without what stands behind its number; of a course "1 → 2" its end, of a range "1-2" its middle."""
+    text = BEFORE.sub("", BEHIND.sub("", cell))
+    course, between = COURSE.fullmatch(text), None if STEPS.search(name) else RANGE.fullmatch(text)
+    middle = str(sum(float(end) for end in between.groups()) / 2.0) if between else text
+    return course[1] if course else middle
+
+
 def _upright(table: Iterable[list[str]]) -> Iterator[list[str]]:
     """Yield the rows of text as they stand, and those of a table with a metric in each row as columns after them."""
     steps, metrics = list[str](), list[list[str]]()
@@ -218,10 +231,11 @@ def _upright(table: Iterable[list[str]]) -> Iterator[list[str]]:
 def _is_header(cells: list[str]) -> bool:
     if len(cells) < 2 or not METRIC.search(" ".join(cells)) or not any(map(STEPS.search, cells)):
         return False
-    return all(cell and spelled(cell) is None and len(cell) <= 80 for cell in cells)
+    named = (cell[0].isalpha() or STEP_FORMS.match(cell) is None for cell in cells if cell)
+    return all(cell and spelled(cell) is None and len(cell) <= 80 for cell in cells) and all(named)
 
 
 def _is_row(cells: list[str]) -> bool:
-    numbers = sum(spelled(cell) is not None for cell in (STEP_FORMS.sub(r"\1", cells[0]), *cells[1:]))
+    numbers = sum(spelled(cell) is not None or STEP_FORMS.match(cell) is not None for cell in cells)
     nothing = sum(cell.lower() in NOTHING for cell in cells)
     return numbers > 0 and numbers + nothing > len(cells) / 2

@@ -113,7 +113,7 @@ def measure(series: Series) -> Levels | None:
 
 
 def _sparse(series: Series) -> bool:
-    return bool(np.median(np.diff(series.steps)) >= SPARSE)
+    return bool(np.ptp(series.steps) >= SPARSE * (len(series) - 1))
 
 
 def order(x: np.ndarray) -> float:

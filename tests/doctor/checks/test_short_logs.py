@@ -340,3 +340,24 @@ def test_an_order_that_tells_a_fall_is_said_as_one(trl):
         f for f in trl([{"reward": reward} for reward in rewards], every=10).findings if f.check == "reward_falling"
     ]
     assert "noise gives rows such an order in 2 of 100 logs" in found[0].evidence[0]
+
+
+def test_five_rows_that_cover_a_run_tell_groups_that_lost_their_signal(trl):
+    rows = [(0.5, 0.45), (0.72, 0.7), (0.8, 0.9), (0.525, 0.95), (0.5, 1.0)]
+    fields = ({"reward": reward, "frac_reward_zero_std": share} for reward, share in rows)
+    diagnosis = trl([{**row, "reward_std": None} for row in fields], every=1000)
+    # The last third of five rows is one row: all groups alike.
+    assert found(diagnosis, "no_signal_groups") == ("same_answers", "warning")
+
+
+def test_an_entropy_of_unknown_unit_that_grows_manifold_is_an_explosion(trl):
+    entropies = [0.18, 0.27, 0.40, 1.16, 1.53, 1.32]
+    rewards = [0.768, 0.936, 0.592, 0.257, 0.435, 0.308]
+    diagnosis = trl([{"entropy": e, "reward": r} for e, r in zip(entropies, rewards, strict=True)], every=6)
+    assert found(diagnosis, "entropy_explosion") == ("unknown", "warning")
+
+
+def test_few_rewards_that_only_rise_take_the_harm_from_an_entropy_that_falls(trl):
+    rows = [(0.7, 0.77), (0.95, 0.7), (0.95, 0.03), (1.2, 0.001), (1.2, 0.002)]
+    diagnosis = trl([{"reward": r, "entropy": e} for r, e in rows], every=100)
+    assert diagnosis.verdict != "sick"

@@ -199,7 +199,7 @@ def test_ranges_of_steps_units_and_remarks_leave_the_numbers_of_a_table(tmp_path
         "| steps | Reward | Time | Mean Length |\n|---|---|---|---|\n| 1\u201325 | 0.125 | 31.5s | 96.0 (hit max) |\n"
         "| **26\u201350** | 0.25 | 29 s | 48.0 |\n| 51-75 (best) | **0.5** | 30s | 24.5 tokens |\n",
     )
-    assert log.columns["Reward"].steps.tolist() == [25, 50, 75]
+    assert log.columns["Reward"].steps.tolist() == [1, 26, 51]
     assert values(log, "Reward") == [0.125, 0.25, 0.5]
     assert values(log, "Time") == [31.5, 29.0, 30.0]
     assert values(log, "Mean Length") == [96.0, 48.0, 24.5]
@@ -264,10 +264,10 @@ def test_a_table_with_a_metric_in_each_row_has_its_steps_in_the_header(tmp_path)
     assert log.columns["reward"].steps.tolist() == [0, 50]
 
 
-def test_ranges_of_steps_are_rows_at_their_ends(tmp_path):
+def test_ranges_of_steps_are_rows_at_their_beginning(tmp_path):
     rows = "".join(f"| steps {50 * i}\u2013{50 * i + 50} | 0.{i} |\n" for i in range(1, 5))
     log = read(tmp_path / "issue.md", f"| Steps | Mean reward |\n|---|---|\n{rows}")
-    assert log.columns["Mean reward"].steps.tolist() == [100, 150, 200, 250]
+    assert log.columns["Mean reward"].steps.tolist() == [50, 100, 150, 200]
 
 
 def test_of_rewards_of_single_completions_below_their_mean_the_mean_is_the_row(tmp_path):
@@ -323,3 +323,17 @@ def test_a_row_of_numbers_is_no_header_of_steps(tmp_path):
     text = "| metric | early | late | change |\n|---|---|---|---|\n"
     log = read(tmp_path / "issue.md", text + "| reward | 0.6 | 0.4 | -35% |\n| kl | 0.1 | 0.2 | 90% |\n")
     assert values(log, "reward") == [0.6] and values(log, "kl") == [0.1]
+
+
+def test_cells_with_a_course_a_range_or_a_sign_behind_them_are_numbers(tmp_path):
+    text = (
+        "| 8/24 | a table (step 22, grad) of something else |\n|---|---|\n| 1 | 2 |\n\n"
+        "| phase | step | score | entropy | grad_norm |\n|---|---|---|---|---|\n"
+        "| start | 1-100 | 0.06\u21920.25 | 0.7-0.8 | 2-4 |\n"
+        "| late | 100\u2013200 | 0.5 | \u5230 0.4-0.5 | **7.5** \u26a0 |\n"
+        "| end | 200+ | \u22120.25 | 1.5 | 9\u9ad8 |\n"
+    )
+    log = read(tmp_path / "issue.md", text)
+    assert log.columns["score"].steps.tolist() == [1, 100, 200]
+    assert values(log, "score") == [0.25, 0.5, -0.25] and values(log, "grad_norm") == [3.0, 7.5, 9.0]
+    assert values(log, "entropy") == [0.75, 0.45, 1.5]
