@@ -51,7 +51,7 @@ def cut_off(run: Run) -> tuple[Series, str] | None:
     if limit is not None and most > limit * (1.0 + PINNED):
         limit = None  # of a single turn, or of another run
     if limit is None and not _shows_limit(length):
-        return _grown_to_limit(length)
+        return None
     how = "the share is estimated from the mean length, which " + (
         f"is up to {number(most / limit)} of the limit" if limit else f"meets {most:g} tokens and never passes that"
     )
@@ -62,29 +62,23 @@ def cut_off(run: Run) -> tuple[Series, str] | None:
 def _shows_limit(length: Series) -> bool:
     """Return True if the greatest mean length is a limit: it comes again as a whole number, or others crowd below it.
 
-    A mean of different lengths is hardly ever a whole number, and not the same one again.
+    A mean of different lengths is hardly ever a whole number, and not the same one again. Means that grew to where they
+    no longer vary by a hundredth, as those of other prompts do, have met a limit, too.
     """
     most = float(length.values.max())
+    alike = length.values[-GROWN_ROWS:] >= (1.0 - ALIKE) * most
+    if (
+        len(alike) == GROWN_ROWS
+        and alike.all()
+        and most >= max(GROWN_TIMES * head(length, 0.0, AT_FIRST), PINNED_LEAST)
+    ):
+        return True
     if most != round(most) or most < PINNED_LEAST or len(length) < 2:
         return False
     times = int((np.abs(length.values - most) <= PINNED * most).sum())
     usual = any((most + end) % step == 0 for step in USUAL for end in (0, 1))  # an end token may not be counted
     crowded = times > 1 and tail(length, LATE) >= CROWDED * most and len(length) >= PINNED_ROWS
     return crowded or (usual and times == len(length)) or times >= max(PINNED_ROWS, PINNED_SOME * len(length))
-
-
-def _grown_to_limit(length: Series) -> tuple[Series, str] | None:
-    """Return the share cut off, at most, of completions whose length grew to where it no longer varies; else None.
-
-    Mean lengths of other prompts differ by more than a hundredth, unless nearly all of them are ended at one place.
-    """
-    most = float(length.values.max())
-    short_of_most = np.flatnonzero(length.values < (1.0 - ALIKE) * most)
-    start, rows = head(length, 0.0, AT_FIRST), len(length) - 1 - int(short_of_most[-1]) if len(short_of_most) else 0
-    if rows < GROWN_ROWS or most < max(GROWN_TIMES * start, PINNED_LEAST):
-        return None
-    how = f"the mean length grew to {number(most)} tokens and stays within {ALIKE:.0%} of that: it meets a limit there"
-    return replace(length, quantity="truncated", unit="share", values=length.values / most), how
 
 
 def _source(run: Run, quantity: str) -> str | None:

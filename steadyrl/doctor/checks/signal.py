@@ -107,40 +107,25 @@ def no_signal_groups(run: Run) -> Result:
     idle = what.startswith(ROWS) and mean > HALF_LOST and len(share) >= MIN_STEPS and learns(run) is False
     rises = bool(heldout_rises(run))
     idle &= not rises
-    lost = _lost(share) if what.startswith(ROWS) else None
     half = min(late, mean) > HALF_LOST and long
     from_start = half and shows_no_gain(run) and not rises
     if len(share) < FEWEST_ROWS and not nothing and late > HALF_LOST and direction(share) <= 0:
         return Unknown(f"{late:.0%} of the groups have equal rewards, in {len(share)} rows only")
-    if late <= HALF_LOST and not half and not idle and lost is None:
+    if late <= HALF_LOST and not half and not idle:
         return None
     cause, reason = _equal_cause(run)
     worth_knowing = bool(learned) and early <= LITTLE_SIGNAL and cause in ("too_easy", "same_answers")
     if worth_knowing and late > LITTLE_SIGNAL and (stuck := _stuck(run)):
         cause, reason, worth_knowing = "same_answers", stuck, False
     worth_knowing |= reward is None and not nothing  # they may all be right
-    worth_knowing |= late <= LITTLE_SIGNAL and not from_start and not idle and lost is None
+    worth_knowing |= late <= LITTLE_SIGNAL and not from_start and not idle
     return Found(
         cause,
         "critical" if nothing else "info" if worth_knowing else "warning",
-        int(share.steps[0])
-        if nothing or idle
-        else lost or first_lasting(share, share.values > min(LITTLE_SIGNAL, late)),
-        f"{_amount(what, mean if idle or lost else late, run.averaged_over > 1 and idle)} teach nothing: {reason}",
+        int(share.steps[0]) if nothing or idle else first_lasting(share, share.values > min(LITTLE_SIGNAL, late)),
+        f"{_amount(what, mean if idle else late, run.averaged_over > 1 and idle)} teach nothing: {reason}",
         (f"{what}: {_course(share, early, late)}",),
     )
-
-
-def _lost(share: Series) -> int | None:
-    """Return from which step on no row teaches anything, after three or more that all did; None where none is so.
-
-    Two rows are enough if they are a quarter of the log: after three with a signal chance makes them in 4 of 100 logs
-    at most, by Laplace's rule of succession.
-    """
-    idle = share.values >= NO_SIGNAL_AT_ALL
-    first, n = int(idle.argmax()), len(idle)
-    lost = idle.any() and bool(idle[first:].all()) and first >= 3 and n - first >= max(2, n / 4)
-    return int(share.steps[first]) if lost else None
 
 
 def _stuck(run: Run) -> str:

@@ -24,7 +24,6 @@ WORTH_SPREAD, WORTH_LEVEL = 0.25, 0.1
 FEW = 5  # rows that a level is taken over at least, where there are twice as many
 FEWEST_PROBLEMS = 20  # held out, that an interval is taken over
 PENALTY = "penal"
-AT_LEAST, STRAIGHT = 3, 0.99  # rows; correlation of four with their steps, which chance makes in 1 of 100 logs
 MOSTLY = 0.5  # share of the spikes that a cause must accompany
 
 
@@ -58,22 +57,15 @@ def direction(series: Series) -> int:
     within the first tenth.
     """
     blocks = measure(series)
-    if blocks is None:  # five rows that all rise, or all fall, can show it, and four on a line
-        line = straight(series) if len(series) > AT_LEAST else 0.0
-        ordered = len(series) > AT_LEAST and abs(order(series.values)) > ORDERED
-        return int(np.sign(line)) if ordered or abs(line) > STRAIGHT else 0
+    if blocks is None:  # five rows that all rise, or all fall, can show it
+        sure = order(series.values) if len(series) > 2 else 0.0
+        return int(np.sign(sure)) if abs(sure) > ORDERED else 0
     if blocks.rose or blocks.fell:
         return 1 if blocks.rose else -1
     few = max(5, len(series) // 30)
     per_block = len(series) / len(blocks.means)
     change = blocks.end - float(series.values[:few].mean())
     return int(np.sign(change)) if abs(change) > blocks.least * np.sqrt(max(per_block / few, 1.0)) else 0
-
-
-def straight(series: Series) -> float:
-    """Return the correlation of values with their steps, of their logarithms where all are above 0; 0 of level ones."""
-    values = np.log(series.values) if (series.values > 0).all() else series.values
-    return float(np.corrcoef(series.steps, values)[0, 1]) if np.ptp(values) > 0 else 0.0
 
 
 def steps_of(run: Run) -> int:

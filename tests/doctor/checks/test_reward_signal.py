@@ -5,7 +5,7 @@ import pytest
 
 from steadyrl.doctor.checks.reward_scale import reward_scale, reward_unscored
 from steadyrl.doctor.checks.signal import no_signal_groups
-from tests.doctor.checks.series_for_values import finding, healthy, make_run, noise, said, series, unclear
+from tests.doctor.checks.series_for_values import finding, healthy, noise, said, series, unclear
 
 N = 200
 
@@ -173,19 +173,3 @@ def test_a_policy_sure_of_its_answers_before_all_are_right_is_stuck():
 )
 def test_a_policy_that_learned_is_not_stuck_with(column):
     assert finding(no_signal_groups(stuck(**column))).severity == "info"
-
-
-@pytest.mark.parametrize(
-    ("spread", "since"),
-    [
-        ([0.9, 0.8, 1.0, 0.0, 0.0], 3),
-        ([0.9, 0.8, 1.0, 0.7, 0.0], None),  # one row
-        ([0.9, 0.0, 1.0, 0.7, 0.0, 0.0], None),  # one before
-        ([0.9, 0.8, 1.0, 0.7, 0.9, 0.8, 0.9, 0.7, 0.0, 0.0], None),  # a fifth of the log
-    ],
-)
-def test_a_signal_that_is_lost_to_the_end_shows_in_two_rows(spread, since):
-    n = len(spread)
-    run = make_run({"advantage_std": np.array(spread), "reward": np.full(n, 0.1) + 0.01 * np.arange(n)}, "grpo")
-    found = [result for result in no_signal_groups(run) if result.harms]
-    assert [(result.severity, result.since_step) for result in found] == ([("warning", since)] if since else [])
