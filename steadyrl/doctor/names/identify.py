@@ -104,7 +104,7 @@ def _heldout_reward(series: dict[str, list[Series]]) -> tuple[str, ...]:
         return ()
     series |= twins
     sources = ", ".join(several[0].source for several in twins.values())
-    return (f"the training reward is not logged; what held-out problems earn stands for it: {sources}",)
+    return (f"the training reward is not logged; {sources} {'stands' if len(twins) == 1 else 'stand'} for it",)
 
 
 def _without_rounded_rate(series: dict[str, list[Series]]) -> tuple[str, ...]:

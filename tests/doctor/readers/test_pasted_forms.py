@@ -293,7 +293,7 @@ def test_evaluations_alone_stand_for_training(tmp_path):
     row = {"eval_loss": 0.0, "eval_reward": 0.0, "eval_reward_std": 0.0, "eval_frac_reward_zero_std": 1.0}
     (diagnosis,) = diagnose_text(tmp_path, str(row))
     assert diagnosis.verdict == "sick" and diagnosis.findings[0].check == "no_signal_groups"
-    assert any("held-out problems earn stands for it" in note for note in diagnosis.run.notes)
+    assert any("eval_reward_std" in note and "stand for it" in note for note in diagnosis.run.notes)
 
 
 def test_a_log_of_mean_least_and_greatest_follows_the_reward(tmp_path):
