@@ -101,8 +101,8 @@ def _style(word: str) -> str:
 
 def _verdict(diagnosis: Diagnosis, full: bool) -> str:
     if diagnosis.verdict == "too little to judge":
-        first = f"; look first for {diagnosis.suspicion}" if diagnosis.suspicion else ""
-        return f"too little to judge: nothing harmful is seen, but not known are {'; '.join(diagnosis.missing)}{first}"
+        suspected = f"look first for {diagnosis.suspicion}" if diagnosis.suspicion else "nothing harmful is seen"
+        return f"too little to judge: {suspected}; not known: {'; '.join(diagnosis.missing)}"
     if diagnosis.verdict == "sick":
         return "sick"
     names = f" ({', '.join(finding.check for finding in diagnosis.fine)})" if full else ""

@@ -24,6 +24,7 @@ from steadyrl.doctor.series import Run
 
 Subject = TypeVar("Subject")  # what a check looks at
 FEWEST_ROWS = 6  # that a course is told from, however many steps each of them averages
+FEWEST_OF_MANY, MANY = 4, 5  # rows that are enough if they cover so many times the steps that a check takes
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class Cause:
         set: The settings that it sets to a fixed value.
         follows: Checks whose findings bring this about, the nearest first.
         moves: What the autopilot may try, in this order (``autopilot.knobs.MOVES``).
+        doubts: Whether a run in which it does no harm is not called healthy all the same.
         measured: The faults of bench/doctor, or the logs, that it was seen to lead on; "" where it is reasoned only.
     """
 
@@ -50,6 +52,7 @@ class Cause:
     set: Mapping[str, Value] = field(default_factory=dict)
     follows: tuple[str, ...] = ()
     moves: tuple[str, ...] = ()
+    doubts: bool = False
     measured: str = ""
 
     def changes(self, run: Run) -> dict[str, Value]:
@@ -289,7 +292,8 @@ def _too_short(check: Check[Run], run: Run) -> Unknown | None:
     logged = [series for name in check.needs[0].split("|") if (series := run.get(name)) is not None]
     longest = max(logged, key=len)
     rows, steps = len(longest), run.covers(longest)
-    if rows >= min(FEWEST_ROWS, check.min_steps) and steps >= check.min_steps:
+    fewest = FEWEST_OF_MANY if steps >= MANY * check.min_steps else FEWEST_ROWS
+    if rows >= min(fewest, check.min_steps) and steps >= check.min_steps:
         return None
     averaged = f" of {run.averaged_over} steps each" if run.averaged_over > 1 else ""
     wanted = -(-check.min_steps * rows // steps)

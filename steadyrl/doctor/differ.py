@@ -17,14 +17,14 @@ from typing import Any
 import numpy as np
 
 from steadyrl.doctor.series import Run, Series
-from steadyrl.doctor.statistics.gap import gap, unevenness
+from steadyrl.doctor.statistics.gap import Gap, gap, unevenness
 from steadyrl.doctor.statistics.readings import number
 from steadyrl.doctor.statistics.units import together
 
 FEWEST = 10  # shared steps
 RISK = 0.01  # that any quantity of two runs which are equal but for noise is said to part
 ROUNDING = 1e-3  # of the level: what printing with a few digits makes
-TWICE = float(np.log(2.0))
+TWICE, TENFOLD = float(np.log(2.0)), 10.0
 EQUAL = 5e-3  # of the level: what no reader would call a difference
 KNOWN = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 ORDER: Sequence[str] = KNOWN["order"]
@@ -72,6 +72,7 @@ class Difference:
         one_sided: Known in one of them only.
         parted: The quantities that parted, the first one first.
         together: Those that are logged by both and did not part.
+        alone: Those that only the first logs, and only the second: a part of the reward or of the loss may be new.
         cause: One or two sentences.
     """
 
@@ -80,6 +81,7 @@ class Difference:
     parted: tuple[Parted, ...]
     together: tuple[str, ...]
     cause: str
+    alone: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
 
 
 def differ(first: Run, second: Run) -> Difference:
@@ -108,7 +110,13 @@ def differ(first: Run, second: Run) -> Difference:
     missing = [setting for setting in settings if None in setting.values]
     ordered = _by_weight(unequal + _logged_settings(parted, unequal), parted)
     cause = _cause(ordered, missing, parted)
-    return Difference(tuple(ordered), tuple(missing), tuple(parted), tuple(same), cause)
+    alone = (_only(first, second), _only(second, first))
+    return Difference(tuple(ordered), tuple(missing), tuple(parted), tuple(same), cause, alone)
+
+
+def _only(run: Run, other: Run) -> tuple[str, ...]:
+    """Return the quantities that a run logs and another does not, in some unit, but for the machine's."""
+    return tuple(name for name in run.series if name not in other.series and not name.startswith(OUTSIDE))
 
 
 def _unmapped_settings(first: Run, second: Run) -> list[Setting]:
@@ -190,6 +198,8 @@ def sentences(difference: Difference) -> list[str]:
         f"{part.quantity} from step {part.step} ({_levels(part)})" for part in difference.parted[len(lasting) :]
     ]:
         lines.append(f"differ by no more than another seed may: {', '.join(brief[:MOST_SHOWN])}{_more(brief)}")
+    for which, names in zip(("first", "second"), difference.alone, strict=True):
+        lines += [f"logged by the {which} only: {', '.join(names[:MOST_SHOWN])}{_more(names)}"] if names else []
     if same := difference.together:
         lines.append(f"no difference that noise could not make: {', '.join(same[:MOST_SHOWN])}{_more(same)}")
     return lines
@@ -226,21 +236,23 @@ def _pair(first: Run, second: Run, quantity: str) -> tuple[Series, Series] | Non
 def _parts(a: Series, b: Series, risk: float) -> Parted | None:
     """Return where two series differ by more than their noise; or None.
 
-    Of quantities above 0 it is the difference of their logarithms where one is mostly twice the other, or where that
-    makes the noise more even: it often grows with the level.
+    Of quantities above 0 it is the difference of their logarithms, too, where one is mostly twice the other, or where
+    that makes the noise more even: it often grows with the level. A collapse within a few rows, which no line fits, may
+    show in one of the two only.
     """
     x, y = a.values, b.values
     floor = ROUNDING * float(np.median(np.maximum(np.abs(x), np.abs(y))))
     if a.quantity in SET and (a.quantity == "learning_rate" or not (np.ptp(x) or np.ptp(y))):
         return _set_apart(a, b, np.abs(x - y) > floor)
-    scaled = x, y
+    scales = [(x, y, floor)]
     if (x > 0).all() and (y > 0).all():
         ratio = np.log(x / y)
         if np.median(np.abs(ratio)) > TWICE or unevenness(ratio) < unevenness(x - y):
-            scaled, floor = (np.log(x), np.log(y)), ROUNDING
-    parting, lasting = gap(*scaled, risk, floor), True
-    if parting is None:
-        parting, lasting = gap(*scaled, risk, floor, brief=True), False
+            scales.insert(0, (np.log(x), np.log(y), ROUNDING))
+    tests = [(scale, brief) for brief in (False, True) for scale in scales]
+    gaps = ((gap(*scale[:2], risk / len(scales), scale[2], brief), not brief) for scale, brief in tests)
+    last = _magnitude(x, y) or _magnitude(y, x)
+    parting, lasting = next((pair for pair in gaps if pair[0] is not None), (last, True))
     if parting is None:
         return None
     levels = (float(x[parting.start : parting.stop].mean()), float(y[parting.start : parting.stop].mean()))
@@ -248,6 +260,16 @@ def _parts(a: Series, b: Series, risk: float) -> Parted | None:
         return None
     step, low, high = (int(a.steps[at]) for at in (parting.start, parting.earliest, parting.latest))
     return Parted(a.quantity, step, levels, (low, high), lasting)
+
+
+def _magnitude(more: np.ndarray, less: np.ndarray) -> Gap | None:
+    """Return from where on one series [n] is above all that the other becomes, if by ten times over half of the log."""
+    least = np.minimum.accumulate(more[::-1])[::-1]
+    apart = least > np.maximum(
+        TENFOLD * np.abs(np.median(less[len(less) // 2 :])), np.maximum.accumulate(less[::-1])[::-1]
+    )
+    start = int(apart.argmax())
+    return Gap(start, start, start, len(more)) if apart.any() and 2 * start <= len(more) else None
 
 
 def _set_apart(a: Series, b: Series, far: np.ndarray) -> Parted | None:

@@ -53,7 +53,7 @@ HIDDEN: Mapping[str, str] = {
     "length": "answers that are cut off, or grow for the reward, would not show",
     "gradient": "single updates that are too large would not show",
 }
-ENOUGH = 50  # steps
+ENOUGH = 30  # steps
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,8 @@ class Diagnosis:
                 continue
             why = next((gaps[check.name].message for check in checks if check.name in gaps), "no check applies")
             reasons[aspect] = f"{what}: {why.replace('|', ' or ')}"
-        return reasons
+        doubts = [finding.message for finding in self.findings if BY_NAME[finding.check].cause(finding.cause).doubts]
+        return reasons | ({"reward": f"{JUDGED['reward']}: {doubts[0]}"} if doubts else {})
 
 
 def examine(run: Run, checks: Sequence[Check[Run]] = CHECKS) -> Diagnosis:

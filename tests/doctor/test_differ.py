@@ -222,3 +222,19 @@ def test_rewards_that_cross_within_thirty_steps_differ_by_their_trend(n):
     assert gap(0.1 * rng.normal(size=n) + t, 0.1 * rng.normal(size=n) - t, 0.01) is not None
     equal = [gap(rng.normal(size=n), rng.normal(size=n), 0.01) for _ in range(200)]
     assert sum(one is not None for one in equal) <= 4
+
+
+@pytest.mark.parametrize("n", [12, 20, 40])
+def test_a_collapse_by_orders_of_magnitude_beside_a_steady_run_is_a_difference(n):
+    rng = np.random.default_rng(0)
+    steady = 0.47 + rng.normal(0, 0.08, n)
+    lost = np.concatenate([np.geomspace(0.5, 1e-4, n // 2), 1e-4 * np.exp(rng.normal(0, 0.8, n - n // 2))])
+    found = differ(make_run({"entropy": lost}), make_run({"entropy": steady}))
+    assert [part.quantity for part in found.parted] == ["entropy"] and found.parted[0].step <= n // 2
+
+
+def test_what_one_run_logs_alone_is_named():
+    one = healthy(1, N, without=["kl_ref", "time_step"])
+    found = differ(one, healthy(2, N, without=["reward_part/structure"]))
+    assert found.alone == (("reward_part/structure",), ("kl_ref",))
+    assert "logged by the second only: kl_ref" in sentences(found)

@@ -2,6 +2,8 @@ import numpy as np
 import pytest
 
 from steadyrl.doctor.statistics.levels import measure
+from steadyrl.doctor.statistics.readings import direction
+from steadyrl.doctor.statistics.signals import head, tail
 from tests.doctor.checks.series_for_values import noise, rise, series
 
 
@@ -64,3 +66,46 @@ def test_few_evaluations_far_apart_tell_more_than_few_neighbouring_steps():
     values = np.array([0.10, 0.32, 0.47, 0.50, 0.49, 0.30, 0.21, 0.12])
     apart, near = series("x", values, np.arange(0, 400, 50)), series("x", values)
     assert measure(apart).noise < measure(near).noise
+
+
+@pytest.mark.parametrize(
+    ("values", "apart", "course"),
+    [
+        # Kendall's S of 8 values is 28 at most, with a standard deviation of 8.08: (22 - 1) / 8.08 = 2.6.
+        ([0.1, 0.5, 0.55, 0.6, 0.52, 0.62, 0.66, 0.7], 20, 1),
+        ([0.7, 0.66, 0.62, 0.52, 0.6, 0.55, 0.5, 0.1], 20, -1),
+        ([0.1, 0.5, 0.55, 0.6, 0.52, 0.62, 0.66, 0.7], 1, 0),  # neighbouring steps remember
+        ([0.1, 0.7, 0.3, 0.6, 0.2, 0.62, 0.4, 0.5], 20, 0),
+    ],
+)
+def test_the_order_of_a_few_rows_far_apart_tells_a_course(values, apart, course):
+    levels = measure(series("x", np.array(values), apart * np.arange(8)))
+    assert int(levels.rose) - int(levels.fell) == course
+
+
+def test_independent_rows_seldom_have_an_order():
+    rng = np.random.default_rng(1)
+    every = [measure(series("x", rng.normal(size=n), 20 * np.arange(n))) for n in (6, 8, 11, 15) for _ in range(250)]
+    assert sum(levels.rose or levels.fell for levels in every) <= 50  # two in a hundred on either side
+
+
+def test_the_ends_of_a_short_log_share_no_row():
+    short = series("x", np.array([1.0, 2.0, 30.0, 4.0, 5.0, 6.0]))
+    assert (head(short), tail(short)) == (1.5, 5.5)  # two rows each
+    long = series("x", np.arange(40.0))
+    assert (head(long), tail(long)) == (2.0, 37.0)  # five rows each
+    assert (head(series("x", [3.0])), tail(series("x", [3.0]))) == (3.0, 3.0)
+
+
+@pytest.mark.parametrize(
+    ("values", "course"),
+    [
+        ([69.0, 29.5, 14.3, 8.9], 0),
+        ([69.0, 29.5, 14.3, 8.9, 5.0], -1),
+        ([0.335, 0.481, 0.459, 0.438], 0),
+        ([0.1, 0.2, 0.6, 0.7, 0.75], 1),
+    ],
+)
+def test_five_rows_in_order_have_a_direction(values, course):
+    steps = np.array([1, 4, 6, 8, 9])[: len(values)]
+    assert direction(series("x", np.array(values), steps)) == course

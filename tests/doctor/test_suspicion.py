@@ -65,3 +65,24 @@ def test_a_short_log_names_what_to_look_for_first(reward, words):
 
 def test_nothing_is_suspected_of_a_run_that_was_judged():
     assert examine(healthy(n=N)).suspicion == ""
+
+
+def test_a_fall_is_suspected_with_how_often_chance_makes_one():
+    # Of the 28 pairs of 8 values 5 rise: Kendall's S is 5 - 23 = -18; (18 - 1) / 8.083 = 2.10, and a normal variable
+    # exceeds that in 1.8 of 100 cases.
+    reward = np.array([0.7, 0.72, 0.6, 0.65, 0.4, 0.5, 0.2, 0.45])
+    assert np.sign(reward[None, :] - reward[:, None])[np.triu_indices(8, 1)].sum() == -18
+    assert "in 2 of 100 logs" in examine(make_run({"reward": reward}, trainer="unknown")).suspicion
+
+
+def test_a_part_for_being_right_that_never_pays_contradicts_health():
+    parts = {"reward_part__check_numbers": rise(N, 0.1, 0.6), "reward_part__check_answer": np.zeros(N)}
+    run = healthy(n=N, algorithm="grpo", without=["reward_part/retrieval", "reward_part/structure"], **parts)
+    diagnosis = examine(run)
+    assert ("reward_part_idle", "never_right", False) in [(f.check, f.cause, f.harms) for f in diagnosis.findings]
+    assert diagnosis.verdict == "too little to judge"
+    assert "these parts are 0 throughout: check_answer" in diagnosis.missing[0]
+    form = {**parts, "reward_part__xml_format": parts["reward_part__check_answer"]}
+    del form["reward_part__check_answer"]
+    run = healthy(n=N, algorithm="grpo", without=["reward_part/retrieval", "reward_part/structure"], **form)
+    assert examine(run).verdict == "healthy"

@@ -15,8 +15,11 @@ from steadyrl.doctor.statistics.signals import first_lasting, head, tail
 from steadyrl.doctor.statistics.units import together
 
 SOME, NOTABLE, GREW, MANY, MOSTLY, NEARLY_ALL = 0.05, 0.15, 0.25, 0.3, 0.5, 0.9  # shares cut off
-PINNED_SHARE, PINNED_SOME = 0.5, 0.25  # of the rows, and of those that tell of themselves only
+PINNED_SHARE, PINNED_SOME = 0.5, 0.25  # of the rows
 PINNED_ROWS = 8  # with one length: fewer may be answers of one form, such as a table of a given size
+CROWDED = 0.92  # of the greatest mean length, which means of other prompts come so near to below a limit only
+# The share of lengths that a limit ends, by their mean in parts of it: of a normal spread of 0.3 of the mean.
+OF_LIMIT, CUT_THERE = (0.6, 0.67, 0.77, 0.85, 0.91, 0.955, 1.0), (0.0, 0.05, 0.2, 0.4, 0.6, 0.8, 1.0)
 USUAL = (64, 100)  # tokens, of which limits are multiples
 PINNED_LEAST = 32.0  # tokens, below which answers can all have one length
 ALIKE, GROWN_ROWS, GROWN_TIMES = 0.01, 5, 1.5  # relative; rows at the end; times the first length
@@ -31,9 +34,8 @@ LATE = 0.2  # of the run: how it is now
 def cut_off(run: Run) -> tuple[Series, str] | None:
     """Return the share of completions that the limit ends and how it is known, or None where it is not.
 
-    Where it is not logged, end tokens that are counted and never seen say that none ended. Completions whose mean
-    length is the same number in many rows, and never more, have all reached the limit: a mean of different lengths is
-    hardly ever a whole number, and not the same one again.
+    Where it is not logged, end tokens that are counted and never seen say that none ended. Else the mean length is
+    compared with the limit that is set, or that the lengths show.
     """
     share = run.get("truncated")
     if share is not None:
@@ -46,35 +48,37 @@ def cut_off(run: Run) -> tuple[Series, str] | None:
     most = 0.0 if length is None else float(length.values.max())
     if length is None or most <= 0:
         return None
-    at_most = np.abs(length.values - most) <= PINNED * most
-    if (grown := _grown_to_limit(length)) is not None:
-        return grown
-    # An end token that is not counted makes it one less.
-    at_limit = limit is not None and limit - 1.0 - PINNED * limit <= most <= limit * (1.0 + PINNED)
-    usual = most == round(most) and any((most + end) % step == 0 for step in USUAL for end in (0, 1))
-    at_limit |= limit is None and usual and most >= PINNED_LEAST and len(length) > 1 and bool(at_most.all())
-    again = at_most.sum() >= PINNED_ROWS and at_most.mean() >= PINNED_SOME and most == round(most) and limit is None
-    if not at_limit and not (again and most >= PINNED_LEAST):
+    if limit is not None and most > limit * (1.0 + PINNED):
+        limit = None  # of a single turn, or of another run
+    if limit is None and not _shows_limit(length):
         return None
-    how = f"the mean length is {most:g} tokens in {at_most.mean():.0%} of the rows and never more: that is the limit"
-    # In the other rows no larger share can have reached it: the rest has no less than no tokens.
-    at_all_times = at_limit or at_most.mean() >= PINNED_SHARE
-    most_cut = length.values / most if at_all_times else np.full(len(length), at_most.mean())
-    return Series("truncated", "share", "", length.source, length.steps, most_cut), how
+    how = "the share is estimated from the mean length, which " + (
+        f"is up to {number(most / limit)} of the limit" if limit else f"meets {most:g} tokens and never passes that"
+    )
+    reached = np.interp(length.values / (limit or most), OF_LIMIT, CUT_THERE)
+    return replace(length, quantity="truncated", unit="share", values=reached), how
 
 
-def _grown_to_limit(length: Series) -> tuple[Series, str] | None:
-    """Return the share cut off, at most, of completions whose length grew to where it no longer varies; else None.
+def _shows_limit(length: Series) -> bool:
+    """Return True if the greatest mean length is a limit: it comes again as a whole number, or others crowd below it.
 
-    Mean lengths of other prompts differ by more than a hundredth, unless nearly all of them are ended at one place.
+    A mean of different lengths is hardly ever a whole number, and not the same one again. Means that grew to where they
+    no longer vary by a hundredth, as those of other prompts do, have met a limit, too.
     """
     most = float(length.values.max())
-    short_of_most = np.flatnonzero(length.values < (1.0 - ALIKE) * most)
-    start, rows = head(length, 0.0, AT_FIRST), len(length) - 1 - int(short_of_most[-1]) if len(short_of_most) else 0
-    if rows < GROWN_ROWS or most < max(GROWN_TIMES * start, PINNED_LEAST):
-        return None
-    how = f"the mean length grew to {number(most)} tokens and stays within {ALIKE:.0%} of that: it meets a limit there"
-    return replace(length, quantity="truncated", unit="share", values=length.values / most), how
+    alike = length.values[-GROWN_ROWS:] >= (1.0 - ALIKE) * most
+    if (
+        len(alike) == GROWN_ROWS
+        and alike.all()
+        and most >= max(GROWN_TIMES * head(length, 0.0, AT_FIRST), PINNED_LEAST)
+    ):
+        return True
+    if most != round(most) or most < PINNED_LEAST or len(length) < 2:
+        return False
+    times = int((np.abs(length.values - most) <= PINNED * most).sum())
+    usual = any((most + end) % step == 0 for step in USUAL for end in (0, 1))  # an end token may not be counted
+    crowded = times > 1 and tail(length, LATE) >= CROWDED * most and len(length) >= PINNED_ROWS
+    return crowded or (usual and times == len(length)) or times >= max(PINNED_ROWS, PINNED_SOME * len(length))
 
 
 def _source(run: Run, quantity: str) -> str | None:
@@ -88,7 +92,7 @@ def truncated(run: Run) -> Result:
         return Unknown("the log has no share of completions cut off, and their lengths show no limit", ("truncated",))
     share, how = measured
     level = float(share.values[-max(5, int(LATE * len(share))) :].mean())
-    start, limit = head(share, least=AT_FIRST), setting(run, "max_new_tokens")
+    start, limit = float(share.values[: max(AT_FIRST, len(share) // 10)].mean()), setting(run, "max_new_tokens")
     if level <= SOME:
         return None
     if endless := _other_end(run, share):
@@ -104,6 +108,7 @@ def truncated(run: Run) -> Result:
     many, mostly = (GREW, GREW) if cause == "grew" else (MANY, MOSTLY)
     harmless = level <= NOTABLE or (level <= mostly and (learns(run) is True or level < start / 2.0))
     harmless |= level <= many and not (shows_no_gain(run) or fell(run, "reward"))
+    about = "about " if how and level < 1.0 else ""
     shown = f"share cut off: {number(start)} at the start, {number(level)} at the end"
     if len(share) == 1:
         shown = f"share cut off: {number(level)} in the only row"
@@ -111,7 +116,7 @@ def truncated(run: Run) -> Result:
         cause,
         "info" if harmless else "critical" if share.source == _source(run, "ended_tokens") else "warning",
         first_lasting(share, share.values > NOTABLE) if len(share) >= AT_FIRST else int(share.steps[0]),
-        f"{level:.0%} of the completions are cut off by the length limit: {what}",
+        f"{about}{level:.0%} of the completions are cut off by the length limit: {what}",
         (shown + (f"; the limit is {limit:g} tokens" if limit else ""), *((how,) if how else ())),
     )
 

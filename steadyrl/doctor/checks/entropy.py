@@ -6,10 +6,10 @@ import numpy as np
 
 from steadyrl.doctor.check import Found, Result, Unknown, check
 from steadyrl.doctor.checks.sampler import sampling_gap
-from steadyrl.doctor.series import Run
+from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.readings import (
     LN_LARGEST_VOCABULARY,
-    fell,
+    direction,
     heldout_rises,
     large_updates,
     learns,
@@ -34,11 +34,7 @@ PER_TOKEN = (0.01, 6.0)  # nats: what a language model's entropy per token may b
 
 @check("entropy_collapse")
 def entropy_collapse(run: Run) -> Result:
-    entropy = find(run, "entropy")
-    logged = run.get("entropy")
-    if entropy is None and logged is not None and not logged.unit and not fell(run, "length"):
-        entropy = logged  # what falls to a fraction of its start does so in whatever unit
-    if entropy is None:
+    if (entropy := _of_any_unit(run, -1)) is None:
         return Unknown("the entropy is not known per token", ("entropy (exact)", "length"))
     if not entropy.values.any():
         return Unknown("the entropy is 0 in every row: it was not measured", ("entropy (exact)",))
@@ -55,6 +51,13 @@ def entropy_collapse(run: Run) -> Result:
         f"the entropy fell to {end / start:.0%} of its start",
         (levels("the entropy", entropy, entropy.unit), *because),
     )
+
+
+def _of_any_unit(run: Run, sign: int) -> Series | None:
+    """Return the entropy per token, or in a unit that is not known if the length did not go the same way; or None."""
+    logged, length = run.get("entropy"), run.get("length")
+    explained = logged is None or logged.unit != "" or (length is not None and direction(length) == sign)
+    return find(run, "entropy") or (None if explained else logged)
 
 
 def _collapse_cause(run: Run, since: int | None) -> tuple[str, tuple[str, ...]]:
@@ -85,7 +88,7 @@ def _bonus(run: Run) -> tuple[str, ...]:
 
 @check("entropy_explosion")
 def entropy_explosion(run: Run) -> Result:
-    if (entropy := find(run, "entropy")) is None:
+    if (entropy := _of_any_unit(run, 1)) is None:
         return Unknown("the entropy is not known per token", ("entropy (exact)", "length"))
     # Of the first steps only: an explosion can be over within the first tenth of a run.
     start, end = head(entropy, 0.03, OPENING), tail(entropy)
@@ -101,9 +104,9 @@ def entropy_explosion(run: Run) -> Result:
         cause,
         "critical" if blind and learns(run) is False else "warning" if speechless or not learns(run) else "info",
         since,
-        f"the entropy rose from {number(start)} to {number(end)} nats/token"
+        f"the entropy rose from {number(start)} to {number(end)} {entropy.unit}".rstrip()
         + (f" of {number(float(np.log(vocabulary)))} at most" if vocabulary else ""),
-        (levels("the entropy", entropy, "nats/token"), *because),
+        (levels("the entropy", entropy, entropy.unit), *because),
     )
 
 

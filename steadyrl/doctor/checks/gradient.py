@@ -46,7 +46,8 @@ def grad_norm(run: Run) -> Result | list[Result]:
     if (norm := run.get("grad_norm")) is None:
         usual = "Hugging Face trainers log it as grad_norm; in your own loop, log what clip_grad_norm_ returns"
         hint = HOW_TO_LOG.get(run.trainer, usual)
-        return Unknown(f"the gradient norm is not logged; {run.trainer}: {hint}", ("grad_norm",))
+        who = "" if run.trainer == "unknown" else f"{run.trainer}: "
+        return Unknown(f"the gradient norm is not logged; {who}{hint}", ("grad_norm",))
     zero = _zero(run, norm)
     if zero is not None:
         return zero

@@ -16,6 +16,7 @@ from steadyrl.doctor.statistics.readings import is_penalty, learns, number, with
 # Held-out measurements of which more is not better, or that are no goal.
 NO_GOAL = (
     "length", "size", "truncated", "empty", "time", "kl", "entropy", "loss", "tokens", "repetition", "unscored", "std",
+    "violation", "error", "fail", "false", "refus", "invalid", "halluc", "timeout", "penal",
 )  # fmt: skip
 TOTALS = ("reward", "reward/mean", "total")  # the reward as a whole, on held-out problems
 LOST_SHARE = 0.25  # of what held-out problems had gained, that has to be lost again
@@ -26,7 +27,8 @@ IDLE, LONG_ENOUGH, LEVEL = (
     30,
     0.1,
 )  # of the whole's gain; steps, half of them once the whole is level, in which a form may be learned before the answers
-RIGHTNESS = re.compile(r"accura|correct|answer|exact|solve|(?<![a-z])acc(?![a-z])", re.IGNORECASE)
+FORM = re.compile(r"format|xml|tag|json|template|style", re.IGNORECASE)
+RIGHTNESS = re.compile(r"accura|correct|answer|exact|solve|number|(?<![a-z])acc(?![a-z])", re.IGNORECASE)
 
 
 @check("reward_hacking")
@@ -52,7 +54,7 @@ def reward_hacking(run: Run) -> Result | list[Result]:
         since = levels.steps[min(int(np.flatnonzero(~low)[-1]) + 1, len(low) - 1)]  # clearly below the start from there
         fall = f"{'heldout/' if heldout else ''}{name} falls from {number(levels.first)} to {number(levels.end)}"
         rise = f"the reward rises from {number(rewards.first)} to {number(max(rewards.end, rewards.late))}"
-        shown = f"noise explains a difference of {number(levels.least)}; of the reward one of {number(rewards.least)}"
+        shown = f"{levels.explained}; of the reward {rewards.explained}"
         cause = "held_out_falls" if grave else "part_falls"
         results.append(
             Found(cause, "critical" if grave else "info", int(since), f"{rise} while {fall}", (f"{name}: {shown}",))
@@ -84,12 +86,17 @@ def heldout_worse(run: Run) -> Result:
     )
 
 
+def pays_for_right(name: str) -> bool:
+    """Return whether the name of a part of the reward says that it pays for being right, and not for a form."""
+    return RIGHTNESS.search(name) is not None and FORM.search(name) is None
+
+
 def _given_up(reward: Series, parts: Mapping[str, Series]) -> Result:
     """Find a part for being right that falls to half while the whole rises, row after row; three rows can show it."""
     if float(reward.values[-1]) <= float(reward.values[0]):
         return None
     for name, part in parts.items():
-        if len(part) < FEWEST_ROWS or not RIGHTNESS.search(name) or part.values[0] <= 0:
+        if len(part) < FEWEST_ROWS or not pays_for_right(name) or part.values[0] <= 0:
             continue
         first, middle, last = (float(third.mean()) for third in np.array_split(part.values, 3))
         levels = measure(part)
@@ -107,7 +114,7 @@ def _given_up(reward: Series, parts: Mapping[str, Series]) -> Result:
 
 def _never_right(run: Run, reward: Series, parts: Mapping[str, Series]) -> Result:
     """Find parts for being right of which none earns anything to speak of while the whole rises by others."""
-    right = {name: part for name, part in parts.items() if RIGHTNESS.search(name) and not is_penalty(name, part)}
+    right = {name: part for name, part in parts.items() if pays_for_right(name) and not is_penalty(name, part)}
     if not right or len(right) == len(parts) or not learns(run):
         return None
     third = max(len(reward) // 3, 1)
@@ -153,6 +160,6 @@ def _past_peak(name: str, series: Series, reward: Series) -> Result:
     if rewards is None or rewards.fell:
         return None
     course = f"heldout/{name} was best from step {since} ({number(best)}) and fell to {number(levels.end)}, while"
-    shown = f"heldout/{name}: {number(levels.first)} at first; noise explains {number(levels.least)}"
+    shown = f"heldout/{name}: {number(levels.first)} at first; {levels.explained}"
     steps = {"steps": max(since, 1)}
     return Found("past_peak", "warning", since, f"{course} the training reward did not fall", (shown,), change=steps)

@@ -102,7 +102,7 @@ def _in_any_unit(run: Run) -> Result:
     """Find a KL of unknown unit with spikes, or one that grew tenfold, to what is high even as a sum, for no gain."""
     kl = run.needed("kl_ref")
     beyond = kl.values > max(HIGH_SEQUENCE, BROKEN_TIMES * float(np.median(kl.values)))
-    if len(kl) >= MIN_STEPS and beyond.any():
+    if run.covers(kl) >= MIN_STEPS and beyond.any():
         usual, most = number(float(np.median(kl.values))), number(float(kl.values.max()))
         message = f"the KL to the reference is {usual} in most rows, up to {most} in {int(beyond.sum())} of {len(kl)}"
         message += ": tokens that the policy all but excludes"
@@ -113,7 +113,10 @@ def _in_any_unit(run: Run) -> Result:
     if direction(replace(kl, values=np.log(np.maximum(kl.values, ZERO)))) <= 0:
         return None
     cause, because = _runaway_cause(run, int(kl.steps[0]), kl)
-    message = f"the KL to the reference grew from {number(start)} to {number(last)} and the reward gained nothing by it"
+    paid = (
+        "and the reward gained nothing by it" if run.get("reward") else "and no reward is logged that could pay for it"
+    )
+    message = f"the KL to the reference grew from {number(start)} to {number(last)} and {paid}"
     shown = "its unit is not known; so much is high for a whole completion, and impossible for a token"
     since = int(kl.steps[np.argmax(kl.values > HIGH_SEQUENCE)])
     return Found(cause, "warning", since, message, (shown, *because))

@@ -10,6 +10,7 @@ from steadyrl.doctor.remedies import learning_rate
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.levels import AFTER, Drop, drop, measure
 from steadyrl.doctor.statistics.readings import (
+    fell,
     gained,
     heldout_rises,
     learns,
@@ -48,8 +49,10 @@ HUGE_NORM = 100.0  # times the usual limit of 1 at which trainers clip
 def reward_flat(run: Run) -> Result:
     reward = run.needed("reward")
     slope, detectable = trend(reward), smallest_detectable(reward)
-    if slope is None or detectable is None or slope.low > 0 or slope.high < 0 or _rose(reward) or gained(run):
-        return None  # rising, falling, or risen before: other checks speak of these
+    if slope is None or detectable is None or slope.low > 0 or slope.high < 0 or gained(run):
+        return None  # rising or falling: other checks speak of these
+    if _rose(reward) or fell(run, "reward"):
+        return None
     if np.ptp(reward.values) == 0:
         return Unknown("the reward never changes")
     wanted = worth_having(run, float(np.median(reward.values)))
@@ -212,13 +215,13 @@ def reward_falling(run: Run) -> Result:
     best = float(blocks.means[top])
     if best - blocks.end <= max(blocks.least, wanted):
         return None
-    shown = f"block means: {number(best)} from step {blocks.steps[top]}, {number(blocks.end)} at the end; noise"
+    shown = f"block means: {number(best)} from step {blocks.steps[top]}, {number(blocks.end)} at the end"
     return Found(
         cause,
         "warning",
         int(blocks.steps[min(top + 1, len(blocks.steps) - 1)]),
         f"the reward fell from {number(best)} to {number(blocks.end)}{suffix}",
-        (f"{shown} explains a difference of {number(blocks.least)}",),
+        (f"{shown}; {blocks.explained}",),
     )
 
 

@@ -8,9 +8,18 @@ import numpy as np
 
 from steadyrl.core.types import Severity
 from steadyrl.doctor.check import FEWEST_ROWS, Found, Result, Unknown, check
+from steadyrl.doctor.checks.hacking import pays_for_right
 from steadyrl.doctor.checks.reward import shows_no_gain
 from steadyrl.doctor.series import Run, Series
-from steadyrl.doctor.statistics.readings import is_penalty, learns, number, setting
+from steadyrl.doctor.statistics.readings import (
+    direction,
+    heldout_rises,
+    is_penalty,
+    learns,
+    number,
+    setting,
+    worth_having,
+)
 from steadyrl.doctor.statistics.signals import MIN_STEPS, first_lasting, head, tail
 from steadyrl.doctor.statistics.units import find, together
 
@@ -85,8 +94,9 @@ def no_signal_groups(run: Run) -> Result:
         return Unknown("neither the share of groups with equal rewards, nor advantages, nor the spread within groups "
                        "is logged", ("no_signal", "reward_std_within", "advantage_std"))  # fmt: skip
     share, what = measured
-    late = float(share.values[-max(FIRST_ROWS, int(LATE * len(share))) :].mean())
-    early = float(share.values[: max(FIRST_ROWS, len(share) // 10)].mean())
+    few = min(FIRST_ROWS, len(share) // 3) if len(share) < MIN_STEPS <= run.covers(share) else FIRST_ROWS
+    late = float(share.values[-max(few, int(LATE * len(share)), 1) :].mean())
+    early = float(share.values[: max(few, len(share) // 10, 1)].mean())
     nothing = bool((share.values >= NO_SIGNAL_AT_ALL).all())
     learned = learns(run)
     long = run.covers(share) >= LONG
@@ -95,11 +105,13 @@ def no_signal_groups(run: Run) -> Result:
         mean **= 1.0 / run.averaged_over
     # A row without any difference is a batch of which no group teaches anything, a whole step lost.
     idle = what.startswith(ROWS) and mean > HALF_LOST and len(share) >= MIN_STEPS and learns(run) is False
+    rises = bool(heldout_rises(run))
+    idle &= not rises
     half = min(late, mean) > HALF_LOST and long
-    from_start = half and shows_no_gain(run)
-    if len(share) < FEWEST_ROWS and not nothing and late > HALF_LOST:
+    from_start = half and shows_no_gain(run) and not rises
+    if len(share) < FEWEST_ROWS and not nothing and late > HALF_LOST and direction(share) <= 0:
         return Unknown(f"{late:.0%} of the groups have equal rewards, in {len(share)} rows only")
-    if late <= LITTLE_SIGNAL and not half and not idle:
+    if late <= HALF_LOST and not half and not idle:
         return None
     cause, reason = _equal_cause(run)
     worth_knowing = bool(learned) and early <= LITTLE_SIGNAL and cause in ("too_easy", "same_answers")
@@ -236,23 +248,32 @@ def reward_part_idle(run: Run) -> Result | list[Result]:
     if not idle or len(idle) == len(parts):
         return None  # where none moves, the whole reward is constant
     results: list[Result] = []
+    unpaid = [name for name, part in idle.items() if part.values[0] == 0.0]
     for cause, names in (
-        ("never_pays", [name for name, part in idle.items() if part.values[0] == 0.0]),
+        ("never_right", [name for name in unpaid if pays_for_right(name)]),
+        ("never_pays", [name for name in unpaid if not pays_for_right(name)]),
         ("never_differs", [name for name, part in idle.items() if part.values[0] != 0.0]),
     ):
         owed = [name for name in names if not is_penalty(name, idle[name])]
         long = run.covers(reward) >= RARE_STEPS
         never = [name for name in owed if not np.ptp(idle[name].values)]
-        harms = cause == "never_pays" and never and long and not learns(run)
+        harms = cause != "never_differs" and never and long and not learns(run) and not _gains(run)
         shown = tuple(
             f"{name} is {number(float(idle[name].values[0]))} in {_all_or(idle[name])} rows" for name in names
         )
         some = any(np.ptp(idle[name].values) for name in names)
-        message = f"{'0' if cause == 'never_pays' else 'one number'} {'in nearly all rows' if some else 'throughout'}"
+        level = "one number" if cause == "never_differs" else "0"
+        message = f"{level} {'in nearly all rows' if some else 'throughout'}"
         message = f"of the reward these parts are {message}: "
         if names:
             results.append(Found(cause, "warning" if harms else "info", None, message + ", ".join(names), shown))
     return results
+
+
+def _gains(run: Run) -> bool:
+    """Return True if the last third of the rewards is above the first by what would be worth having, be it noise."""
+    first, *_, last = (float(third.mean()) for third in np.array_split(run.needed("reward").values, 3))
+    return last - first > worth_having(run, first)
 
 
 def _never_moves(run: Run, name: str, part: Series) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from operator import itemgetter
 
 import numpy as np
@@ -91,14 +92,19 @@ def _distils(series: Mapping[str, Sequence[Series]]) -> bool:
 
 
 def _heldout_reward(series: dict[str, list[Series]]) -> tuple[str, ...]:
-    """Let the reward of held-out problems stand for a training reward that is not logged; return a note of it."""
-    for quantity in [] if "reward" in series else list(series):
+    """Let held-out problems stand for training where only their reward is logged; return a note of it."""
+    twins: dict[str, list[Series]] = {}
+    for quantity, several in series.items() if "reward" not in series else ():
         family, _, rest = quantity.partition("/")
-        meaning = COMMON.names.get(spell(rest)) if family == "heldout" else None
-        if meaning is not None and meaning.quantity == "reward":
-            series["reward"] = [replace(one, quantity="reward") for one in series[quantity]]
-            return (f"the training reward is not logged; {series[quantity][0].source} stands for it",)
-    return ()
+        name = COMMON.names.get(spell(rest)) or COMMON.names.get(spell(several[0].source))
+        if family == "heldout" and name is not None and name.quantity not in series:
+            twin = partial(replace, quantity=name.quantity, unit=name.unit, estimator=name.estimator)
+            twins.setdefault(name.quantity, [twin(one) for one in several])
+    if "reward" not in twins:
+        return ()
+    series |= twins
+    sources = ", ".join(several[0].source for several in twins.values())
+    return (f"the training reward is not logged; {sources} {'stands' if len(twins) == 1 else 'stand'} for it",)
 
 
 def _without_rounded_rate(series: dict[str, list[Series]]) -> tuple[str, ...]:

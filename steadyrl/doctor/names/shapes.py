@@ -19,6 +19,7 @@ from steadyrl.doctor.names.table import Name, spell
 from steadyrl.doctor.series import Column
 
 WORD = re.compile(r"[a-z]+|[A-Z]+(?![a-z])|[A-Z][a-z]+")
+BARE = {"mean": "reward", "min": "reward_min", "max": "reward_max"}  # a log of these alone follows the reward
 MEAN = ("/mean", "_mean", "/avg", "_avg")  # of a part of the reward
 
 
@@ -58,6 +59,8 @@ def guesses(columns: Mapping[str, Column], placed: frozenset[str]) -> dict[str, 
         placed: Quantities that other columns are known to be; those are not guessed again. What two columns could be
             is neither's.
     """
+    if placed <= {"data_epoch"} and columns.keys() >= BARE.keys():
+        return {logged: Name(quantity, "reward") for logged, quantity in BARE.items()}
     fitting: dict[str, list[tuple[str, Name]]] = {}
     parts: dict[str, Name] = {}
     for logged, column in columns.items():

@@ -15,16 +15,18 @@ from typing import Any
 
 from steadyrl.doctor.readers import tables
 from steadyrl.doctor.readers.completions import PrintedTables
-from steadyrl.doctor.readers.lines import lines, plain
+from steadyrl.doctor.readers.lines import lines, plain, source
 from steadyrl.doctor.readers.printed_config import PrintedConfig
 from steadyrl.doctor.readers.progress import Bars
 from steadyrl.doctor.readers.rows import NUMBERED, STEP_KEYS, SUMMARY, Rows
+from steadyrl.doctor.readers.source import settings_in
 from steadyrl.doctor.readers.spelling import spelled
 from steadyrl.doctor.readers.words import Words
 from steadyrl.doctor.series import Column, RawLog
 
 MAX_TEXT = 1 << 16  # parsing takes hundreds of times the memory of the text
 MAX_BRACKETS = 100
+FEW_DICTS = 5  # which may be of something else than the rows
 MAX_PREFIX = 100  # characters before a dict
 VERL = re.compile(r"(?<![\w/.:-])step:(\d{1,15}) - (?=\S)")
 # What loggers put before a dict; rows of slime are of a rollout or of a step.
@@ -38,7 +40,8 @@ METRIC = re.compile(
 )
 
 
-LOSS = re.compile("loss", re.IGNORECASE)
+LOSS = re.compile(r"loss(?!\w*coef)", re.IGNORECASE)
+FROM_SOURCE = "settings are those that the source of the notebook gives to the config of the trainer"
 
 
 class _Console:
@@ -71,7 +74,7 @@ class _Console:
             self._see_reward(row)
             self.bars.rows += 1
             self.dicts.put(row)
-        elif not self.dicts.count and not self.verl.count:
+        elif self.dicts.count < FEW_DICTS and not self.verl.count:
             for part in line.split("\r"):  # a bar draws itself anew over what it drew
                 self.words.add(part)
         return self.words.sure or self.dicts.count > 0
@@ -95,8 +98,12 @@ def read(path: Path) -> RawLog:
         console.verl.log(str(path), "verl_console", {}, notes) if console.verl.count else _fullest(console, path, notes)
     )
     planned = {"max_steps": console.bars.planned} if console.bars.planned and log.format != "verl_console" else {}
+    written = settings_in(source(path))
     return replace(
-        log, settings={**planned, **console.config.settings}, completions=PrintedTables(path) if console.framed else ()
+        log,
+        settings={**written, **planned, **console.config.settings},
+        notes=(*log.notes, FROM_SOURCE) if written else log.notes,
+        completions=PrintedTables(path) if console.framed else (),
     )
 
 

@@ -10,7 +10,7 @@ import gzip
 import json
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from functools import lru_cache
 from io import BufferedIOBase, BytesIO
@@ -70,27 +70,37 @@ def _blocks(path: Path, lost: list[str], size: int = BLOCK) -> Iterator[bytes]:
 
 def _opened(path: Path) -> gzip.GzipFile | BufferedIOBase:
     if path.suffix == NOTEBOOK:
-        stat = path.stat()
-        return BytesIO(_outputs(path, stat.st_mtime_ns, stat.st_size))
+        return BytesIO(_of_notebook(path)[0])
     with path.open("rb") as file:
         packed = file.read(len(GZIP)) == GZIP
     return gzip.open(path) if packed else path.open("rb")
 
 
+def source(path: Path) -> Sequence[str]:
+    """Return the source of each code cell of a notebook, in their order; of another file none."""
+    return _of_notebook(path)[1] if path.suffix == NOTEBOOK else ()
+
+
+def _of_notebook(path: Path) -> tuple[bytes, Sequence[str]]:
+    stat = path.stat()
+    return _cells(path, stat.st_mtime_ns, stat.st_size)
+
+
 @lru_cache(maxsize=1)
-def _outputs(path: Path, changed: int, size: int) -> bytes:
-    """Return what the cells of a notebook showed, in their order; of one output its table in HTML, else its text."""
+def _cells(path: Path, changed: int, size: int) -> tuple[bytes, Sequence[str]]:
+    """Return what the cells of a notebook showed, and their source; of an output its table in HTML, else its text."""
     document = parse_json(path.read_bytes()) if size <= MAX_NOTEBOOK else None
     cells = document.get("cells") if isinstance(document, dict) else None
-    shown: list[str] = []
+    shown, written = list[str](), list[str]()
     for cell in cells if isinstance(cells, list) else ():
         outputs = cell.get("outputs") if isinstance(cell, dict) else None
+        written += [_joined(cell.get("source"))] if isinstance(outputs, list) else []
         for output in outputs if isinstance(outputs, list) else ():
             data = output.get("data") if isinstance(output, dict) else None
             forms = data if isinstance(data, dict) else {}
             table = _joined(forms.get("text/html"))
             shown.append(table if "<tr" in table else _joined(forms.get("text/plain") or output.get("text")))
-    return "\n".join(shown).encode(errors="replace")
+    return "\n".join(shown).encode(errors="replace"), written
 
 
 def _joined(text: Any) -> str:

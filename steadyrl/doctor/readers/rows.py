@@ -30,7 +30,7 @@ STEP_KEYS = (
 STEP_WORD = re.compile(
     r"(?:^|[^A-Za-z])(?:step|steps|iteration|iter|iters|update|batch|round|index|idx)$", re.IGNORECASE
 )
-STEP_FORMS = re.compile(r"^\W*(?:\d+ ?[-\u2013\u2014] ?)?(\d+) ?(?:[/(].*)?\W*$")
+STEP_FORMS = re.compile(r"^\W*(?:[A-Za-z]+ )?(\d+) ?(?:[-\u2013\u2014~/(].*)?\W*$")
 TRACKER_STEP_KEYS = ("train/global_step", "trainer/global_step", "global_step", "_step")
 # Where training rows name their step by one of these, evaluation rows may by another.
 SAME_STEP = ("train/global_step", "trainer/global_step", "global_step", "eval/global_step")
@@ -118,6 +118,7 @@ class Rows:
             self._notes[f"rows left out, for they have no whole number under '{self.step_key}'"] += lost
         steps = np.where(keep, logged, 0).astype(np.int64)
         if not self._attempts and self.step_key != POINT and (np.diff(steps[keep]) < 0).any():
+            steps[keep] = self._in_line(steps[keep])
             steps[keep] += self._offsets(steps, keep)
             keep[: self._beginning(steps, keep)] = False
         valid = keep.copy()
@@ -143,6 +144,16 @@ class Rows:
         own = [NUMBERED] if len(steps) and self.step_key is None else []
         own += [f"{what}: {count}" for what, count in self._notes.items() if count]
         return RawLog(path, kind, dict(sorted(columns.items())), settings or {}, (*notes, *own, *_gaps(columns)))
+
+    def _in_line(self, steps: np.ndarray) -> np.ndarray:
+        """Return steps [n] with those that lie outside their neighbours, two usual distances apart, put between them.
+
+        Processes that write at the same time tear the digits of numbers.
+        """
+        usual = usual_distance(steps)
+        between = (steps[2:] - steps[:-2] == 2 * usual) & (steps[1:-1] != steps[:-2] + usual) & (usual > 0)
+        self._notes["steps out of line with the rows before and after, which tell what they were"] += int(between.sum())
+        return np.concatenate([steps[:1], np.where(between, steps[:-2] + usual, steps[1:-1]), steps[-1:]])
 
     def _offsets(self, steps: np.ndarray, keep: np.ndarray) -> np.ndarray:
         """Return what is added to the steps [n] of the rows that are kept: not 0 where steps begin again each epoch."""
@@ -296,7 +307,7 @@ def _numbers_of(value: Any) -> np.ndarray | None:
 
 
 def step_numbers(values: Sequence[Any]) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return ``numbers`` of steps: of "3/100" and "3 (best)" the third, of a range "1-3" its end."""
+    """Return ``numbers`` of steps: of "3/100" and "3 (best)" the third, of "1-3" the first: "300+" has no end."""
     if str in set(map(type, values)):
         values = [STEP_FORMS.sub(r"\1", value) if type(value) is str else value for value in values]
     return numbers(values)

@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from steadyrl.doctor.readers.lines import head, lines, text_of
-from steadyrl.doctor.readers.rows import POINT, STEP_KEYS, Rows, find_step_key, rows_of
+from steadyrl.doctor.readers.rows import POINT, STEP_FORMS, STEP_KEYS, Rows, find_step_key, rows_of, step_numbers
 from steadyrl.doctor.readers.spelling import spelled
 from steadyrl.doctor.series import RawLog
 
@@ -27,6 +29,7 @@ SEPARATORS = ",\t;"
 COMMENT = b"#"
 MAX_HTML = 4 << 20  # bytes; they are rewritten as a whole
 MAX_TEXT = 1 << 14  # characters of a line
+MIN_STEPS = 3  # in the header of a table with a metric in each row
 METRIC = re.compile(r"loss|reward|\bkl\b|entropy|grad", re.IGNORECASE)
 STEPS = re.compile(r"step|iter(ation)?|epoch|update|episode", re.IGNORECASE)
 REWARD = re.compile(r"reward", re.IGNORECASE)
@@ -34,7 +37,10 @@ COMMA = re.compile(r"^([-+]?\d+),(\d+(?:[eE][-+]?\d+)?)$")
 RULE = re.compile(r"[\s|:+=_-]*")
 TWO_WORDS = re.compile(r"\b(Training|Validation|Train|Eval) (Loss)\b")
 # Behind a number: a unit that leaves its size as it is, or a remark.
-BEHIND = re.compile(r"(?<=[\d%]) ?(?:ms|sec|s|min|h|x|GB|MB|GiB|MiB|tok|tokens|pp|\(.*\))$")
+BEHIND = re.compile(r"(?<=[\d%*]) ?(?:ms|sec|s|min|h|x|GB|MB|GiB|MiB|tok|tokens|pp|\(.*\)|[^\x00-\x7f%]+)$")
+BEFORE = re.compile(r"^[^\x00-\x7f\u2212]+ ?(?=[\d.])")  # a word of another script
+COURSE = re.compile(r"~?[\d.]+ ?(?:\u2192|->) ?~?([\d.]+)")
+RANGE = re.compile(r"~?(\d*\.?\d+) ?[-\u2013~] ?(\d*\.?\d+)")
 NOTHING = {"no log", "", "-", "\u2013", "\u2014", "none", "n/a", "na"}  # dashes of three lengths
 
 
@@ -157,19 +163,18 @@ def find(path: Path, notes: Sequence[str]) -> RawLog | None:
     A notebook shows one of supervised training before it.
     """
     tables, header, before = dict[tuple[str, ...], Rows](), list[str](), list[str]()
-    for line in _lines(path):
-        if len(line) > MAX_TEXT or RULE.fullmatch(line):
-            continue
-        cells = _cells(line)
+    for cells in _upright(_cells(line) for line in _lines(path) if len(line) <= MAX_TEXT and not RULE.fullmatch(line)):
         for names in filter(None, (before, header)):
             # One cell more is an index without a name, as pandas prints.
-            row = [BEHIND.sub("", cell) for cell in (cells[1:] if len(cells) == len(names) + 1 else cells)]
+            row = cells[1:] if len(cells) == len(names) + 1 else cells
+            row = [_cell(name, cell) for name, cell in zip(names, row, strict=False)]
             if len(row) == len(names) and _is_row(row):
                 header = names
                 tables.setdefault(tuple(names), Rows()).put(dict(zip(names, row, strict=True)))
                 break
         before = cells if _is_header(cells) else []
-    names_of = next((names for names in tables if REWARD.search(" ".join(names))), next(iter(tables), None))
+    rewarded = (names for names in tables if REWARD.search(" ".join(names)))
+    names_of = next(rewarded, max(tables, key=lambda names: sum(map(bool, map(METRIC.search, names))), default=None))
     if names_of is None:
         return None
     left_rows = sum(rows.count for names, rows in tables.items() if names != names_of)
@@ -199,13 +204,38 @@ def _cells(line: str) -> list[str]:
     return wide if len(wide) > 2 else TWO_WORDS.sub(r"\1_\2", text).split()
 
 
+def _cell(name: str, cell: str) -> str:
+    """Return a cell without what stands behind its number; of a course "1 → 2" its end, of a range "1-2" its middle."""
+    text = BEFORE.sub("", BEHIND.sub("", cell))
+    course, between = COURSE.fullmatch(text), None if STEPS.search(name) else RANGE.fullmatch(text)
+    middle = str(sum(float(end) for end in between.groups()) / 2.0) if between else text
+    return course[1] if course else middle
+
+
+def _upright(table: Iterable[list[str]]) -> Iterator[list[str]]:
+    """Yield the rows of text as they stand, and those of a table with a metric in each row as columns after them."""
+    steps, metrics = list[str](), list[list[str]]()
+    for cells in [*table, []]:
+        yield cells
+        if steps and len(cells) == len(steps) + 1 and spelled(cells[0]) is None:
+            metrics += [cells] if _is_row(cells[1:]) else []
+            continue
+        if any(METRIC.search(name) for name, *_ in metrics):
+            yield ["step", *(name for name, *_ in metrics)]
+            yield from ([step, *row] for step, *row in zip(steps, *(row[1:] for row in metrics), strict=True))
+        numbers, _ = step_numbers(cells[1:])
+        counted = bool((numbers == np.floor(numbers)).all() and (np.diff(numbers) > 0).all())
+        steps, metrics = cells[1:] if len(numbers) == len(cells) - 1 >= MIN_STEPS and counted else [], []
+
+
 def _is_header(cells: list[str]) -> bool:
     if len(cells) < 2 or not METRIC.search(" ".join(cells)) or not any(map(STEPS.search, cells)):
         return False
-    return all(cell and spelled(cell) is None and len(cell) <= 80 for cell in cells)
+    named = (cell[0].isalpha() or STEP_FORMS.match(cell) is None for cell in cells if cell)
+    return all(cell and spelled(cell) is None and len(cell) <= 80 for cell in cells) and all(named)
 
 
 def _is_row(cells: list[str]) -> bool:
-    numbers = sum(spelled(cell) is not None for cell in cells)
+    numbers = sum(spelled(cell) is not None or STEP_FORMS.match(cell) is not None for cell in cells)
     nothing = sum(cell.lower() in NOTHING for cell in cells)
     return numbers > 0 and numbers + nothing > len(cells) / 2

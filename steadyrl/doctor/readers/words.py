@@ -8,6 +8,7 @@ records decide: a few lines with a step among many rows without one are of somet
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -24,7 +25,7 @@ _NUMBER = r"[-+]?(?:\d[\d,]*(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+|nan|inf|NaN|Infini
 _VALUE = rf"(?:(?:\w+\.)*(?:float|int|tensor)\w*\({_NUMBER}\)|{_NUMBER}(?: ?%)?)"
 _UNIT = r"\)?(?: ?(?:%|[a-zA-Z]{1,3}(?:/[a-z]{1,3})?))?(?=$|[\s,;|)\]])"
 _NAME = r"[A-Za-z_'\"|][\w ./@()'\"-]{0,60}?\|?"
-ASSIGNED = re.compile(rf"({_NAME})(?: ?([:=]) ?| (is) )\(?(\[[^\[\]]{{0,200}}\]|{_VALUE}){_UNIT}")
+ASSIGNED = re.compile(rf"({_NAME})(?: ?([:=])[ \t]{{0,4}}| (is) )\(?(\[[^\[\]]{{0,200}}\]|{_VALUE}){_UNIT}")
 WORDED = re.compile(rf"^\W*([A-Za-z][\w ./-]{{0,60}}?) ({_VALUE}){_UNIT}$")
 # At the start, or behind what a logger puts before its text.
 STEP = re.compile(
@@ -43,6 +44,7 @@ EPOCH = re.compile(r"\bepoch\W{0,3}(\d{1,9})\b", re.IGNORECASE)
 FRAMES = ("│", "|")
 STEP_NAMES = ("step", "global_step", "iteration", "iter")
 FEWER = 3  # times as many records by names than by steps, from which the steps are not the rows'
+BESIDE = 0.9  # of the steps, whose own lines hold a metric, from which those lines are the rows
 METRIC = re.compile(r"loss|reward|score|\bkl\b|entropy|grad|advantage", re.IGNORECASE)
 
 
@@ -56,6 +58,7 @@ class Words:
     def __init__(self) -> None:
         self.sure = False
         self._by_step, self._by_name = _Records(("step",)), _Records(("epoch",))
+        self._seen, self._beside = Counter[str](), Counter[str]()  # names, and metrics on the lines that name a step
 
     def add(self, line: str) -> None:
         """Take in a line."""
@@ -72,6 +75,8 @@ class Words:
             step = int(bar[1])
         values = {name: value for name, value in pairs.items() if name.lower() not in STEP_NAMES}
         by_step, by_name = self._by_step, self._by_name
+        self._seen.update(list(values))
+        self._beside.update(name for name in values if begins and METRIC.search(name))
         if step is not None and step != by_step.record.get("step"):
             by_step.end()
             by_step.record["step"] = step
@@ -88,7 +93,8 @@ class Words:
         """Return the log of all records: of those with a step, unless far more are without."""
         self._by_step.end()
         self._by_name.end()
-        stepped = self._by_step.metrics > 0 and self._by_name.metrics < FEWER * self._by_step.metrics
+        beside = max(self._beside.values(), default=0) >= max(FEW, BESIDE * self._by_step.count)
+        stepped = self._by_step.metrics > 0 and (beside or self._by_name.metrics < FEWER * self._by_step.metrics)
         records = self._by_step if stepped else self._by_name
         left_out = self._by_step.metrics if not stepped else 0
         if left_out:
@@ -98,6 +104,7 @@ class Words:
             name: column
             for name, column in log.columns.items()
             if records.count < FEW or METRIC.search(name) or len(column.steps) >= MIN_SHARE * records.count
+            if not (stepped and beside) or self._seen[name] < FEWER * records.count  # else of each completion
         }
         return replace(log, columns=often)
 

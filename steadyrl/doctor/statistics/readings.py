@@ -9,7 +9,7 @@ import numpy as np
 
 from steadyrl.core.stats import paired_difference
 from steadyrl.doctor.series import Run, Series
-from steadyrl.doctor.statistics.levels import FEWEST, drop, measure, scatter
+from steadyrl.doctor.statistics.levels import FEWEST, ORDERED, drop, measure, order, scatter
 from steadyrl.doctor.statistics.signals import LASTING, first_lasting, head, strays, tail, trend
 from steadyrl.doctor.statistics.units import find
 
@@ -57,8 +57,9 @@ def direction(series: Series) -> int:
     within the first tenth.
     """
     blocks = measure(series)
-    if blocks is None:
-        return 0
+    if blocks is None:  # five rows that all rise, or all fall, can show it
+        sure = order(series.values) if len(series) > 2 else 0.0
+        return int(np.sign(sure)) if abs(sure) > ORDERED else 0
     if blocks.rose or blocks.fell:
         return 1 if blocks.rose else -1
     few = max(5, len(series) // 30)
@@ -78,8 +79,10 @@ def learns(run: Run) -> bool | None:
     Enough to take harm out of a finding, not to claim success.
     """
     reward = run.get("reward")
-    if reward is None or len(reward) < FEWEST:
+    if reward is None:
         return None
+    if len(reward) < FEWEST:
+        return True if np.ptp(reward.values) > 0 and (np.diff(reward.values) >= 0).all() else None
     slope = trend(reward)
     return direction(reward) > 0 or (slope is not None and slope.low > 0) or gained(run)
 

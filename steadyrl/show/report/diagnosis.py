@@ -101,8 +101,8 @@ def facts_of(run: Run) -> str:
 def headline(diagnosis: Diagnosis) -> str:
     """Return the verdict in a sentence, with the finding that leads to it or with what is open."""
     if diagnosis.verdict == "too little to judge":
-        first = f" Look first for {diagnosis.suspicion}." if diagnosis.suspicion else ""
-        return f"Too little to judge: nothing harmful is seen.{first}"
+        suspected = f"look first for {diagnosis.suspicion}" if diagnosis.suspicion else "nothing harmful is seen"
+        return f"Too little to judge: {suspected}."
     if diagnosis.verdict == "healthy":
         count = len(diagnosis.findings)
         minor = f" Not known, of minor weight: {'; '.join(diagnosis.minor)}." if diagnosis.minor else ""

@@ -108,3 +108,17 @@ def test_ways_of_answering_that_contradict_each_other_are_both_named():
 def test_without_two_problems_that_were_scored_twice_it_cannot_be_told(scores):
     missing = unclear(heldout_worse(replace(healthy(n=N), scores=scores)))
     assert "fewer than two held-out problems" in missing.message
+
+
+@pytest.mark.parametrize(("name", "said_of"), [("violation_rate", []), ("solve_rate", ["held_out_falls"])])
+def test_a_measurement_of_which_less_is_better_may_fall(name, said_of):
+    run = healthy(n=N, **{f"heldout__{name}": heldout(np.linspace(0.5, 0.2, len(AT)), name)})
+    assert [result.cause for result in said(reward_hacking(run))] == said_of
+
+
+@pytest.mark.parametrize(("name", "cause"), [("check_numbers", None), ("tidy_form", "rightness_idle")])
+def test_a_number_that_is_right_pays_for_the_task(name, cause):
+    rising, idle = rise(N, 0.1, 0.6) + noise(np.random.default_rng(0), N, 0.02), np.zeros(N)
+    parts = {f"reward_part__{name}": rising, "reward_part__check_answer": idle}
+    run = healthy(n=N, reward=rising, without=[*PARTS, "heldout/retrieval"], **parts)
+    assert [result.cause for result in reward_hacking(run) if result.state == "found"] == ([cause] if cause else [])

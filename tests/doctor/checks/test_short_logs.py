@@ -276,7 +276,7 @@ def test_rows_at_the_greatest_length_tell_of_themselves_where_they_are_fewer_tha
     row = {"completions/clipped_ratio": None, "reward": 0.4, "kl": None}
     diagnosis = trl([{**row, "completions/mean_length": length} for length in lengths], every=1)
     assert found(diagnosis, "truncated") == ("limit_too_low", "warning")
-    assert "33% of the completions are cut off" in str(diagnosis.findings)
+    assert "about 53% of the completions are cut off" in str(diagnosis.findings)
     assert found(trl([{**row, "completions/mean_length": 600.5 + i} for i in range(30)], every=1), "truncated") is None
 
 
@@ -332,3 +332,32 @@ def test_a_kl_that_rises_with_the_length_alone_is_no_runaway(trl, per_token, sev
         {"kl": per_token(i) if i else 0.0, "reward": 0.4, "completions/mean_length": 60.0 + 3 * i} for i in range(60)
     ]
     assert found(trl(rows, every=1), "kl_runaway")[1] == severity
+
+
+def test_an_order_that_tells_a_fall_is_said_as_one(trl):
+    rewards = [0.68, 1.07, 0.18, -0.25, -0.18, -0.10, -0.32, -0.30]
+    found = [
+        f for f in trl([{"reward": reward} for reward in rewards], every=10).findings if f.check == "reward_falling"
+    ]
+    assert "noise gives rows such an order in 2 of 100 logs" in found[0].evidence[0]
+
+
+def test_five_rows_that_cover_a_run_tell_groups_that_lost_their_signal(trl):
+    rows = [(0.5, 0.45), (0.72, 0.7), (0.8, 0.9), (0.525, 0.95), (0.5, 1.0)]
+    fields = ({"reward": reward, "frac_reward_zero_std": share} for reward, share in rows)
+    diagnosis = trl([{**row, "reward_std": None} for row in fields], every=1000)
+    # The last third of five rows is one row: all groups alike.
+    assert found(diagnosis, "no_signal_groups") == ("same_answers", "warning")
+
+
+def test_an_entropy_of_unknown_unit_that_grows_manifold_is_an_explosion(trl):
+    entropies = [0.18, 0.27, 0.40, 1.16, 1.53, 1.32]
+    rewards = [0.768, 0.936, 0.592, 0.257, 0.435, 0.308]
+    diagnosis = trl([{"entropy": e, "reward": r} for e, r in zip(entropies, rewards, strict=True)], every=6)
+    assert found(diagnosis, "entropy_explosion") == ("unknown", "warning")
+
+
+def test_few_rewards_that_only_rise_take_the_harm_from_an_entropy_that_falls(trl):
+    rows = [(0.7, 0.77), (0.95, 0.7), (0.95, 0.03), (1.2, 0.001), (1.2, 0.002)]
+    diagnosis = trl([{"reward": r, "entropy": e} for r, e in rows], every=100)
+    assert diagnosis.verdict != "sick"

@@ -199,7 +199,7 @@ def test_ranges_of_steps_units_and_remarks_leave_the_numbers_of_a_table(tmp_path
         "| steps | Reward | Time | Mean Length |\n|---|---|---|---|\n| 1\u201325 | 0.125 | 31.5s | 96.0 (hit max) |\n"
         "| **26\u201350** | 0.25 | 29 s | 48.0 |\n| 51-75 (best) | **0.5** | 30s | 24.5 tokens |\n",
     )
-    assert log.columns["Reward"].steps.tolist() == [25, 50, 75]
+    assert log.columns["Reward"].steps.tolist() == [1, 26, 51]
     assert values(log, "Reward") == [0.125, 0.25, 0.5]
     assert values(log, "Time") == [31.5, 29.0, 30.0]
     assert values(log, "Mean Length") == [96.0, 48.0, 24.5]
@@ -238,3 +238,102 @@ def test_a_value_in_brackets_behind_its_name_is_read_and_the_mean_comes_before_s
     )
     (diagnosis,) = diagnose(path)
     assert diagnosis.run.get("reward").values.tolist() == pytest.approx([0.0, -0.1, -0.2, -0.3, -0.4, -0.5])
+
+
+def test_the_settings_of_a_notebook_are_those_of_its_source(tmp_path):
+    first = "%pip install trl\nroom = 640\nconfig = GRPOConfig(learning_rate=5e-6, beta=0.25, max_steps=room * 2)\n"
+    second = ["prompt = 128\n", "args = trl.GRPOConfig(beta=0.5, max_completion_length = room - prompt, loss_type=x)"]
+    rows = "".join(f"{{'loss': 0.5, 'reward': {i}.5, 'kl': 0.1}}\n" for i in range(3))
+    cells = [
+        {"cell_type": "code", "source": first, "outputs": []},
+        {"cell_type": "code", "source": "SFTConfig(learning_rate=2e-4, max_steps=7)\nif broken:", "outputs": []},
+        {"cell_type": "code", "source": second, "outputs": [{"output_type": "stream", "text": rows}]},
+    ]
+    log = read(tmp_path / "run.ipynb", json.dumps({"cells": cells, "metadata": {}, "nbformat": 4}))
+    # Two values of beta: which of them the log is of is not told.
+    assert log.settings == {"learning_rate": 5e-6, "max_steps": 1280, "max_completion_length": 512}
+    assert any("source of the notebook" in note for note in log.notes)
+
+
+def test_a_table_with_a_metric_in_each_row_has_its_steps_in_the_header(tmp_path):
+    text = (
+        "| Metric | Step 0 | Step 50 | Step 100 |\n|---|---|---|---|\n| reward | 0.5 | 0.25 | - |\n| KL | 0 | 2 | 40 |"
+    )
+    log = read(tmp_path / "issue.md", f"My run:\n\n{text}\n\nWhat is wrong?\n")
+    assert log.columns["KL"].steps.tolist() == [0, 50, 100] and values(log, "KL") == [0.0, 2.0, 40.0]
+    assert log.columns["reward"].steps.tolist() == [0, 50]
+
+
+def test_ranges_of_steps_are_rows_at_their_beginning(tmp_path):
+    rows = "".join(f"| steps {50 * i}\u2013{50 * i + 50} | 0.{i} |\n" for i in range(1, 5))
+    log = read(tmp_path / "issue.md", f"| Steps | Mean reward |\n|---|---|\n{rows}")
+    assert log.columns["Mean reward"].steps.tolist() == [50, 100, 150, 200]
+
+
+def test_of_rewards_of_single_completions_below_their_mean_the_mean_is_the_row(tmp_path):
+    text = "".join(
+        f"step {i} -- mean_reward: ({i / 4}) -- three samples:\n"
+        + "".join(f"\t{j}: some text  -- Reward: {j - 1.5}   \n" for j in range(3))
+        for i in range(8)
+    )
+    log = read(tmp_path / "run.log", "{'label': 1, 'score': 3.5}\n" + text)
+    assert values(log, "mean_reward") == [i / 4 for i in range(8)] and list(log.columns) == ["mean_reward"]
+
+
+def test_a_value_behind_a_tab_and_before_a_remark_is_read(tmp_path):
+    text = "".join(
+        f"---- STEP {i} ----\nrewards/mean:\t{i}.500000\t<---- higher is better\nobjective/kl:\t0.25\t<---- how far\n"
+        for i in range(6)
+    )
+    log = read(tmp_path / "run.log", text)
+    assert values(log, "rewards/mean") == [i + 0.5 for i in range(6)] and values(log, "objective/kl") == [0.25] * 6
+
+
+def test_evaluations_alone_stand_for_training(tmp_path):
+    row = {"eval_loss": 0.0, "eval_reward": 0.0, "eval_reward_std": 0.0, "eval_frac_reward_zero_std": 1.0}
+    (diagnosis,) = diagnose_text(tmp_path, str(row))
+    assert diagnosis.verdict == "sick" and diagnosis.findings[0].check == "no_signal_groups"
+    assert any("eval_reward_std" in note and "stand for it" in note for note in diagnosis.run.notes)
+
+
+def test_a_log_of_mean_least_and_greatest_follows_the_reward(tmp_path):
+    rows = [{"step": i, "mean": 0.25, "min": 0.0, "max": 1.0} for i in range(4)]
+    (diagnosis,) = diagnose_text(tmp_path, "\n".join(map(json.dumps, rows)))
+    assert diagnosis.run.series["reward"][0].source == "mean"
+    assert any("mean as reward" in note for note in diagnosis.run.notes)
+    with pytest.raises(RunError, match="no known metric"):
+        diagnose_text(tmp_path, "\n".join(json.dumps({"step": i, "mean": 1.0, "median": 2.0}) for i in range(4)))
+
+
+def diagnose_text(tmp_path, text):
+    path = tmp_path / "run.jsonl"
+    path.write_text(text, encoding="utf-8")
+    return diagnose(path)
+
+
+def test_steps_whose_digits_are_torn_keep_their_place(tmp_path):
+    steps = [1, 2, 3, 4000, 5, 6, 10, 8, 9, 10, 11, 12, 13]  # 4 and 7 were torn
+    log = read(tmp_path / "run.jsonl", "\n".join(json.dumps({"step": s, "reward": i}) for i, s in enumerate(steps)))
+    assert log.columns["reward"].steps.tolist() == list(range(1, 14))
+    assert values(log, "reward") == list(range(13))
+    assert any("out of line" in note and note.endswith(": 2") for note in log.notes)
+
+
+def test_a_row_of_numbers_is_no_header_of_steps(tmp_path):
+    text = "| metric | early | late | change |\n|---|---|---|---|\n"
+    log = read(tmp_path / "issue.md", text + "| reward | 0.6 | 0.4 | -35% |\n| kl | 0.1 | 0.2 | 90% |\n")
+    assert values(log, "reward") == [0.6] and values(log, "kl") == [0.1]
+
+
+def test_cells_with_a_course_a_range_or_a_sign_behind_them_are_numbers(tmp_path):
+    text = (
+        "| 8/24 | a table (step 22, grad) of something else |\n|---|---|\n| 1 | 2 |\n\n"
+        "| phase | step | score | entropy | grad_norm |\n|---|---|---|---|---|\n"
+        "| start | 1-100 | 0.06\u21920.25 | 0.7-0.8 | 2-4 |\n"
+        "| late | 100\u2013200 | 0.5 | \u5230 0.4-0.5 | **7.5** \u26a0 |\n"
+        "| end | 200+ | \u22120.25 | 1.5 | 9\u9ad8 |\n"
+    )
+    log = read(tmp_path / "issue.md", text)
+    assert log.columns["score"].steps.tolist() == [1, 100, 200]
+    assert values(log, "score") == [0.25, 0.5, -0.25] and values(log, "grad_norm") == [3.0, 7.5, 9.0]
+    assert values(log, "entropy") == [0.75, 0.45, 1.5]
