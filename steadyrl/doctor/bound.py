@@ -22,21 +22,18 @@ OPENING = 3  # rows that are the start
 
 @dataclass(frozen=True)
 class Bound:
-    """What a series does not pass in a healthy run.
-
-    Attributes:
-        of: The quantity, in its own unit.
-        most: The highest value; None for no limit.
-        least: The lowest value; None for no limit.
-        times: "start" or "end": ``most`` and ``least`` are multiples of that level; "" for values.
-        at: "end": the level at the end counts alone; "" for every row.
-    """
+    """What a series does not pass in a healthy run."""
 
     of: str
+    """The quantity, in its own unit."""
     most: float | None = None
+    """The highest value; None for no limit."""
     least: float | None = None
+    """The lowest value; None for no limit."""
     times: Literal["", "start", "end"] = ""
+    """"start" or "end": ``most`` and ``least`` are multiples of that level; "" for values."""
     at: Literal["", "end"] = ""
+    """"end": the level at the end counts alone; "" for every row."""
 
     def broken(self, run: Run) -> str:
         """Return where a run breaks the bound, one sentence; "" if it does not, or has no such series."""

@@ -29,31 +29,28 @@ FEWEST_OF_MANY, MANY = 4, 5  # rows that are enough if they cover so many times 
 
 @dataclass(frozen=True)
 class Cause:
-    """What may be behind a finding.
-
-    Attributes:
-        name: As in ``Finding.cause``.
-        sign: The measurement that tells it from the other causes.
-        remedy: What to do about it.
-        change: What it changes as the run tells, by names of ``remedies.CHANGES``.
-        times: The settings that it multiplies, by their names in docs/doctor/quantities.md, with the factors.
-        set: The settings that it sets to a fixed value.
-        follows: Checks whose findings bring this about, the nearest first.
-        moves: What the autopilot may try, in this order (``autopilot.knobs.MOVES``).
-        doubts: Whether a run in which it does no harm is not called healthy all the same.
-        measured: The faults of bench/doctor, or the logs, that it was seen to lead on; "" where it is reasoned only.
-    """
+    """What may be behind a finding."""
 
     name: str
+    """As in ``Finding.cause``."""
     sign: str
+    """The measurement that tells it from the other causes."""
     remedy: str
+    """What to do about it."""
     change: tuple[str, ...] = ()
+    """What it changes as the run tells, by names of ``remedies.CHANGES``."""
     times: Mapping[str, float] = field(default_factory=dict)
+    """The settings that it multiplies, by their names in docs/doctor/quantities.md, with the factors."""
     set: Mapping[str, Value] = field(default_factory=dict)
+    """The settings that it sets to a fixed value."""
     follows: tuple[str, ...] = ()
+    """Checks whose findings bring this about, the nearest first."""
     moves: tuple[str, ...] = ()
+    """What the autopilot may try, in this order (``autopilot.knobs.MOVES``)."""
     doubts: bool = False
+    """Whether a run in which it does no harm is not called healthy all the same."""
     measured: str = ""
+    """The faults of bench/doctor, or the logs, that it was seen to lead on; "" where it is reasoned only."""
 
     def changes(self, run: Run) -> dict[str, Value]:
         """Return the settings that the remedy changes in a run."""
@@ -64,25 +61,22 @@ class Cause:
 
 @dataclass(frozen=True)
 class Found:
-    """What ``find`` saw.
-
-    Attributes:
-        cause: Name of one of the check's causes.
-        severity: As in ``Finding``.
-        since: As ``Finding.since_step``.
-        message: As in ``Finding``.
-        evidence: As in ``Finding``.
-        remedy: Instead of the cause's, where numbers of the run belong in it.
-        change: Instead of the cause's changes, likewise.
-    """
+    """What ``find`` saw."""
 
     cause: str
+    """Name of one of the check's causes."""
     severity: Severity = "critical"
+    """As in ``Finding``."""
     since: int | None = None
+    """As ``Finding.since_step``."""
     message: str = ""
+    """As in ``Finding``."""
     evidence: tuple[str, ...] = ()
+    """As in ``Finding``."""
     remedy: str = ""
+    """Instead of the cause's, where numbers of the run belong in it."""
     change: Mapping[str, Value] | None = None
+    """Instead of the cause's changes, likewise."""
 
 
 @dataclass(frozen=True)
@@ -119,45 +113,42 @@ def as_written(subject: object, cause: Cause, result: Found) -> tuple[str, tuple
 
 @dataclass(frozen=True)
 class Check(Generic[Subject]):
-    """One check. Its file holds everything but ``find``, ``applies`` and ``advise``, which are code.
-
-    Attributes:
-        name: As in ``Finding.check``.
-        topic: The section of a report that it belongs to.
-        title: The fault in one line.
-        healthy: What is so where nothing is wrong.
-        find: (subject) -> what it saw; several where there are several.
-        symptom: What is seen, and beyond which numbers, where ``healthy`` does not say so.
-        causes: What may be behind it.
-        source: Where the rule comes from.
-        needs: Quantities of a log without which it cannot tell; of an alternative "a|b" one is enough.
-        min_steps: Fewer steps of the first need cannot be judged; rows count for as many steps as they average.
-        not_for: Values of ``Traits`` with which a run has nothing that the check could be about.
-        applies: (subject) -> False where it has nothing that the check could be about.
-        advise: (subject, cause, what was seen) -> remedy and overrides.
-        follows: Checks whose harmful findings bring this one about, whatever its cause.
-        judges: Which of the four things that a verdict "healthy" rests on it looks at, if any.
-        shows: The quantities that show it best, where the first need does not.
-        bound: What ``healthy`` says of a series, where it names a number.
-    """
+    """One check. Its file holds everything but ``find``, ``applies`` and ``advise``, which are code."""
 
     name: str
+    """As in ``Finding.check``."""
     topic: str
+    """The section of a report that it belongs to."""
     title: str
+    """The fault in one line."""
     healthy: str
+    """What is so where nothing is wrong."""
     find: Callable[[Subject], Results]
+    """(subject) -> what it saw; several where there are several."""
     symptom: str = ""
+    """What is seen, and beyond which numbers, where ``healthy`` does not say so."""
     causes: tuple[Cause, ...] = ()
+    """What may be behind it."""
     source: str = ""
+    """Where the rule comes from."""
     needs: tuple[str, ...] = ()
+    """Quantities of a log without which it cannot tell; of an alternative "a|b" one is enough."""
     min_steps: int = 1
+    """Fewer steps of the first need cannot be judged; rows count for as many steps as they average."""
     applies: Callable[[Subject], bool] = always
+    """(subject) -> False where it has nothing that the check could be about."""
     advise: Callable[[Subject, Cause, Found], tuple[str, tuple[str, ...]]] = as_written
+    """(subject, cause, what was seen) -> remedy and overrides."""
     not_for: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    """Values of ``Traits`` with which a run has nothing that the check could be about."""
     follows: tuple[str, ...] = ()
+    """Checks whose harmful findings bring this one about, whatever its cause."""
     judges: str = ""
+    """Which of the four things that a verdict "healthy" rests on it looks at, if any."""
     shows: tuple[str, ...] = ()
+    """The quantities that show it best, where the first need does not."""
     bound: Bound | None = None
+    """What ``healthy`` says of a series, where it names a number."""
 
     def __call__(self, subject: Subject) -> list[Finding]:
         """Return what the check says; one finding in state "ok" if it judged and found nothing.
@@ -204,13 +195,10 @@ def _listed(results: Results) -> Sequence[Result]:
 
 @dataclass(frozen=True)
 class Registry:
-    """The records of a room's checks.
-
-    Attributes:
-        records: By name, in the order of the files; each holds arguments of ``Check``.
-    """
+    """The records of a room's checks."""
 
     records: Mapping[str, Mapping[str, Any]]
+    """By name, in the order of the files; each holds arguments of ``Check``."""
 
     @classmethod
     def read(cls, *files: Path) -> Registry:

@@ -65,23 +65,20 @@ class Parted:
 
 @dataclass(frozen=True)
 class Difference:
-    """Why two runs differ.
-
-    Attributes:
-        settings: Known in both and not equal.
-        one_sided: Known in one of them only.
-        parted: The quantities that parted, the first one first.
-        together: Those that are logged by both and did not part.
-        alone: Those that only the first logs, and only the second: a part of the reward or of the loss may be new.
-        cause: One or two sentences.
-    """
+    """Why two runs differ."""
 
     settings: tuple[Setting, ...]
+    """Known in both and not equal."""
     one_sided: tuple[Setting, ...]
+    """Known in one of them only."""
     parted: tuple[Parted, ...]
+    """The quantities that parted, the first one first."""
     together: tuple[str, ...]
+    """Those that are logged by both and did not part."""
     cause: str
+    """One or two sentences."""
     alone: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+    """Those that only the first logs, and only the second: a part of the reward or of the loss may be new."""
 
 
 def differ(first: Run, second: Run) -> Difference:

@@ -58,21 +58,18 @@ ENOUGH = 30  # steps
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What is wrong with a run, what is in order, and what could not be told.
-
-    Attributes:
-        run: As it was read.
-        findings: Each cause directly before what it brings about (see ``causes.tree``), the worst chain first.
-        unknown: What could not be judged, in the order of the checks.
-        fine: What was judged and is in order, in the order of the checks.
-        uneven: What no check found harm in, although the log is other than in healthy runs; the evidence says where.
-    """
+    """What is wrong with a run, what is in order, and what could not be told."""
 
     run: Run
+    """As it was read."""
     findings: tuple[Finding, ...]
+    """Each cause directly before what it brings about (see ``causes.tree``), the worst chain first."""
     unknown: tuple[Finding, ...] = ()
+    """What could not be judged, in the order of the checks."""
     fine: tuple[Finding, ...] = ()
+    """What was judged and is in order, in the order of the checks."""
     uneven: tuple[Finding, ...] = ()
+    """What no check found harm in, although the log is other than in healthy runs; the evidence says where."""
 
     def __repr__(self) -> str:
         lines = [f"{self.run.path}: {self.verdict}"]

@@ -30,17 +30,14 @@ NOT_METRICS = ("step", "attempt")
 
 @dataclass(frozen=True)
 class Change:
-    """A finding that was raised, or that no longer holds.
-
-    Attributes:
-        step: After which it was seen.
-        state: "raised", also where a known one became more severe, or "cleared".
-        finding: As it was last seen.
-    """
+    """A finding that was raised, or that no longer holds."""
 
     step: int
+    """After which it was seen."""
     state: Literal["raised", "cleared"]
+    """"raised", also where a known one became more severe, or "cleared"."""
     finding: Finding
+    """As it was last seen."""
 
     def record(self) -> dict[str, Any]:
         """Return a line of findings.jsonl."""
@@ -81,15 +78,12 @@ class _Points:
 
 @dataclass(frozen=True)
 class Ends:
-    """The completions of the first and the last steps that a folder holds; each loop over it looks anew.
-
-    Attributes:
-        folder: With a file for each step, such as "000012.jsonl".
-        steps: >= 1, how many of the first and of the last.
-    """
+    """The completions of the first and the last steps that a folder holds; each loop over it looks anew."""
 
     folder: Path
+    """With a file for each step, such as "000012.jsonl"."""
     steps: int = 4
+    """>= 1, how many of the first and of the last."""
 
     def __iter__(self) -> Iterator[Written]:
         files = step_files(self.folder) if self.folder.is_dir() else ()
@@ -120,21 +114,18 @@ class Seen:
 
 @dataclass
 class LiveDoctor:
-    """Keeps what a run measures and examines it every N steps.
-
-    Attributes:
-        settings: Of the trainer, under its own names, nested keys joined with dots.
-        every: >= 1, steps between examinations.
-        points: >= 100, of each metric; longer ones are thinned evenly, so that single steps may be lost.
-        format: ``RawLog.format`` of the trainer's names; "steadyrl" are our own.
-        completions: What the policy wrote so far; each loop over it has to look anew.
-    """
+    """Keeps what a run measures and examines it every N steps."""
 
     settings: Mapping[str, Any]
+    """Of the trainer, under its own names, nested keys joined with dots."""
     every: int = EVERY
+    """>= 1, steps between examinations."""
     points: int = POINTS
+    """>= 100, of each metric; longer ones are thinned evenly, so that single steps may be lost."""
     format: str = "steadyrl"
+    """``RawLog.format`` of the trainer's names; "steadyrl" are our own."""
     completions: Iterable[Written] = ()
+    """What the policy wrote so far; each loop over it has to look anew."""
     _series: dict[str, _Points] = field(default_factory=lambda: defaultdict(_Points))
     _active: dict[tuple[str, str], _ActiveFinding] = field(default_factory=dict)
     _steps: list[int] = field(default_factory=list)

@@ -20,19 +20,16 @@ MOST_SHOWN = 8
 
 @dataclass(frozen=True)
 class Across:
-    """A quantity in two sets of runs, by how they end.
-
-    Attributes:
-        quantity: A name of docs/doctor/quantities.md.
-        levels: [n] and [m], of each run.
-        differs: Whether the sets differ by more than the runs within each do, of all quantities that were looked at.
-        alone: Whether they would if it were the only quantity.
-    """
+    """A quantity in two sets of runs, by how they end."""
 
     quantity: str
+    """A name of docs/doctor/quantities.md."""
     levels: tuple[np.ndarray, np.ndarray]
+    """[n] and [m], of each run."""
     differs: bool
+    """Whether the sets differ by more than the runs within each do, of all quantities that were looked at."""
     alone: bool
+    """Whether they would if it were the only quantity."""
 
 
 def across(first: Sequence[Run], second: Sequence[Run]) -> list[Across]:

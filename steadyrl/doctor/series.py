@@ -15,106 +15,91 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Written:
-    """One completion as a log holds it.
-
-    Attributes:
-        step: At which it was sampled.
-        prompt: Text put in; "" where the log does not say.
-        completion: Text that the policy wrote.
-        reward: Of the whole completion; None where it is unknown.
-    """
+    """One completion as a log holds it."""
 
     step: int
+    """At which it was sampled."""
     prompt: str
+    """Text put in; "" where the log does not say."""
     completion: str
+    """Text that the policy wrote."""
     reward: float | None = None
+    """Of the whole completion; None where it is unknown."""
 
 
 @dataclass(frozen=True)
 class Traits:
-    """What kind of training a run is: what decides which checks apply; no check asks for the name of an algorithm.
-
-    Attributes:
-        critic: Whether values are learned; None where the log does not say.
-        grouped: Whether the baseline is made of the other completions of the same prompt; None where it is unknown.
-        kl_place: Where the KL to the reference is paid: in the "reward", in the "loss", or "none"; "" if unknown.
-        trains_on: "sampled" completions, all of them; the "best" of them; or "given" texts (supervised training).
-        clips_by_design: Whether it clips so much in a healthy run that its clip fraction says nothing.
-        distils: Whether a teacher is all that it learns from: its KL is logged, and there is no reward but 0.
-    """
+    """What kind of training a run is: what decides which checks apply; no check asks for the name of an algorithm."""
 
     critic: bool | None = None
+    """Whether values are learned; None where the log does not say."""
     grouped: bool | None = None
+    """Whether the baseline is made of the other completions of the same prompt; None where it is unknown."""
     kl_place: Literal["reward", "loss", "none", ""] = ""
+    """Where the KL to the reference is paid: in the "reward", in the "loss", or "none"; "" if unknown."""
     trains_on: Literal["sampled", "best", "given"] = "sampled"
+    """"sampled" completions, all of them; the "best" of them; or "given" texts (supervised training)."""
     clips_by_design: bool = False
+    """Whether it clips so much in a healthy run that its clip fraction says nothing."""
     distils: bool = False
+    """Whether a teacher is all that it learns from: its KL is logged, and there is no reward but 0."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """One metric as a trainer logged it.
-
-    Attributes:
-        steps: [n] int64, strictly increasing.
-        values: [n] float64; what was logged as NaN, Infinity or null is NaN or infinite here. A step at which the
-            metric was not logged has no entry.
-    """
+    """One metric as a trainer logged it."""
 
     steps: np.ndarray
+    """[n] int64, strictly increasing."""
     values: np.ndarray
+    """[n] float64; what was logged as NaN, Infinity or null is NaN or infinite here. A step at which the metric was not
+    logged has no entry."""
 
 
 @dataclass(frozen=True)
 class RawLog:
-    """A log as it was read, under the trainer's own names.
-
-    Attributes:
-        path: As the user gave it.
-        format: Which reader read it: "steadyrl", "trainer_state", "tensorboard", "wandb", "trackio", "mlflow",
-            "verl_file", "verl_console", "printed", "jsonl" or "csv".
-        columns: By the trainer's name.
-        settings: The trainer's config where the log holds one, nested keys joined with dots.
-        notes: What was repaired or left out while reading, a sentence each.
-        completions: What the policy wrote, where the log or its neighbours hold it. Read anew by each loop over it,
-            one file at a time.
-        gains: By way of decoding, [n]: the reward of each held-out problem after training less that before it, where
-            both were measured.
-        scores: By way of decoding, [2, n]: the task's metric of each held-out problem before and after training, where
-            both were measured. A run is judged by it.
-        chart_of: The name of the run, in a file that holds charts of some of its metrics.
-    """
+    """A log as it was read, under the trainer's own names."""
 
     path: str
+    """As the user gave it."""
     format: str
+    """Which reader read it: "steadyrl", "trainer_state", "tensorboard", "wandb", "trackio", "mlflow", "verl_file",
+    "verl_console", "printed", "jsonl" or "csv"."""
     columns: Mapping[str, Column]
+    """By the trainer's name."""
     settings: Mapping[str, Any] = field(default_factory=dict)
+    """The trainer's config where the log holds one, nested keys joined with dots."""
     notes: tuple[str, ...] = ()
+    """What was repaired or left out while reading, a sentence each."""
     completions: Iterable[Written] = ()
+    """What the policy wrote, where the log or its neighbours hold it. Read anew by each loop over it, one file at a
+    time."""
     gains: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """By way of decoding, [n]: the reward of each held-out problem after training less that before it, where both were
+    measured."""
     scores: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """By way of decoding, [2, n]: the task's metric of each held-out problem before and after training, where both were
+    measured. A run is judged by it."""
     chart_of: str = ""
+    """The name of the run, in a file that holds charts of some of its metrics."""
 
 
 @dataclass(frozen=True)
 class Series:
-    """A quantity over the steps of a run.
-
-    Attributes:
-        quantity: A name of docs/doctor/quantities.md, such as "kl_ref".
-        unit: "nats/token", "nats/sequence", "sqrt nats/sequence", "tokens", "share", "reward", "s", ... or "".
-        estimator: How it was measured where that matters: "k1", "k2", "k3", "abs", "exact", "sampled", ...; or "".
-        source: The trainer's own name of it.
-        steps: [n] int64, strictly increasing.
-        values: [n] float64, non-finite where the trainer logged that.
-    """
+    """A quantity over the steps of a run."""
 
     quantity: str
+    """A name of docs/doctor/quantities.md, such as "kl_ref"."""
     unit: str
+    """"nats/token", "nats/sequence", "sqrt nats/sequence", "tokens", "share", "reward", "s", ... or ""."""
     estimator: str
+    """How it was measured where that matters: "k1", "k2", "k3", "abs", "exact", "sampled", ...; or ""."""
     source: str
+    """The trainer's own name of it."""
     steps: np.ndarray
+    """[n] int64, strictly increasing."""
     values: np.ndarray
+    """[n] float64, non-finite where the trainer logged that."""
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -131,39 +116,36 @@ class Series:
 
 @dataclass(frozen=True)
 class Run:
-    """A run as the checks see it.
-
-    Attributes:
-        path: As the user gave it.
-        trainer: "steadyrl", "trl-grpo", "trl-ppo-old", "verl", ... or "unknown".
-        algorithm: "ppo", "grpo", "rloo", "gspo", ... or "" where the log does not say.
-        series: By quantity; where a trainer logs one in several units or estimators, the most exact comes first.
-        settings: By their names in docs/doctor/quantities.md, only those that are known.
-        notes: What was repaired or left out while reading.
-        unknown: The trainer's names that could not be placed.
-        averaged_over: How many steps a row averages, such as ``logging_steps`` of Hugging Face's Trainer; 1 where a
-            row is one step, or where nothing tells.
-        traits: What kind of training it is.
-        keys: The trainer's own name of each canonical setting, also of those that the log does not hold.
-        config: All settings that the log or its neighbours hold, under the trainer's own keys.
-        completions: See ``RawLog``.
-        gains, scores: See ``RawLog``.
-    """
+    """A run as the checks see it."""
 
     path: str
+    """As the user gave it."""
     trainer: str
+    """"steadyrl", "trl-grpo", "trl-ppo-old", "verl", ... or "unknown"."""
     algorithm: str
+    """"ppo", "grpo", "rloo", "gspo", ... or "" where the log does not say."""
     series: Mapping[str, tuple[Series, ...]]
+    """By quantity; where a trainer logs one in several units or estimators, the most exact comes first."""
     settings: Mapping[str, Any] = field(default_factory=dict)
+    """By their names in docs/doctor/quantities.md, only those that are known."""
     notes: tuple[str, ...] = ()
+    """What was repaired or left out while reading."""
     unknown: tuple[str, ...] = ()
+    """The trainer's names that could not be placed."""
     averaged_over: int = 1
+    """How many steps a row averages, such as ``logging_steps`` of Hugging Face's Trainer; 1 where a row is one step, or
+    where nothing tells."""
     traits: Traits = Traits()
+    """What kind of training it is."""
     keys: Mapping[str, str] = field(default_factory=dict)
+    """The trainer's own name of each canonical setting, also of those that the log does not hold."""
     config: Mapping[str, Any] = field(default_factory=dict)
+    """All settings that the log or its neighbours hold, under the trainer's own keys."""
     completions: Iterable[Written] = ()
+    """See ``RawLog``."""
     gains: Mapping[str, np.ndarray] = field(default_factory=dict)
     scores: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """See ``RawLog``."""
 
     def get(self, quantity: str, unit: str = "", estimator: str = "") -> Series | None:
         """Return the first series of a quantity, with its finite entries only, or None.

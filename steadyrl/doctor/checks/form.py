@@ -31,28 +31,25 @@ WORD = re.compile(r"\d[\d.,]*\d|\w+|[^\w\s]")
 
 @dataclass(frozen=True)
 class Form:
-    """What some answers have in common.
-
-    Attributes:
-        texts, prompts: How many.
-        distinct: Distinct answers over answers.
-        commonest: The commonest answer, and its share.
-        templates: The commonest template (words that answers rarely share are written "w"), and the second one where
-            it has as many words, such as "w AND w" beside "w OR w".
-        alike: The share of the answers that have one of these.
-        repeated: Share of the short answers that hold one word twice in the template's open places.
-        loops: Share of the answers that say one thing over and over: they compress to a fifth, or half of their triples
-            of words repeat.
-    """
+    """What some answers have in common."""
 
     texts: int
     prompts: int
+    """How many."""
     distinct: float
+    """Distinct answers over answers."""
     commonest: tuple[str, float]
+    """The commonest answer, and its share."""
     templates: tuple[str, ...]
+    """The commonest template (words that answers rarely share are written "w"), and the second one where it has as many
+    words, such as "w AND w" beside "w OR w"."""
     alike: float
+    """The share of the answers that have one of these."""
     repeated: float
+    """Share of the short answers that hold one word twice in the template's open places."""
     loops: float
+    """Share of the answers that say one thing over and over: they compress to a fifth, or half of their triples of
+    words repeat."""
 
 
 def form_of(written: Sequence[Written]) -> Form | None:

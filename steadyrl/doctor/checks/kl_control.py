@@ -26,21 +26,18 @@ SEEN = ("k1", *PREFERRED["kl_ref"])  # what controllers compare
 
 @dataclass(frozen=True)
 class Moves:
-    """How the coefficient of the penalty moved.
-
-    Attributes:
-        constant: True if it did not.
-        last: Its last value.
-        per_step: Median relative move upwards per step, among the upward ones; 0 if there are none.
-        doubling: Steps to double at that pace; infinite without upward moves.
-        remaining: Steps that the run has in all.
-    """
+    """How the coefficient of the penalty moved."""
 
     constant: bool
+    """True if it did not."""
     last: float
+    """Its last value."""
     per_step: float
+    """Median relative move upwards per step, among the upward ones; 0 if there are none."""
     doubling: float
+    """Steps to double at that pace; infinite without upward moves."""
     remaining: int
+    """Steps that the run has in all."""
 
     @property
     def sentence(self) -> str:

@@ -152,18 +152,16 @@ class Balance:
     The best policy under a penalty is the reference times exp(reward / coefficient). While it is near the reference,
     its KL is the variance of the rewards over twice the squared coefficient, and what it gains is the variance over the
     coefficient. A run that is held by the penalty has come to that KL; one that moves too little is far below it.
-
-    Attributes:
-        coefficient: In force at the end.
-        spread: Standard deviation of the rewards at the start.
-        kl: Nats per completion in the later half of the run (mean).
-        share: The KL over that of the balance at each step's coefficient, median of the later half.
     """
 
     coefficient: float
+    """In force at the end."""
     spread: float
+    """Standard deviation of the rewards at the start."""
     kl: float
+    """Nats per completion in the later half of the run (mean)."""
     share: float
+    """The KL over that of the balance at each step's coefficient, median of the later half."""
 
     @property
     def holds(self) -> bool:

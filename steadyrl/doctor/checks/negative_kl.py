@@ -32,21 +32,18 @@ PAD_K3 = 1.5  # k3 over |k1|; simulated 2.2 with padding, 0.7 to 1.3 with a samp
 
 @dataclass(frozen=True)
 class _Below:
-    """Where a KL lies below 0.
-
-    Attributes:
-        since: First step.
-        level: Median from there on.
-        noise: What chance could do there, in words.
-        lasts: True if it still is at the end.
-        at_start: True if it holds from the first steps on, at the size that it has later.
-    """
+    """Where a KL lies below 0."""
 
     since: int
+    """First step."""
     level: float
+    """Median from there on."""
     noise: str
+    """What chance could do there, in words."""
     lasts: bool
+    """True if it still is at the end."""
     at_start: bool
+    """True if it holds from the first steps on, at the size that it has later."""
 
 
 @check("negative_kl")

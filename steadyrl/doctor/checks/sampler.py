@@ -37,20 +37,17 @@ PADDED_ENTROPY = ("trl-ppo",)
 
 @dataclass(frozen=True)
 class Gap:
-    """Mean sampled -log p minus mean exact entropy, in the window where it is surest.
-
-    Attributes:
-        gap, error: Nats per token, and the gap's standard error.
-        entropy: Exact entropy there, nats per token.
-        since: The first step that shows it.
-        until: The last step of the window.
-    """
+    """Mean sampled -log p minus mean exact entropy, in the window where it is surest."""
 
     gap: float
     error: float
+    """Nats per token, and the gap's standard error."""
     entropy: float
+    """Exact entropy there, nats per token."""
     since: int
+    """The first step that shows it."""
     until: int
+    """The last step of the window."""
 
     @property
     def sure(self) -> bool:

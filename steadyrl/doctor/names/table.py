@@ -23,21 +23,18 @@ Config = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Name:
-    """What a trainer's name stands for.
-
-    Attributes:
-        quantity: A name of docs/doctor/quantities.md; ``*`` is filled with what the trainer's ``*`` stood for.
-        unit: As in ``Series``.
-        estimator: As in ``Series``. "... and padding" marks a mean that takes the padding in, and so is off by an
-            amount that depends on the lengths.
-        transform: How the logged number becomes the quantity: "sqrt" of a variance, "negate", "complement" (1 - x),
-            or a number that it is multiplied with.
-    """
+    """What a trainer's name stands for."""
 
     quantity: str
+    """A name of docs/doctor/quantities.md; ``*`` is filled with what the trainer's ``*`` stood for."""
     unit: str = ""
+    """As in ``Series``."""
     estimator: str = ""
+    """As in ``Series``. "... and padding" marks a mean that takes the padding in, and so is off by an amount that
+    depends on the lengths."""
     transform: str = ""
+    """How the logged number becomes the quantity: "sqrt" of a variance, "negate", "complement" (1 - x), or a number
+    that it is multiplied with."""
 
     def filled(self, wildcard: str) -> Name:
         """Return the name with its ``*`` replaced."""
@@ -46,17 +43,14 @@ class Name:
 
 @dataclass(frozen=True)
 class Choice:
-    """A metric whose meaning a setting decides, or another metric beside it.
-
-    Attributes:
-        settings: The trainer's key of it, "first|second" where there are several.
-        meanings: By the setting's value, as text in lower case.
-        beside: By another metric's name: what the metric is where the log holds that one, too.
-    """
+    """A metric whose meaning a setting decides, or another metric beside it."""
 
     settings: str
+    """The trainer's key of it, "first|second" where there are several."""
     meanings: Mapping[str, Name]
+    """By the setting's value, as text in lower case."""
     beside: Mapping[str, Name] = field(default_factory=dict)
+    """By another metric's name: what the metric is where the log holds that one, too."""
 
 
 def names(text: str) -> dict[str, Name]:
@@ -94,62 +88,59 @@ def _expanded(text: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Table:
-    """One trainer's vocabulary, as a file of ``trainers/`` holds it.
-
-    Attributes:
-        trainer: Its name in ``Run.trainer``; that of its file.
-        names: Its metrics; of those with the same quantity, unit and estimator the first listed comes first.
-        distinctive: Patterns that hardly any other trainer logs.
-        keys: Its keys of canonical settings, "first|second" where it has had several.
-        place_keys: Further keys, by the place of the KL that the settings say.
-        facts: Canonical settings that always hold with this trainer, unless its config says otherwise.
-        algorithm: Rules, of which the first that fits tells it: the "key" of a setting and the "words" that it may
-            have, each with the algorithm's name ("*" is any word, and the word itself as the name); or a "name", and
-            the "column" that is only logged by it, if there is one.
-        kl: How the place of the KL is told: "switches" by place, the columns in which it is "shown", and what holds
-            "otherwise", or "by_algorithm"; "facts" by place; the key of the "target" without which the coefficient
-            does not adapt, or of the "kind" of its control.
-        products, quotients, positive: What follows from several settings; see ``derive.settings``.
-        tempered: The column whose presence says that logits are divided by the temperature, "*" for always; whether
-            they are truncated, too, is not known.
-        whitened_ppo: Whether its PPO whitens advantages.
-        schedule: Whether its steps and its warm-up are those of transformers' Trainer.
-        needs: How many distinctive patterns it takes to be recognised.
-        prefixes: What trackers put before the names.
-        heldout: What the names of held-out measurements begin with.
-        choices: Metrics that a setting decides; where the log lacks it, ``names`` holds.
-        formats: Formats of logs that only this trainer writes.
-        caveats: What a reader of a metric should know, by the trainer's name.
-        logs_critic: Whether it logs values wherever it learns them, so that a log without any has no critic.
-        averages: Whether a row is the mean of all steps since the row before.
-        wrapper: What its config may be wrapped in.
-        of_many: Whether it is no trainer's own.
-    """
+    """One trainer's vocabulary, as a file of ``trainers/`` holds it."""
 
     trainer: str
+    """Its name in ``Run.trainer``; that of its file."""
     names: Mapping[str, Name]
+    """Its metrics; of those with the same quantity, unit and estimator the first listed comes first."""
     distinctive: tuple[str, ...] = ()
+    """Patterns that hardly any other trainer logs."""
     keys: Mapping[str, str] = field(default_factory=dict)
+    """Its keys of canonical settings, "first|second" where it has had several."""
     place_keys: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Further keys, by the place of the KL that the settings say."""
     facts: Mapping[str, Any] = field(default_factory=dict)
+    """Canonical settings that always hold with this trainer, unless its config says otherwise."""
     algorithm: Sequence[Mapping[str, Any]] = ()
+    """Rules, of which the first that fits tells it: the "key" of a setting and the "words" that it may have, each with
+    the algorithm's name ("*" is any word, and the word itself as the name); or a "name", and the "column" that is only
+    logged by it, if there is one."""
     kl: Mapping[str, Any] = field(default_factory=dict)
+    """How the place of the KL is told: "switches" by place, the columns in which it is "shown", and what holds
+    "otherwise", or "by_algorithm"; "facts" by place; the key of the "target" without which the coefficient does not
+    adapt, or of the "kind" of its control."""
     products: Mapping[str, Sequence[str]] = field(default_factory=dict)
     quotients: Mapping[str, Sequence[str]] = field(default_factory=dict)
     positive: Mapping[str, str] = field(default_factory=dict)
+    """What follows from several settings; see ``derive.settings``."""
     tempered: str = ""
+    """The column whose presence says that logits are divided by the temperature, "*" for always; whether they are
+    truncated, too, is not known."""
     whitened_ppo: bool = False
+    """Whether its PPO whitens advantages."""
     schedule: bool = False
+    """Whether its steps and its warm-up are those of transformers' Trainer."""
     needs: int = 1
+    """How many distinctive patterns it takes to be recognised."""
     prefixes: tuple[str, ...] = ("train/",)
+    """What trackers put before the names."""
     heldout: tuple[str, ...] = ("eval/", "eval_", "test/", "test_")
+    """What the names of held-out measurements begin with."""
     choices: Mapping[str, Choice] = field(default_factory=dict)
+    """Metrics that a setting decides; where the log lacks it, ``names`` holds."""
     formats: tuple[str, ...] = ()
+    """Formats of logs that only this trainer writes."""
     caveats: Mapping[str, str] = field(default_factory=dict)
+    """What a reader of a metric should know, by the trainer's name."""
     logs_critic: bool = False
+    """Whether it logs values wherever it learns them, so that a log without any has no critic."""
     averages: bool = False
+    """Whether a row is the mean of all steps since the row before."""
     wrapper: str = ""
+    """What its config may be wrapped in."""
     of_many: bool = False
+    """Whether it is no trainer's own."""
 
     def own_keys(self, config: Config, settings: Mapping[str, Any]) -> dict[str, str]:
         """Return the trainer's own key of each canonical setting: the one that its config holds, else the first.

@@ -43,16 +43,13 @@ Knows = Callable[[RawLog], bool]
 
 @dataclass(frozen=True)
 class Found:
-    """What a search found.
-
-    Attributes:
-        logs: Each with at least one column. The path of a log is that of its file or folder; where one file holds
-            several runs, "#" and the run's name follow.
-        unreadable: Why a log could not be read, by its path.
-    """
+    """What a search found."""
 
     logs: tuple[RawLog, ...]
+    """Each with at least one column. The path of a log is that of its file or folder; where one file holds several
+    runs, "#" and the run's name follow."""
     unreadable: Mapping[str, str] = field(default_factory=dict)
+    """Why a log could not be read, by its path."""
 
 
 def search(path: Path | str, knows: Knows) -> Found:

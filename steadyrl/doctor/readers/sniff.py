@@ -51,19 +51,16 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True)
 class Source:
-    """A log that was found.
-
-    Attributes:
-        path: Of its file, or of its folder.
-        kind: What it is.
-        read: Returns its runs.
-        shared: Whether runs of any folder write to it, as to a database.
-    """
+    """A log that was found."""
 
     path: Path
+    """Of its file, or of its folder."""
     kind: Kind
+    """What it is."""
     read: Reader
+    """Returns its runs."""
     shared: bool = False
+    """Whether runs of any folder write to it, as to a database."""
 
 
 def of_file(path: Path) -> Reader:

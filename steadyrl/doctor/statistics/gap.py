@@ -32,18 +32,15 @@ LIKELIHOOD = 3.84  # of chi-squared with one degree of freedom, 95 %
 
 @dataclass(frozen=True)
 class Gap:
-    """Where two series differ.
-
-    Attributes:
-        start: Index of the first point from which they do.
-        earliest, latest: The 95 % interval of it, as indices.
-        stop: Index after the points that first show it.
-    """
+    """Where two series differ."""
 
     start: int
+    """Index of the first point from which they do."""
     earliest: int
     latest: int
+    """The 95 % interval of it, as indices."""
     stop: int
+    """Index after the points that first show it."""
 
 
 def gap(first: np.ndarray, second: np.ndarray, risk: float, floor: float = 0.0, brief: bool = False) -> Gap | None:

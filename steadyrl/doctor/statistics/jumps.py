@@ -28,18 +28,15 @@ ROUNDING = 1e-9  # relative: differences below it are no scatter
 
 @dataclass(frozen=True)
 class Jump:
-    """A level that changed at once and stayed.
-
-    Attributes:
-        step: The first one at the new level.
-        before, after: Means of the ten points on either side; of logarithms, where those were taken.
-        noise: Standard deviation within the windows.
-    """
+    """A level that changed at once and stayed."""
 
     step: int
+    """The first one at the new level."""
     before: float
     after: float
+    """Means of the ten points on either side; of logarithms, where those were taken."""
     noise: float
+    """Standard deviation within the windows."""
 
     @property
     def change(self) -> float:

@@ -42,21 +42,18 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class Levels:
-    """The levels of a series, block by block.
-
-    Attributes:
-        steps: [k] int64, first step of each block.
-        means: [k] float64.
-        noise: Standard error of a block mean.
-        least: The smallest difference between blocks that is not noise.
-        ordered: Whether the order of the rows tells that, and not their distances from lines.
-    """
+    """The levels of a series, block by block."""
 
     steps: np.ndarray
+    """[k] int64, first step of each block."""
     means: np.ndarray
+    """[k] float64."""
     noise: float
+    """Standard error of a block mean."""
     least: float
+    """The smallest difference between blocks that is not noise."""
     ordered: bool = False
+    """Whether the order of the rows tells that, and not their distances from lines."""
 
     @property
     def explained(self) -> str:
