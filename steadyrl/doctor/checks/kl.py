@@ -218,16 +218,21 @@ def _at_start(run: Run) -> Result:
         + (", and the policy comes nearer to it, as to a teacher" if teacher else ""),
         (
             f"{number(first)} {kl.unit} at step {kl.steps[0]}; {number(last)} at the end",
-            *(() if weak is None else (f"the loss is {number(weak)} times the KL: the penalty hardly pulls",)),
+            *(() if weak is None else (f"the penalty is {number(weak)} times the KL, and hardly pulls",)),
         ),
     )
 
 
 def _weak_penalty(run: Run, kl: Series) -> float | None:
-    """Return the coefficient of the penalty where the loss is that times the KL, and next to nothing; else None.
+    """Return the coefficient of the penalty where it is next to nothing; else None.
 
-    The policy's part of a loss is 0 where advantages are centred and the ratio is 1.
+    Where it is neither logged nor set, a loss shows it that is that times the KL: the policy's part of a loss is 0 where
+    advantages are centred and the ratio is 1.
     """
+    logged = run.get("kl_coef")
+    stated = float(logged.values.max()) if logged is not None else setting(run, "kl_coef")
+    if stated is not None:
+        return stated if 0 < stated <= WEAK else None
     loss = run.get("loss") if run.traits.kl_place == "loss" else None
     if loss is None:
         return None

@@ -196,7 +196,8 @@ def test_a_penalty_that_is_a_fraction_of_the_reward_is_in_order(verl):
 
 
 @pytest.mark.parametrize(("more", "expected"), [
-    ({}, ("reference_mismatch", "warning")),
+    ({}, ("reference_mismatch", "info")),  # a penalty of 1e-5 hardly pulls
+    ({"actor/reward_kl_penalty_coeff": 0.01}, ("reference_mismatch", "warning")),
     ({"distillation/loss": 0.25}, ("teacher", "info")),
 ])  # fmt: skip
 def test_a_reference_that_the_policy_comes_nearer_to_is_a_teacher_where_one_is_logged(verl, more, expected):
