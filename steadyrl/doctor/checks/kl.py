@@ -226,7 +226,7 @@ def _at_start(run: Run) -> Result:
 def _weak_penalty(run: Run, kl: Series) -> float | None:
     """Return the coefficient of the penalty where it is next to nothing; else None.
 
-    Where it is neither logged nor set, a loss shows it that is that times the KL: the policy's part of a loss is 0 where
+    Where it is neither logged nor set, it can be the loss over the KL: the policy's part of a loss is 0 where
     advantages are centred and the ratio is 1.
     """
     logged = run.get("kl_coef")
