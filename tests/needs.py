@@ -141,6 +141,14 @@ def _human_eval() -> str:
 
 
 # Marker: what it stands for, and a function that says why it is missing and what to do, "" where it is there.
+def _address_space() -> str:
+    try:
+        package("torch").empty(3 * 2**30, dtype=package("torch").bfloat16)
+    except (RuntimeError, MemoryError) as error:
+        return str(error).splitlines()[0]
+    return ""
+
+
 MARKERS = {
     "browser": ("Chromium and Playwright", _browser),
     "jail": ("a jail for code", _jail),
@@ -151,6 +159,7 @@ MARKERS = {
     "openssl": ("the program openssl", _openssl),
     "linux": ("Linux", _linux),
     "glibc": ("the C library glibc", _glibc),
+    "address_space": ("6 GiB of address space", _address_space),
     "large_pages": ("pages of 2 MiB on request", _large_pages),
     "vllm": ("a vLLM server", _vllm),
     "wild_logs": ("published logs of other trainers", _wild_logs),

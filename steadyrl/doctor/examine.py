@@ -140,7 +140,8 @@ class Diagnosis:
                 continue
             why = next((gaps[check.name].message for check in checks if check.name in gaps), "no check applies")
             reasons[aspect] = f"{what}: {why.replace('|', ' or ')}"
-        doubts = [finding.message for finding in self.findings if BY_NAME[finding.check].cause(finding.cause).doubts]
+        doubting = {(check.name, cause.name) for check in CHECKS for cause in check.causes if cause.doubts}
+        doubts = [finding.message for finding in self.findings if (finding.check, finding.cause) in doubting]
         return reasons | ({"reward": f"{JUDGED['reward']}: {doubts[0]}"} if doubts else {})
 
 

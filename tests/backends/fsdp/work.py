@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from steadyrl.backends.fsdp import ranks
 from steadyrl.core import config
+from steadyrl.core.metrics import repeatable
 from steadyrl.core.protocols import Update
 from steadyrl.core.rundir import RunDir
 from steadyrl.core.types import Problem, Sampling
@@ -26,10 +27,7 @@ def trained(settings, folder, *overrides):
     folder.mkdir(exist_ok=True)
     run = RunDir(folder)
     train(open_session(config.resolve(settings, overrides)), run)
-    metrics = [
-        {name: value for name, value in line.items() if not name.startswith(("time", "tokens/per", "attempt"))}
-        for line in run.metrics()
-    ]
+    metrics = [repeatable(line) for line in run.metrics()]
     lines = [line for file in sorted(run.rollouts_file(0).parent.iterdir()) for line in file.read_text().splitlines()]
     return metrics, [json.loads(line)["completion"] for line in lines]
 

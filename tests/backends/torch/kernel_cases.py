@@ -17,6 +17,7 @@ from steadyrl.backends.torch.kernels import decoding_kernels, fused, layer_kerne
 from steadyrl.backends.torch.read.products import quicken
 from steadyrl.backends.torch.read.reader import Reader
 from steadyrl.backends.torch.read.reads import reads_of
+from tests import needs
 from tests.backends.torch.interpreter import INTERPRETED
 from tests.backends.torch.test_decoder import (
     COMMON,
@@ -261,10 +262,8 @@ def test_whether_layers_are_fused_is_decided_in_full_float32(monkeypatch):
 @pytest.fixture
 def far_apart():
     """Return three rows of 2^30 numbers, the last of which begins at 2^31; of their memory little is touched."""
-    try:
-        return torch.empty(3, 2**30, dtype=torch.bfloat16, device=DEVICE)
-    except (RuntimeError, MemoryError) as error:
-        pytest.skip(f"needs 6 GiB of address space: {error}")
+    needs.skip_without("address_space")
+    return torch.empty(3, 2**30, dtype=torch.bfloat16, device=DEVICE)
 
 
 def test_offsets_beyond_31_bits_reach_their_rows(far_apart):
