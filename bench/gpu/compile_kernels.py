@@ -10,6 +10,7 @@ does not compile, or asks for more shared memory than a block may have.
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,8 @@ from unittest.mock import patch
 
 import torch
 from part import Place, Row, at_most, skipped
+
+os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # what Triton does; from 3.9 on it warns where nobody said so
 
 # KiB of shared memory that a block may have, by compute capability: NVIDIA's CUDA C++ programming guide, "technical
 # specifications per compute capability".
