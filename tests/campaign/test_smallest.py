@@ -48,6 +48,7 @@ def killer():
     killer.close()
 
 
+@pytest.mark.weekly  # tests/test_kill.py kills runs each time
 def test_killed_runs_end_as_if_nothing_had_happened_and_kills_are_counted(killer, tmp_path):
     for number in range(3):
         folder = tmp_path / str(number)

@@ -122,6 +122,11 @@ def test_attention_turns_queries_and_keys_as_the_rotation_does(shared, width, sp
     torch.testing.assert_close(*outputs, rtol=0, atol=rounding(values[:, :, :51].abs().max().item(), 64, unit))
 
 
+def usual(name, *beginnings):
+    """Return a case that each week's run tries alone where its name begins otherwise."""
+    return name if name.startswith(beginnings) else pytest.param(name, marks=pytest.mark.weekly)
+
+
 HUNYUAN = "hunyuan, norms of what is turned"
 # The layers whose attention is given what a rotation returns: not where a part of a head turns, nor where norms follow.
 TURNED = {
@@ -130,7 +135,7 @@ TURNED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", TURNED)
+@pytest.mark.parametrize("name", [usual(name, "qwen3", "phi3", "hunyuan") for name in TURNED])
 @torch.no_grad()
 def test_a_step_whose_attention_rotates_equals_the_plain_step(name, monkeypatch):
     monkeypatch.setattr(torch_decoder, "kernels", lambda device: decoding_kernels)
@@ -362,7 +367,7 @@ FUSED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", FUSED)
+@pytest.mark.parametrize("name", [usual(name, "qwen3", "gpt2") for name in FUSED])
 def test_a_model_with_fused_layers_and_its_copy_compute_what_it_did(name, monkeypatch):
     monkeypatch.setattr(fused, "layer_kernels", lambda device: layer_kernels)
     model = random_model(name).to(DEVICE)

@@ -23,7 +23,7 @@ CASES, *INTERPRETED = (str(Path(__file__).with_name(name)) for name in NAMES)
 
 
 @pytest.mark.parametrize("interpreted", [True, pytest.param(False, marks=pytest.mark.gpu)])
-def test_the_kernels_hold_in_a_process_of_their_own(interpreted):
+def test_the_kernels_hold_in_a_process_of_their_own(interpreted, request):
     """Triton reads once whether it interprets, and another test may have imported it."""
     needs.skip_without_packages("triton", extra="test")
     environment = {
@@ -35,7 +35,7 @@ def test_the_kernels_hold_in_a_process_of_their_own(interpreted):
         environment["TRITON_INTERPRET"] = "1"
     files = (CASES, *INTERPRETED) if interpreted else (CASES,)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
-    command += ["-p", "tests.backends.torch.interpreter", *files]
+    command += ["-p", "tests.backends.torch.interpreter", "-m", request.config.getoption("markexpr"), *files]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=ROOT)
     assert done.returncode == 0 and "passed" in done.stdout, done.stdout[-6000:] + done.stderr[-2000:]
 
