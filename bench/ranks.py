@@ -23,13 +23,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from steadyrl.core.metrics import repeatable
 from steadyrl.core.rundir import RunDir
 
 # Relative where a number is above 1. Norms of whole gradients and KLs of whole sequences round coarser than the loss.
 TOLERANCE, OF_SUMS = 1e-6, 1e-5
 IN_DOUBLE = 1e-10  # of everything, in float64
 EXACT = ("loss/total", "reward/mean")
-TIMED = ("time", "attempt", "tokens/per_second")
 HURRIED = "forcefully exiting via"  # torchrun's word where a rank has not ended 30 s after another one died
 # Shares of tokens beyond a limit: one that lies on the limit is counted or not, as rounding has it.
 SHARES, OF_SHARES = "clip_fraction", 0.02
@@ -212,9 +212,7 @@ def compared(name: str, one: RunDir, other: RunDir, limit: float = OF_SUMS) -> b
     far: dict[str, float] = {}
     lines = list(zip(one.metrics(), other.metrics(), strict=True))
     for a, b in lines:
-        for metric in a:
-            if metric in TIMED or metric.startswith("time/"):
-                continue
+        for metric in repeatable(a):
             if a[metric] is None or b[metric] is None:
                 far[metric] = 0.0 if a[metric] == b[metric] else float("inf")
                 continue

@@ -29,7 +29,7 @@ os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # what Triton does; from
 # KiB of shared memory that a block may have, by compute capability: NVIDIA's CUDA C++ programming guide, "technical
 # specifications per compute capability".
 CARDS = {75: 64, 80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99}
-USUAL = (80, 90)  # A100 and H100
+USUAL = (90,)  # H100
 MOST_SPILLED = 64  # bytes a thread
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32, "fp16": torch.float16}
 

@@ -16,10 +16,10 @@ import numpy as np
 from agreement import CONFIG
 from part import ROOT, Place, Row, at_most, finished, steadyrl, stopwatch
 
+from steadyrl.core.metrics import repeatable
 from steadyrl.core.rundir import RunDir
 
 EXAMPLE = "examples/search-grpo.toml"
-CLOCK = ("time", "tokens/per_second", "attempt")  # what no two runs have in common
 CHECKED = {"cuda": (EXAMPLE, "examples/search.toml"), "cpu": ("examples/search.toml",)}  # by the preflight
 STEPS = {"cuda": 30, "cpu": 10}  # of the example that learns
 QUICK = ("run.preflight=off", "evaluate.problems=8")
@@ -155,8 +155,8 @@ def _metrics(folder: Path) -> dict[int, dict[str, Any]]:
 
 def _far(one: dict[str, Any], other: dict[str, Any]) -> float:
     """Return the largest relative difference of two lines of metrics."""
-    names = {name for name in (*one, *other) if not name.startswith("time/") and name not in CLOCK}
-    return max(_apart(one.get(name), other.get(name)) for name in names)
+    one, other = repeatable(one), repeatable(other)
+    return max(_apart(one.get(name), other.get(name)) for name in {**one, **other})
 
 
 def _apart(one: Any, other: Any) -> float:
