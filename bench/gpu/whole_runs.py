@@ -21,7 +21,7 @@ from steadyrl.core.rundir import RunDir
 
 EXAMPLE = "examples/search-grpo.toml"
 CHECKED = {"cuda": (EXAMPLE, "examples/search.toml"), "cpu": ("examples/search.toml",)}  # by the preflight
-STEPS = {"cuda": 30, "cpu": 10}  # of the example that learns
+STEPS = {"cuda": 30, "cpu": 8}  # of the example that learns
 QUICK = ("run.preflight=off", "evaluate.problems=8")
 
 
