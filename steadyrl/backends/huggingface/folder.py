@@ -110,9 +110,8 @@ def reading(path: str) -> Iterator[None]:
         raise
     except BaseException as error:
         panic = type(error).__name__ == "PanicException"  # of Rust, and no Exception
-        if (
-            not isinstance(error, READING_ERRORS) and type(error) is not Exception and not panic
-        ):  # tokenizers' bare ones
+        of_reading = isinstance(error, READING_ERRORS) or type(error) is Exception  # tokenizers raises bare ones
+        if not of_reading and not panic:
             raise
         first = " ".join(str(error).split())[:_LONGEST] or type(error).__name__
         first = f"tokenizers stops at it ({first}); is tokenizer.json as it was published?" if panic else first
