@@ -19,14 +19,20 @@ Number = float | int
 
 
 class Tensor:
-    """A numpy array that remembers how it was made."""
+    """A numpy array that remembers how it was made, as far as that leads to tensors that gradients are wanted of."""
 
     __array_ufunc__ = None  # numpy operands defer to our operators
 
-    def __init__(self, data: Any, parents: tuple[tuple[Tensor, Callable[[np.ndarray], np.ndarray]], ...] = ()):
+    def __init__(
+        self,
+        data: Any,
+        parents: tuple[tuple[Tensor, Callable[[np.ndarray], np.ndarray]], ...] = (),
+        constant: bool = False,
+    ):
         self.data = np.asarray(data, np.float64)
-        self.grad = np.zeros_like(self.data)
-        self._parents = parents
+        self._parents = tuple(edge for edge in parents if not edge[0].constant)
+        self.constant = constant or len(parents) > len(self._parents) == 0
+        self.grad = np.zeros(() if self._parents or self.constant else self.data.shape)
 
     def backward(self) -> None:
         """Add d self / d x to ``x.grad`` for every tensor x that self was made of; self must be a scalar."""
@@ -149,7 +155,7 @@ def _choose(a: Tensor, b: Tensor, share: np.ndarray) -> Tensor:
 
 
 def _tensor(value: Any) -> Tensor:
-    return value if isinstance(value, Tensor) else Tensor(value)
+    return value if isinstance(value, Tensor) else Tensor(value, constant=True)
 
 
 def _fit(x: Tensor) -> Callable[[np.ndarray], np.ndarray]:

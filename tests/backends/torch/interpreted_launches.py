@@ -30,7 +30,7 @@ def launches_of(layers, kernels, monkeypatch):
     if kernels:
         fused.fuse_layers(parts.body)
         fused.fuse_sums(parts.body, reads.multiplied)
-    ids, visible = padded()
+    ids, visible = padded((4, 2))
     counted = Launches()
     with products.laid_out(parts.body, 4, torch.bfloat16, reads.siblings):
         decoder = Decoder(parts, 4, 20, torch.bfloat16)

@@ -127,6 +127,7 @@ def usual(name, *beginnings):
     return name if name.startswith(beginnings) else pytest.param(name, marks=pytest.mark.weekly)
 
 
+FEW = (7, 3)  # lengths of prompts: each program of a kernel is interpreted by itself
 HUNYUAN = "hunyuan, norms of what is turned"
 # The layers whose attention is given what a rotation returns: not where a part of a head turns, nor where norms follow.
 TURNED = {
@@ -144,7 +145,7 @@ def test_a_step_whose_attention_rotates_equals_the_plain_step(name, monkeypatch)
     monkeypatch.setitem(MODELS, HUNYUAN, lambda: hunyuan)
     model = random_model(name).to(DEVICE)
     parts = parts_of(model)
-    ids, visible = (x.to(DEVICE) for x in padded())
+    ids, visible = (x.to(DEVICE) for x in padded(FEW))
     decoder = Decoder(parts, 4, 20)
     _, plain = decoder.prefill(ids, visible)
     quicken(model)
@@ -193,7 +194,7 @@ def test_the_new_column_is_written_and_no_other(shared, splits, dtype):
 def test_a_step_through_the_kernels_equals_the_plain_step(name, monkeypatch):
     asked = []
     monkeypatch.setattr(torch_decoder, "kernels", lambda device: asked.append(device) or decoding_kernels)
-    ids, visible = (x.to(DEVICE) for x in padded())
+    ids, visible = (x.to(DEVICE) for x in padded(FEW))
     decoder = Decoder(parts_of(random_model(name).to(DEVICE)), 4, 20)
     (_, plain), (_, static) = decoder.prefill(ids, visible), decoder.prefill(ids, visible)
     for of_layer in (*static.keys.values(), *static.values.values()):
@@ -245,7 +246,7 @@ def test_a_step_that_does_something_to_what_a_rotation_returns_is_not_captured(m
     monkeypatch.setitem(MODELS, HUNYUAN, lambda: transformers.HunYuanDenseV1Config(**COMMON, **ROTARY, head_dim=16))
     parts = parts_of(random_model(HUNYUAN).to(DEVICE))
     fused.fuse_layers(parts.body)
-    ids, visible = (x.to(DEVICE) for x in padded())
+    ids, visible = (x.to(DEVICE) for x in padded(FEW))
     decoder = Decoder(parts, 4, 20)
     _, cache = decoder.prefill(ids, visible)
     cache.rotated.add(0)  # as if it had been otherwise then
@@ -371,7 +372,7 @@ FUSED = {
 def test_a_model_with_fused_layers_and_its_copy_compute_what_it_did(name, monkeypatch):
     monkeypatch.setattr(fused, "layer_kernels", lambda device: layer_kernels)
     model = random_model(name).to(DEVICE)
-    ids = padded()[0].to(DEVICE)
+    ids = padded(FEW)[0].to(DEVICE)
     calls = {"rotate": 0, "gate": 0, "add_norm": 0}
 
     def counted(what):

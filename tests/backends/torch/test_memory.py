@@ -33,7 +33,7 @@ def test_a_step_uses_the_memory_of_the_step_before():
 def test_large_tensors_lie_on_large_pages():
     program = """
 import resource, torch
-from steadyrl.backends.torch import backend
+from steadyrl.backends.torch import memory
 kept, faults = [], [resource.getrusage(resource.RUSAGE_SELF).ru_minflt]
 for _ in range(5):
     kept.append(torch.ones(32 * 2**18))
