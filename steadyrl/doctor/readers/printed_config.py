@@ -20,7 +20,7 @@ KEY = re.compile(r"([\"'])([\w./-]{1,80})\1: ?")
 # A number, a quoted text, a word such as None, and the ends of dicts; a bracket begins a list or a further dict.
 VALUE = re.compile(r"(?P<value>-?[\w.+-]+|'[^']*'|\"[^\"]*\")(?P<closed>\}*)(?P<more>, )?")
 OPENING = re.compile(r"\s*(\[)?\{?\s*[\"'][\w./-]+[\"']: ")
-ARGUMENTS = re.compile(r"\w*(?:Arguments|Config|Args|Namespace)\(")
+ARGUMENTS = re.compile(r"(?:Arguments|Config|Args|Namespace)\(")
 ARGUMENT = re.compile(r"\s*([A-Za-z_]\w*)=([^=,]{1,200}),\s*$")
 PAIR = re.compile(r"(?<![\w.|])([A-Za-z_]\w*)=([^\s,()\[\]]{1,200})(?=[,)\s]|$)")
 WORD = re.compile(r"(?<![\w.|])[A-Za-z_]\w*=[A-Za-z][\w./-]*\s")  # metrics between spaces have numbers only

@@ -40,7 +40,7 @@ TWO_WORDS = re.compile(r"\b(Training|Validation|Train|Eval) (Loss)\b")
 BEHIND = re.compile(r"(?<=[\d%*]) ?(?:ms|sec|s|min|h|x|GB|MB|GiB|MiB|tok|tokens|pp|\(.*\)|[^\x00-\x7f%]+)$")
 BEFORE = re.compile(r"^[^\x00-\x7f\u2212]+ ?(?=[\d.])")  # a word of another script
 COURSE = re.compile(r"~?[\d.]+ ?(?:\u2192|->) ?~?([\d.]+)")
-RANGE = re.compile(r"~?(\d*\.?\d+) ?[-\u2013~] ?(\d*\.?\d+)")
+RANGE = re.compile(r"~?(\d+(?:\.\d+)?|\.\d+) ?[-\u2013~] ?(\d+(?:\.\d+)?|\.\d+)")
 NOTHING = {"no log", "", "-", "\u2013", "\u2014", "none", "n/a", "na"}  # dashes of three lengths
 
 
