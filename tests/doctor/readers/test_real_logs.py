@@ -169,6 +169,7 @@ def test_a_trainer_state_is_read():
     check_trainer_state(DATA / "trainer_state.json")
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 def test_a_fresh_trainer_state_is_read(tmp_path):
     check_trainer_state(written_now("trainer_state", tmp_path, "torch", "transformers"))

@@ -377,6 +377,7 @@ def test_the_steps_of_epochs_are_learned_from_the_first_run_that_begins(file):
         assert shown._total[others[1].key] == 61
 
 
+@pytest.mark.pictures
 def test_the_report_begins_with_the_answer_and_its_picture(file, tmp_path):
     study = read_study(file())
     run_study(study, tmp_path)
@@ -389,6 +390,7 @@ def test_the_report_begins_with_the_answer_and_its_picture(file, tmp_path):
     assert page.read_text().count("The answer") == 1
 
 
+@pytest.mark.pictures
 def test_the_first_picture_has_every_topic_of_the_experiments_that_the_file_names(file, tmp_path):
     path = file()
     run_study(read_study(path), tmp_path)

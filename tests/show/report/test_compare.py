@@ -103,6 +103,7 @@ def test_the_picture_of_a_set_without_spread_is_drawn(tmp_path, second):
     assert root.tag.endswith("svg")
 
 
+@pytest.mark.pictures
 def test_every_grey_of_the_picture_is_one_that_a_dark_page_replaces(tmp_path):
     written(tmp_path, [0.0, 0.3, 0.1, 0.2], [0.2, 0.1, 0.5, 0.0])
     picture = (tmp_path / "comparison.svg").read_text()

@@ -16,6 +16,8 @@ from steadyrl.doctor.series import Run, Series
 from steadyrl.show.page import markup
 from steadyrl.show.report.diagnosis import headline, overrides, write_diagnosis
 
+pytestmark = pytest.mark.pictures
+
 MADE = Path(__file__).parents[2] / "doctor" / "logs.py"
 specification = importlib.util.spec_from_file_location("doctor_logs", MADE)
 logs = importlib.util.module_from_spec(specification)

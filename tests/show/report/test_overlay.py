@@ -9,6 +9,8 @@ from steadyrl.core.rundir import RunDir, append_line, write_json
 from steadyrl.show.report.overlay import write_overlay
 from steadyrl.show.report.pictures.curves import overlay
 
+pytestmark = pytest.mark.pictures
+
 
 def made(folder, name, rate, rewards, **metrics):
     run = RunDir(folder / name)
