@@ -2,7 +2,7 @@
 
 A cell is a task and an algorithm beside those of any_rate.py. It is trained from three starting rates with the
 autopilot, and at five fixed rates without it: the same steps, problems and seeds (--seeds N, one if not given). What is
-compared is the held-out reward of sampled answers at the end, as the mean over the seeds that all arms have. Eight
+compared is the held-out reward of sampled answers at the end, as the mean over the seeds that all arms have. Ten
 cells had no part in the choice of the autopilot's rules. Three of them with four times the steps judge its rule about
 long runs, and the others, by which the rules were chosen, are counted apart. A cell decides little if little is learned
 in it or if any rate will do, so the table says by which factor the best fixed rate raises the reward, and how many of
@@ -69,7 +69,7 @@ _PAGES = "task.args.levels=[1,2,3]"
 # No rule of the autopilot was made after a look at these; the other cells taught it.
 JUDGES = (
     "reinforce-search", "rlaif-operators", "ppo-code", "pages-rloo", "smollm2-words", "toy-alphabet",
-    "toy-rlaif-founding", "toy-grpo-founding",
+    "toy-rlaif-founding", "toy-grpo-founding", "base-rlaif-founding", "base-grpo-founding",
 )  # fmt: skip
 _WORDS = ROOT / "bench" / "doctor" / "prompts.jsonl"
 CELLS: dict[str, Cell] = {
@@ -233,6 +233,14 @@ CELLS: dict[str, Cell] = {
         answers=192,
     ),
 }  # fmt: skip
+# The founding settings once more, on a network.
+NETWORK = {"rlaif-founding": (), "grpo-founding": ("rollout.prompts_per_step=8",)}
+CELLS |= {
+    f"base-{name}": replace(
+        CELLS[f"toy-{name}"], overrides=(*CELLS[f"toy-{name}"].overrides, "backend.name=torch", *more), rates=LOW
+    )
+    for name, more in NETWORK.items()
+}
 LONG = {f"{name}-long": name for name in ("reinforce-search", "rlaif-operators", "ppo-code")}
 CELLS |= {
     long: replace(CELLS[name], overrides=(*CELLS[name].overrides, "run.steps=160")) for long, name in LONG.items()

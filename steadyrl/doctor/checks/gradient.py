@@ -62,7 +62,7 @@ def _zero(run: Run, norm: Series) -> Result:
     nothing = norm.values <= ZERO
     if nothing.mean() <= ZERO_SHARE:
         return None
-    share, cut = signal_lost(run), run.get("truncated")
+    share, cut, used = signal_lost(run), run.get("truncated"), run.get("advantage_used")
     shown = f"the gradient is exactly 0 in {'the only row' if len(norm) == 1 else f'{nothing.mean():.0%} of the rows'}"
     if share is None:
         return Unknown(f"{shown}, and neither the spread of rewards nor of advantages tells why", ("reward_std",))
@@ -72,6 +72,8 @@ def _zero(run: Run, norm: Series) -> Result:
     detached = not len(some) or len(norm) - 1 - some[-1] >= max(LASTING_ROWS, ZERO_SHARE / 2 * len(norm))
     if equal > GROUPS_EQUAL or abs(equal - float(nothing.mean())) < 1 - GROUPS_EQUAL:
         cause, reason = "no_signal", "the rewards of a prompt do not differ"
+    elif used is not None and not used.values.any():
+        cause, reason = "nothing_kept", "rewards differ, and no completion is kept to train on"
     elif cut is not None and float(cut.values.mean()) > NEARLY_ALL:
         cause, reason = "masked", f"{cut.values.mean():.0%} are cut off, and those may be masked out of the loss"
     elif not detached:

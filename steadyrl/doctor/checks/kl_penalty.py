@@ -205,6 +205,17 @@ def kl_penalty_holds(run: Run) -> Result:
             levels("the reward", reward),
             f"reward and penalty balance at a KL of {number(resting)} nats per completion, and the KL is "
             f"{number(where.kl)}: a higher learning rate would not move the policy further",
+            *_share_of_advantage(run, where),
         ),
         change={"kl_coef": float(f"{min(ROOM * where.spread, LESS * where.coefficient):.1g}")},
     )
+
+
+def _share_of_advantage(run: Run, where: Balance) -> tuple[str, ...]:
+    """Return by how much the penalty of a completion differs beside its reward, where the KL's error is logged."""
+    errors, completions = run.get("kl_ref_se", SEQUENCE), setting(run, "batch_size")
+    if errors is None or not completions:
+        return ()
+    penalty = where.coefficient * tail(errors) * float(np.sqrt(completions))  # an error of a mean, times the root of n
+    share = penalty / (penalty + where.spread)
+    return (f"the penalties of completions differ by {number(penalty)}: {share:.0%} of the spread of advantages",)

@@ -14,7 +14,9 @@ from steadyrl.doctor.statistics.units import SEQUENCE, find
 
 LEAST = 20  # steps; a shorter run tries something out, and is not meant to learn
 HALF = 0.5  # of the rate that is set
+FIRST = 2  # updates: the KL that the first one made is measured by the second
 IDLE = 0.2  # of the rows, without a rate at the end
+NO_RATE = 0.01  # of the highest rate: as good as none, where a usual schedule comes at its very end only
 WARM = 0.1  # of a run: a usual warm-up
 
 
@@ -36,6 +38,15 @@ def rate_not_reached(run: Run) -> Result:
     if not plans_a_rate(run):
         return Passed("The learning rate is not 0 before the log ends.")
     steps, warm_up, rate = (setting(run, name) or 0.0 for name in ("steps", "warmup_steps", "learning_rate"))
+    if (head_alone := setting(run, "value_warmup_steps") or 0.0) >= steps:
+        return Found(
+            "value_warm_up",
+            "warning" if steps >= LEAST else "info",
+            None,
+            f"only the value head learns in the first {head_alone:.0f} steps, and the run has {steps:.0f}: the policy "
+            "is not trained at all",
+            change={"value_warmup_steps": max(1, round(WARM * steps))},
+        )
     if warm_up >= steps:
         share = steps / warm_up
         return Found(
@@ -49,7 +60,10 @@ def rate_not_reached(run: Run) -> Result:
     # The autopilot moves the rate away from what is set, and its own lines say why.
     if logged is None or run.span[1] + 1 < max(steps, LEAST) or run.get("autopilot/scale") is not None:
         return None
-    reached = float(logged.values.max())
+    reached, usual = float(logged.values.max()), float(np.median(logged.values))
+    if usual > rate / HALF:
+        message = f"the learning rate is {usual:.3g} in the median of the steps, {usual / rate:.3g} times the {rate:g}"
+        return Found("above", "info", None, f"{message} that is set")
     if reached >= HALF * rate:
         return None
     message = f"the learning rate came to {reached:.3g} at most, {reached / rate:.0%} of the {rate:g} that is set"
@@ -58,23 +72,24 @@ def rate_not_reached(run: Run) -> Result:
 
 def _ended(rate: Series) -> Result:
     """Find a schedule that is over while the run goes on."""
-    trained = np.flatnonzero(rate.values)
+    trained = np.flatnonzero(rate.values > NO_RATE * rate.values.max(initial=0.0))
     if not len(trained) or len(rate) - 1 - trained[-1] < max(LASTING, IDLE * len(rate)):
         return None
     since, rows = int(rate.steps[trained[-1] + 1]), len(rate) - 1 - int(trained[-1])
-    message = f"the learning rate is 0 from step {since} on, in the last {rows} of {len(rate)} rows"
+    least = float(rate.values[trained[-1] + 1 :].max())
+    message = f"the learning rate is {least:.3g} from step {since} on, in the last {rows} of {len(rate)} rows"
     return Found(
         "ended",
         "warning",
         since,
-        f"{message}: nothing trains there",
+        f"{message}: {'hardly anything' if least else 'nothing'} trains there",
         (f"it was {float(rate.values.max()):.3g} at most before",),
     )
 
 
 def has_target(run: Run) -> bool:
-    """Return whether a run has a target of its own for its reward or for its KL to the reference."""
-    return setting(run, "reward_target") is not None or bool(setting(run, "kl_ref_target"))
+    """Return whether a run has a target for its reward or its KL to the reference, or a limit to the KL of a step."""
+    return setting(run, "reward_target") is not None or any(setting(run, n) for n in ("kl_ref_target", "kl_old_limit"))
 
 
 @check("target_out_of_reach", when=has_target)
@@ -83,6 +98,7 @@ def target_out_of_reach(run: Run) -> list[Result]:
     return [
         None if reward is None or len(reward) < LEAST else _reward_missed(run, reward),
         None if kl is None or len(kl) < LEAST else _kl_missed(run, kl),
+        _updates_skipped(run),
     ]
 
 
@@ -118,3 +134,21 @@ def _kl_missed(run: Run, kl: Series) -> Result:
         shown = f"the coefficient stays at {number(float(coef.values[-1]))}, the end of its range"
         return Found("coefficient_at_its_end", "warning", None, message, (shown,), change=change)
     return None
+
+
+def _updates_skipped(run: Run) -> Result:
+    """Find a limit to the KL of a step that the first update of most steps passes, as the second one measures."""
+    limit, updates = setting(run, "kl_old_limit"), run.get("updates")
+    planned = (setting(run, "epochs") or 1.0) * (setting(run, "minibatches") or 1.0)
+    if not limit or updates is None or len(updates) < LEAST or planned <= FIRST:
+        return None
+    ended = float((updates.values <= FIRST).mean())
+    if ended < HALF:
+        return None
+    return Found(
+        "below_an_update",
+        "info",
+        None,
+        f"{ended:.0%} of the steps end after {FIRST} of their {planned:.0f} updates, because the first one passes the "
+        f"limit of {limit:g} nats/token to the KL of a step",
+    )

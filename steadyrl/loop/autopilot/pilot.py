@@ -22,6 +22,7 @@ from steadyrl.loop import checkpoint
 from steadyrl.loop.autopilot.action import KL_STEP, Action, Context
 from steadyrl.loop.autopilot.band import WINDOW
 from steadyrl.loop.autopilot.decide import decide
+from steadyrl.loop.autopilot.knobs import KL_COEF, configured
 from steadyrl.loop.autopilot.rate import after_divergence
 from steadyrl.loop.checkpoint import State
 from steadyrl.maths import kl
@@ -56,7 +57,15 @@ def step_kl(backend: Backend, batch: Batch, sampling: Sampling) -> float | None:
 def pilot_metrics(
     backend: Backend, batch: Batch, sampling: Sampling, config: Config, state: State
 ) -> dict[str, float | None]:
-    """Return the KL of a step's updates and, in mode "act", the autopilot's factors of the learning rate and band."""
+    """Return the KL of a step's updates and, in mode "act", the autopilot's factors and the KL coefficient it holds.
+
+    Args:
+        backend: After the updates.
+        batch: See ``step_kl``.
+        sampling: See ``step_kl``.
+        config: With the autopilot's changes.
+        state: Of the step.
+    """
     if config.autopilot.mode == "off":
         return {}
     metrics = {KL_STEP: step_kl(backend, batch, sampling)}
@@ -64,8 +73,10 @@ def pilot_metrics(
         return metrics
     pilot = state.autopilot
     factors = {name: getattr(pilot, name) for name in ("scale", "rate_multiplier", "narrowing", "agreement")}
-    is_held = float(pilot.held_by is not None)
-    return metrics | {f"autopilot/{name}": value for name, value in factors.items()} | {"autopilot/held": is_held}
+    metrics |= {f"autopilot/{name}": value for name, value in factors.items()}
+    if config.autopilot.kl_ref_target and "kl_coef" not in state.algorithm:  # the algorithm would log its own number
+        metrics["algorithm/kl_coef"] = configured(config, KL_COEF)
+    return metrics | {"autopilot/held": float(pilot.held_by is not None)}
 
 
 @dataclass

@@ -15,6 +15,7 @@ from steadyrl.backends.torch.device_memory import memory_now
 from steadyrl.core.config import Config, dump, in_force
 from steadyrl.core.types import Finding, Rollout
 from steadyrl.doctor.check import Check, Found, Passed, Result, Unknown, judged
+from steadyrl.doctor.checks.kl import LEAST_SEQUENCE
 from steadyrl.doctor.checks.kl_control import LEAST_TARGET, target_in
 from steadyrl.doctor.checks.plan import LEAST, rate_not_reached
 from steadyrl.doctor.names.identify import identify
@@ -37,6 +38,7 @@ TRUNCATED_AT_MOST = 0.98
 EMPTY_AT_MOST = 0.9
 MARKS: Mapping[str, str] = {"ok": "ok  ", "found": "FAIL", "unknown": "?   "}
 ROOM = 3.0  # steps at the lower end of the autopilot's band that a target for the whole run should leave
+FALLEN_BY, HARDLY = 0.8, 0.1  # of a run: by then its schedule is over, and this share of the rate remains
 
 
 def preflight(session: Session, phase: Callable[[str], None] = silent) -> list[Finding]:
@@ -221,7 +223,7 @@ def schedule(trial: Trial) -> Result:
             return Passed(f"{finding.message}; so few steps are a trial")
         if finding.state == "found":
             change = dict(override.split("=") for override in finding.overrides)
-            return Found("warm_up", "warning", message=finding.message, change=change)
+            return Found(finding.cause, "warning", message=finding.message, change=change)
     if update.schedule != "constant" and 0 < update.schedule_steps <= update.warmup_steps:
         return Found(
             "never_falls",
@@ -232,14 +234,16 @@ def schedule(trial: Trial) -> Result:
         )
     rates = [update.rate(step, steps) for step in (0, min(update.warmup_steps, steps - 1), steps - 1)]
     first, full, last = (f"{rate:.3g}" for rate in rates)
-    return Passed(
-        f"the learning rate goes from {first} at the first step to {full}, and is {last} at the last of {steps}"
-    )
+    message = f"the learning rate goes from {first} at the first step to {full}, and is {last} at the last of {steps}"
+    if 0 < update.schedule_steps <= FALLEN_BY * steps and rates[2] <= HARDLY * update.learning_rate:
+        ends = f"update.schedule_steps ends the schedule at step {update.schedule_steps}, and that rate stays"
+        return Found("falls_early", "warning", message=f"{message}: {ends}", change={"update.schedule_steps": steps})
+    return Passed(message)
 
 
 @check("targets")
 def targets(trial: Trial) -> list[Result]:
-    results = [_reward(trial), _kl_ref(trial), _kl_control(trial)]
+    results = [_reward(trial), _kl_ref(trial), _kl_control(trial), _patience(trial.session.config)]
     return results if any(results) else [Passed("none is set")]
 
 
@@ -253,6 +257,10 @@ def _reward(trial: Trial) -> Result:
     if target is None:
         return None
     groups = [[r.reward for r in group.rollouts if r.reward is not None] for group in trial.groups]
+    mean = float(np.mean([reward for rewards in groups for reward in rewards])) if any(groups) else -np.inf
+    if mean >= target:
+        message = f"run.target is {target:g}, and the policy earns {mean:.4g} before it trains: the run ends at once"
+        return Found("reward_met", "warning", message=message)
     best = float(np.mean([max(rewards) for rewards in groups if rewards])) if any(groups) else -np.inf
     golds = [rollout.reward for _, rollout in gold_rollouts(trial) if rollout.reward is not None]
     message = f"run.target is {target:g}; the best completion of each problem earns {best:.4g} now"
@@ -280,7 +288,7 @@ def _kl_ref(trial: Trial) -> Result:
         f"moves the policy by {step:.3g}"
     )
     if target >= step:
-        return Passed(message)
+        return _kl_beyond(trial, target, message, "autopilot.kl_ref_target") or Passed(message)
     change = {"autopilot.kl_ref_target": float(f"{ROOM * step:.2g}")}
     return Found("kl_ref", "warning", message=f"{message}: a single step leaves the target", change=change)
 
@@ -292,8 +300,34 @@ def _kl_control(trial: Trial) -> Result:
         return None
     message = f"algorithm.args.kl_target is {target[0]:g} {target[1]}"
     if target[0] >= LEAST_TARGET:
-        return Passed(f"{message}, which leaves room to learn")
+        beyond = _kl_beyond(trial, target[0], message, "algorithm.args.kl_target")
+        return beyond or Passed(f"{message}, which leaves room to learn")
     return Found("kl", "warning", message=f"{message}, below {LEAST_TARGET:g}: too near to the start to learn much")
+
+
+def _kl_beyond(trial: Trial, target: float, message: str, key: str) -> Found | None:
+    """Return a finding for a target in nats per sequence that no policy comes to which still writes such answers."""
+    single = -float((trial.scores.logprobs * trial.batch.completion_mask).sum(axis=1).mean())
+    if target <= single:
+        return None
+    message += f"; a policy that always gives one of its present answers is {single:.3g} nats from where it began"
+    change = {key: float(f"{min(single / ROOM, LEAST_SEQUENCE):.2g}")}
+    return Found("kl_beyond", "warning", message=f"{message}: the coefficient only falls", change=change)
+
+
+def _patience(config: Config) -> Result:
+    evaluate, steps = config.evaluate, config.run.steps
+    if not evaluate.patience:
+        return None
+    needed = (evaluate.patience + 1) * evaluate.every
+    message = (
+        f"evaluate.patience ends the run after {evaluate.patience} evaluations without a better one, at step {needed} "
+        f"at the earliest; the run has {steps} steps"
+    )
+    if needed < steps:
+        return Passed(message)
+    every = max(1, steps // (2 * (evaluate.patience + 1)))
+    return Found("patience", "warning", message=message, change={"evaluate.every": every})
 
 
 BEFORE_UPDATES: Sequence[Check[Trial]] = (

@@ -23,6 +23,7 @@ from steadyrl.core.scratch import scratch_folder
 from steadyrl.core.types import Array, Batch, Finding, TokenScores
 from steadyrl.doctor.check import Check, Found, Passed, Result, Unknown, judged
 from steadyrl.doctor.checks.gradient import ZERO
+from steadyrl.doctor.checks.plan import FIRST
 from steadyrl.loop.preflight.trial import Timed, Trial, check, more_signal, silent
 from steadyrl.loop.train import Session
 from steadyrl.maths import kl
@@ -37,6 +38,7 @@ _REORDERED, _DROPOUT = 1e-3, 3e-3
 # lie elsewhere in memory); what a checkpoint loses changes a step by a tenth of itself and more.
 _ROUNDING = 1e-4
 _ERRORS = 2.0  # standard errors: a gain within them may be rounding
+_FAR_ABOVE = 10.0  # times update.kl_old_limit
 _LEAP = 1.0  # nats/token (k3): an update that goes further leaves what its gradient was taken of
 _BYTES_PER_PARAMETER = 12  # of what is trained: weight and Adam's two moments, float32
 _UPDATES = 4
@@ -207,6 +209,12 @@ def gradient(attempt: _Attempt) -> Result:
     mask = batch.completion_mask
     if math.isfinite(norm):
         if batch.advantages is not None and not batch.advantages[mask].any():
+            kept = batch.measured.get("kept")
+            if kept is not None and not kept.any():
+                message += (
+                    f"; the algorithm keeps none of the completions, which earn {_best(attempt.trial):.3g} at most"
+                )
+                return Found("nothing_kept", message=message)
             message += "; every advantage is 0: the rewards do not differ where the algorithm compares them"
             return Found("no_signal", message=message, change=more_signal(attempt.trial))
         return Found("no_gradient", message=f"{message}; advantages are not 0, but no gradient reaches the weights")
@@ -236,11 +244,21 @@ def update(attempt: _Attempt) -> Result:
     gain, error = _gain(batch, before, after)
     message += f", and the mean of advantage times log-prob changed by {gain:+.3g}"
     if gain > 0 and moved <= limit:
-        return Passed(message)
+        settings = session.config.update
+        # The limit is there to end some steps early; so it may be passed by a little.
+        if moved <= _FAR_ABOVE * settings.kl_old_limit or settings.epochs * settings.minibatches <= FIRST:
+            return Passed(message)
+        message += f"; update.kl_old_limit is {settings.kl_old_limit:g}, so that each step ends after {FIRST} updates"
+        return Found("kl_old_limit", "warning", message=message)
     if moved <= limit and abs(gain) <= _ERRORS * error and session.backend.describe().get("precision") == "bf16":
         # Any change of the weights changes how bfloat16 rounds, and so each log-prob a little, in either direction.
         return Unknown(f"{message}, too little to tell from the rounding of bfloat16 (standard error {error:.3g})")
     return _no_gain(attempt, message, moved)
+
+
+def _best(trial: Trial) -> float:
+    """Return the highest reward of the trial."""
+    return max(r.reward for group in trial.groups for r in group.rollouts if r.reward is not None)
 
 
 def _longest(session: Session) -> float:

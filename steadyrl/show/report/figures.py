@@ -153,6 +153,13 @@ def decoding_of(part: str, deploy: Decoding) -> Decoding:
     return "sampled" if part.startswith("pass@") else deploy
 
 
+def contradicting(summary: Mapping[str, Any]) -> list[str]:
+    """Return a clause for each way of decoding whose answers decide something else than those that count."""
+    words = {name: summary[name]["verdict"] for name in DECODINGS}
+    no_doubt = (None, summary["verdict"], "undecided")
+    return [f"{name} answers are {word}" for name, word in words.items() if word not in no_doubt]
+
+
 def concluded(
     by_decoding: Mapping[str, Mapping[str, Any]], deploy: Decoding, harms: Mapping[str, Sequence[str]]
 ) -> Conclusion | None:

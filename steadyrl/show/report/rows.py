@@ -23,10 +23,12 @@ from steadyrl.core.metrics import finite_number, series
 from steadyrl.core.types import DECODINGS
 from steadyrl.doctor.examine import Diagnosis
 from steadyrl.doctor.readers.spelling import flat_settings
+from steadyrl.lab.compare.verdict import with_doubts
 from steadyrl.loop.tasks.data_line import data_line
 from steadyrl.show.page import markup, records
 from steadyrl.show.page.records import Heading, Note, Record, Sample, Span, Table, Text, numbers, strong
 from steadyrl.show.report.evidence import Answer, Evidence
+from steadyrl.show.report.figures import contradicting
 
 Line = Mapping[str, Any]
 NOT_SET = "not set"
@@ -262,6 +264,7 @@ def moment(seconds: Any) -> str:
 
 def _verdict(summary: Mapping[str, Any], diagnosis: Diagnosis) -> str:
     held_out = f"held-out answers: {summary['verdict']}" if summary["verdict"] else "held-out answers: not compared"
+    held_out = with_doubts(held_out, contradicting(summary))
     doctor = f"the doctor: {diagnosis.verdict}"
     first = next((finding for finding in diagnosis.findings if finding.harms), None)
     return f"{held_out}; {doctor}" + (f" ({first.check}: {first.message})" if first else "")

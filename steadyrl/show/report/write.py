@@ -36,7 +36,15 @@ from steadyrl.show.page.records import (
 )
 from steadyrl.show.report.diagnosis import checks_table
 from steadyrl.show.report.evidence import Evidence, read_evidence
-from steadyrl.show.report.figures import best_figures, best_sentences, means, metric_values, summarise, target_sentence
+from steadyrl.show.report.figures import (
+    best_figures,
+    best_sentences,
+    contradicting,
+    means,
+    metric_values,
+    summarise,
+    target_sentence,
+)
 from steadyrl.show.report.pictures import plots, reward_histogram
 from steadyrl.show.report.rows import (
     actions_view,
@@ -262,9 +270,11 @@ def headline(summary: Mapping[str, Any]) -> str:
         return f"{what} {before} before training, n = {n}; there is no evaluation after training yet"
     after, difference = markup.number(summary["after"]), markup.signed(summary["difference"])
     bounds = "" if summary["interval"] is None else f" {markup.interval(summary['interval'])}"
-    joined = "and" if summary["verdict"] == "worse" else "but"
-    sick = f", {joined} the doctor calls the run sick" if summary["doctor"]["verdict"] == "sick" else ""
-    return f"{what} {before} → {after}, {difference}{bounds}, n = {n}: {summary['verdict']}{sick}"
+    sick = ["the doctor calls the run sick"] if summary["doctor"]["verdict"] == "sick" else []
+    contradictions = contradicting(summary)
+    joined = "and" if summary["verdict"] == "worse" and not contradictions else "but"
+    doubts = f", {joined} {', and '.join([*contradictions, *sick])}" if contradictions or sick else ""
+    return f"{what} {before} → {after}, {difference}{bounds}, n = {n}: {summary['verdict']}{doubts}"
 
 
 def _holes(steps: Sequence[int]) -> Iterator[str]:

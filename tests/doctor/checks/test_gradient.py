@@ -48,9 +48,11 @@ def test_a_norm_that_grows_a_hundredfold_explodes():
     assert found.cause == "exploding"
 
 
-@pytest.mark.parametrize(("share", "cause"), [(1.0, "no_signal"), (0.2, "detached")])
-def test_a_gradient_of_0_is_told_by_the_groups(share, cause):
-    run = healthy(n=N, grad_norm=np.zeros(N), no_signal=np.full(N, share))
+@pytest.mark.parametrize(
+    ("share", "used", "cause"), [(1.0, 0.0, "no_signal"), (0.2, 0.4, "detached"), (0.2, 0.0, "nothing_kept")]
+)
+def test_a_gradient_of_0_is_told_by_the_groups_and_by_what_is_kept(share, used, cause):
+    run = healthy(n=N, grad_norm=np.zeros(N), no_signal=np.full(N, share), advantage_used=np.full(N, used))
     found = finding(grad_norm(run))
     assert (found.cause, found.severity) == (cause, "critical")
 

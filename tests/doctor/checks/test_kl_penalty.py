@@ -95,6 +95,16 @@ def test_a_flat_run_at_the_balance_is_held_by_its_penalty_and_not_by_its_rate(ma
     silent(learning_rate_too_low, made)
 
 
+def test_the_share_of_the_advantage_that_the_penalty_takes_is_told_from_the_error_of_the_kl(make, finding):
+    """An error of 0.05 over 16 completions is a standard deviation of 0.2 nats; times 0.8, beside rewards of 0.16."""
+    made = flat(make(0), 0.8, 0.16, 2.0)
+    made.settings["batch_size"] = 16
+    made.put("kl_ref_se", 0.05, "nats/sequence", "k1")
+    shown, _, share = finding(kl_penalty_holds, made).evidence[-1].partition(": ")
+    assert shown == "the penalties of completions differ by 0.16"
+    assert share.endswith("% of the spread of advantages") and abs(int(share[:2]) - 50) <= 2
+
+
 def test_a_controller_that_lowers_its_coefficient_is_followed_by_the_balance(make, finding):
     made = make(1)
     assert finding(kl_penalty_holds, flat(made, 0.9 * 0.5**made.t, 0.2, 1.5)).cause == "penalty_too_strong"

@@ -47,6 +47,17 @@ def test_a_schedule_that_never_comes_near_its_rate_is_named_once_the_run_is_over
     silent(rate_not_reached, made)
 
 
+def test_a_least_rate_above_the_rate_is_worth_knowing(make, finding, silent):
+    made = make(2)
+    made.settings |= {"warmup_steps": 20}
+    made.put("learning_rate", 5e-4)
+    found = finding(rate_not_reached, made)
+    assert (found.cause, found.severity) == ("above", "info")
+    assert "0.0005 in the median of the steps, 5 times the 0.0001" in found.message
+    made.put("learning_rate", 1.9e-4)
+    silent(rate_not_reached, made)
+
+
 def test_a_usual_warm_up_is_fine(make, silent):
     made = make(0)
     made.settings |= {"warmup_steps": 20}
@@ -111,5 +122,37 @@ def test_a_rate_that_falls_to_0_while_the_run_goes_on_is_named_without_any_plan(
     found = finding(rate_not_reached, made)
     assert (found.cause, found.severity, found.since_step) == ("ended", "warning", 30)
     assert "in the last 10 of 40 rows" in found.message
+    made.put("learning_rate", np.where(np.arange(40) < 30, 1e-5, 9e-8))
+    assert (
+        "9e-08 from step 30 on, in the last 10 of 40 rows: hardly anything" in finding(rate_not_reached, made).message
+    )
+    made.put("learning_rate", np.where(np.arange(40) < 30, 1e-5, 1e-6))  # a schedule with a least rate
+    silent(rate_not_reached, made)
     made.put("learning_rate", 1e-5 * np.linspace(1.0, 0.0, 40))  # as a linear schedule ends
     silent(rate_not_reached, made)
+
+
+def test_a_run_in_which_only_the_value_head_learns_is_named(make, finding, silent):
+    made = make(0, n=60)
+    made.settings |= {"steps": 60, "warmup_steps": 5, "value_warmup_steps": 60}
+    found = finding(rate_not_reached, made)
+    assert (found.cause, found.severity) == ("value_warm_up", "warning")
+    assert "first 60 steps, and the run has 60" in found.message
+    assert found.overrides == ("algorithm.args.value_warmup_steps=6",)
+    made.settings["value_warmup_steps"] = 59
+    silent(rate_not_reached, made)
+
+
+def test_a_limit_to_the_kl_of_a_step_that_the_first_update_passes_is_named(make, finding, silent):
+    """The second update measures what the first one did, so two are made."""
+    made = make(0, n=40)
+    made.settings |= {"kl_old_limit": 1e-9, "epochs": 2, "minibatches": 4}
+    made.put("updates", np.where(np.arange(40) % 4 == 0, 8.0, 2.0))
+    found = finding(target_out_of_reach, made)
+    assert (found.cause, found.severity) == ("below_an_update", "info")
+    assert "75% of the steps end after 2 of their 8 updates" in found.message
+    made.put("updates", np.where(np.arange(40) % 4 == 0, 2.0, 8.0))
+    silent(target_out_of_reach, made)
+    made.put("updates", 2.0)
+    made.settings |= {"epochs": 1, "minibatches": 2}
+    silent(target_out_of_reach, made)

@@ -121,6 +121,9 @@ def test_a_resumed_run_says_the_same_of_its_coefficient_as_an_unbroken_one(toy, 
     lines = [line for line in run.actions() if line["kind"] == "kl_coef"]
     assert len(lines) > 1 and lines[0]["before"] == 0.01
     assert [line["before"] for line in lines[1:]] == [line["after"] for line in lines[:-1]]
+    logged = {line["step"]: line["algorithm/kl_coef"] for line in run.metrics()}
+    assert logged[0] == 0.01
+    assert [logged[line["step"] + 1] for line in lines[:-1]] == [pytest.approx(line["after"]) for line in lines[:-1]]
 
 
 def test_a_killed_run_repeats_its_decisions_from_its_last_checkpoint(toy, tmp_path):

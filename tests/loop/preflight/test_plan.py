@@ -1,5 +1,6 @@
 """Before anything is trained: warm-ups longer than the run and targets beyond reach are said, and stop nothing."""
 
+import numpy as np
 import pytest
 
 from steadyrl.core import config
@@ -43,6 +44,42 @@ def test_a_fall_that_would_end_within_the_warm_up_is_said(toy):
     assert (found.state, found.cause, found.overrides) == ("found", "never_falls", ("update.schedule_steps=90",))
 
 
+def test_a_schedule_that_is_over_long_before_the_run_is_said(toy):
+    """A linear schedule from 5 to 20 ends at 1 / 15 of the rate, and one over 75 of 90 steps at 1 / 70."""
+    falls = ("run.steps=90", "update.warmup_steps=5", "update.schedule=linear", "update.learning_rate=0.3")
+    found = judged(schedule, toy(*falls, "update.schedule_steps=20"))
+    assert (found.state, found.cause, found.overrides) == ("found", "falls_early", ("update.schedule_steps=90",))
+    assert "is 0.02 at the last of 90" in found.message
+    assert judged(schedule, toy(*falls, "update.schedule_steps=75")).state == "ok"
+
+
+def test_a_run_in_which_only_the_value_head_would_learn_is_said(toy):
+    found = judged(schedule, toy("run.steps=30", "algorithm.args.value_warmup_steps=40"))
+    assert (found.cause, found.overrides) == ("value_warm_up", ("algorithm.args.value_warmup_steps=3",))
+
+
+def test_a_reward_target_that_the_untrained_policy_meets_is_said(toy):
+    found = verdict(toy, "run.target=-0.5")
+    assert (found.state, found.severity, found.cause) == ("found", "warning", "reward_met")
+
+
+def test_a_kl_target_that_no_policy_with_such_answers_comes_to_is_said(toy):
+    """The untrained toy policy is uniform over V tokens, so one of its answers of L tokens is L log V nats away."""
+    trial = begin_trial(toy())
+    tokens = trial.batch.completion_mask.sum() / len(trial.batch.lengths)
+    bound = tokens * np.log(trial.session.backend.parameters["logits"].shape[-1])
+    controlled = "algorithm.args.kl_control=adaptive"
+    assert verdict(toy, controlled, f"algorithm.args.kl_target={0.99 * bound}").state == "ok"
+    found = verdict(toy, controlled, f"algorithm.args.kl_target={1.01 * bound}")
+    assert (found.state, found.severity, found.cause) == ("found", "warning", "kl_beyond")
+
+
+@pytest.mark.parametrize(("patience", "state"), [(2, "ok"), (3, "found")])
+def test_a_patience_that_outlasts_the_run_is_said(patience, state, toy):
+    """After a first evaluation at step 10, three without a better one end at step 40, which is the last."""
+    assert verdict(toy, "run.steps=40", "evaluate.every=10", f"evaluate.patience={patience}").state == state
+
+
 def test_a_reward_target_above_what_good_answers_earn_is_said(toy):
     session = toy("run.target=1.7")
     session.task.gold = lambda problem: "aaab"
@@ -60,7 +97,7 @@ def test_a_kl_target_that_one_step_passes_is_said(toy):
     found = verdict(toy, *pilot, "autopilot.kl_ref_target=0.01")
     assert (found.state, found.cause) == ("found", "kl_ref")
     assert found.overrides[0].startswith("autopilot.kl_ref_target=")
-    assert verdict(toy, *pilot, "autopilot.kl_ref_target=40.0").state == "ok"
+    assert verdict(toy, *pilot, "autopilot.kl_ref_target=15.0").state == "ok"
 
 
 @pytest.mark.parametrize(("target", "state"), [(0.2, "found"), (5.0, "ok")])

@@ -34,6 +34,18 @@ def test_a_sound_session_passes(toy, algorithm):
     assert causes(toy(f"algorithm.name={algorithm}")) == {}
 
 
+def test_a_threshold_above_every_reward_leaves_nothing_to_train(toy):
+    keep = 'algorithm.args={keep="above",reward_threshold=9.0,baseline="none",kl_coef=0.1}'
+    found = verdicts(toy("algorithm.name=rlaif", keep))["gradient"]
+    assert (found.severity, found.cause) == ("critical", "nothing_kept")
+
+
+@pytest.mark.parametrize(("limit", "minibatches", "cause"), [(1e-9, 4, "kl_old_limit"), (1e-9, 1, ""), (0.5, 4, "")])
+def test_a_limit_that_the_first_update_passes_is_said(limit, minibatches, cause, toy):
+    sizes = ("update.epochs=2", f"update.minibatches={minibatches}")
+    assert verdicts(toy(*sizes, f"update.kl_old_limit={limit}"))["update"].cause == cause
+
+
 def test_an_update_is_judged_at_the_rate_of_the_first_step(toy):
     """A warm-up of ten steps begins with a tenth of the rate."""
     message = verdicts(toy("update.learning_rate=0.2", "update.warmup_steps=10"))["update"].message

@@ -175,8 +175,19 @@ def test_both_pages_open_with_the_verdict_and_its_numbers(hostile):
 
 def test_a_run_that_got_worse_is_no_surprise_to_the_doctor():
     summary = {"metric": "f1", "n": 9, "before": 0.5, "after": 0.1, "difference": -0.4, "interval": [-0.5, -0.3]}
-    sentence = headline({**summary, "verdict": "worse", "doctor": {"verdict": "sick"}})
+    summary |= {"verdict": "worse", "sampled": {"verdict": "worse"}, "greedy": {"verdict": "undecided"}}
+    sentence = headline({**summary, "doctor": {"verdict": "sick"}})
     assert sentence.endswith("n = 9: worse, and the doctor calls the run sick")
+
+
+@pytest.mark.parametrize(
+    ("doctor", "end"),
+    [("healthy", "better, but greedy answers are worse"), ("sick", "worse, and the doctor calls the run sick")],
+)
+def test_answers_of_another_decoding_that_decide_something_else_are_in_the_headline(doctor, end):
+    summary = {"metric": "f1", "n": 9, "before": 0.1, "after": 0.5, "difference": 0.4, "interval": [0.3, 0.5]}
+    words = {"verdict": "better", "sampled": {"verdict": "better"}, "greedy": {"verdict": "worse"}}
+    assert headline({**summary, **words, "doctor": {"verdict": doctor}}).endswith(end)
 
 
 def test_the_ranking_is_sorted_by_the_metric_with_the_model_in_it(hostile):
