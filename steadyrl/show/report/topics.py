@@ -93,4 +93,5 @@ def overview(names: Sequence[Mapping[str, str]], score: str = "", apart: bool = 
 def _panel(title: str, names: list[str]) -> Panel:
     metric = describe(names[0])
     labels = tuple((name, name if len(names) > 1 else "") for name in names)
-    return Panel(title, metric.unit if metric else "", metric.meaning if metric else "", labels)
+    mixed = len({topic_of(name) for name in names}) > 1
+    return Panel(title, metric.unit if metric else "", metric.meaning if metric else "", labels, mixed)
