@@ -140,7 +140,7 @@
           colour: source.colour || css(colours[(several ? s : m) % colours.length]),
           runs: (source.runs || []).filter((run) => run.lines[metric]).map((run) => [run.steps, run.lines[metric][0]]),
           dash: dashes[(several ? m : 0) % dashes.length],
-          label: [several ? source.name : "", label].filter(Boolean).join(" · ") || "",
+          label: [several ? source.name : "", several && panel.metrics.length === 1 ? "" : label].filter(Boolean).join(" · "),
         });
       });
     });
