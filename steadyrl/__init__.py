@@ -8,7 +8,7 @@
         reward=lambda completion, answer: float(answer in completion),
     )
     run                                                   # shows itself in a notebook
-    run.plot(), run.doctor(), run.metrics_frame(), run.sample("a request")
+    run.plot(), run.doctor(), run.metrics_frame(), run.sample("a request"), run.export("my-model")
 
 ``Run`` opens a run that is there already. Rewards, tasks and algorithms of your own are written against ``Problem``,
 ``Rollout``, ``Score``, ``Task`` and ``Algorithm``; what a user can fix is raised as ``SteadyError``. All names are
