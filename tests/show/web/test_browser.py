@@ -363,6 +363,10 @@ def test_an_axis_is_as_wide_as_its_numbers(page, served):
     }
     assert left["KL"] == 54
     assert left["Entropy"] > 65  # "3.8018050" takes about 55 pixels
+    with page.expect_download() as saved:
+        page.select_option("figure[data-title='Entropy'] .save", "svg")
+    numbers = [text.text for text in ElementTree.parse(saved.value.path()).getroot().iter() if text.get("x") == "62"]
+    assert len(set(numbers)) == len(numbers) > 3, "in the saved picture too no two numbers of the axis look alike"
 
 
 @pytest.mark.parametrize(("slope", "axes"), [(0.01, 1), (0.0005, 2)])

@@ -332,7 +332,7 @@
     saveChart(format, {
       run: several ? "compare" : sources[0].name, title: panel.figure.dataset.title, unit: panel.figure.dataset.unit,
       lines: panel.lines, scales: panel.chart.scales, log: panel.chart.scales.y.distr === 3,
-      colours: { ink: css("--ink"), page: css("--page"), grid: css("--grid") }, formats: { x: xText, y: digits },
+      colours: { ink: css("--ink"), page: css("--page"), grid: css("--grid") }, formats: { x: xText, y: onAxis },
       axisName: view.x, axis: { step: "step", tokens: "tokens sampled", time: "time since the first step" }[view.x],
     });
   }

@@ -42,13 +42,15 @@ const saveChart = (() => {
       .map((i) => `${px(line.x[i])},${py(values[i], scales[line.scale])}`).join(" ");
     const text = (x, y, said, more = "") => `<text x="${x}" y="${y}" fill="${colours.ink}" ${more}>${escaped(said)}</text>`;
     const parts = [`<rect width="100%" height="100%" fill="${colours.page}"/>`, text(LEFT, 22, unit ? `${title} (${unit})` : title, 'font-weight="600" font-size="15"')];
-    const upright = ({ min, max }) => (log ? ticks(Math.log10(min), Math.log10(max), 5).map((tick) => 10 ** tick) : ticks(min, max, 6));
-    for (const tick of upright(scales.y)) {
-      const y = py(tick, scales.y);
+    const upright = ({ min, max }) => {
+      const all = log ? ticks(Math.log10(min), Math.log10(max), 5).map((tick) => 10 ** tick) : ticks(min, max, 6);
+      return all.map((tick) => [py(tick, { min, max }), formats.y(tick, all)]);
+    };
+    for (const [y, said] of upright(scales.y)) {
       parts.push(`<line x1="${LEFT}" x2="${WIDTH - RIGHT}" y1="${y}" y2="${y}" stroke="${colours.grid}"/>`);
-      parts.push(text(LEFT - 8, y + 4, formats.y(tick), 'text-anchor="end"'));
+      parts.push(text(LEFT - 8, y + 4, said, 'text-anchor="end"'));
     }
-    for (const tick of scales.right ? upright(scales.right) : []) parts.push(text(WIDTH - RIGHT + 8, py(tick, scales.right) + 4, formats.y(tick)));
+    for (const [y, said] of scales.right ? upright(scales.right) : []) parts.push(text(WIDTH - RIGHT + 8, y + 4, said));
     for (const tick of ticks(x0, x1, 8)) parts.push(text(px(tick), HEIGHT - BOTTOM + 18, formats.x(tick), 'text-anchor="middle"'));
     parts.push(text((WIDTH + LEFT - RIGHT) / 2, HEIGHT - 10, axis, 'text-anchor="middle"'));
     for (const line of [...lines].reverse()) {
