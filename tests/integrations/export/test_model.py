@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,7 @@ from steadyrl.integrations.export.model import choose, export
 from steadyrl.loop import checkpoint, launch
 from steadyrl.loop.checkpoint import Best, State
 from steadyrl.loop.evaluate import held_out_score
+from steadyrl.show.report.card import copy_licences
 from tests import needs
 from tests.integrations.export.training import assert_equal_logprobs
 
@@ -292,3 +294,8 @@ def test_a_file_that_only_its_owner_could_read_is_readable_as_the_others(trained
     modes = {file.stat().st_mode & 0o777 for file in (tmp_path / "out").iterdir()}
     (tmp_path / "usual").touch()
     assert modes == {(tmp_path / "usual").stat().st_mode & 0o777}
+
+
+def test_the_model_that_ships_names_its_licence(tmp_path):
+    base = Path(steadyrl.__file__).parent / "backends" / "base-model"
+    assert copy_licences(str(base), tmp_path) == "apache-2.0"
