@@ -24,8 +24,8 @@ def export_command(
     to: Annotated[
         Path | None,
         typer.Option(
-            help="an empty or new folder (RUN/export if not given); gguf, as --to-gguf, for a GGUF file in RUN/gguf; or what "
-            "`steadyrl metrics` writes to: csv, parquet, wandb, ..."
+            help="an empty or new folder (RUN/export if not given); gguf, as --to-gguf, for a GGUF file in RUN/gguf; "
+            "or what `steadyrl metrics` writes to: csv, parquet, wandb, ..."
         ),
     ] = None,
     checkpoint: Annotated[

@@ -248,8 +248,8 @@ def _describe(data: Data, model: str, folder: Path) -> None:
     print(printable(f"data: {data.source['path']}, prompts in '{data.prompt}', {right}"))
     if model == SHIPPED:
         print(
-            f"model: {SHIPPED}, which ships with steadyrl to try things out. It knows Python's documentation and no more; "
-            "for other answers name a pretrained model: --model FOLDER or OWNER/NAME"
+            f"model: {SHIPPED}, which ships with steadyrl to try things out. It knows Python's documentation and no "
+            "more; for other answers name a pretrained model: --model FOLDER or OWNER/NAME"
         )
     print(printable(f"written: {folder / 'config.toml'}, {folder / 'rewards.py'}"))
     if data.kind == "free":

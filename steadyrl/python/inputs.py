@@ -39,8 +39,8 @@ _SECTIONS = {
 }
 # Of the sections whose plug-in has settings of its own: the setting that names the plug-in.
 _NAMES = {"algorithm": "name", "task": "name", "backend": "name", "curriculum": "name", "sampler": "engine"}
-# Their settings go before others of the same name: epochs are passes over the prompts, and evaluations sample as training
-# does unless they have a temperature of their own.
+# Their settings go before others of the same name: epochs are passes over the prompts, and evaluations sample as
+# training does unless they have a temperature of their own.
 _FIRST = ("run", "sampling")
 
 

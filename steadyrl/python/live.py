@@ -40,7 +40,7 @@ class NotebookView:
 
     def __init__(self) -> None:
         display = require("IPython.display")
-        # transformers imports tqdm, which warns in red that its bars need another package, which this view has no use for.
+        # transformers imports tqdm, which warns in red that its bars need another package: this view needs none.
         warnings.filterwarnings("ignore", message="IProgress not found")
         self._html = display.HTML
         self._handle = display.display(self._html(""), display_id=True)
