@@ -62,7 +62,6 @@ NAVIGATION = {
             "docs/compare",
             "docs/studies",
             "docs/founding",
-            "docs/studies/*/report",
             "docs/forecast",
         ],
         "Scale": [
@@ -83,8 +82,11 @@ NAVIGATION = {
             "CONTRIBUTING",
         ],
         "Reference": ["docs/commands", "docs/api", "docs/config", "docs/metrics", "docs/security"],
-        "Project": ["docs/dependencies", "CHANGELOG", "docs/log", "docs/log/*", "bench/results/*"],
+        "Project": ["docs/dependencies", "CHANGELOG", "docs/log"],
     },
+    "docs/results": {"": ["bench/results/*"]},
+    "docs/studies": {"": ["docs/studies/*/report"]},
+    "docs/log": {"": ["docs/log/*"]},
     "docs/doctor/README": {"": ["statistics", "quantities", "names", "*"]},
 }
 

@@ -3,7 +3,8 @@
     python scripts/demo.py settings
     python scripts/demo.py sums
 
-The first writes runs/demo/settings.svg. docs/pictures/settings.svg is a copy of the picture.
+The first writes runs/demo/settings.svg. docs/pictures/settings.svg is a copy of the picture, and sums.svg one of
+report/overview.svg of the second.
 """
 
 from __future__ import annotations

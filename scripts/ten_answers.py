@@ -35,7 +35,9 @@ def main(paths: list[Path]) -> None:
 
 
 def answers(path: Path) -> dict[str, dict]:
-    """Return the records of an evaluation by problem."""
+    """Return the records of an evaluation by problem; a run that lacks the evaluation ends the script."""
+    if not path.is_file():
+        sys.exit(f"there is no {path}: the run is not finished; go on with: steadyrl train --resume {path.parents[1]}")
     return {(record := json.loads(text))["problem"]: record for text in path.read_text().splitlines()}
 
 

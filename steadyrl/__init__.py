@@ -8,7 +8,8 @@
         reward=lambda completion, answer: float(answer in completion),
     )
     run                                                   # shows itself in a notebook
-    run.plot(), run.doctor(), run.metrics_frame(), run.sample("a request")
+    run.plot(), run.doctor(), run.metrics_frame(), run.sample("a request"), run.export("my-model")
+    steadyrl.diagnose("output/trainer_state.json")        # the doctor, on the log of another trainer
 
 ``Run`` opens a run that is there already. Rewards, tasks and algorithms of your own are written against ``Problem``,
 ``Rollout``, ``Score``, ``Task`` and ``Algorithm``; what a user can fix is raised as ``SteadyError``. All names are
@@ -34,7 +35,9 @@ if TYPE_CHECKING:
     from steadyrl.core.types import Rollout as Rollout
     from steadyrl.core.types import Sampling as Sampling
     from steadyrl.core.types import Score as Score
+    from steadyrl.doctor.examine import diagnose
     from steadyrl.loop.launch import sample
+    from steadyrl.loop.train import Watch as Watch
     from steadyrl.python.result import Run as Run
     from steadyrl.python.train import run, train
     from steadyrl.show.report.write import write_report
@@ -42,7 +45,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 # What does something. ``help(steadyrl)`` shows these; the types of ``dir(steadyrl)`` have pages of their own.
-__all__ = ["load_config", "run", "sample", "train", "write_report"]
+__all__ = ["diagnose", "load_config", "run", "sample", "train", "write_report"]
 
 _TYPES = ("Batch", "Group", "Problem", "Rollout", "Sampling", "Score")
 _PLACES = dict.fromkeys(_TYPES, "steadyrl.core.types") | {
@@ -52,6 +55,8 @@ _PLACES = dict.fromkeys(_TYPES, "steadyrl.core.types") | {
     "RunDir": "steadyrl.core.rundir",
     "SteadyError": "steadyrl.core.errors",
     "Task": "steadyrl.core.protocols",
+    "Watch": "steadyrl.loop.train",
+    "diagnose": "steadyrl.doctor.examine",
     "load_config": "steadyrl.core.config:load",
     "run": "steadyrl.python.train",
     "sample": "steadyrl.loop.launch",

@@ -1,6 +1,8 @@
 import importlib.util
 from pathlib import Path
 
+import pytest
+
 from steadyrl.core.rundir import RunDir
 from steadyrl.loop.train import train
 
@@ -35,6 +37,13 @@ def test_what_a_model_answers_now_is_what_its_run_shows_as_before(toy, tmp_path,
     assert now[::2] == shown[::3]
     assert [f"{line}    (before)" for line in now[1::2]] == shown[1::3]
     assert now[1::2] != [line.removesuffix("    (after)") for line in shown[2::3]]
+
+
+def test_an_unfinished_run_is_named_with_the_command_that_finishes_it(tmp_path):
+    (tmp_path / "evaluations").mkdir()
+    (tmp_path / "evaluations" / "before.jsonl").touch()
+    with pytest.raises(SystemExit, match=f"not finished; go on with: steadyrl train --resume {tmp_path}"):
+        ten_answers.main([tmp_path])
 
 
 def test_the_turns_of_an_episode_stand_apart():

@@ -12,7 +12,6 @@ from steadyrl.cli.activity import following
 from steadyrl.cli.metrics import TABLES, metrics_command
 from steadyrl.cli.terminal import printable
 from steadyrl.core import plugins
-from steadyrl.core.errors import ConfigError
 from steadyrl.core.rundir import RunDir
 
 RunPath = Annotated[Path, typer.Argument(help="a run directory")]
@@ -25,8 +24,8 @@ def export_command(
     to: Annotated[
         Path | None,
         typer.Option(
-            help="an empty or new folder (RUN/export if not given); gguf for RUN/gguf with a GGUF file; or what "
-            "`steadyrl metrics` writes to: csv, parquet, wandb, ..."
+            help="an empty or new folder (RUN/export if not given); gguf, as --to-gguf, for a GGUF file in RUN/gguf; "
+            "or what `steadyrl metrics` writes to: csv, parquet, wandb, ..."
         ),
     ] = None,
     checkpoint: Annotated[
@@ -52,27 +51,16 @@ def export_command(
         for run in runs:
             metrics_command(run, str(to))
         return
-    from steadyrl.integrations.export.hub import open_hub, push
-    from steadyrl.integrations.export.joined import export_joined
-    from steadyrl.integrations.export.model import DEFAULT_FOLDER, export
+    from steadyrl.integrations.export.deliver import deliver
 
     opened = [RunDir.open(run) for run in runs]
-    named = to is not None and str(to) != "gguf"
-    gguf = gguf or str(to) == "gguf"
-    if len(opened) > 1 and not named:
-        raise ConfigError("several runs are joined into a folder of their own; give it with --to FOLDER")
-    folder = Path(os.path.expanduser(to)) if named and to else opened[0].path / ("gguf" if to else DEFAULT_FOLDER)
-    client = None if push_to_hub is None else open_hub(push_to_hub)
-    if gguf:
-        plugins.require("gguf")
+    to_gguf = str(to) == "gguf"
+    folder = None if to is None or to_gguf else Path(os.path.expanduser(to))
     with following() as activity:
-        if len(opened) > 1:
-            export_joined(opened, folder, checkpoint, merge or gguf, activity.phase, gguf)
-        else:
-            export(opened[0], folder, checkpoint, merge or gguf, activity.phase, gguf)
-        print(printable(f"exported: {folder}"))
-        if client is not None:
-            print(printable(f"uploaded: {push(client, folder, push_to_hub or '', activity.phase)}"))
+        exported, address = deliver(opened, folder, checkpoint, merge, gguf or to_gguf, push_to_hub, activity.phase)
+    print(printable(f"exported: {exported}"))
+    if address:
+        print(printable(f"uploaded: {address}"))
 
 
 def serve_command(

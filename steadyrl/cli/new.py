@@ -29,6 +29,7 @@ from steadyrl.show.page.templates import environment
 # Names of columns in data sets of this field, the usual first.
 PROMPTS = ("prompt", "question", "problem", "instruction", "query", "request", "input", "messages", "conversations")
 ANSWERS = ("gold", "answer", "solution", "response", "completion", "output", "target", "label", "expected_answer")
+SHIPPED = "base"  # the model
 _ROWS = 1000  # that are looked at
 _PASSES, _FEWEST_STEPS = 3, 30
 
@@ -56,7 +57,7 @@ def new_command(
             "the Hugging Face hub as OWNER/NAME; the file in FOLDER if left out"
         ),
     ] = None,
-    model: Annotated[str, typer.Option(help="a model folder or a name on the hub; base ships with steadyrl")] = "base",
+    model: Annotated[str, typer.Option(help="a model folder or a name on the hub; base ships with steadyrl")] = SHIPPED,
     prompt: Annotated[str, typer.Option(help="the column of the prompt, where its name does not tell")] = "",
     answer: Annotated[str, typer.Option(help="the column of the right answer, where its name does not tell")] = "",
     config: Annotated[str, typer.Option(help="the configuration of the data set, where it has several")] = "",
@@ -85,7 +86,7 @@ def new_command(
         settings = choose_settings(described, model)
     write_text(folder / "config.toml", config_text(described, model, settings, folder))
     write_text(folder / "rewards.py", rewards_text(described))
-    _describe(described, folder)
+    _describe(described, model, folder)
 
 
 def find_files(folder: Path) -> tuple[dict[str, str], Sequence[Path]]:
@@ -241,10 +242,15 @@ def rewards_text(data: Data) -> str:
     return template.render(kind=data.kind, answer=json.dumps(data.answer))
 
 
-def _describe(data: Data, folder: Path) -> None:
+def _describe(data: Data, model: str, folder: Path) -> None:
     answers = {"number": "numbers", "text": "texts"}.get(data.kind)
     right = f"right answers in '{data.answer}' ({answers})" if answers else "no right answers"
     print(printable(f"data: {data.source['path']}, prompts in '{data.prompt}', {right}"))
+    if model == SHIPPED:
+        print(
+            f"model: {SHIPPED}, which ships with steadyrl to try things out. It knows Python's documentation and no "
+            "more; for other answers name a pretrained model: --model FOLDER or OWNER/NAME"
+        )
     print(printable(f"written: {folder / 'config.toml'}, {folder / 'rewards.py'}"))
     if data.kind == "free":
         print("say in rewards.py what a good answer is: the data do not tell")

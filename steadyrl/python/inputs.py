@@ -39,7 +39,9 @@ _SECTIONS = {
 }
 # Of the sections whose plug-in has settings of its own: the setting that names the plug-in.
 _NAMES = {"algorithm": "name", "task": "name", "backend": "name", "curriculum": "name", "sampler": "engine"}
-_FIRST = "run"  # its settings go before others of the same name: epochs are passes over the prompts
+# Their settings go before others of the same name: epochs are passes over the prompts, and evaluations sample as
+# training does unless they have a temperature of their own.
+_FIRST = ("run", "sampling")
 
 
 def prompts_args(prompts: Any, heldout: Any, folder: Path) -> dict[str, Any]:
@@ -281,7 +283,7 @@ def _place(keyword: str, plugin_settings: Mapping[str, type[BaseModel] | None]) 
     homes: list[tuple[str, ...]] = [
         (section,) for section, fields in _SECTIONS.items() if keyword in fields.model_fields
     ]
-    homes = [home for home in homes if home == (_FIRST,)] or homes
+    homes = [home for home in homes if home[0] in _FIRST] or homes
     homes = homes or [
         (section, "args") for section, fields in plugin_settings.items() if fields and keyword in fields.model_fields
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, contextmanager
 from html import escape
@@ -39,6 +40,8 @@ class NotebookView:
 
     def __init__(self) -> None:
         display = require("IPython.display")
+        # transformers imports tqdm, which warns in red that its bars need another package: this view needs none.
+        warnings.filterwarnings("ignore", message="IProgress not found")
         self._html = display.HTML
         self._handle = display.display(self._html(""), display_id=True)
         self._total, self._began = 0, 0.0  # steps of the run; when the first of them ended

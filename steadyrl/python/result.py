@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from html import escape
+from pathlib import Path
 from typing import Any
 
 from steadyrl.core.errors import SteadyError
@@ -11,6 +12,7 @@ from steadyrl.core.rundir import RunDir
 from steadyrl.doctor.examine import Diagnosis, examine
 from steadyrl.doctor.names.identify import identify
 from steadyrl.doctor.readers.own import read as read_log
+from steadyrl.integrations.export.deliver import deliver
 from steadyrl.loop.launch import Answer, sample
 from steadyrl.python.curve import reward_curve
 from steadyrl.show.report.pictures.plots import Picture, picture
@@ -53,6 +55,32 @@ class Run(RunDir):
     def sample(self, request: str, samples: int = 3, greedy: bool = False, seed: int = 0) -> list[Answer]:
         """Ask the newest policy, see ``steadyrl.sample``."""
         return sample(self, request, samples, greedy, seed)
+
+    def export(
+        self,
+        to: str | Path | None = None,
+        checkpoint: str | int | None = None,
+        merge: bool = False,
+        gguf: bool = False,
+        push_to_hub: str | None = None,
+    ) -> Path:
+        """Write the policy as a Hugging Face folder with tokenizer, generation config and model card.
+
+        Args:
+            to: An empty or new folder; None for the folder ``export``, or ``gguf``, in the run directory.
+            checkpoint: "best", "last" or a step; None for the best where the run kept one, and the last otherwise.
+            merge: Merge a LoRA adapter into the weights.
+            gguf: Also write model.gguf and a Modelfile, for llama.cpp and Ollama; this merges too.
+            push_to_hub: OWNER/NAME of a repository of the Hugging Face hub, to which the folder is uploaded.
+
+        Returns:
+            The folder, for example for ``AutoModelForCausalLM.from_pretrained``.
+
+        Raises:
+            SteadyError: The run has no such checkpoint, the folder cannot be written, or the hub refuses.
+        """
+        wanted, folder = None if checkpoint is None else str(checkpoint), None if to is None else Path(to).expanduser()
+        return deliver([self], folder, wanted, merge, gguf, push_to_hub)[0]
 
     def _lines(self) -> list[str]:
         """Return what is to be said of the run: its status, how the held-out answers changed, the doctor's verdict."""

@@ -59,6 +59,7 @@ def test_what_it_writes_is_sound_and_trains(tmp_path, monkeypatch, capsys, rows,
         new_command(Path())
         printed = capsys.readouterr().out
     assert "written: config.toml, rewards.py" in printed
+    assert "name a pretrained model: --model" in printed, "the small model from the package knows little"
     config = tomllib.loads((tmp_path / "config.toml").read_text())
     args = config["task"]["args"]
     assert (args["path"], args.get("prompt_column"), args.get("gold_column")) == ("mine.jsonl", *columns)
@@ -118,7 +119,9 @@ def test_data_may_be_a_data_set_of_the_hub(tmp_path, monkeypatch, capsys, hub_sn
     with heard_by(lambda *count: None, unseen.append):
         new_command(Path("work"), data=hub_name, model=model, config="main")
     assert unseen == []
-    assert "data: own/sums, prompts in 'question', right answers in 'answer' (numbers)" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "data: own/sums, prompts in 'question', right answers in 'answer' (numbers)" in printed
+    assert "--model" not in printed
     config = tomllib.loads(Path("work/config.toml").read_text())
     args = {"path": "own/sums", "config": "main", "prompt_column": "question", "gold_column": "answer"}
     assert config["task"] == {"name": "prompts", "args": {**args, "metric": "correct"}}

@@ -12,7 +12,7 @@ from steadyrl.algorithms.grpo import Settings as GrpoSettings
 from steadyrl.backends.vllm.settings import VllmSettings
 from steadyrl.core import config
 from steadyrl.core.errors import ConfigError
-from steadyrl.core.plugins import of_peers
+from steadyrl.core.plugins import load, of_peers
 from steadyrl.loop.tasks.prompts import PromptsTask
 
 LEAST = {"rewards": {"retrieval": 1.0}}  # what has no default
@@ -358,7 +358,8 @@ def test_numbers_that_no_run_can_hold_are_refused_in_one_line(override, message)
 
 def test_every_setting_that_words_of_other_trainers_lead_to_exists():
     grpo, prompts, vllm = GrpoSettings.model_fields, PromptsTask.Settings.model_fields, VllmSettings.model_fields
-    own = {"algorithm.args": grpo, "task.args": prompts, "sampler.args": vllm}
+    torch = load("backend", "torch").Settings.model_fields
+    own = {"algorithm.args": grpo, "task.args": prompts, "sampler.args": vllm, "backend.args": torch}
     for name in {name for text in of_peers("settings").values() for name in re.findall(r"[a-z]+(?:\.[a-z_]+)+", text)}:
         if name.endswith((".md", ".py")):
             continue

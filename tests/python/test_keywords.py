@@ -17,6 +17,7 @@ NAMES = {"algorithm": "grpo", "task": "prompts", "backend": "torch"}
         ({"learning_rate": 1e-4}, {"update": {"learning_rate": 1e-4}}),
         ({"steps": 3, "seed": 1}, {"run": {"steps": 3, "seed": 1}}),
         ({"epochs": 2}, {"run": {"epochs": 2}}),
+        ({"temperature": 0.7, "top_p": 0.9}, {"sampling": {"temperature": 0.7, "top_p": 0.9}}),
         ({"algorithm": "ppo", "value_coef": 0.5}, {"algorithm": {"name": "ppo", "args": {"value_coef": 0.5}}}),
         ({"kl_coef": 0.1}, {"algorithm": {"args": {"kl_coef": 0.1}}}),
         ({"prompt_column": "q"}, {"task": {"args": {"prompt_column": "q"}}}),
@@ -34,6 +35,8 @@ def test_a_keyword_is_the_setting_of_that_name(keywords, settings):
     [
         ({"learning_rat": 1}, "no setting is called learning_rat; did you mean learning_rate?"),
         ({"beta": 1}, "no setting is called beta; it is algorithm.args.kl_coef here"),
+        ({"load_in_4bit": True}, "load_in_4bit; it is backend.args.quantize = 'nf4' with model.lora_rank here"),
+        ({"train_dataset": []}, "it is task.args.path, or the argument prompts of train, here"),
         ({"value_coef": 1}, "no setting is called value_coef; "),
         ({"args": {}}, "args may be backend.args or task.args"),
         ({"run": 3}, "run: got 3; expected a dict of its settings"),

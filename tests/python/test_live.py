@@ -2,6 +2,7 @@
 
 import re
 import sys
+import warnings
 from types import SimpleNamespace
 
 import pytest
@@ -40,6 +41,13 @@ def test_a_cell_shows_the_last_step_with_its_curve(pages, tmp_path, capsys):
     assert f"run directory: {run.path}" in pages[-1] and "<svg" in pages[-1]
     assert any("reading the data of the task" in page for page in pages)
     assert capsys.readouterr().out == ""
+
+
+def test_a_cell_has_no_warning_of_bars_that_it_does_not_use(pages):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        live.NotebookView()
+        warnings.warn("IProgress not found. Please update jupyter and ipywidgets.", UserWarning, stacklevel=1)
 
 
 def test_a_cell_is_updated_at_most_once_a_second(pages, monkeypatch):

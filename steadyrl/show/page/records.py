@@ -173,6 +173,8 @@ class Panel:
     unit: str
     meaning: str
     metrics: tuple[tuple[str, str], ...]
+    mixed: bool = False
+    """Whether the metrics are of several topics: those of another scale than the first one's get the right axis."""
 
 
 @dataclass(frozen=True)

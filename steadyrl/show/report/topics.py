@@ -75,8 +75,9 @@ def overview(names: Sequence[Mapping[str, str]], score: str = "", apart: bool = 
     """
 
     def lines(*metrics: str) -> list[str]:
-        """Return the line of each run that has the first of some metrics that it has."""
-        found = (next((held[name] for name in metrics if name in held), "") for held in names)
+        """Return the line of each run that has the first metric that all of them have, or else that the run has."""
+        shared = [name for name in metrics if all(name in held for held in names)][:1]
+        found = (next((held[name] for name in shared or metrics if name in held), "") for held in names)
         return list(dict.fromkeys(name for name in found if name))
 
     heldout = lines(
@@ -92,5 +93,6 @@ def overview(names: Sequence[Mapping[str, str]], score: str = "", apart: bool = 
 
 def _panel(title: str, names: list[str]) -> Panel:
     metric = describe(names[0])
-    labels = tuple((name, name if len(names) > 1 else "") for name in names)
-    return Panel(title, metric.unit if metric else "", metric.meaning if metric else "", labels)
+    labels = tuple((name, name if name != title else "") for name in names)
+    mixed = len({topic_of(name) for name in names}) > 1
+    return Panel(title, metric.unit if metric else "", metric.meaning if metric else "", labels, mixed)

@@ -3,9 +3,11 @@
 import json
 import re
 import shutil
+from pathlib import Path
 
 import pytest
 
+import steadyrl
 from steadyrl.core import config
 from steadyrl.core.errors import CheckpointError, ConfigError, ModelError, RunError
 from steadyrl.core.rundir import RunDir, write_json
@@ -13,6 +15,7 @@ from steadyrl.integrations.export.model import choose, export
 from steadyrl.loop import checkpoint, launch
 from steadyrl.loop.checkpoint import Best, State
 from steadyrl.loop.evaluate import held_out_score
+from steadyrl.show.report.card import copy_licences
 from tests import needs
 from tests.integrations.export.training import assert_equal_logprobs
 
@@ -42,6 +45,20 @@ def test_an_adapter_loads_in_peft_and_merged_in_transformers_with_equal_logprobs
     untrained = transformers.AutoModelForCausalLM.from_pretrained(tiny_models["llama"]).eval()
     with pytest.raises(AssertionError):
         assert_equal_logprobs(untrained, run, 2)
+
+
+def test_from_python_a_run_exports_what_the_command_does(trained, tmp_path, monkeypatch):
+    run = steadyrl.Run.open(trained("llama", "model.lora_rank=4").path)
+    export(run, tmp_path / "command", "2", merge=True)
+    assert run.export(tmp_path / "python", checkpoint=2, merge=True) == tmp_path / "python"
+    files = {folder: sorted(path.name for path in (tmp_path / folder).iterdir()) for folder in ("command", "python")}
+    assert files["command"] == files["python"]
+    weights = [(tmp_path / folder / "model.safetensors").read_bytes() for folder in files]
+    assert weights[0] == weights[1]
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
+    with pytest.raises(ConfigError, match="there is no token"):
+        run.export(tmp_path / "refused", push_to_hub="me/policy")
+    assert not (tmp_path / "refused").exists()
 
 
 def test_the_folder_has_the_template_and_the_sampling_and_every_end_token_of_training(trained, tiny_models, tmp_path):
@@ -277,3 +294,8 @@ def test_a_file_that_only_its_owner_could_read_is_readable_as_the_others(trained
     modes = {file.stat().st_mode & 0o777 for file in (tmp_path / "out").iterdir()}
     (tmp_path / "usual").touch()
     assert modes == {(tmp_path / "usual").stat().st_mode & 0o777}
+
+
+def test_the_model_that_ships_names_its_licence(tmp_path):
+    base = Path(steadyrl.__file__).parent / "backends" / "base-model"
+    assert copy_licences(str(base), tmp_path) == "apache-2.0"

@@ -363,6 +363,28 @@ def test_an_axis_is_as_wide_as_its_numbers(page, served):
     }
     assert left["KL"] == 54
     assert left["Entropy"] > 65  # "3.8018050" takes about 55 pixels
+    with page.expect_download() as saved:
+        page.select_option("figure[data-title='Entropy'] .save", "svg")
+    numbers = [text.text for text in ElementTree.parse(saved.value.path()).getroot().iter() if text.get("x") == "62"]
+    assert len(set(numbers)) == len(numbers) > 3, "in the saved picture too no two numbers of the axis look alike"
+
+
+@pytest.mark.parametrize(("slope", "axes"), [(0.01, 1), (0.0005, 2)])
+def test_a_reward_of_another_scale_than_the_held_out_score_has_an_axis_of_its_own(page, served, slope, axes):
+    address, folder = served
+    rows = [metrics(step, **{"heldout/retrieval": 0.2 + slope * step}) for step in range(60)]  # the reward: 0.2 to 0.79
+    write_lines(folder / "good" / "metrics.jsonl", rows)
+    page.goto(f"{address}/run/good")
+    page.wait_for_selector(".overview .chart canvas")
+    figure = page.locator("figure[data-title='Held-out score and reward']")
+    texts = figure.locator(".series").all_inner_texts()
+    assert ["right axis" in text for text in texts] == [False, axes == 2]
+    with page.expect_download() as saved:
+        figure.locator(".save").select_option("svg")
+    lines = ElementTree.parse(saved.value.path()).getroot().iter("{http://www.w3.org/2000/svg}polyline")
+    points = [[float(point.split(",")[1]) for point in line.get("points").split()] for line in lines]
+    heights = [max(line) - min(line) for line in points if len(line) == 60]
+    assert min(heights) > 0.8 * (440 - 64 - 48), "each line fills its chart"
 
 
 def test_a_log_is_dropped_and_diagnosed(page, served):

@@ -54,6 +54,19 @@ def test_the_first_curves_are_score_with_reward_kl_entropy_and_gradient_norm(tmp
     assert text.index('id="what"') > text.index('data-title="Gradient norm"'), "findings stand below the curves"
 
 
+def test_compared_runs_are_drawn_by_the_kl_that_all_of_them_have(tmp_path):
+    without_reference = {"kl_old_k3": lambda step: 0.01, "kl_ref_k1_seq": lambda step: None}
+    with_metrics(make_run(tmp_path / "a"), **without_reference)
+    with_metrics(make_run(tmp_path / "b"), kl_old_k3=lambda step: 0.02)
+    drawn = {}
+    for address in ("/run/a", "/run/b", "/compare?run=a&run=b"):
+        text = ask(create(tmp_path), address).text
+        drawn[address] = json.loads(html.unescape(re.search(r'data-metrics="([^"]*)" data-title="KL"', text).group(1)))
+    # Each name stands in the legend: the title does not say which KL it is.
+    old, reference = [["kl_old_k3", "kl_old_k3"]], [["kl_ref_k1_seq", "kl_ref_k1_seq"]]
+    assert drawn == {"/run/a": old, "/run/b": reference, "/compare?run=a&run=b": old}
+
+
 def test_what_another_trainer_logs_begins_with_its_reward(tmp_path):
     rows = [
         {"step": i, "entropy": 2.0, "grad_norm": 0.5, "kl": 0.01, "reward_std": 0.1, "loss": 0.1, "reward": i / 60}

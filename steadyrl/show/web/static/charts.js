@@ -140,11 +140,25 @@
           colour: source.colour || css(colours[(several ? s : m) % colours.length]),
           runs: (source.runs || []).filter((run) => run.lines[metric]).map((run) => [run.steps, run.lines[metric][0]]),
           dash: dashes[(several ? m : 0) % dashes.length],
-          label: [several ? source.name : "", label].filter(Boolean).join(" · ") || "",
+          label: [several ? source.name : "", several && panel.metrics.length === 1 ? "" : label].filter(Boolean).join(" · "),
         });
       });
     });
     return found;
+  }
+
+  // The metrics that the first one's axis does not suit: on one axis, one of the two would fill less than a third of it.
+  function flattened(lines) {
+    const ends = (metric) => {
+      const values = lines.filter((line) => line.metric === metric).flatMap((line) => line.strong.filter((value) => value !== null));
+      return [Math.min(...values), Math.max(...values)];
+    };
+    const [first, ...others] = new Set(lines.map((line) => line.metric));
+    return new Set(others.filter((metric) => {
+      const [[low, high], [least, most]] = [ends(first), ends(metric)];
+      const whole = Math.max(high, most) - Math.min(low, least);
+      return [high - low, most - least].some((extent) => extent > 0 && extent < whole / 3);
+    }));
   }
 
   function build(panel) {
@@ -153,6 +167,8 @@
     panel.plot.replaceChildren();
     panel.chart = null;
     panel.lines = lines;
+    const right = "mixed" in panel.figure.dataset ? flattened(lines) : new Set();
+    for (const line of lines) line.scale = right.has(line.metric) ? "right" : "y";
     drawLegend(panel, every);
     if (!lines.length) {
       panel.plot.textContent = every.length ? "all lines are off" : "no values here";
@@ -164,21 +180,21 @@
     for (const line of [...lines].reverse()) { // the first metric is drawn last, so that no other covers it
       blocks.push([line.x, line.strong, ...(line.low ? [line.low] : []), ...(line.high ? [line.high] : [])]);
       const strong = {
-        stroke: line.colour, width: 2, dash: line.dash, spanGaps: true, points: { show: line.few, size: 6 },
+        scale: line.scale, stroke: line.colour, width: 2, dash: line.dash, spanGaps: true, points: { show: line.few, size: 6 },
       };
+      const thin = (share) => ({ scale: line.scale, stroke: faint(line.colour, share), width: 1, spanGaps: true, points: { show: false } });
       series.push(strong);
       if (view.each && line.runs.length > 1) {
         blocks[blocks.length - 1].splice(2);
         for (const run of line.runs) {
           blocks.push(run);
-          series.push({ stroke: faint(line.colour, 0.6), width: 1, spanGaps: true, points: { show: false } });
+          series.push(thin(0.6));
         }
       } else if (line.low && line.high) {
-        series.push({ stroke: faint(line.colour, 0.25), width: 1, spanGaps: true, points: { show: false } });
-        series.push({ stroke: faint(line.colour, 0.25), width: 1, spanGaps: true, points: { show: false } });
+        series.push(thin(0.25), thin(0.25));
         bands.push({ series: [series.length - 1, series.length - 2], fill: faint(line.colour, 0.16) });
       } else if (line.low) {
-        series.push({ stroke: faint(line.colour, 0.38), width: 1, spanGaps: true, points: { show: false } });
+        series.push(thin(0.38));
       }
     }
     const ends = extent();
@@ -187,29 +203,33 @@
       stroke: css("--soft"), font: "11px system-ui, sans-serif", size: 54, gap: 4,
       grid: { stroke: css("--grid"), width: 1 }, ticks: { show: false },
     };
+    const upright = {
+      ...axis, values: (u, ticks) => ticks.map((t) => (t === null ? "" : onAxis(t, ticks))),
+      size: (u, texts) => Math.max(axis.size, 12 + 6.5 * Math.max(...(texts || []).map((text) => text.length))),
+    };
+    const scale = view.log && positive ? { distr: 3 } : { range: (u, min, max) => {
+      if (min === null) return [0, 1];
+      if (max - min > 1e-9 * Math.max(Math.abs(min), Math.abs(max))) return uPlot.rangeNum(min, max, 0.08, true);
+      if (min === 0) return [0, 1]; // a constant
+      const room = Math.abs(min) / 10;
+      return [min - room, max + room];
+    } };
     const options = {
       width: Math.max(panel.plot.clientWidth, 200),
       height: panel.figure.classList.contains("is-large") ? 380 : 190,
       series, bands,
       legend: { show: false },
-      padding: [10, 24, 0, 0],
+      padding: [10, right.size ? 0 : 24, 0, 0],
       cursor: { drag: { x: true, y: false, dist: 6 }, sync: { key: "steps", scales: ["x", null] }, points: { size: 7 } },
       scales: {
         x: { time: false, range: () => [view.from ?? ends[0], Math.max(view.to ?? ends[1], (view.from ?? ends[0]) + (view.x === "step" ? 1 : 1e-6))] },
-        y: view.log && positive ? { distr: 3 } : { range: (u, min, max) => {
-          if (min === null) return [0, 1];
-          if (max - min > 1e-9 * Math.max(Math.abs(min), Math.abs(max))) return uPlot.rangeNum(min, max, 0.08, true);
-          if (min === 0) return [0, 1]; // a constant
-          const room = Math.abs(min) / 10;
-          return [min - room, max + room];
-        } },
+        y: scale,
+        ...(right.size ? { right: scale } : {}),
       },
       axes: [
         { ...axis, size: 26, values: (u, ticks) => ticks.map(xText) },
-        {
-          ...axis, values: (u, ticks) => ticks.map((t) => (t === null ? "" : onAxis(t, ticks))),
-          size: (u, texts) => Math.max(axis.size, 12 + 6.5 * Math.max(...(texts || []).map((text) => text.length))),
-        },
+        upright,
+        ...(right.size ? [{ ...upright, scale: "right", side: 1, grid: { show: false } }] : []),
       ],
       hooks: {
         setSelect: [(u) => {
@@ -259,7 +279,7 @@
       // The mark is dashed as the line is.
       const [on, off] = line.dash.length ? [Math.min(line.dash[0], 5), Math.min(line.dash[1], 3)] : [9, 0];
       mark.style.background = `repeating-linear-gradient(90deg, ${line.colour} 0 ${on}px, transparent ${on}px ${on + off}px)`;
-      part.append(mark, line.label ? `${line.label} ` : "", value);
+      part.append(mark, line.label ? `${line.label}${line.scale === "right" ? " (right axis)" : ""} ` : "", value);
       part.addEventListener("click", () => {
         if (!view.hide.delete(line.key)) view.hide.add(line.key);
         writeAddress();
@@ -312,7 +332,7 @@
     saveChart(format, {
       run: several ? "compare" : sources[0].name, title: panel.figure.dataset.title, unit: panel.figure.dataset.unit,
       lines: panel.lines, scales: panel.chart.scales, log: panel.chart.scales.y.distr === 3,
-      colours: { ink: css("--ink"), page: css("--page"), grid: css("--grid") }, formats: { x: xText, y: digits },
+      colours: { ink: css("--ink"), page: css("--page"), grid: css("--grid") }, formats: { x: xText, y: onAxis },
       axisName: view.x, axis: { step: "step", tokens: "tokens sampled", time: "time since the first step" }[view.x],
     });
   }

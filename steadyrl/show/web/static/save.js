@@ -1,7 +1,7 @@
 // Saves a chart as it is shown: as a picture (SVG or PNG) or as its numbers (CSV).
 "use strict";
 const saveChart = (() => {
-  const WIDTH = 900, HEIGHT = 440, LEFT = 70, RIGHT = 24, TOP = 64, BOTTOM = 48;
+  const WIDTH = 900, HEIGHT = 440, LEFT = 70, TOP = 64, BOTTOM = 48;
   const escaped = (text) => String(text).replace(/[&<>"]/g, (c) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" })[c]);
   const field = (value) => {
     const text = value === null || value === undefined ? "" : String(value);
@@ -32,20 +32,25 @@ const saveChart = (() => {
 
   // What is drawn: the lines within the steps that are shown, on the scales of the chart.
   function svg({ title, unit, lines, scales, log, colours, formats, axis }) {
-    const [x0, x1, y0, y1] = [scales.x.min, scales.x.max, scales.y.min, scales.y.max];
+    const RIGHT = scales.right ? LEFT : 24;
+    const [x0, x1] = [scales.x.min, scales.x.max];
     const onY = (value) => (log ? Math.log10(value) : value);
     const px = (x) => +(LEFT + ((x - x0) / (x1 - x0)) * (WIDTH - LEFT - RIGHT)).toFixed(2);
-    const py = (y) => +(HEIGHT - BOTTOM - ((onY(y) - onY(y0)) / (onY(y1) - onY(y0))) * (HEIGHT - TOP - BOTTOM)).toFixed(2);
+    const py = (y, { min, max }) => +(HEIGHT - BOTTOM - ((onY(y) - onY(min)) / (onY(max) - onY(min))) * (HEIGHT - TOP - BOTTOM)).toFixed(2);
     const within = (line) => line.x.map((x, i) => i).filter((i) => line.x[i] >= x0 && line.x[i] <= x1);
     const path = (line, values) => within(line).filter((i) => values[i] !== null && (!log || values[i] > 0))
-      .map((i) => `${px(line.x[i])},${py(values[i])}`).join(" ");
+      .map((i) => `${px(line.x[i])},${py(values[i], scales[line.scale])}`).join(" ");
     const text = (x, y, said, more = "") => `<text x="${x}" y="${y}" fill="${colours.ink}" ${more}>${escaped(said)}</text>`;
     const parts = [`<rect width="100%" height="100%" fill="${colours.page}"/>`, text(LEFT, 22, unit ? `${title} (${unit})` : title, 'font-weight="600" font-size="15"')];
-    const yTicks = log ? ticks(Math.log10(y0), Math.log10(y1), 5).map((tick) => 10 ** tick) : ticks(y0, y1, 6);
-    for (const tick of yTicks) {
-      parts.push(`<line x1="${LEFT}" x2="${WIDTH - RIGHT}" y1="${py(tick)}" y2="${py(tick)}" stroke="${colours.grid}"/>`);
-      parts.push(text(LEFT - 8, py(tick) + 4, formats.y(tick), 'text-anchor="end"'));
+    const upright = ({ min, max }) => {
+      const all = log ? ticks(Math.log10(min), Math.log10(max), 5).map((tick) => 10 ** tick) : ticks(min, max, 6);
+      return all.map((tick) => [py(tick, { min, max }), formats.y(tick, all)]);
+    };
+    for (const [y, said] of upright(scales.y)) {
+      parts.push(`<line x1="${LEFT}" x2="${WIDTH - RIGHT}" y1="${y}" y2="${y}" stroke="${colours.grid}"/>`);
+      parts.push(text(LEFT - 8, y + 4, said, 'text-anchor="end"'));
     }
+    for (const [y, said] of scales.right ? upright(scales.right) : []) parts.push(text(WIDTH - RIGHT + 8, y + 4, said));
     for (const tick of ticks(x0, x1, 8)) parts.push(text(px(tick), HEIGHT - BOTTOM + 18, formats.x(tick), 'text-anchor="middle"'));
     parts.push(text((WIDTH + LEFT - RIGHT) / 2, HEIGHT - 10, axis, 'text-anchor="middle"'));
     for (const line of [...lines].reverse()) {
@@ -58,7 +63,7 @@ const saveChart = (() => {
     }
     let left = LEFT;
     for (const line of lines) {
-      const said = line.label || line.metric;
+      const said = (line.label || line.metric) + (line.scale === "right" ? " (right axis)" : "");
       parts.push(`<line x1="${left}" x2="${left + 18}" y1="42" y2="42" stroke="${line.colour}" stroke-width="3" stroke-dasharray="${line.dash.join(" ")}"/>`, text(left + 24, 46, said));
       left += 44 + 7 * said.length;
     }

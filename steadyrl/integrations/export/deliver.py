@@ -1,0 +1,54 @@
+"""What `steadyrl export` and ``Run.export`` do: write the policy of one run, or of several joined, and upload it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from steadyrl.core import plugins
+from steadyrl.core.errors import ConfigError
+from steadyrl.core.rundir import RunDir
+from steadyrl.integrations.export.hub import open_hub, push
+from steadyrl.integrations.export.joined import export_joined
+from steadyrl.integrations.export.model import DEFAULT_FOLDER, export
+
+GGUF_FOLDER = "gguf"  # in the run directory
+
+
+def deliver(
+    runs: Sequence[RunDir],
+    to: Path | None = None,
+    checkpoint: str | None = None,
+    merge: bool = False,
+    gguf: bool = False,
+    push_to_hub: str | None = None,
+    phase: Callable[[str], None] = print,
+) -> tuple[Path, str]:
+    """Export, and upload where a name on the hub is given; what both need is checked first.
+
+    Args:
+        runs: Several of one start model are joined.
+        to: An empty or new folder; None for the folder ``export``, or ``gguf``, of a single run.
+        checkpoint: "best", "last" or a step; None for the best where the run kept one, and the last otherwise.
+        merge: Merge a LoRA adapter into the weights, as a GGUF file needs.
+        gguf: Write the weights as a GGUF file with a Modelfile as well.
+        push_to_hub: OWNER/NAME of a repository; None uploads nothing.
+        phase: Called with a line before each part of the work.
+
+    Returns:
+        The folder, and the address of the repository, "" without one.
+
+    Raises:
+        SteadyError: Nothing can be exported, or the hub refuses.
+    """
+    if len(runs) > 1 and to is None:
+        raise ConfigError("several runs are joined into a folder of their own; give it with --to FOLDER")
+    folder = to or runs[0].path / (GGUF_FOLDER if gguf else DEFAULT_FOLDER)
+    client = None if push_to_hub is None else open_hub(push_to_hub)
+    if gguf:
+        plugins.require("gguf")
+    if len(runs) > 1:
+        export_joined(runs, folder, checkpoint, merge or gguf, phase, gguf)
+    else:
+        export(runs[0], folder, checkpoint, merge or gguf, phase, gguf)
+    return folder, "" if push_to_hub is None else push(client, folder, push_to_hub, phase)
