@@ -327,12 +327,28 @@ def _not_written(path: Path, error: OSError) -> AccessError:
     return AccessError(f"cannot write '{path}': {error.strerror}; {way}")
 
 
-def read_lines(path: Path, start: int = 0) -> Iterator[dict[str, Any]]:
-    """Yield the records of a JSON-lines file from a byte on; lines that are torn, too long or no object are skipped."""
+def appended(path: Path, start: int = 0) -> Iterator[tuple[int, int, dict[str, Any]]]:
+    """Yield the lines of a JSON-lines file from a byte on: where each begins and ends, and its record.
+
+    The record of a line that is no object, or of a part of a line that is too long, is empty. A last line without its
+    end is still being written, and is left for later.
+    """
+    if not path.is_file():
+        return
+    with path.open("rb") as file:
+        file.seek(start)
+        for line in iter(lambda: file.readline(MOST_CHARACTERS), b""):
+            if not line.endswith(b"\n") and len(line) < MOST_CHARACTERS:
+                return
+            begin, start = start, start + len(line)
+            yield begin, start, json_object(line) or {}
+
+
+def read_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the records of a JSON-lines file; lines that are torn, too long or no object are skipped."""
     if not path.is_file():
         return
     with path.open(encoding="utf-8", errors="replace") as file:
-        file.seek(start)
         while line := file.readline(MOST_CHARACTERS):
             complete = len(line) < MOST_CHARACTERS or line.endswith("\n")
             while not complete:  # the rest of a line that is too long
