@@ -11,7 +11,6 @@ import time
 from array import array
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -102,7 +101,7 @@ class Columns:
 
     def follow(self, most: int = AT_ONCE) -> bool:
         """Read what was appended, so many bytes or some more; return whether there was a new line."""
-        with self._alone, suppress(FileNotFoundError):  # it may go after its size was asked
+        with self._alone:
             if self._size() <= self._read:
                 return False
             start = self._read
@@ -112,7 +111,6 @@ class Columns:
                 if end - start >= most:
                     break
             return self._read > start
-        return False
 
     def _add(self, record: Mapping[str, Any]) -> None:
         if not _is_step(record):
