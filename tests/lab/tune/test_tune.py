@@ -234,7 +234,7 @@ def test_a_search_that_is_cut_goes_on_and_ends_within_its_budget(settings, tmp_p
 
     said, asked = [], []
     space = {"update.epochs": (1, 2, True)}
-    options = Options(samples=2000, seeds=2, space=space)
+    options = Options(samples=1300, seeds=2, space=space)
 
     def cut():
         asked.extend(said[-1:] if said and said[-1].startswith("round 2") else ())
@@ -247,7 +247,7 @@ def test_a_search_that_is_cut_goes_on_and_ends_within_its_budget(settings, tmp_p
     rounds = [line for line in said if line.startswith("round")]
     assert len(set(rounds)) == len(rounds)  # what was made before the cut is not made again
     assert len({line.partition(":")[0] for line in rounds}) == len(result["trials"])
-    assert result["samples"] <= 2000
+    assert result["samples"] <= 1300
     searched = [trial["settings"] for trial in result["trials"] if len(trial["settings"]) == 2]
     assert len(searched) == len(result["trials"]) - 4  # the first round leaves the other settings as they are
     finals = [run["settings"] for runs in result["finals"] for run in runs]
@@ -314,7 +314,7 @@ def test_two_processes_share_one_search(settings, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([tests, *filter(None, [os.environ.get("PYTHONPATH")])]))
     file, folder = tmp_path / "config.toml", tmp_path / "tune"
     file.write_text(FILE.format(prompts=settings().task.args.path))
-    words = ["tune", str(file), "--folder", str(folder), "--samples", "2400", "--seeds", "2"]
+    words = ["tune", str(file), "--folder", str(folder), "--samples", "1100", "--seeds", "2"]
     said = []
     result = tune_together(choose("processes", {}, (), 2), 2, words, folder, Follow(note=said.append))
     logs = [log.read_text() for log in sorted((folder / "logs").iterdir())]
@@ -327,7 +327,7 @@ def test_two_processes_share_one_search(settings, tmp_path, monkeypatch):
     assert len({*rates}) == len(rates)
     finals = [line for log in logs for line in log.split("\n") if line.startswith("finalist")]
     assert len({line.partition(":")[0] for line in finals}) == len(finals) == len(result["finals"])
-    assert result["samples"] <= 2400
+    assert result["samples"] <= 1100
     assert all(f"report: {folder / 'tune.md'}" in log for log in logs)
 
 
