@@ -130,7 +130,7 @@ def serving(folder: Path) -> Iterator[tuple[str, str]]:
     """Yield the address and the token of a server of the folder, as `steadyrl web` starts it."""
     listening, token = listen("127.0.0.1", 0), secrets.token_urlsafe(24)
     port = listening.getsockname()[1]
-    guarded = Guard(create(folder, lambda: server.should_exit), "127.0.0.1", port, token)
+    guarded = Guard(create(folder), "127.0.0.1", port, token)
     server = uvicorn.Server(uvicorn.Config(guarded, log_level="error", lifespan="off", timeout_graceful_shutdown=1))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()

@@ -264,7 +264,10 @@ RewardFn = Callable[[Problem, Rollout], "float | Mapping[str, float] | Score | N
 
 
 class Task(Protocol):
-    """A set of problems, the rewards that only it can give, and answers that need no model."""
+    """A set of problems, the rewards that only it can give, and answers that need no model.
+
+    A class that is derived from this one inherits the methods for a task that knows no answers.
+    """
 
     name: str
     metric: str
@@ -278,15 +281,19 @@ class Task(Protocol):
 
     def baselines(self) -> Mapping[str, Callable[[Problem], str]]:
         """Return model-free answers by name, shown beside every result; may be empty."""
+        return {}
 
     def gold(self, problem: Problem) -> str | None:
         """Return an answer known to be good, or None where the task knows none."""
+        return None
 
     def ask(self, text: str) -> Problem:
         """Return a problem made of a user's own words, for trying a policy out; it cannot be scored."""
+        return Problem("asked", text)
 
     def show(self, answer: str) -> list[str]:
         """Return lines that tell a reader what an answer does (the documents that a query finds, ...)."""
+        return []
 
 
 @runtime_checkable

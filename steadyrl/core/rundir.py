@@ -47,7 +47,7 @@ _WAYS = {
     **dict.fromkeys((errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS), _NO_LOCKS),
 }
 DEEPEST = 64  # lists and objects inside one another, in a file that is read
-MOST_CHARACTERS = 1 << 26  # of a line of JSON that is read
+MOST_CHARACTERS = 1 << 26  # of a line of JSON that is read, or bytes
 
 
 class _Inside:
@@ -327,19 +327,31 @@ def _not_written(path: Path, error: OSError) -> AccessError:
     return AccessError(f"cannot write '{path}': {error.strerror}; {way}")
 
 
-def read_lines(path: Path, start: int = 0) -> Iterator[dict[str, Any]]:
-    """Yield the records of a JSON-lines file from a byte on; lines that are torn, too long or no object are skipped."""
-    if not path.is_file():
-        return
-    with path.open(encoding="utf-8", errors="replace") as file:
+def appended(path: Path, start: int = 0) -> Iterator[tuple[int, int, dict[str, Any]]]:
+    """Yield the lines of a JSON-lines file from a byte on: where each begins and ends, and its record.
+
+    The record of a line that is no object, or of a part of a line that is too long, is empty. A last line without its
+    end is still being written, and is left for later.
+    """
+    for line in _lines(path, start):
+        if not line.endswith(b"\n") and len(line) < MOST_CHARACTERS:
+            return
+        begin, start = start, start + len(line)
+        yield begin, start, json_object(line) or {}
+
+
+def read_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the records of a JSON-lines file; lines that are torn, too long or no object are skipped."""
+    for line in _lines(path, 0) if path.is_file() else ():
+        if (record := json_object(line)) is not None:
+            yield {key: _SPELLED.get(v, v) if isinstance(v, str) else v for key, v in record.items()}
+
+
+def _lines(path: Path, start: int) -> Iterator[bytes]:
+    """Yield the lines of a file from a byte on, those that are too long in parts; nothing where there is no file."""
+    with suppress(FileNotFoundError), path.open("rb") as file:
         file.seek(start)
-        while line := file.readline(MOST_CHARACTERS):
-            complete = len(line) < MOST_CHARACTERS or line.endswith("\n")
-            while not complete:  # the rest of a line that is too long
-                complete = len(tail := file.readline(MOST_CHARACTERS)) < MOST_CHARACTERS or tail.endswith("\n")
-                line = ""
-            if (record := json_object(line)) is not None:
-                yield {key: _SPELLED.get(v, v) if isinstance(v, str) else v for key, v in record.items()}
+        yield from iter(lambda: file.readline(MOST_CHARACTERS), b"")
 
 
 def read_json(path: Path) -> dict[str, Any]:

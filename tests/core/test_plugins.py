@@ -6,6 +6,7 @@ import pytest
 import steadyrl
 from steadyrl.core import plugins
 from steadyrl.core.errors import ConfigError, DataError, MissingExtraError, SteadyError
+from steadyrl.core.protocols import Task
 from steadyrl.core.types import Problem
 from steadyrl.integrations.trackers.tracker import Tracker
 from steadyrl.lab.launchers.command import choose
@@ -503,3 +504,19 @@ def test_a_misspelt_field_of_an_algorithm_is_refused_with_a_hint(here):
     settings = plugins.load("algorithm", "misspelt_algorithm").Settings()
     with pytest.raises(ConfigError, match="a field 'adpat', which nothing calls; did you mean 'adapt'"):
         plugins.make("algorithm", "misspelt_algorithm", settings)
+
+
+def test_a_class_derived_from_the_protocol_of_tasks_needs_its_problems_and_rewards_alone():
+    class Few(Task):
+        name, metric = "few", ""
+
+        def problems(self, split):
+            return [Problem("one", "1 + 1")]
+
+        def rewards(self):
+            return {}
+
+    task = Few()
+    plugins.require_members("the task 'few'", task, Task)
+    assert (task.baselines(), task.gold(task.problems("train")[0]), task.show("2")) == ({}, None, [])
+    assert task.ask("2 + 2") == Problem("asked", "2 + 2")

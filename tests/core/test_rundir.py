@@ -7,7 +7,16 @@ import numpy as np
 import pytest
 
 from steadyrl.core.errors import AccessError, RunError
-from steadyrl.core.rundir import RunDir, append_line, read_json, read_lines, write_json, write_lines, write_text
+from steadyrl.core.rundir import (
+    RunDir,
+    append_line,
+    appended,
+    read_json,
+    read_lines,
+    write_json,
+    write_lines,
+    write_text,
+)
 
 
 def write_metrics(run, *lines):
@@ -29,6 +38,15 @@ def test_a_torn_last_line_is_ignored(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_bytes('{"step": 0}\n{"step": 1, "text": "ä'.encode()[:-1])  # in the middle of a character, too
     assert list(read_lines(path)) == [{"step": 0}]
+
+
+def test_what_was_appended_is_read_from_a_byte_on_and_a_line_being_written_is_left_for_later(tmp_path):
+    path = tmp_path / "lines.jsonl"
+    path.write_bytes(b'{"a": 1}\nno object\n{"a": 2}\n{"a"')  # of 9, 10, 9 and 4 bytes
+    assert list(appended(path)) == [(0, 9, {"a": 1}), (9, 19, {}), (19, 28, {"a": 2})]
+    path.write_bytes(path.read_bytes() + b": 3}\n")
+    assert list(appended(path, 28)) == [(28, 37, {"a": 3})]
+    assert list(appended(path, 37)) == list(appended(tmp_path / "none")) == []
 
 
 def test_the_next_append_closes_a_torn_line(tmp_path):

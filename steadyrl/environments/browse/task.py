@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import numpy as np
 
-from steadyrl.core.protocols import Episode, RewardFn
+from steadyrl.core.protocols import Episode, RewardFn, Task
 from steadyrl.core.types import Problem
 from steadyrl.environments.browse.browser.actions import parse
 from steadyrl.environments.browse.families import FAMILIES
@@ -18,7 +18,7 @@ from steadyrl.environments.browse.site_suite import SiteSuite
 from steadyrl.environments.browse.suite import Suite
 
 
-class BrowseTask:
+class BrowseTask(Task):
     """See Task, Interactive, Bounded and Editable. Rewards: success, efficiency, progress, invalid, raw."""
 
     Settings = BrowseSettings
@@ -55,14 +55,6 @@ class BrowseTask:
     def rewards(self) -> Mapping[str, RewardFn]:
         """See Task."""
         return browse_rewards(self.max_turns)
-
-    def baselines(self) -> Mapping[str, Callable[[Problem], str]]:
-        """See Task: none, for no single text answers an episode."""
-        return {}
-
-    def gold(self, problem: Problem) -> str | None:
-        """See Task: None; the episodes' own experts show the way."""
-        return None
 
     def ask(self, text: str) -> Problem:
         """See Task."""

@@ -18,7 +18,7 @@ from pydantic import Field
 
 from steadyrl.core.counting.count import tell
 from steadyrl.core.errors import DataError
-from steadyrl.core.protocols import RewardFn
+from steadyrl.core.protocols import RewardFn, Task
 from steadyrl.core.sections import PathText, Section
 from steadyrl.core.types import Problem, Rollout, Score
 from steadyrl.environments.code.generated import generated_problems
@@ -96,7 +96,7 @@ class CodeReward:
         return self.measure(problem, rollout)
 
 
-class CodeTask:
+class CodeTask(Task):
     """See Task and Exact. Rewards: tests, compiles, quality, brevity."""
 
     Settings = CodeSettings
@@ -180,10 +180,6 @@ class CodeTask:
     def wrong(self, problem: Problem) -> str | None:
         """See Exact."""
         return self._by_id[problem.id].wrong_solution
-
-    def ask(self, text: str) -> Problem:
-        """See Task."""
-        return Problem("asked", text)
 
     def show(self, answer: str) -> list[str]:
         """See Task: what a reader would object to in the answer."""

@@ -8,10 +8,9 @@ precision, result size and the share of parseable queries are always logged besi
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -83,7 +82,7 @@ class SearchTask:
             request.id: np.array(sorted(self.index.number_of(i) for i in request.relevant), np.int32)
             for request in [*self.corpus.train, *self.corpus.heldout]
         }
-        self._judged: OrderedDict[tuple[str, str], Score] = OrderedDict()
+        self._judged = lru_cache(_JUDGED_ENTRIES)(self._measure)
 
     def problems(self, split: Literal["train", "heldout"]) -> Sequence[Problem]:
         """See Task."""
@@ -154,26 +153,18 @@ class SearchTask:
         return Problem(request.id, prompt.replace("{request}", words), columns)
 
     def _judge(self, problem: Problem, rollout: Rollout) -> Score:
-        key = (problem.id, rollout.text)
-        if key in self._judged:
-            return self._judged[key]
-        score = self._measure(problem, rollout.text)
-        if score.value is not None:  # a failure of the engine is not a verdict
-            self._judged[key] = score
-            if len(self._judged) > _JUDGED_ENTRIES:
-                self._judged.popitem(last=False)
-        return score
+        try:
+            return self._judged(problem.id, rollout.text)
+        except EngineFailure as error:  # no verdict, and not remembered as one
+            return Score(None, unscored=str(error))
 
-    def _measure(self, problem: Problem, text: str) -> Score:
+    def _measure(self, problem: str, text: str) -> Score:
         parsed = parse(text)
         if parsed.tree is None:
             return Score(0.0, dict.fromkeys(_PARTS, 0.0) | MALFORMED, note=f"malformed: {parsed.problem}")
-        try:
-            retrieved = self.index.search(parsed.tree)
-            worth = weigh(parsed.tree, self._relevant[problem.id], self.index)
-        except EngineFailure as error:
-            return Score(None, unscored=str(error))
-        parts = measure(retrieved, self._relevant[problem.id], self.index.document_count)
+        retrieved = self.index.search(parsed.tree)
+        worth = weigh(parsed.tree, self._relevant[problem], self.index)
+        parts = measure(retrieved, self._relevant[problem], self.index.document_count)
         shown = ", ".join(self.index.ids[n] for n in retrieved[:_HITS_SHOWN])
         parts |= worth.parts() | {"structure": structure(parsed.tree), "parseable": 1.0}
         return Score(parts.pop("f1"), parts, note=f"{len(retrieved)} found: {shown}")

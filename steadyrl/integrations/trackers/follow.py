@@ -15,7 +15,7 @@ from typing import Any
 
 from steadyrl.core.metrics import answer_means, finite_number
 from steadyrl.core.plugins import make
-from steadyrl.core.rundir import RunDir, parse_json, read_json, read_lines, write_json
+from steadyrl.core.rundir import RunDir, appended, read_json, read_lines, write_json
 from steadyrl.integrations.trackers.tracker import SAMPLES, Opening, Reporting, Tracker
 
 LONGEST_TEXT = 4000  # characters of a text in a table
@@ -175,20 +175,9 @@ class Follower:
 
     def _fresh(self, path: Path) -> Iterator[dict[str, Any]]:
         """Yield the whole lines that were appended to a file."""
-        if not path.is_file():
-            return
-        with path.open("rb") as file:
-            file.seek(self._places[path])
-            for line in iter(file.readline, b""):
-                if not line.endswith(b"\n"):
-                    return  # it is still being written
-                self._places[path] += len(line)
-                try:
-                    record = parse_json(line.decode("utf-8", "replace"))
-                except ValueError:
-                    continue
-                if isinstance(record, dict):
-                    yield record
+        for _, end, record in appended(path, self._places[path]):
+            self._places[path] = end
+            yield record
 
     def _note(self) -> None:
         write_json(self._state_file, self._state)

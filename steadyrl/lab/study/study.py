@@ -22,7 +22,7 @@ from typing import Literal
 from steadyrl.core import config as configs
 from steadyrl.core.config import Config
 from steadyrl.core.errors import AccessError, ConfigError, RunError, SteadyError
-from steadyrl.core.rundir import RunDir, read_json, read_lines, write_json
+from steadyrl.core.rundir import RunDir, appended, read_json, stamp, write_json
 from steadyrl.lab.elsewhere import End, make_elsewhere
 from steadyrl.lab.jobs import Follow, find_run, folder_of_job, placed, run_job, share
 from steadyrl.lab.launchers.command import Command, Ended, Launcher, our_command
@@ -184,7 +184,7 @@ class Followed:
         self._before = _attempt(run)
         self._saved = _saved(run)
         self.steps = len(run.metrics()) if run else 0
-        self._read = _size(run)
+        self._read = stamp(run.metrics_file)[0] if run else 0
 
     def report(self, follow: Follow) -> None:
         """Say what is new: that the run has begun, and each of its steps."""
@@ -214,13 +214,10 @@ class Followed:
 
     def new_steps(self) -> Iterator[int]:
         """Yield how many steps there are with each new line of metrics. Only what was appended is read."""
-        run = self._find()
-        size = _size(run)
-        if run is None or size <= self._read:
+        if (run := self._find()) is None:
             return
-        start, self._read = self._read, size
-        for record in read_lines(run.metrics_file, start):
-            step = record.get("step")
+        for _, end, record in appended(run.metrics_file, self._read):
+            self._read, step = end, record.get("step")
             if type(step) is int and step >= self.steps:  # an earlier one is made again, from a checkpoint
                 self.steps = step + 1
                 yield self.steps
@@ -244,10 +241,6 @@ class Followed:
 
 def _attempt(run: RunDir | None) -> tuple[str, int] | None:
     return (run.path.name, run.info().get("attempt") or 0) if run else None
-
-
-def _size(run: RunDir | None) -> int:
-    return run.metrics_file.stat().st_size if run and run.metrics_file.is_file() else 0
 
 
 def _saved(run: RunDir | None) -> int:

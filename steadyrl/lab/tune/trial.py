@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache, partial
 from pathlib import Path
@@ -26,14 +26,13 @@ from steadyrl.doctor.examine import diagnose
 from steadyrl.lab.compare.answers import Questions, answer
 from steadyrl.lab.compare.findings import TOTAL, sample_value
 from steadyrl.lab.compare.subject import find_subject, open_policy
-from steadyrl.lab.forecast import score_name
 from steadyrl.lab.jobs import Follow, Records, find_run, folder_of_job, run_job, share
 from steadyrl.lab.study.plan import Job
 from steadyrl.loop.evaluate import HeldoutSet, pick_heldout
 from steadyrl.loop.rewards.combine import make_terms, planned_updates
 
-RUNGS = 4  # held-out evaluations of a trial; the pruner halves at them
-ANSWERS = 256  # held-out, that make a score; no more than a trial samples between two rungs
+QUARTERS = 4  # of a run; candidates are compared at the first and at the second
+ANSWERS = 256  # held-out, that make a score; no more than a quarter of a run samples
 SURE = 2.0  # standard errors by which a paused run must lead a whole one, which had more steps to learn
 
 
@@ -77,8 +76,8 @@ class Candidate:
     """What is tried, by dotted name."""
     seed: int
     """Of the run."""
-    until: int | None = None
-    """Steps after which it pauses; None for its end."""
+    until: int
+    """Steps after which it pauses or ends."""
 
 
 @dataclass(frozen=True)
@@ -91,10 +90,10 @@ class Search:
 
     def job(self, candidate: Candidate) -> Job:
         """Return the run of a candidate."""
-        every = max(1, self.config.run.steps // RUNGS) if candidate.until is None else 0  # of a pause, the score is all
-        fixed = [f"evaluate.every={every}", f"run.checkpoint_every={self.config.run.steps}", "run.preflight=off"]
+        fixed = ["evaluate.every=0", "evaluate.patience=0", "run.preflight=off"]  # pauses take the place of both
+        fixed += [f"run.checkpoint_every={self.config.run.steps}", f"run.seed={candidate.seed}"]
         tried = [f"{name}={value}" for name, value in candidate.settings.items()]
-        config = configs.resolve(configs.dump(self.config), [*tried, *fixed, f"run.seed={candidate.seed}"])
+        config = configs.resolve(configs.dump(self.config), [*tried, *fixed])
         return Job(f"rate-{config.update.learning_rate:.3g}", config)
 
     def place(self, candidate: Candidate) -> Path:
@@ -113,8 +112,8 @@ def try_all(search: Search, candidates: Sequence[Candidate]) -> list[Trial] | No
     Returns:
         What became of each, or None where the user stopped it.
     """
-    steps, places = search.config.run.steps, {f"{n}": search.place(candidate) for n, candidate in enumerate(candidates)}
-    files = {key: place / f"trial-{candidates[int(key)].until or steps:06d}.json" for key, place in places.items()}
+    places = {f"{n}": search.place(candidate) for n, candidate in enumerate(candidates)}
+    files = {key: place / f"trial-{candidates[int(key)].until:06d}.json" for key, place in places.items()}
 
     def make(key: str) -> None:
         trial = make_trial(search, candidates[int(key)])
@@ -126,24 +125,15 @@ def try_all(search: Search, candidates: Sequence[Candidate]) -> list[Trial] | No
     return [Trial.read(read_json(file)) for file in files.values()]
 
 
-def make_trial(
-    search: Search, candidate: Candidate, prune: Callable[[float, int], bool] = lambda score, steps: False
-) -> Trial:
-    """Make a run of the search, or go on with the one that was paused or cut, and measure it.
-
-    Args:
-        search: The search.
-        candidate: What is tried.
-        prune: Asked after every held-out evaluation, with the score and the steps so far; True ends the run early.
-    """
+def make_trial(search: Search, candidate: Candidate) -> Trial:
+    """Make a run of the search, or go on with the one that was paused or cut, and measure it."""
     job, steps, follow = search.job(candidate), search.config.run.steps, search.follow
-    before, until, state = find_run(search.folder, job), candidate.until or steps, "finished"
+    before, state = find_run(search.folder, job), "finished"
 
     def stop(records: Records) -> bool:
-        pruned = any(prune(score, len(records)) for score in _scores(find_run(search.folder, job), records[-1:]))
-        return pruned or follow.stop() or len(records) >= until
+        return follow.stop() or len(records) >= candidate.until
 
-    if before is None or not _has_made(before, until, steps):
+    if before is None or not _has_made(before, candidate.until, steps):
         try:
             run_job(job, search.folder, before, follow.event, stop)
         except SteadyError:
@@ -153,13 +143,12 @@ def make_trial(
         return Trial(candidate.settings, candidate.seed, None, (), 0, "failed")
     if state == "finished" and run.status != "finished":
         state = "pruned"
-    ended = state == "failed" or follow.stop()
-    score, error = (next(reversed(_scores(run, run.metrics())), None), 0.0) if ended else score_of(search.config, run)
+    score, error = (None, 0.0) if state == "failed" or follow.stop() else score_of(search.config, run)
     trial = Trial(candidate.settings, candidate.seed, score, _critical(run), len(run.metrics()), state, error)
     if not follow.stop():
         critical = f"; critical: {', '.join(trial.critical)}" if trial.critical else ""
         shown = "no score" if score is None else f"score {score:.4f}"
-        ending = "" if state == "finished" or (state == "pruned" and candidate.until) else f", {state}"
+        ending = ", failed" if state == "failed" else ""
         follow.note(f"{candidate.label}: {shown} after {trial.steps} steps{ending}{critical}")
     return trial
 
@@ -181,7 +170,7 @@ def score_of(config: Config, run: RunDir) -> tuple[float | None, float]:
     """
     task = plugins.open_task(config.task.name, config.task.args, config.run.seed)
     sampling = config.sampling.model_dump()
-    wanted = min(ANSWERS, max(1, config.run.steps // RUNGS) * samples_per_step(config))
+    wanted = min(ANSWERS, max(1, config.run.steps // QUARTERS) * samples_per_step(config))
     problems = pick_heldout(pick_heldout(plugins.problems_of(task, "heldout"), config.evaluate.problems), wanted)
     if not problems:
         return None, 0.0
@@ -198,12 +187,6 @@ def score_of(config: Config, run: RunDir) -> tuple[float | None, float]:
     if not scores:
         return None, 0.0
     return float(np.mean(scores)), float(np.std(scores, ddof=1) / math.sqrt(len(scores))) if len(scores) > 1 else 0.0
-
-
-def _scores(run: RunDir | None, records: Records) -> list[float]:
-    """Return the held-out scores that a run measured itself."""
-    name = score_name(run) if run is not None else ""
-    return [float(record[name]) for record in records if isinstance(record.get(name), int | float)]
 
 
 def _critical(run: RunDir) -> tuple[str, ...]:

@@ -1,28 +1,24 @@
-"""Finds a learning rate (and a KL coefficient, ...) within a budget of samples: a range test, then Optuna, then seeds.
+"""Finds a learning rate (and a KL coefficient, ...) within a budget of samples: a range test, rounds, then seeds.
 
     FOLDER/range.json           the range test
     FOLDER/runs/KEY/            a run, and in trial-000020.json what it was after so many steps
-    FOLDER/search.log           Optuna's own storage
     FOLDER/result.json          the config to use, every trial, and how sure it is
 
-The opening tries rates around the centre of the range test and halves them at a quarter and a half: the run of a rate
-pauses there, and the better half goes on. A budget of a few runs holds many quarters of runs. Two whole runs say which
-of two rates is better, and four quarters which of four rates over a decade and a half. Then Optuna's TPE chooses. The
-doctor's critical findings are constraints: a trial that has one is not feasible, whatever it scores. Successive halving
-ends trials early by their held-out score, which is measured on the same problems with the same seeds for all. The best
-few are repeated with other seeds.
+A round tries some candidates side by side and halves them at a quarter and a half: the run of a candidate pauses there,
+and the better half goes on. A budget of a few runs holds many quarters of runs. Two whole runs say which of two rates
+is better, and four quarters which of four rates over a decade and a half. The first round tries rates around the centre
+of the range test. What the next one tries Optuna's TPE suggests from the trials so far. The doctor's critical findings
+are constraints: a trial that has one is not feasible, whatever it scores. The best few are repeated with other seeds.
 
 All runs are jobs as those of a study are, only that they are chosen on the way, so several processes may work on one
-search (see ``jobs``), also equal commands that a launcher starts. Optuna's storage says which trials there are, and the
-locks of their jobs which of them are lost.
+search (see ``jobs``), also equal commands that a launcher starts. All of them read the same trials, and so they choose
+the same candidates.
 """
 
 from __future__ import annotations
 
-import json
-import time
+import itertools
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -36,15 +32,14 @@ from steadyrl.core.errors import ConfigError, RunError
 from steadyrl.core.rundir import DONE, read_json, write_json
 from steadyrl.doctor.readers.spelling import flat_settings
 from steadyrl.lab.elsewhere import End, make_elsewhere
-from steadyrl.lab.jobs import POLL_S, Follow, awaited, claimed, find_run, folder_of_job, share
+from steadyrl.lab.jobs import Follow, awaited, share
 from steadyrl.lab.launchers.command import Command, Ended, Launcher, our_command
 from steadyrl.lab.seeds import difference, interquartile_mean
 from steadyrl.lab.tune.rate_range import RATE, Point, Range, range_test
-from steadyrl.lab.tune.trial import RUNGS, Candidate, Search, Trial, best_first, make_trial, samples_per_step, try_all
+from steadyrl.lab.tune.trial import QUARTERS, Candidate, Search, Trial, best_first, samples_per_step, try_all
 
 BELOW, ABOVE = 30.0, 10.0  # the search reaches from centre / 30 to centre * 10
 FINALISTS = 3
-OPENING = "opening"  # marks its trials in Optuna's storage, with their number
 RESULT = "result.json"
 
 
@@ -52,7 +47,7 @@ RESULT = "result.json"
 Space = Mapping[str, tuple[float, float, bool]]
 PER_DECADE = 2  # rates
 TRIED = (0, 1, 2, -1)  # rates above the centre: on three tasks the best rate was 2, 5 and 18 times that of the centre
-WIDTHS = (4, 3, 1)  # rates to begin with: as many as the budget holds
+WIDEST = 4  # candidates of a round
 INTERRUPTED = 130  # exit status of `steadyrl tune` after a signal
 
 
@@ -80,8 +75,7 @@ def tune(config: Config, folder: Path, options: Options, follow: Follow | None =
         MissingExtraError: Optuna is not installed.
     """
     search = Search(config, folder, follow or Follow())
-    optuna = require_searchable(config, options.space)
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    require_searchable(config, options.space)
     per_run = config.run.steps * samples_per_step(config)
     rate_range = _range(search, options.space)
     if rate_range is None:
@@ -92,19 +86,9 @@ def tune(config: Config, folder: Path, options: Options, follow: Follow | None =
             f"{per_run}. Give at least {rate_range.samples + (options.seeds + 1) * per_run}, or lower run.steps"
         )
     budget = options.samples - rate_range.samples - per_run * (options.seeds - 1) * FINALISTS
-    bounds = _bounds(rate_range)
-    rates = rates_around(rate_range.centre, bounds, config.run.steps, budget // samples_per_step(config))
-    opening = halve(search, rates)
-    if opening is None:
-        return None
-    with awaited(folder):
-        sampler = _Sampler(optuna, _study(optuna, config, folder), search, bounds, options.space)
-        _add_opening(sampler, opening)
-    if not _all_trials(sampler, budget):
-        return None
-    trials = _tried(sampler.study)
-    finals = _finals(search, trials, options.seeds)
-    if finals is None:
+    trials = _rounds(search, rate_range.centre, options.space, max(per_run, budget) // samples_per_step(config))
+    finals = None if trials is None else _finals(search, trials, options.seeds)
+    if trials is None or finals is None:
         return None
     result = _result(config, rate_range, trials, finals)
     with awaited(folder):
@@ -140,13 +124,8 @@ def _settings(config: Config, space: Space) -> dict[str, Any]:
     return {name: value for name, value in (plain | searched).items() if name not in ("run.folder", RATE)}
 
 
-def _bounds(rate_range: Range) -> tuple[float, float]:
-    """Return the lowest and the highest rate of the search."""
-    return rate_range.centre / BELOW, min(10.0, rate_range.centre * ABOVE)
-
-
-def require_searchable(config: Config, space: Space) -> Any:
-    """Refuse a setting that no trial could have, before the first of them; return Optuna.
+def require_searchable(config: Config, space: Space) -> None:
+    """Refuse a setting that no trial could have, before the first of them.
 
     Raises:
         ConfigError: A setting cannot be searched.
@@ -157,7 +136,7 @@ def require_searchable(config: Config, space: Space) -> Any:
             raise ConfigError(f"--also {name}: the search itself sets it; remove it")
         for value in (low, high):
             configs.resolve(configs.dump(config), [f"{name}={int(value) if integer else value}"])
-    return plugins.require("optuna")
+    plugins.require("optuna")
 
 
 def _shown(point: Point) -> str:
@@ -167,129 +146,58 @@ def _shown(point: Point) -> str:
     return f"KL of the step {point.kl:.2g}{after}"
 
 
-def _study(optuna: Any, config: Config, folder: Path) -> Any:
-    folder.mkdir(parents=True, exist_ok=True)
-    backend = optuna.storages.journal.JournalFileBackend(str(folder / "search.log"))
-    step = max(1, config.run.steps // RUNGS)
-    return optuna.create_study(
-        storage=optuna.storages.JournalStorage(backend),
-        study_name="tune",
-        direction="maximize",
-        load_if_exists=True,
-        pruner=optuna.pruners.SuccessiveHalvingPruner(min_resource=step, reduction_factor=2),
-    )
+def _rounds(search: Search, centre: float, space: Space, most: int) -> list[Trial] | None:
+    """Try candidates in rounds, beside other processes.
 
+    Args:
+        search: The search.
+        centre: Of the range test.
+        space: What is searched besides the rate.
+        most: Steps that all rounds may take, enough for a run.
 
-@dataclass(frozen=True)
-class _Sampler:
-    """What chooses the trials of a search: Optuna and its study, the bounds of the rate and of other settings."""
-
-    optuna: Any
-    study: Any
-    search: Search
-    bounds: tuple[float, float]
-    space: Space
-
-    def candidate(self, trial: Any) -> Candidate:
-        """Return what a trial of Optuna's tries."""
-        shown = ", ".join(f"{name.rpartition('.')[2]} {value:.3g}" for name, value in trial.params.items())
-        return Candidate(f"trial {trial.number}: {shown}", trial.params, self.search.config.run.seed)
-
-
-def _add_opening(sampler: _Sampler, opening: Sequence[Trial]) -> None:
-    """Let the sampler know what became of the rates of the opening."""
-    distributions, states = sampler.optuna.distributions, sampler.optuna.trial.TrialState
-    added_numbers = {trial.user_attrs.get(OPENING) for trial in sampler.study.trials}
-    for number, outcome in enumerate(opening):
-        if number not in added_numbers:
-            trial = sampler.optuna.trial.create_trial(
-                state=states.FAIL if outcome.score is None else states.COMPLETE,
-                value=outcome.score,
-                params=dict(outcome.settings),
-                distributions={RATE: distributions.FloatDistribution(*sampler.bounds, log=True)},
-                constraints={"critical": len(outcome.critical)},
-                user_attrs={OPENING: number, "trial": json.dumps(asdict(outcome))},
-            )
-            sampler.study.add_trial(trial)
-
-
-def _all_trials(sampler: _Sampler, budget: int) -> bool:
-    """Make trials, beside other processes, until the budget is spent; return False where the user stopped it."""
-    search = sampler.search
-    per_step = samples_per_step(search.config)
-    per_run = per_step * search.config.run.steps
-    while not search.follow.stop():
-        with ExitStack() as stack:
-            trial = None
-            with awaited(search.folder):
-                running_elsewhere = _running_elsewhere(sampler)
-                tried = _tried(sampler.study)
-                used = sum(trial.steps for trial in tried) * per_step
-                if used + (running_elsewhere + 1) * per_run <= budget or not (running_elsewhere or tried):
-                    trial = _chosen(sampler)
-                    stack.enter_context(claimed(search.place(sampler.candidate(trial))))
-            if trial is not None:
-                _one_trial(sampler, trial)
-            elif not running_elsewhere:
-                return True
-            else:  # one of them may be pruned, and leave a part of the budget
-                time.sleep(POLL_S)
-    return False
-
-
-def _chosen(sampler: _Sampler) -> Any:
-    """Return the next trial of Optuna's, with its settings."""
-    study, log = sampler.study, {"log": True}
-    # With equal seeds two processes would try the same rates.
-    study.sampler = sampler.optuna.samplers.TPESampler(
-        seed=sampler.search.config.run.seed + len(study.trials), n_startup_trials=4, constant_liar=True
-    )
-    trial = study.ask()
-    trial.suggest_float(RATE, *sampler.bounds, **log)
-    for name, (low, high, integer) in sampler.space.items():
-        if integer:
-            trial.suggest_int(name, int(low), int(high), **log)
-        else:
-            trial.suggest_float(name, low, high, **log)
-    return trial
-
-
-def _running_elsewhere(sampler: _Sampler) -> int:
-    """Return how many trials other processes are making, and give up those whose process was lost.
-
-    One that has a checkpoint is tried again, and goes on from there. Without one it would only be cut again.
+    Returns:
+        What became of every candidate, or None where the user stopped it.
     """
-    search, count, states = sampler.search, 0, sampler.optuna.trial.TrialState
-    for trial in sampler.study.get_trials(deepcopy=False, states=(states.RUNNING,)):
-        job = search.job(sampler.candidate(trial))
-        with claimed(folder_of_job(search.folder, job)) as lost:
-            if lost:
-                sampler.study.tell(trial.number, state=states.FAIL)
-                run = find_run(search.folder, job)
-                if run is not None and run.checkpoints():
-                    sampler.study.enqueue_trial(trial.params)
-            else:
-                count += 1
-    return count
+    bounds, steps = (centre / BELOW, min(10.0, centre * ABOVE)), search.config.run.steps
+    candidates: Sequence[Mapping[str, float]] = [{RATE: rate} for rate in rates_around(centre, bounds)]
+    trials: list[Trial] = []
+    for number in itertools.count(1):
+        # A failed one counts as a whole run: where all fail at their first step the search must end, too.
+        remaining = most - sum(steps if trial.state == "failed" else trial.steps for trial in trials)
+        width = next((w for w in range(len(candidates), 0, -1) if steps_of(w, steps) <= remaining), 0)
+        if not width:
+            break
+        outcomes = halve(search, f"round {number}", candidates[:width])
+        if outcomes is None:
+            return None
+        trials += outcomes
+        candidates = suggested(trials, {RATE: (*bounds, False), **space}, search.config.run.seed)
+    return trials
 
 
-def _one_trial(sampler: _Sampler, trial: Any) -> None:
-    """Make a trial; one that the user stops is as one whose process was lost."""
-    states = sampler.optuna.trial.TrialState
-
-    def prune(score: float, steps: int) -> bool:
-        trial.report(score, steps)
-        return bool(trial.should_prune())
-
-    outcome = make_trial(sampler.search, sampler.candidate(trial), prune)
-    if not sampler.search.follow.stop():
-        trial.set_constraint("critical", float(len(outcome.critical)))
-        trial.set_user_attr("trial", json.dumps(asdict(outcome)))
-        sampler.study.tell(trial, outcome.score, states.FAIL if outcome.score is None else None)
-
-
-def _tried(study: Any) -> list[Trial]:
-    return [Trial.read(json.loads(t.user_attrs["trial"])) for t in study.trials if "trial" in t.user_attrs]
+def suggested(trials: Sequence[Trial], space: Space, seed: int) -> list[dict[str, float]]:
+    """Return the settings that Optuna's TPE would try next, ``WIDEST`` of them; equal trials give equal settings."""
+    optuna = plugins.require("optuna")
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    distributions = {
+        name: optuna.distributions.IntDistribution(int(low), int(high), log=True)
+        if integer
+        else optuna.distributions.FloatDistribution(low, high, log=True)
+        for name, (low, high, integer) in space.items()
+    }
+    sampler = optuna.samplers.TPESampler(seed=seed + len(trials), n_startup_trials=4, constant_liar=True)
+    study = optuna.create_study(direction="maximize", sampler=sampler)
+    states = optuna.trial.TrialState
+    for trial in trials:
+        outcome = optuna.trial.create_trial(
+            state=states.FAIL if trial.score is None else states.COMPLETE,
+            value=trial.score,
+            params=dict(trial.settings),
+            distributions={name: distributions[name] for name in trial.settings},
+            constraints={"critical": len(trial.critical)},
+        )
+        study.add_trial(outcome)
+    return [study.ask(distributions).params for _ in range(WIDEST)]
 
 
 def _finals(search: Search, trials: Sequence[Trial], seeds: int) -> list[tuple[Trial, list[Trial]]] | None:
@@ -300,7 +208,7 @@ def _finals(search: Search, trials: Sequence[Trial], seeds: int) -> list[tuple[T
     """
     best = best_first(trials)[:FINALISTS]
     candidates = [
-        Candidate(f"finalist {number}, seed {seed}", trial.settings, seed)
+        Candidate(f"finalist {number}, seed {seed}", trial.settings, seed, search.config.run.steps)
         for number, trial in enumerate(best, 1)
         for seed in range(search.config.run.seed + 1, search.config.run.seed + seeds)
     ]
@@ -351,13 +259,13 @@ def _level(runs: Sequence[Trial]) -> float:
 
 
 def rungs(steps: int) -> list[int]:
-    """Return after how many steps rates are compared: a quarter, a half and all of them."""
-    every = max(1, steps // RUNGS)
+    """Return after how many steps candidates are compared: a quarter, a half and all of them."""
+    every = max(1, steps // QUARTERS)
     return sorted({min(every, steps), min(2 * every, steps), steps})
 
 
 def steps_of(width: int, steps: int) -> int:
-    """Return the steps that the opening takes for so many rates."""
+    """Return the steps that a round of so many candidates takes."""
     total, before = 0, 0
     for rung in rungs(steps):
         total += width * (rung - before)
@@ -365,37 +273,38 @@ def steps_of(width: int, steps: int) -> int:
     return total
 
 
-def rates_around(centre: float, bounds: tuple[float, float], steps: int, most: int) -> list[float]:
-    """Return the rates to begin with, the centre first.
+def rates_around(centre: float, bounds: tuple[float, float]) -> list[float]:
+    """Return the rates to begin with, at most ``WIDEST``, the centre of the range test first."""
+    rates = (centre * 10.0 ** (number / PER_DECADE) for number in TRIED)
+    return [rate for rate in rates if bounds[0] <= rate <= bounds[1]]
+
+
+def halve(search: Search, name: str, candidates: Sequence[Mapping[str, float]]) -> list[Trial] | None:
+    """Try candidates side by side, beside other processes.
 
     Args:
-        centre: Of the range test.
-        bounds: Lowest and highest rate of the search.
-        steps: Of a whole run.
-        most: Steps that the opening may take; the centre alone is always tried.
-    """
-    tried = (centre * 10.0 ** (number / PER_DECADE) for number in TRIED)
-    rates = [rate for rate in tried if bounds[0] <= rate <= bounds[1]]
-    width = next((w for w in WIDTHS if w <= len(rates) and steps_of(w, steps) <= most), 1)
-    return rates[:width]
-
-
-def halve(search: Search, rates: Sequence[float]) -> list[Trial] | None:
-    """Try rates side by side, beside other processes.
+        search: The search.
+        name: What lines call the round.
+        candidates: Their settings.
 
     Returns:
-        What became of each rate at its last rung, or None where the user stopped it.
+        What became of each at its last rung, or None where the user stopped it.
     """
-    trials: dict[float, Trial] = {}
-    alive = list(rates)
+    trials: dict[int, Trial] = {}
+    seed, alive = search.config.run.seed, list(range(len(candidates)))
     for rung in rungs(search.config.run.steps):
-        candidates = [Candidate(f"rate {rate:.2e}", {RATE: rate}, search.config.run.seed, rung) for rate in alive]
-        measured = try_all(search, candidates)
-        if measured is None:
+        tried = [Candidate(f"{name}, {in_words(candidates[i])}", candidates[i], seed, rung) for i in alive]
+        outcomes = try_all(search, tried)
+        if outcomes is None:
             return None
-        trials |= dict(zip(alive, measured, strict=True))
-        alive = sorted(alive, key=lambda rate: trials[rate].rank)[: _survivors(len(alive))]
-    return [trials[rate] for rate in rates]
+        trials |= dict(zip(alive, outcomes, strict=True))
+        alive = sorted(alive, key=lambda i: trials[i].rank)[: _survivors(len(alive))]
+    return [trials[i] for i in range(len(candidates))]
+
+
+def in_words(settings: Mapping[str, float]) -> str:
+    """Return settings on a line, each by the last part of its name."""
+    return ", ".join(f"{name.rpartition('.')[2]} {value:.3g}" for name, value in settings.items())
 
 
 def _survivors(count: int) -> int:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import inspect
 import reprlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -30,7 +30,7 @@ from pydantic import Field
 
 from steadyrl.core import plugins
 from steadyrl.core.errors import ConfigError, SteadyError, exception_line
-from steadyrl.core.protocols import Episode, PromptLimit, RewardFn, Turn
+from steadyrl.core.protocols import Episode, PromptLimit, RewardFn, Task, Turn
 from steadyrl.core.sections import PathText
 from steadyrl.core.types import Message, Problem, Rollout, Score, ToolCall
 from steadyrl.loop.rewards.functions import RAISED
@@ -41,7 +41,7 @@ from steadyrl.loop.tasks.tools import Limits, Tool, Toolbox, make_tool, recordab
 RETURN = "episode_return"
 
 
-class EnvironmentTask:
+class EnvironmentTask(Task):
     """See Task, Interactive, ToolUsing and Bounded. Reward: episode_return, what the turns and the episode earned.
 
     Attributes:
@@ -132,10 +132,6 @@ class EnvironmentTask:
         """See Task."""
         return {RETURN: _episode_return} if self._settings.environment else {}
 
-    def baselines(self) -> Mapping[str, Callable[[Problem], str]]:
-        """See Task: none, for no text answers an episode."""
-        return {}
-
     def gold(self, problem: Problem) -> str | None:
         """See Task."""
         return self._data.gold(problem) if self._data else None
@@ -143,10 +139,6 @@ class EnvironmentTask:
     def ask(self, text: str) -> Problem:
         """See Task."""
         return self._data.ask(text) if self._data else Problem("asked", text)
-
-    def show(self, answer: str) -> list[str]:
-        """See Task."""
-        return []
 
     def episode(self, problem: Problem, seed: int) -> Episode:
         """See Interactive."""

@@ -15,7 +15,7 @@ import hashlib
 import json
 import re
 import reprlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -23,7 +23,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from steadyrl.core.errors import DataError
-from steadyrl.core.protocols import PromptLimit, RewardFn
+from steadyrl.core.protocols import PromptLimit, RewardFn, Task
 from steadyrl.core.sections import PathText, Section
 from steadyrl.core.types import Message, Problem, conversation_text
 from steadyrl.loop.tasks.columns import require_plain, require_read
@@ -45,7 +45,7 @@ _ROLES = {
 }
 
 
-class PromptsTask:
+class PromptsTask(Task):
     """Prompts of a file, read and checked when the task is made.
 
     Attributes:
@@ -133,10 +133,6 @@ class PromptsTask:
         """Return no reward: the section [rewards] names the user's rewards by import path."""
         return {}
 
-    def baselines(self) -> Mapping[str, Callable[[Problem], str]]:
-        """Return no baseline: the task does not know what the prompts ask for."""
-        return {}
-
     def gold(self, problem: Problem) -> str | None:
         """Return the known good answer, the first one of a list, or None if a problem has none."""
         gold = next(iter(_answers(problem.columns.get(self._gold))), None)
@@ -153,10 +149,6 @@ class PromptsTask:
             return Problem("asked", text)
         messages = ({"role": "system", "content": system}, {"role": "user", "content": text})
         return Problem("asked", text, messages=messages)
-
-    def show(self, answer: str) -> list[str]:
-        """Return nothing: the task does not know what an answer does."""
-        return []
 
 
 @dataclass(frozen=True)

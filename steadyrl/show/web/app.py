@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from threading import Lock
@@ -26,7 +26,6 @@ from steadyrl.show.report.diagnosis import diagnosis_view
 from steadyrl.show.web.columns import Shelf
 from steadyrl.show.web.compare_page import boards_of, compare_view
 from steadyrl.show.web.diagnosis import MOST_PASTED, Diagnoses, log_curves, log_pins
-from steadyrl.show.web.events import LOOK_ALL_S, LOOK_S, Followers
 from steadyrl.show.web.folder import Folder, Place
 from steadyrl.show.web.overview import rows
 from steadyrl.show.web.render import page, whole_number
@@ -38,7 +37,7 @@ from steadyrl.show.web.run_page import (
     live_view,
     log_view,
     run_pins,
-    run_stamp,
+    run_version,
     run_view,
     whole_curves,
 )
@@ -57,26 +56,26 @@ MOST_LABELLED = 128 << 10  # bytes of a form with marked runs
 class Pages:
     """Answers every address; functions without ``async`` run in threads, so a slow file stops no other page."""
 
-    def __init__(self, root: Path, ending: Callable[[], bool]):
+    def __init__(self, root: Path):
         self.folder = Folder(root)
         self.shelf = Shelf()
-        self.followers = Followers(ending)
         self.diagnoses = Diagnoses()
         self.rollouts = Rollouts(self.folder)
         self.reporting = Lock()  # a report reads a whole run into memory, so one is made at a time
 
     def runs(self, request: Request) -> Response:
         """Answer with the table of all runs, or with that alone for a page that is open."""
-        part = "part" in request.query_params
-        return page(
-            "_runs.html.j2" if part else "runs.html.j2", runs_view(self.folder, self.diagnoses, request.query_params)
+        template = "_runs.html.j2" if "part" in request.query_params else "runs.html.j2"
+        return unless_known(
+            request, self._version(), template, lambda: runs_view(self.folder, self.diagnoses, request.query_params)
         )
 
     def run(self, request: Request) -> Response:
         """Answer with the first page of a run."""
         place = self._run(request)
         if place.kind == "run":
-            return page("run.html.j2", run_view(place, self.shelf, self.diagnoses))
+            version = run_version(RunDir(place.path))
+            return unless_known(request, version, "run.html.j2", lambda: run_view(place, self.shelf, self.diagnoses))
         several, chosen = self._log(request, place)
         names = [self._name(diagnosis) for diagnosis in several]
         return page(
@@ -150,11 +149,14 @@ class Pages:
 
     def study(self, request: Request) -> Response:
         """Answer with one study, or with the part of it that changes while it goes on."""
-        query, wanted = request.query_params, request.path_params["study_id"]
-        if "part" in query:
-            return page("_study.html.j2", study_view(self.folder, wanted, query.getlist("arm")))
-        view = study_view(self.folder, wanted, query.getlist("arm"))
-        return page("study_page.html.j2", {**view, **boards_of(view["shown"], self.shelf, self.diagnoses)})
+        query, part = request.query_params, "part" in request.query_params
+
+        def view() -> dict[str, Any]:
+            study = study_view(self.folder, request.path_params["study_id"], query.getlist("arm"))
+            return study if part else {**study, **boards_of(study["shown"], self.shelf, self.diagnoses)}
+
+        template = "_study.html.j2" if part else "study_page.html.j2"
+        return unless_known(request, self._version(), template, view)
 
     def doctor(self, request: Request) -> Response:
         """Answer with the empty form for a log."""
@@ -183,7 +185,9 @@ class Pages:
 
     def live(self, request: Request) -> Response:
         """Answer with the part of a run's page that changes while it goes on."""
-        return page("live.html.j2", live_view(self._run(request), self.shelf, self.diagnoses))
+        place = self._run(request)
+        version = run_version(RunDir(place.path))
+        return unless_known(request, version, "live.html.j2", lambda: live_view(place, self.shelf, self.diagnoses))
 
     def curves(self, request: Request) -> Response:
         """Answer with a run's curves as JSON, and with its findings and actions, which are pinned to them."""
@@ -201,22 +205,13 @@ class Pages:
         curves = whole_curves(run, self.shelf) if everything else self.shelf.curves(run, names, (first, last))
         return _json({**curves_json(curves), "pins": run_pins(place, self.diagnoses)})
 
-    async def run_events(self, request: Request) -> Response:
-        """Answer with a stream of what changes in a run."""
-        place = self._run(request)
-        return self.followers.follow(request, lambda: run_stamp(RunDir(place.path)), LOOK_S)
-
-    async def all_events(self, request: Request) -> Response:
-        """Answer with a stream of what changes in any run."""
-        return self.followers.follow(request, self._state, LOOK_ALL_S)
-
-    def _state(self) -> int:
-        return hash(
-            tuple(
-                (row.place.id, row.place.label, row.status, row.verdict, row.step, row.time)
-                for row in rows(self.folder, self.diagnoses)
-            )
+    def _version(self) -> str:
+        """Return what changes whenever any run has something new to show."""
+        shown = (
+            (row.place.id, row.place.label, row.status, row.verdict, row.step, row.time)
+            for row in rows(self.folder, self.diagnoses)
         )
+        return f"{hash(tuple(shown))}"
 
     def _log(self, request: Request, place: Place) -> tuple[list[Diagnosis], int]:
         """Return the runs of another trainer's log, and the number of the one that is asked for."""
@@ -253,6 +248,16 @@ async def body(request: Request, most: int) -> bytes | None:
     return b"".join(parts)
 
 
+def unless_known(request: Request, version: str, template: str, view: Callable[[], Mapping[str, Any]]) -> Response:
+    """Answer with a page or a part of it, or with 304 where the page that asks has this version."""
+    tag = f'"{version}"'
+    if request.headers.get("if-none-match") == tag:
+        return Response(status_code=304)
+    answer = page(template, {**view(), "version": version})
+    answer.headers["etag"] = tag
+    return answer
+
+
 def _json(content: Any) -> Response:
     """Return JSON in ASCII: a text may hold half of a surrogate pair, which cannot be sent otherwise."""
     return Response(json.dumps(content, allow_nan=False), media_type="application/json")
@@ -264,17 +269,15 @@ def _field(form: bytes, name: str) -> str:
     return next((unquote_plus(value.decode("latin-1")) for key, _, value in pairs if key == name.encode()), "")
 
 
-def create(root: Path, ending: Callable[[], bool] = lambda: False) -> Starlette:
-    """Return the application for a folder of runs; ``ending`` says whether its server is about to end."""
-    pages = Pages(root, ending)
+def create(root: Path) -> Starlette:
+    """Return the application for a folder of runs."""
+    pages = Pages(root)
     routes = [
         Route("/", pages.runs),
-        Route("/events", pages.all_events),
         Route("/labels", pages.label, methods=["POST"]),
         Route("/run/{run_id}", pages.run),
         Route("/run/{run_id}/live", pages.live),
         Route("/run/{run_id}/curves", pages.curves),
-        Route("/run/{run_id}/events", pages.run_events),
         Route("/run/{run_id}/report", pages.report),
         Route("/run/{run_id}/doctor", pages.run_doctor),
         Route("/run/{run_id}/rollouts", pages.rollout_list),

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from steadyrl.core.rundir import MOST_CHARACTERS, MOST_STEPS, RunDir, json_object
+from steadyrl.core.rundir import MOST_STEPS, RunDir, appended, json_object
 
 AT_ONCE = 6 << 20  # bytes that are read while a page waits; it takes about 0.1 s
 MOST_ROWS, MOST_NAMES = 250_000, 300
@@ -100,28 +100,20 @@ class Columns:
         return stat.st_size
 
     def follow(self, most: int = AT_ONCE) -> bool:
-        """Read what was appended, at most so many bytes; return whether there was a new line."""
+        """Read what was appended, so many bytes or some more; return whether there was a new line."""
         with self._alone:
             if self._size() <= self._read:
                 return False
-            try:
-                with self.path.open("rb") as file:
-                    file.seek(self._read)
-                    data = file.read(min(most, MOST_CHARACTERS))
-            except FileNotFoundError:  # it went since its size was asked
-                return False
-            end = data.rfind(b"\n") + 1
-            if end == 0 and len(data) == MOST_CHARACTERS:
-                self._read += len(data)  # a line that is too long
-            self._read += end
-            before = len(self._steps)
-            for line in data[:end].splitlines():
-                self._add(line)
-            return end > 0 or len(self._steps) > before
+            start = self._read
+            for _, end, record in appended(self.path, start):
+                self._read = end
+                self._add(record)
+                if end - start >= most:
+                    break
+            return self._read > start
 
-    def _add(self, line: bytes) -> None:
-        record = _record(line)
-        if record is None:
+    def _add(self, record: Mapping[str, Any]) -> None:
+        if not _is_step(record):
             return
         step, attempt = record["step"], record["attempt"]
         row = self._row_of.get(step)
@@ -207,8 +199,8 @@ def preview(path: Path, count: int = PREVIEW) -> tuple[np.ndarray, dict[str, np.
             file.seek(place)
             if place:
                 file.readline(LONGEST_SAMPLED)  # the rest of a line that began before
-            record = _record(file.readline(LONGEST_SAMPLED))
-            if record is not None:
+            record = json_object(file.readline(LONGEST_SAMPLED))
+            if record is not None and _is_step(record):
                 lines[record["step"]] = record
     steps = sorted(lines)
     names = dict.fromkeys(name for step in steps for name in lines[step] if name not in _NOT_METRICS)
@@ -307,10 +299,9 @@ def _between(steps: np.ndarray, between: tuple[int, int] | None) -> slice:
     return slice(int(np.searchsorted(steps, between[0])), int(np.searchsorted(steps, between[1], "right")))
 
 
-def _record(line: bytes) -> dict[str, Any] | None:
-    record = json_object(line) or {}
+def _is_step(record: Mapping[str, Any]) -> bool:
     counts = record.get("step"), record.get("attempt")
-    return record if all(type(count) is int and 0 <= count < MOST_STEPS for count in counts) else None
+    return all(type(count) is int and 0 <= count < MOST_STEPS for count in counts)
 
 
 def _number(value: Any) -> float | None:

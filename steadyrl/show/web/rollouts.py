@@ -6,14 +6,15 @@ Only what is shown is kept. A record is a line of rollouts/*.jsonl and may hold 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from steadyrl.core.metrics import finite_number
-from steadyrl.core.rundir import MOST_CHARACTERS, RunDir, json_object, stamp
+from steadyrl.core.rundir import MOST_CHARACTERS, RunDir, appended, json_object, stamp
 from steadyrl.core.types import call_line
 from steadyrl.show.page.markup import shorten
 from steadyrl.show.web.folder import Folder
@@ -96,7 +97,8 @@ class Rollouts:
         ]
         words = query.get("q", "").lower().split()
         if words:
-            texts = {number for number, (_, record) in enumerate(_records(path)) if _says(record, words)}
+            lines = enumerate(record for *_, record in appended(path) if record)
+            texts = {number for number, record in lines if _says(record, words)}
             fitting = [entry for entry in fitting if entry.number in texts]
         return _ordered(fitting, query.get("order", "worst"))
 
@@ -117,26 +119,14 @@ class Rollouts:
         path = self._folder.file(run.tokens_file(step))
         if path is None:
             return None
-        return next((record for _, record in _records(path) if record.get("rollout") == number), None)
+        return next((record for *_, record in appended(path) if record.get("rollout") == number), None)
 
 
 @lru_cache(maxsize=KEPT_FILES)
 def _entries(path: Path, written: tuple[int, int]) -> list[Entry]:
     """Return the rollouts of a file; its stamp tells whether they have to be read again."""
-    return [_entry(number, offset, record) for number, (offset, record) in enumerate(_records(path))]
-
-
-def _records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield each record of a file of JSON lines with the place where it begins."""
-    offset = 0
-    with path.open("rb") as file:
-        for count, line in enumerate(iter(lambda: file.readline(MOST_CHARACTERS), b"")):
-            if count >= MOST_ROLLOUTS:
-                return
-            record = json_object(line)
-            if record is not None:
-                yield offset, record
-            offset += len(line)
+    lines = enumerate(line for line in islice(appended(path), MOST_ROLLOUTS) if line[-1])
+    return [_entry(number, offset, record) for number, (offset, _, record) in lines]
 
 
 def _entry(number: int, offset: int, record: Mapping[str, Any]) -> Entry:

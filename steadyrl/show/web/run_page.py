@@ -296,7 +296,7 @@ def _plain(values: np.ndarray) -> list[float | None]:
     ]
 
 
-def run_stamp(run: RunDir) -> list[int]:
-    """Return numbers that change whenever the run has something new to show."""
+def run_version(run: RunDir) -> str:
+    """Return what changes whenever the run has something new to show."""
     files = (run.metrics_file, run.findings_file, run.actions_file, run.info_file)
-    return [number for file in files for number in stamp(file)]
+    return "-".join(f"{number}" for file in files for number in stamp(file))

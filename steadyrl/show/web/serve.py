@@ -63,13 +63,12 @@ def serve(root: Path, host: str, port: int, with_token: bool, ready: Callable[[s
         AccessError: No port can be had.
         RunError: There is no such folder.
     """
-    app = create(root, lambda: server.should_exit)
     listening = listen(host, port)
     with listening:
         address, bound_port = listening.getsockname()[:2]
         token = secrets.token_urlsafe(24) if with_token else ""
         settings = uvicorn.Config(
-            Guard(app, address, bound_port, token, host),
+            Guard(create(root), address, bound_port, token, host),
             log_level="error",  # a request that is none is no news
             access_log=False,
             server_header=False,

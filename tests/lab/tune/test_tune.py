@@ -1,10 +1,12 @@
 """The search for a rate: the range test by hand, the order of trials, and a search that is cut and goes on."""
 
 import json
+import math
 import os
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from steadyrl.cli.tune import tune_command
@@ -13,17 +15,19 @@ from steadyrl.core.errors import ConfigError, RunError
 from steadyrl.core.rundir import read_lines
 from steadyrl.lab.jobs import Follow, find_run
 from steadyrl.lab.launchers.command import Ended, choose
-from steadyrl.lab.tune.rate_range import RATE, Point, Range, centre_of, range_test
+from steadyrl.lab.tune import tune as tuning
+from steadyrl.lab.tune.rate_range import RATE, Point, centre_of, range_test
 from steadyrl.lab.tune.trial import Candidate, Search, Trial, best_first, make_trial, score_of
 from steadyrl.lab.tune.tune import (
     Options,
-    _bounds,
     _finals,
     _range,
+    _rounds,
     halve,
     rates_around,
     rungs,
     steps_of,
+    suggested,
     tune,
     tune_together,
 )
@@ -125,56 +129,103 @@ def test_the_page_says_that_the_run_of_the_chosen_rate_was_paused():
     assert told not in page({**result, "trials": [], "paused": None})
 
 
-def test_the_opening_halves_at_a_quarter_and_at_a_half():
+def test_a_round_halves_at_a_quarter_and_at_a_half():
     assert rungs(80) == [20, 40, 80] and rungs(8) == [2, 4, 8] and rungs(2) == [1, 2] and rungs(1) == [1]
     assert steps_of(4, 80) == 4 * 20 + 2 * 20 + 40
     assert steps_of(3, 80) == 3 * 20 + 20 + 40
+    assert steps_of(2, 80) == 2 * 20 + 20 + 40
     assert steps_of(1, 80) == 80
 
 
-def test_the_opening_begins_half_a_decade_below_the_centre_with_as_many_rates_as_its_steps_hold():
+def test_the_first_round_begins_half_a_decade_below_the_centre():
     wide = (1e-4, 10.0)
-    assert rates_around(0.1, wide, 80, 160) == pytest.approx([0.1, 0.316, 1.0, 0.0316], rel=1e-2)
-    assert rates_around(0.1, wide, 80, 159) == pytest.approx([0.1, 0.316, 1.0], rel=1e-2)
-    assert rates_around(0.1, wide, 80, 10) == [0.1]
+    assert rates_around(0.1, wide) == pytest.approx([0.1, 0.316, 1.0, 0.0316], rel=1e-2)
     for centre in (0.22, 9.1e-5, 0.3):  # the highest is the bound of the search
-        assert rates_around(centre, _bounds(Range((), centre, 0, 0.0)), 80, 160)[2] == centre * 10
-    assert rates_around(2.0, wide, 80, 1000) == pytest.approx([2.0, 6.32, 0.632], rel=1e-2)  # none above the bounds
+        assert rates_around(centre, (centre / 30, centre * 10))[2] == centre * 10
+    assert rates_around(2.0, wide) == pytest.approx([2.0, 6.32, 0.632], rel=1e-2)  # none above the bounds
 
 
-def test_the_opening_goes_on_with_the_better_rates_and_after_a_cut(settings, tmp_path):
+@pytest.mark.parametrize(
+    ("most", "widths"),
+    # of 8 steps a round of 4 takes 16, of 3 or 2 it takes 12 or 10, and a single candidate 8
+    [(8, [1]), (9, [1]), (15, [3]), (16, [4]), (25, [4, 1]), (26, [4, 2]), (28, [4, 3])],
+)
+def test_a_round_has_as_many_candidates_as_the_remaining_budget_holds(settings, tmp_path, monkeypatch, most, widths):
+    steps, rounds = {1: (8,), 2: (8, 2), 3: (8, 2, 2), 4: (8, 4, 2, 2)}, []
+
+    def made(search, name, candidates):
+        rounds.append((name, len(candidates)))
+        return [Trial(dict(c), 0, 1.0, (), n, "") for c, n in zip(candidates, steps[len(candidates)], strict=True)]
+
+    monkeypatch.setattr(tuning, "halve", made)
+    monkeypatch.setattr(tuning, "suggested", lambda trials, space, seed: [{RATE: 0.5}] * 4)
+    _rounds(Search(settings(), tmp_path), 0.1, {}, most)
+    assert rounds == [(f"round {number}", width) for number, width in enumerate(widths, 1)]
+
+
+def test_a_search_ends_where_every_run_fails_at_its_first_step(settings, tmp_path, monkeypatch):
+    def failed(search, name, candidates):
+        return [Trial(dict(c), 0, None, (), 0, "failed") for c in candidates]
+
+    monkeypatch.setattr(tuning, "halve", failed)
+    monkeypatch.setattr(tuning, "suggested", lambda trials, space, seed: [{RATE: 0.5}] * 4)
+    # 40 steps hold five runs of 8, and each failed one counts as a whole run.
+    assert len(_rounds(Search(settings(), tmp_path), 0.1, {}, 40)) == 5
+
+
+def test_suggestions_follow_from_the_trials_alone_and_are_nearer_the_best_than_chance():
+    needs.package("optuna", extra="tune")
+    space = {RATE: (1e-5, 1.0, False), "update.epochs": (1, 4, True)}
+
+    def distances(best):
+        """Return how many decades from a peak ten rounds of suggestions are, after nine trials over five decades."""
+        places = np.linspace(0, 5, 9)
+        trials = [Trial({RATE: 10.0**-at}, 0, -abs(at - best), (), 8, "finished") for at in places]
+        several = [one for seed in range(10) for one in suggested(trials, space, seed)]
+        assert several[:4] == suggested(trials, space, 0)
+        assert all(one["update.epochs"] in (1, 2, 3, 4) for one in several)
+        assert len({one[RATE] for one in several}) == 40
+        return np.array([abs(math.log10(one[RATE]) + best) for one in several])
+
+    # By chance they would be 1.25 decades away from a peak in the middle, and 1.7 from one a decade below the top.
+    assert distances(2.5).mean() < 0.9 and distances(1.0).mean() < 1.2
+
+
+def test_a_round_goes_on_with_the_better_candidates_and_after_a_cut(settings, tmp_path):
     asked, said = [], []
+    rates = [{RATE: rate} for rate in (0.3, 1.0, 1e-3)]
 
     def cut():
         asked.append(1)
         return len(asked) > 12
 
-    def opened(stop):
-        return halve(Search(settings(), tmp_path / "tune", Follow(note=said.append, stop=stop)), [0.3, 1.0, 1e-3])
+    def made(stop):
+        return halve(Search(settings(), tmp_path / "tune", Follow(note=said.append, stop=stop)), "round 1", rates)
 
-    assert opened(cut) is None
+    assert made(cut) is None
     first = len(said)
     assert 1 <= first < 6
-    found = opened(lambda: False)
+    trials = made(lambda: False)
     assert len(said) == 5  # three rates, then one of them twice
-    assert sorted(trial.steps for trial in found) == [2, 2, 8]
-    best = max(found, key=lambda trial: trial.steps)
-    assert best.state == "finished" and best.settings["update.learning_rate"] in (0.3, 1.0)
-    whole = make_trial(Search(settings(), tmp_path / "whole"), Candidate("whole", best.settings, 0))
+    assert said[0].startswith("round 1, learning_rate 0.3: score ")
+    assert sorted(trial.steps for trial in trials) == [2, 2, 8]
+    best = max(trials, key=lambda trial: trial.steps)
+    assert best.state == "finished" and best.settings[RATE] in (0.3, 1.0)
+    whole = make_trial(Search(settings(), tmp_path / "whole"), Candidate("whole", best.settings, 0, 8))
     assert whole.score == best.score  # pausing changes nothing
 
 
-def test_a_trial_that_is_ended_early_is_scored_by_as_many_answers_as_a_whole_one(settings, tmp_path):
-    """The score that a run measures itself is the mean of other and fewer answers."""
+def test_a_config_whose_runs_end_without_patience_can_be_searched(settings, tmp_path):
+    search = Search(settings("evaluate.every=2", "evaluate.patience=3"), tmp_path)
+    assert search.job(Candidate("", {RATE: 1.0}, 0, 8)).config.evaluate.patience == 0
 
-    def tried(rate, prune):
-        search, candidate = Search(settings(), tmp_path), Candidate("", {RATE: rate}, 0)
-        trial, run = make_trial(search, candidate, prune), find_run(tmp_path, search.job(candidate))
+
+def test_a_paused_trial_is_scored_by_as_many_answers_as_a_whole_one(settings, tmp_path):
+    for until, state in ((2, "pruned"), (8, "finished")):
+        search, candidate = Search(settings(), tmp_path), Candidate("", {RATE: 1.0}, 0, until)
+        trial, run = make_trial(search, candidate), find_run(tmp_path, search.job(candidate))
         assert (trial.score, trial.error) == score_of(settings(), run) and trial.error > 0
-        return trial.state, trial.steps
-
-    assert tried(1.0, lambda score, steps: True) == ("pruned", 2)
-    assert tried(0.9, lambda score, steps: steps == 8) == ("finished", 8)  # too late to end it
+        assert (trial.state, trial.steps) == (state, until)
 
 
 def test_a_search_that_is_cut_goes_on_and_ends_within_its_budget(settings, tmp_path):
@@ -183,24 +234,22 @@ def test_a_search_that_is_cut_goes_on_and_ends_within_its_budget(settings, tmp_p
 
     said, asked = [], []
     space = {"update.epochs": (1, 2, True)}
-    options = Options(samples=2000, seeds=2, space=space)
+    options = Options(samples=1300, seeds=2, space=space)
 
     def cut():
-        asked.extend(said[-1:] if said and said[-1].startswith("trial") else ())
-        return len(asked) > 4  # in the second trial
+        asked.extend(said[-1:] if said and said[-1].startswith("round 2") else ())
+        return len(asked) > 4  # in the second round
 
     assert tune(settings(), tmp_path / "tune", options, Follow(note=said.append, stop=cut)) is None
-    trials = sum(line.startswith("trial") for line in said)
-    assert trials == 1
+    assert 1 <= sum(line.startswith("round 2") for line in said) < 7
     result = tune(settings(), tmp_path / "tune", options, Follow(note=said.append))
     assert sum(line.startswith("range test") for line in said) == 1
-    numbers = [line.partition(":")[0] for line in said if line.startswith("trial")]
-    rates = {line.partition(":")[0] for line in said if line.startswith("rate ")}
-    assert len(rates) == 4
-    assert len(set(numbers)) == len(numbers) == len(result["trials"]) - len(rates) > trials
-    assert result["samples"] <= 2000
+    rounds = [line for line in said if line.startswith("round")]
+    assert len(set(rounds)) == len(rounds)  # what was made before the cut is not made again
+    assert len({line.partition(":")[0] for line in rounds}) == len(result["trials"])
+    assert result["samples"] <= 1300
     searched = [trial["settings"] for trial in result["trials"] if len(trial["settings"]) == 2]
-    assert len(searched) == len(numbers)  # the opening leaves the other settings as they are
+    assert len(searched) == len(result["trials"]) - 4  # the first round leaves the other settings as they are
     finals = [run["settings"] for runs in result["finals"] for run in runs]
     assert result["settings"] in finals
     assert len(result["scores"]) == 2
@@ -265,20 +314,20 @@ def test_two_processes_share_one_search(settings, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([tests, *filter(None, [os.environ.get("PYTHONPATH")])]))
     file, folder = tmp_path / "config.toml", tmp_path / "tune"
     file.write_text(FILE.format(prompts=settings().task.args.path))
-    words = ["tune", str(file), "--folder", str(folder), "--samples", "2400", "--seeds", "2"]
+    words = ["tune", str(file), "--folder", str(folder), "--samples", "1100", "--seeds", "2"]
     said = []
     result = tune_together(choose("processes", {}, (), 2), 2, words, folder, Follow(note=said.append))
     logs = [log.read_text() for log in sorted((folder / "logs").iterdir())]
     assert sum(log.count("range test") for log in logs) == 1
-    numbers = [line.partition(":")[0] for log in logs for line in log.split("\n") if line.startswith("trial ")]
-    opening = {line.partition(":")[0] for log in logs for line in log.split("\n") if line.startswith("rate ")}
-    assert len({*numbers}) == len(numbers) == len(result["trials"]) - len(opening)
-    assert all("trial " in log for log in logs)
+    rounds = [line for log in logs for line in log.split("\n") if line.startswith("round ")]
+    assert len({*rounds}) == len(rounds)  # no trial is made by both
+    assert len({line.partition(":")[0] for line in rounds}) == len(result["trials"])
+    assert all("round " in log for log in logs)
     rates = [trial["settings"]["update.learning_rate"] for trial in result["trials"]]
-    assert len({*rates}) == len(rates)  # two processes with equal seeds would try each rate twice
+    assert len({*rates}) == len(rates)
     finals = [line for log in logs for line in log.split("\n") if line.startswith("finalist")]
     assert len({line.partition(":")[0] for line in finals}) == len(finals) == len(result["finals"])
-    assert result["samples"] <= 2400
+    assert result["samples"] <= 1100
     assert all(f"report: {folder / 'tune.md'}" in log for log in logs)
 
 
@@ -310,14 +359,3 @@ def test_a_process_that_a_time_limit_ends_is_started_again_if_there_is_a_new_che
     assert launcher.starts == 3
     cut = ("tune-0", "cut", "cut (TIMEOUT); it goes on from its last checkpoint")
     assert said == [cut, cut, ("tune-0", "failed", "TIMEOUT")]
-
-
-def test_a_trial_whose_process_was_lost_is_given_up_and_its_budget_is_free(settings, tmp_path):
-    optuna = needs.package("optuna", extra="tune")
-    log = optuna.storages.journal.JournalFileBackend(str(tmp_path / "search.log"))
-    storage = optuna.storages.JournalStorage(log)
-    study = optuna.create_study(storage=storage, study_name="tune", direction="maximize")
-    study.ask()  # a process that is no more had begun it
-    result = tune(settings(), tmp_path, Options(samples=700, seeds=1))
-    assert study.trials[0].state.name == "FAIL"
-    assert len(result["trials"]) == sum(trial.state.name == "COMPLETE" for trial in study.trials) >= 1

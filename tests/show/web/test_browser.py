@@ -63,7 +63,7 @@ def served(tmp_path):
     make_report(make_study(tmp_path / "rates"))
     listening = listen("127.0.0.1", 0)
     port = listening.getsockname()[1]
-    guarded = Guard(create(tmp_path, lambda: server.should_exit), "127.0.0.1", port, TOKEN)
+    guarded = Guard(create(tmp_path), "127.0.0.1", port, TOKEN)
     server = uvicorn.Server(uvicorn.Config(guarded, log_level="error", lifespan="off", timeout_graceful_shutdown=1))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()

@@ -562,3 +562,17 @@ def test_a_folder_in_place_of_a_file_is_said(tmp_path):
     answer = ask(create(tmp_path), "/run/a")
     assert answer.status == 404
     assert "cannot be read" in answer.text
+
+
+@pytest.mark.parametrize("path", ["/", "/?part=1", "/run/a", "/run/a/live"])
+def test_a_page_that_is_open_gets_a_part_again_only_where_something_is_new(tmp_path, path):
+    run, app = make_run(tmp_path / "a", status="running"), create(tmp_path)
+    first = ask(app, path)
+    version = first.headers["etag"]
+    again = ask(app, path, if_none_match=version)
+    assert (first.status, again.status, again.data) == (200, 304, b"")
+    append_line(run.metrics_file, metrics(99))
+    now = ask(app, path, if_none_match=version)
+    assert now.status == 200 and now.headers["etag"] != version
+    if "part" not in path and "live" not in path:  # a page knows its own version, to ask with
+        assert f'data-version="{version[1:-1]}"' in first.text

@@ -1,14 +1,11 @@
-// Keeps an open page up to date: the server says that something changed, and this fetches the part that shows it.
+// Keeps an open page up to date: asks again and again for the part that changes, and gets an answer where it did.
 "use strict";
 (() => {
   const root = document.getElementById("live");
-  if (!root || !root.dataset.events || !window.EventSource) return;
+  if (!root || !root.dataset.every) return;
   const mark = document.getElementById("live-mark");
   const text = document.getElementById("live-text");
-  const apart = 900; // milliseconds between two refreshes: a run with many steps a second must not cost it time
-  let last = -apart;
-  let waiting = false;
-  let missed = false;
+  let version = `"${root.dataset.version}"`;
 
   function address() {
     if (root.dataset.part) return root.dataset.part;
@@ -50,32 +47,24 @@
   }
 
   async function refresh() {
-    waiting = false;
-    last = performance.now();
     try {
-      const answer = await fetch(address(), { headers: { accept: "text/html" } });
-      if (answer.ok) {
-        const part = new DOMParser().parseFromString(await answer.text(), "text/html");
-        const held = remember();
-        const below = part.getElementById("what");
-        if (more && below) {
-          more.replaceChildren(...below.childNodes);
-          below.remove();
-        }
-        root.replaceChildren(...part.body.childNodes);
-        restore(held);
-        document.dispatchEvent(new CustomEvent("run-changed"));
+      const answer = await fetch(address(), { headers: { accept: "text/html", "if-none-match": version } });
+      say("live", true);
+      if (answer.status !== 200) return; // nothing is new
+      version = answer.headers.get("etag");
+      const part = new DOMParser().parseFromString(await answer.text(), "text/html");
+      const held = remember();
+      const below = part.getElementById("what");
+      if (more && below) {
+        more.replaceChildren(...below.childNodes);
+        below.remove();
       }
+      root.replaceChildren(...part.body.childNodes);
+      restore(held);
+      document.dispatchEvent(new CustomEvent("run-changed"));
     } catch (error) {
-      say("offline", false);
+      say("connection lost", false);
     }
-  }
-
-  function changed() {
-    missed = document.hidden; // nobody looks; what is new is fetched when somebody does
-    if (missed || waiting) return;
-    waiting = true;
-    setTimeout(refresh, Math.max(0, last + apart - performance.now()));
   }
 
   function say(word, alive) {
@@ -84,10 +73,9 @@
     text.textContent = word;
   }
 
-  const events = new EventSource(root.dataset.events);
-  events.addEventListener("begin", () => say("live", true));
-  events.addEventListener("changed", changed);
-  document.addEventListener("visibilitychange", () => { if (!document.hidden && missed) changed(); });
-  events.onerror = () => say("connection lost", false);
-  addEventListener("pagehide", () => events.close());
+  async function follow() {
+    if (!document.hidden) await refresh(); // what is new while nobody looks is fetched when somebody does
+    setTimeout(follow, Number(root.dataset.every)); // milliseconds
+  }
+  follow();
 })();
