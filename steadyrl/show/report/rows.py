@@ -264,6 +264,8 @@ def _verdict(summary: Mapping[str, Any], diagnosis: Diagnosis) -> str:
     held_out = f"held-out answers: {summary['verdict']}" if summary["verdict"] else "held-out answers: not compared"
     doctor = f"the doctor: {diagnosis.verdict}"
     first = next((finding for finding in diagnosis.findings if finding.harms), None)
+    if diagnosis.judgement:
+        return f"{held_out}; the doctor: {diagnosis.judgement.sentence}"
     return f"{held_out}; {doctor}" + (f" ({first.check}: {first.message})" if first else "")
 
 
