@@ -59,7 +59,7 @@ def _signal(run: Run) -> Mapping[str, float]:
 
 
 def _ending(run: Run) -> Mapping[str, float]:
-    found = {}
+    found: dict[str, float] = {}
     if (cut := run.get("truncated")) is not None:
         found |= {"cut_off": _last(cut), "cut_off_more": _last(cut) - _first(cut)}
     if (length := run.get("length")) is not None:
