@@ -92,6 +92,8 @@ def ours(diagnosis: Diagnosis | None) -> Answer:
         return Answer("unreadable", "", ())
     harms = tuple(f"{f.check}: {f.cause}" for f in diagnosis.findings if f.harms)
     first = diagnosis.findings[0] if harms else None
+    if diagnosis.judgement and diagnosis.verdict == "sick":
+        return Answer("sick", diagnosis.judgement.cause, (diagnosis.judgement.cause,))
     return Answer(diagnosis.verdict, f"{first.check}: {first.cause}" if first else "", harms)
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -90,7 +91,7 @@ def as_record(diagnoses: list[Diagnosis], difference: list[str], unreadable: Map
                 "verdict": diagnosis.verdict,
                 "missing": list(diagnosis.missing),
                 "minor": list(diagnosis.minor),
-                "suspicion": diagnosis.suspicion,
+                "judgement": asdict(diagnosis.judgement) if diagnosis.judgement else None,
                 "healthy": diagnosis.healthy,
                 "findings": [
                     {**as_finding(placed.finding), "depth": placed.depth} for placed in tree(diagnosis.findings)

@@ -15,13 +15,13 @@ from steadyrl.core.errors import RunError
 from steadyrl.core.types import Finding
 from steadyrl.doctor.causes import arrange
 from steadyrl.doctor.check import Check
+from steadyrl.doctor.judgement.model import Judgement, judge
 from steadyrl.doctor.names.identify import holds_known_metric, identify
 from steadyrl.doctor.readers.search import search
 from steadyrl.doctor.series import Run
 from steadyrl.doctor.statistics.readings import direction
 from steadyrl.doctor.statistics.repeats import without_repeats
 from steadyrl.doctor.statistics.signals import BLOCKS, trend
-from steadyrl.doctor.suspicion import suspicion
 
 # The modules with the records. Of findings that are equally bad and equally old, what brings others about comes first.
 MODULES = (
@@ -83,10 +83,15 @@ class Diagnosis:
 
     @property
     def verdict(self) -> Verdict:
-        """Sick if anything harms; healthy only where reward, signal, length and gradient were judged, or are minor."""
+        """Sick if anything harms; healthy only where reward, signal, length and gradient were judged, or are minor.
+
+        Where the checks leave that open, what labelled logs like this one were decides, if they agree enough.
+        """
         if self.harmful:
             return "sick"
-        return "too little to judge" if self.missing else "healthy"
+        if self.judgement is None:
+            return "healthy"
+        return self.judgement.verdict or "too little to judge"
 
     @property
     def harmful(self) -> tuple[str, ...]:
@@ -108,13 +113,12 @@ class Diagnosis:
         """Of each thing that could not be judged and does not have to be, what it is and what stays hidden."""
         return tuple(f"{JUDGED[aspect]} ({HIDDEN[aspect]})" for aspect in self._minor)
 
-    @property
-    def suspicion(self) -> str:
-        """The likeliest fault of a run that could not be judged, and what points to it; "" where nothing does."""
-        if self.verdict != "too little to judge":
-            return ""
-        with np.errstate(over="ignore", invalid="ignore"):
-            return suspicion(self.run, self.findings)
+    @cached_property
+    def judgement(self) -> Judgement | None:
+        """What labelled logs like this one were, where no check found harm and some could not tell; else None."""
+        if self.harmful or not self.missing:
+            return None
+        return judge(self.run, contradicted=bool(self._doubts))
 
     @property
     def _minor(self) -> tuple[str, ...]:
@@ -140,9 +144,13 @@ class Diagnosis:
                 continue
             why = next((gaps[check.name].message for check in checks if check.name in gaps), "no check applies")
             reasons[aspect] = f"{what}: {why.replace('|', ' or ')}"
+        return reasons | ({"reward": f"{JUDGED['reward']}: {self._doubts[0]}"} if self._doubts else {})
+
+    @property
+    def _doubts(self) -> list[str]:
+        """What does no harm, and contradicts that the run is healthy."""
         doubting = {(check.name, cause.name) for check in CHECKS for cause in check.causes if cause.doubts}
-        doubts = [finding.message for finding in self.findings if (finding.check, finding.cause) in doubting]
-        return reasons | ({"reward": f"{JUDGED['reward']}: {doubts[0]}"} if doubts else {})
+        return [finding.message for finding in self.findings if (finding.check, finding.cause) in doubting]
 
 
 def examine(run: Run, checks: Sequence[Check[Run]] = CHECKS) -> Diagnosis:

@@ -72,7 +72,7 @@ def diagnosis_view(diagnosis: Diagnosis, pictures: Sequence[Picture] = ()) -> li
         Note(facts_of(run), "soft"),
         Note(headline(diagnosis), "headline"),
         *(Note(text, "note") for text in run.notes),
-        *_missing(diagnosis),
+        *_judgement(diagnosis),
         Heading("Findings", 3),
         Findings(tree(diagnosis.findings))
         if diagnosis.findings
@@ -100,9 +100,8 @@ def facts_of(run: Run) -> str:
 
 def headline(diagnosis: Diagnosis) -> str:
     """Return the verdict in a sentence, with the finding that leads to it or with what is open."""
-    if diagnosis.verdict == "too little to judge":
-        suspected = f"look first for {diagnosis.suspicion}" if diagnosis.suspicion else "nothing harmful is seen"
-        return f"Too little to judge: {suspected}."
+    if diagnosis.judgement:
+        return f"{diagnosis.judgement.sentence[:1].upper()}{diagnosis.judgement.sentence[1:]}."
     if diagnosis.verdict == "healthy":
         count = len(diagnosis.findings)
         minor = f" Not known, of minor weight: {'; '.join(diagnosis.minor)}." if diagnosis.minor else ""
@@ -142,9 +141,11 @@ def overrides(findings: Sequence[Finding]) -> tuple[list[str], list[str]]:
     return [f"{key}={value}" for key, value in chosen.items()], conflicts
 
 
-def _missing(diagnosis: Diagnosis) -> Iterator[Record]:
+def _judgement(diagnosis: Diagnosis) -> Iterator[Record]:
+    if diagnosis.judgement:
+        yield Items([f"{heading}: {text}" for heading, text in diagnosis.judgement.reasons.items()])
     if diagnosis.missing:
-        yield Note("A run is called healthy only where this is known, and here it is not:", "soft")
+        yield Note("A run is called healthy for certain only where this is known, and here it is not:", "soft")
         yield Items(diagnosis.missing)
 
 

@@ -267,6 +267,8 @@ def _verdict(summary: Mapping[str, Any], diagnosis: Diagnosis) -> str:
     held_out = with_doubts(held_out, contradicting(summary))
     doctor = f"the doctor: {diagnosis.verdict}"
     first = next((finding for finding in diagnosis.findings if finding.harms), None)
+    if diagnosis.judgement:
+        return f"{held_out}; the doctor: {diagnosis.judgement.sentence}"
     return f"{held_out}; {doctor}" + (f" ({first.check}: {first.message})" if first else "")
 
 

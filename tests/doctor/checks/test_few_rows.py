@@ -200,8 +200,8 @@ def test_a_kl_that_breaks_out_in_the_last_row_is_a_fault_in_whatever_unit(said):
     rows = [{"reward": 0.5, "kl": 0.4, "loss": 0.1}, {"reward": 0.25, "kl": 190.0, "loss": 240.0}]
     _, diagnosis = said(rows)
     assert (diagnosis.findings[0].check, diagnosis.findings[0].severity) == ("kl_runaway", "critical")
-    assert said([*rows, {"reward": 0.5, "kl": 0.5, "loss": 0.1}])[1].verdict == "too little to judge"
-    assert said([{**rows[0], "kl": 2.5}, rows[1]])[1].verdict == "too little to judge"  # 76 times
+    assert said([*rows, {"reward": 0.5, "kl": 0.5, "loss": 0.1}])[1].harmful == ()
+    assert said([{**rows[0], "kl": 2.5}, rows[1]])[1].harmful == ()  # 76 times
 
 
 def test_a_kl_that_is_nothing_but_noise_tells_that_a_flat_reward_stands_still(said):

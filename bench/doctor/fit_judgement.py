@@ -1,0 +1,325 @@
+"""Fit the doctor's judgement to labelled logs: python bench/doctor/fit_judgement.py [--logs LABELS FOLDER ...].
+
+``vectors.jsonl`` holds the quantities of each labelled log, so that the fit needs no logs; ``--logs`` measures them
+anew, from a file of labels and the folders with the logs. Writes steadyrl/doctor/judgement/weights.toml and
+bench/results/doctor_judgement.md.
+
+Two logistic regressions over ordered bins: for "sick" no weight of a bin is below 0, for "healthy" none above. Each
+weight is drawn to ``PRIOR``, so that a bin with few logs says little. Everything that is reported is of sets of logs
+that were left out: weights and thresholds come from the other sets alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.optimize import minimize
+
+from steadyrl.core.errors import SteadyError
+from steadyrl.doctor.examine import diagnose_all
+from steadyrl.doctor.judgement.model import QUANTITIES
+from steadyrl.doctor.judgement.quantities import quantities
+
+HERE = Path(__file__).parent
+VECTORS = HERE / "vectors.jsonl"
+WEIGHTS = HERE.parents[1] / "steadyrl" / "doctor" / "judgement" / "weights.toml"
+RESULTS = HERE.parent / "results" / "doctor_judgement.md"
+VERDICTS = ("sick", "too little to judge", "healthy")
+CUTS = (0.1, 0.25, 0.5, 0.75, 0.9)  # of the logs that have a quantity: shares that lie below the end of a bin
+FEWEST = 12  # logs with a quantity
+PRIOR, STIFFNESS = 0.2, 5.0  # of a weight, in log-odds, and how hard it is drawn there
+STATES = ("sick", "healthy")
+RISK = 0.02  # of the training logs that are not of a state: how many may be called so
+LEAST = 0.5  # of a threshold
+NUMERIC = "non_finite"  # first in a label: a check finds these for certain, and other quantities show nothing of it
+PROBABILITIES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+NAMES = tuple(QUANTITIES)
+ANSWERS = ("right", "wrong cause", "too little", "called healthy", "alarm", "not readable")
+# The words of fresh.jsonl.
+FIRST = {
+    "named": "right", "elsewhere": "wrong cause", "wrong": "wrong cause", "silent": "too little", "false alarm": "alarm"
+}  # fmt: skip
+OPEN = ("right", "undecided")
+
+
+@dataclass(frozen=True)
+class Logs:
+    """Labelled logs."""
+
+    labels: Sequence[Mapping[str, Any]]
+    """File, set, state, any_of and the answer at first sight."""
+    values: np.ndarray
+    """[n, q], NaN for what a log does not hold."""
+    sets: np.ndarray
+    """[n]."""
+
+    def are(self, state: str) -> np.ndarray:
+        """Return which logs are of a state, [n] bool."""
+        return np.array([label["state"] == state for label in self.labels])
+
+    @property
+    def taught(self) -> Logs:
+        """Those that teach: all but the logs whose numbers broke."""
+        return self.at(np.array([NUMERIC not in label["any_of"][:1] for label in self.labels]))
+
+    def at(self, places: np.ndarray) -> Logs:
+        """Return some of them, by [n] bool."""
+        labels = [label for label, wanted in zip(self.labels, places, strict=True) if wanted]
+        return Logs(labels, self.values[places], self.sets[places])
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Weights of one regression."""
+
+    cuts: Sequence[np.ndarray]
+    """By quantity, ends of its bins."""
+    usual: np.ndarray
+    """[w] share of the logs above each cut: what a log that lacks the quantity counts as."""
+    weights: np.ndarray
+    """[w]."""
+    base: float
+
+
+def main() -> None:
+    """Measure the logs if they are there, fit, judge what was left out, and write both files."""
+    parser = argparse.ArgumentParser(description="Fit the doctor's judgement to labelled logs.")
+    parser.add_argument("--logs", nargs="+", type=Path, help="a file of labels, and the folders that hold their logs")
+    args = parser.parse_args()
+    if args.logs:
+        measure(args.logs[0], args.logs[1:])
+    entries = [json.loads(line) for line in VECTORS.read_text(encoding="utf-8").splitlines()]
+    logs = read(entries)
+    WEIGHTS.write_text(weights_file(logs.taught), encoding="utf-8")
+    RESULTS.write_text(document(logs), encoding="utf-8")
+    print(RESULTS.read_text(encoding="utf-8"))
+
+
+def read(entries: Sequence[Mapping[str, Any]]) -> Logs:
+    """Return labelled logs from the lines of ``vectors.jsonl``."""
+    values = [[entry["quantities"].get(name, np.nan) for name in NAMES] for entry in entries]
+    return Logs(entries, np.array(values), np.array([entry["set"] for entry in entries]))
+
+
+def measure(labels: Path, folders: Sequence[Path]) -> None:
+    """Write the quantities of the labelled logs into ``vectors.jsonl``, in place of earlier ones of the same files."""
+    lines = VECTORS.read_text(encoding="utf-8").splitlines() if VECTORS.exists() else []
+    entries = {(entry["set"], entry["file"]): entry for entry in map(json.loads, lines)}
+    for label in map(json.loads, labels.read_text(encoding="utf-8").splitlines()):
+        path = next((folder / label["file"] for folder in folders if (folder / label["file"]).is_file()), None)
+        try:
+            diagnoses = diagnose_all(path)[0] if path else []
+        except SteadyError:
+            diagnoses = []
+        if not diagnoses:
+            continue
+        worst = min(diagnoses, key=lambda diagnosis: (VERDICTS.index(diagnosis.verdict), -diagnosis.run.steps))
+        entry = {name: label[name] for name in ("file", "state", "any_of", "first") if name in label}
+        entry |= {"set": label.get("set", 0)}
+        entry["quantities"] = {name: float(f"{x:.5g}") for name, x in quantities(worst.run).items()}
+        entries[entry["set"], entry["file"]] = entry
+    VECTORS.write_text("".join(json.dumps(entry) + "\n" for entry in entries.values()), encoding="utf-8")
+
+
+def fit(logs: Logs, state: str) -> Fit:
+    """Return the regression of "is of this state"."""
+    logs = logs.taught
+    cuts = [edges(column) for column in logs.values.T]
+    bins = binned(logs.values, cuts)
+    usual = np.nanmean(bins, axis=0)
+    above = np.where(np.isfinite(bins), bins, usual)  # [n, w]
+    is_so, sign = logs.are(state) * 1.0, 1.0 if state == "sick" else -1.0
+
+    def loss(parameters: np.ndarray) -> tuple[float, np.ndarray]:
+        base, weights = parameters[0], parameters[1:]
+        logit = above @ weights + base
+        wrong, off = 1.0 / (1.0 + np.exp(-logit)) - is_so, weights - sign * PRIOR
+        gradient = np.concatenate([[wrong.sum()], above.T @ wrong + STIFFNESS * off])
+        return float(np.logaddexp(0.0, logit * (1.0 - 2.0 * is_so)).sum() + STIFFNESS / 2.0 * off @ off), gradient
+
+    width = above.shape[1]
+    bounds = [(None, None)] + [(0.0, None) if sign > 0 else (None, 0.0)] * width
+    best = minimize(loss, np.zeros(width + 1), jac=True, method="L-BFGS-B", bounds=bounds).x
+    return Fit(cuts, usual, best[1:], float(best[0]))
+
+
+def edges(column: np.ndarray) -> np.ndarray:
+    """Return where the bins of a quantity end, [at most 5]; none where few logs have it."""
+    known = column[np.isfinite(column)]
+    if len(known) < FEWEST:
+        return np.zeros(0)
+    ends = np.array(sorted({float(f"{end:.3g}") for end in np.quantile(known, CUTS)}))
+    return ends[ends < known.max()]
+
+
+def binned(values: np.ndarray, cuts: Sequence[np.ndarray]) -> np.ndarray:
+    """Return [n, w]: 1 above a cut, 0 below, NaN where a log lacks the quantity."""
+    columns = [
+        np.where(np.isfinite(column), column > end, np.nan)
+        for column, ends in zip(values.T, cuts, strict=True)
+        for end in ends
+    ]
+    return np.array(columns).T
+
+
+def shares(model: Fit, values: np.ndarray) -> np.ndarray:
+    """Return what each weight adds to the log-odds of each log, beyond what it adds to a usual one; [n, w]."""
+    above = binned(values, model.cuts)
+    return np.where(np.isfinite(above), above - model.usual, 0.0) * model.weights
+
+
+def probability(model: Fit, values: np.ndarray) -> np.ndarray:
+    """Return the probability of each log, [n]."""
+    logit = shares(model, values).sum(axis=1) + model.base + float(model.usual @ model.weights)
+    return np.asarray(1.0 / (1.0 + np.exp(-logit)))
+
+
+def left_out(logs: Logs, state: str) -> np.ndarray:
+    """Return the probability of each log by a fit to the other sets, [n]."""
+    result = np.zeros(len(logs.labels))
+    for one in np.unique(logs.sets):
+        outside = logs.sets != one
+        result[~outside] = probability(fit(logs.at(outside), state), logs.values[~outside])
+    return result
+
+
+def leads(logs: Logs) -> list[str]:
+    """Return the family that speaks most for a fault in each log, by a fit to the other sets."""
+    result = [""] * len(logs.labels)
+    for one in np.unique(logs.sets):
+        outside = logs.sets != one
+        model = fit(logs.at(outside), "sick")
+        families = [QUANTITIES[name].family for name, ends in zip(NAMES, model.cuts, strict=True) for _ in ends]
+        for i in np.flatnonzero(~outside):
+            total: Counter[str] = Counter()
+            for family, share in zip(families, shares(model, logs.values[i : i + 1])[0], strict=True):
+                total[family] += share
+            total.pop("", None)
+            result[i] = max(total, key=total.__getitem__)
+    return result
+
+
+def limit(probabilities: np.ndarray, is_so: np.ndarray, risk: float) -> float:
+    """Return the least threshold, in steps of .05, above which at most a share ``risk`` of the other logs lies."""
+    steps = np.arange(round(LEAST * 20), 20) / 20.0
+    return float(next((x for x in steps if (probabilities[~is_so] >= x).mean() <= risk), steps[-1]))
+
+
+def weights_file(logs: Logs) -> str:
+    """Return weights.toml: by quantity the ends of bins, their weights, and the labelled logs above each."""
+    inner = {state: left_out(logs, state) for state in STATES}
+    limits = {state: limit(inner[state], logs.are(state), RISK) for state in STATES}
+    fits = {state: fit(logs, state) for state in STATES}
+    counted = ", ".join(f"{int(logs.are(state).sum())} {state}" for state in ("sick", "healthy", "undecided"))
+    lines = [
+        f"# Made by bench/doctor/fit_judgement.py from {len(logs.labels)} labelled logs ({counted}).",
+        '# A log above an end of "above" gains the weights at its place, in log-odds; "usual" is the share of the logs',
+        '# above it, which a log without the quantity counts as. "logs" counts sick, healthy, undecided ones above.',
+        "",
+        *(f"base_{state} = {fits[state].base:.3f}\nlimit_{state} = {limits[state]:g}" for state in STATES),
+        "# Of logs whose sets were left out of the fit: probability of being sick from, to, sick ones, all.",
+        f"labelled_sick = {[list(row) for row in calibration(inner['sick'], logs.are('sick'))]}",
+        "# The same of the probability of being healthy.",
+        f"labelled_healthy = {[list(row) for row in calibration(inner['healthy'], logs.are('healthy'))]}",
+    ]
+    place = 0
+    for name, column, ends in zip(NAMES, logs.values.T, fits["sick"].cuts, strict=True):
+        here = slice(place, place + len(ends))
+        place += len(ends)
+        counts = [[int((logs.are(s) & (column > end)).sum()) for s in ("sick", "healthy", "undecided")] for end in ends]
+        lines += [
+            "",
+            f"[{name}]",
+            f"above = {[float(end) for end in ends]}",
+            f"usual = {[round(float(x), 3) for x in fits['sick'].usual[here]]}",
+            *(f"{state} = {[round(float(x), 2) + 0.0 for x in fits[state].weights[here]]}" for state in STATES),
+            f"logs = {counts}",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def calibration(probabilities: np.ndarray, is_so: np.ndarray) -> list[tuple[float, float, int, int]]:
+    """Return (from, to, how many are so, how many) of the logs in each band of probability."""
+    rows = []
+    for low, high in pairwise(PROBABILITIES):
+        inside = (probabilities >= low) & (probabilities < high + (high == 1.0))
+        rows.append((low, high, int((inside & is_so).sum()), int(inside.sum())))
+    return rows
+
+
+def outcome(label: Mapping[str, Any], verdict: str, lead: str) -> str:
+    """Return how an answer compares with a label."""
+    if verdict != label["state"] and (verdict, label["state"]) != ("too little", "undecided"):
+        return {"sick": "alarm", "too little": "too little", "healthy": "called healthy"}[verdict]
+    return "right" if verdict != "sick" or any(word in lead for word in label["any_of"]) else "wrong cause"
+
+
+def by_model(logs: Logs) -> list[str]:
+    """Return the outcome of each log, thresholds from the other sets alone."""
+    outcomes = [""] * len(logs.labels)
+    inner = {state: left_out(logs, state) for state in STATES}
+    causes = leads(logs)
+    for one in np.unique(logs.sets):
+        outside = logs.sets != one
+        rest = logs.at(outside)
+        limits = {state: limit(left_out(rest, state), rest.are(state), RISK) for state in STATES}
+        for i in np.flatnonzero(~outside):
+            sick, healthy = inner["sick"][i] >= limits["sick"], inner["healthy"][i] >= limits["healthy"]
+            verdict = "sick" if sick else "healthy" if healthy else "too little"
+            outcomes[i] = outcome(logs.labels[i], verdict, causes[i])
+    return outcomes
+
+
+def document(logs: Logs) -> str:
+    """Return the page of results: rules at first sight, the model, and both, on sets that were left out."""
+    shown = [i for i, label in enumerate(logs.labels) if "first" in label]
+    rules = {i: FIRST.get(logs.labels[i]["first"], logs.labels[i]["first"]) for i in shown}
+    model = dict(enumerate(by_model(logs)))
+    silent = {i for i in shown if rules[i] == "too little" or (rules[i], logs.labels[i]["state"]) == OPEN}
+    columns = (rules, model, {i: model[i] if i in silent else rules[i] for i in shown})
+    lines = [
+        "# The doctor's judgement on sets of logs that were left out",
+        "",
+        f"Made on {date.today().isoformat()} by `python bench/doctor/fit_judgement.py`. Rules: what the doctor said at",
+        "first sight, before a log of its set had taught a rule. Model: weights and limits fitted to the other sets.",
+        "Both: the model where the rules had too little to judge. A cause is right if it has a word of the label. The",
+        "quantities were chosen with these sets in sight; only a set that is examined later shows how well they do.",
+        "",
+        "| logs | answer | rules | model | both |",
+        "|---|---|---|---|---|",
+    ]
+    for state in ("sick", "healthy", "undecided"):
+        of_state = [i for i in shown if logs.labels[i]["state"] == state]
+        for answer in ANSWERS:
+            counts = [sum(column[i] == answer for i in of_state) for column in columns]
+            if any(counts):
+                lines.append(f"| {len(of_state)} {state} | {answer} | {' | '.join(map(str, counts))} |")
+    lines += ["", "| set | sick | rules | model | both |", "|---|---|---|---|---|"]
+    for one in sorted({int(logs.sets[i]) for i in shown}):
+        sick = [i for i in shown if logs.sets[i] == one and logs.labels[i]["state"] == "sick"]
+        counts = [sum(column[i] == "right" for i in sick) for column in columns]
+        lines.append(f"| {one} | {len(sick)} | {' | '.join(map(str, counts))} |")
+    return "\n".join([*lines, *_calibrated(logs.taught)]) + "\n"
+
+
+def _calibrated(logs: Logs) -> list[str]:
+    """Return how often a probability was right, and how often the leading cause."""
+    lines = ["", "| probability of being sick | logs that were left out | of them sick |", "|---|---|---|"]
+    for low, high, right, every in calibration(left_out(logs, "sick"), logs.are("sick")):
+        lines.append(f"| {low:.0%} to {high:.0%} | {every} | {right} |")
+    sick = [(label, lead) for label, lead in zip(logs.labels, leads(logs), strict=True) if label["state"] == "sick"]
+    right = sum(any(word in lead for word in label["any_of"]) for label, lead in sick)
+    return [*lines, "", f"The leading cause is right in {right} of {len(sick)} sick logs."]
+
+
+if __name__ == "__main__":
+    main()

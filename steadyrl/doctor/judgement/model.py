@@ -1,0 +1,177 @@
+"""The judgement of a run whose log no check can decide: how often labelled logs like it were sick, and of what.
+
+Two logistic regressions over ordered bins of few quantities, whose weights stand in weights.toml with the counts of
+labelled logs behind each. A judgement is no finding: it names no remedy, but what measurement would decide.
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from steadyrl.doctor.judgement.quantities import quantities
+from steadyrl.doctor.series import Run
+
+FOLDER = Path(__file__).parent
+STATES = ("sick", "healthy")
+SPEAKING, MOST = 0.1, 4  # log-odds from which on a quantity is named, and how many of them
+DOUBT = 0.3  # probability of being sick, above which nothing is called healthy
+
+
+@dataclass(frozen=True)
+class Family:
+    """A kind of fault."""
+
+    title: str
+    """What is wrong, in a sentence."""
+    decide: str
+    """What measurement would decide it."""
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """What a judgement says of a quantity."""
+
+    family: str
+    """The kind of fault that it points to; "" for none."""
+    text: str
+    """A sentence with its {value}."""
+    shown: str = ""
+    """How its value follows from it: "" as it is, "negative", "power" of 10, "negative power"."""
+
+    def sentence(self, value: float) -> str:
+        """Return the sentence with a value."""
+        signed = 0.0 - value if "negative" in self.shown else value  # never -0
+        return self.text.format(value=10.0**signed if "power" in self.shown else signed)
+
+
+_WORDS = tomllib.loads((FOLDER / "families.toml").read_text(encoding="utf-8"))
+FAMILIES: Mapping[str, Family] = {name: Family(**entry) for name, entry in _WORDS["families"].items()}
+QUANTITIES: Mapping[str, Quantity] = {
+    name: Quantity(entry["family"], entry["text"], entry.get("as", "")) for name, entry in _WORDS["quantities"].items()
+}
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What labelled logs like that of a run were."""
+
+    verdict: Literal["sick", "healthy", ""]
+    """What is likely enough to be said; "" for neither."""
+    sick: float
+    """Probability that the run is sick, 0 to 1."""
+    healthy: float
+    """Probability that it is healthy, 0 to 1; it may be too short for either."""
+    cause: str
+    """The likeliest fault, by the name of the check that would confirm it; "" where nothing points to any."""
+    fault: str
+    """The same in a sentence."""
+    decide: str
+    """What measurement would decide whether it is so; "" where nothing is suspected."""
+    alike: str
+    """How many labelled logs of that probability were so, such as "31 of 40 labelled logs like this one"."""
+    speaks_for: tuple[str, ...]
+    """The numbers that point to a fault most, a sentence each."""
+    speaks_against: tuple[str, ...]
+    """Those that point away from one."""
+
+    @property
+    def sentence(self) -> str:
+        """The verdict with its odds and the likeliest fault, or what to look for first."""
+        if self.verdict == "healthy":
+            return f"healthy, probably ({self.alike} were healthy)"
+        odds = f"{self.alike} were sick"
+        if self.verdict == "sick":
+            return f"sick, probably ({odds}): {self.fault}"
+        suspected = f"look first whether {self.fault}" if self.cause else "nothing points to a fault"
+        return f"too little to judge ({odds}): {suspected}"
+
+    @property
+    def reasons(self) -> Mapping[str, str]:
+        """What the sentence rests on, each with its heading."""
+        listed = {
+            "speaks for a fault": "; ".join(self.speaks_for),
+            "speaks against one": "; ".join(self.speaks_against),
+            "would decide": self.decide if self.verdict != "healthy" else "",
+        }
+        return {heading: text for heading, text in listed.items() if text}
+
+
+@cache
+def _weights() -> Mapping[str, Any]:
+    return tomllib.loads((FOLDER / "weights.toml").read_text(encoding="utf-8"))
+
+
+def judge(run: Run, contradicted: bool = False) -> Judgement:
+    """Return the judgement of a run.
+
+    Args:
+        run: Whose log is compared with the labelled ones.
+        contradicted: Whether something that the log shows forbids to call the run healthy.
+    """
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        values = quantities(run)
+    weights = _weights()
+    sick, shares = probability(values, "sick", weights)
+    healthy, _ = probability(values, "healthy", weights)
+    by_family = dict.fromkeys(FAMILIES, 0.0)
+    for name, share in shares.items():
+        if QUANTITIES[name].family:
+            by_family[QUANTITIES[name].family] += share
+    cause = max(by_family, key=by_family.__getitem__)
+    family = FAMILIES[cause] if by_family[cause] > 0 else Family("", "")
+    verdict: Literal["sick", "healthy", ""] = ""
+    if sick >= weights["limit_sick"]:
+        verdict = "sick"
+    elif healthy >= weights["limit_healthy"] and sick <= DOUBT and not contradicted:
+        verdict = "healthy"
+    ordered = sorted(shares, key=lambda name: -abs(shares[name]))
+    sentences = {name: QUANTITIES[name].sentence(values[name]) for name in ordered}
+    speaks_for = dict.fromkeys(sentences[name] for name in ordered if shares[name] >= SPEAKING)
+    against = dict.fromkeys(sentences[name] for name in ordered if shares[name] <= -SPEAKING)
+    return Judgement(
+        verdict=verdict,
+        sick=sick,
+        healthy=healthy,
+        cause=cause if family.title else "",
+        fault=family.title,
+        decide=family.decide,
+        alike=_alike(weights["labelled_healthy"], healthy)
+        if verdict == "healthy"
+        else _alike(weights["labelled_sick"], sick),
+        speaks_for=tuple(speaks_for)[:MOST],
+        speaks_against=tuple(sentence for sentence in against if sentence not in speaks_for)[:MOST],
+    )
+
+
+def probability(
+    values: Mapping[str, float], state: str, weights: Mapping[str, Any]
+) -> tuple[float, Mapping[str, float]]:
+    """Return the probability of a state, 0 to 1, and what each logged quantity adds to its log-odds beyond the usual.
+
+    Args:
+        values: Of the quantities that a log holds.
+        state: "sick" or "healthy".
+        weights: As weights.toml holds them.
+    """
+    odds, shares = float(weights[f"base_{state}"]), {}
+    for name in QUANTITIES:
+        entry = weights[name]
+        odds += sum(usual * weight for usual, weight in zip(entry["usual"], entry[state], strict=True))
+        if name in values and entry["above"]:
+            steps = zip(entry["above"], entry["usual"], entry[state], strict=True)
+            shares[name] = sum(((values[name] > end) - usual) * weight for end, usual, weight in steps)
+    return 1.0 / (1.0 + math.exp(-odds - sum(shares.values()))), shares
+
+
+def _alike(bands: Sequence[Sequence[float]], probability: float) -> str:
+    """Return how many labelled logs of such a probability were so; each was judged by a fit that left it out."""
+    right, every = next((right, every) for low, high, right, every in bands if probability < high or high == 1.0)
+    return f"{right:.0f} of {every:.0f} labelled logs like this one"

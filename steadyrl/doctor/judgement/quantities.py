@@ -1,0 +1,147 @@
+"""What a judgement rests on: some twenty quantities that mean the same of every trainer's log.
+
+Each is higher the more it speaks for a fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from steadyrl.doctor.series import Run, Series
+from steadyrl.doctor.statistics.levels import order
+from steadyrl.doctor.statistics.readings import is_penalty, reward_spread, setting
+from steadyrl.doctor.statistics.units import find
+
+BLOCKS = 10
+SMALLEST = 1e-9
+LEAST_KL = 1e-6  # nats a token: what lies below is as good as 0
+IDLE = 0.8  # of the rows, in which a reward's part is 0
+
+
+def quantities(run: Run) -> dict[str, float]:
+    """Return the quantities that a run's log holds, by their names in judgement.toml; logarithms are decimal."""
+    groups = (_reward, _signal, _ending, _kl, _updates, _entropy, _measurements)
+    found = {name: value for group in groups for name, value in group(run).items()}
+    rows = max((len(logged.steps) for several in run.series.values() for logged in several), default=0)
+    found["few_rows"] = -_log(rows)
+    return {name: float(value) for name, value in found.items() if np.isfinite(value)}
+
+
+def _reward(run: Run) -> Mapping[str, float]:
+    """Return how the reward goes: its change is in units of the noise from row to row, and of block means."""
+    reward = run.get("reward")
+    if reward is None:
+        return {}
+    x, n = reward.values, len(reward)
+    _, counts = np.unique(np.round(x, 9), return_counts=True)
+    found = {"reward_repeated": (counts.max() - 1) / n, "reward_zero": float(np.mean(np.abs(x) < SMALLEST))}
+    if n < 3:
+        return found
+    blocks = np.array([block.mean() for block in np.array_split(x, min(BLOCKS, n))])
+    noise = float(np.std(np.diff(x))) / np.sqrt(2.0) if n > 3 else 0.0
+    gain, lost = _last(reward) - _first(reward), float(blocks.max() - blocks[-1])
+    scale = max(noise, SMALLEST)
+    return found | {
+        "reward_not_rising": -gain / scale if np.ptp(x) else 0.0,
+        "reward_disordered": -order(blocks),
+        "reward_below_best": lost / max(noise / np.sqrt(n / len(blocks)), SMALLEST) if np.ptp(x) else 0.0,
+    }
+
+
+def _signal(run: Run) -> Mapping[str, float]:
+    spread, norm, share = reward_spread(run), run.get("grad_norm"), run.get("no_signal")
+    alike = [] if share is None else [_last(share)]
+    alike += [] if spread is None else [float(np.mean(spread.values <= SMALLEST))]
+    found = {"no_signal": max(alike) * (1.0 - _learned(run))} if alike else {}
+    return found | ({} if norm is None else {"gradient_zero": float(np.mean(norm.values <= SMALLEST))})
+
+
+def _ending(run: Run) -> Mapping[str, float]:
+    found: dict[str, float] = {}
+    if (cut := run.get("truncated")) is not None:
+        found |= {"cut_off": _last(cut), "cut_off_more": _last(cut) - _first(cut)}
+    if (length := run.get("length")) is not None:
+        top = length.values == length.values.max()
+        found["length_repeated"] = (top.sum() - 1) / len(length)
+        longest, limit = run.get("length_max"), setting(run, "max_new_tokens")
+        if limit is None and longest is not None and len(longest) > 2:
+            most = float(longest.values.max())
+            limit = most if (longest.values == most).mean() > 0.5 else None
+        found |= {"length_at_limit": _last(length) / limit} if limit else {}
+    return found
+
+
+def _kl(run: Run) -> Mapping[str, float]:
+    """Return how far the policy is from its reference; a KL whose unit is not known counts as one per token."""
+    kl = find(run, "kl_ref") or next(
+        (series.finite() for series in run.series.get("kl_ref", ()) if not series.unit), None
+    )
+    if kl is None or not len(kl):
+        return {}
+    x, usual = kl.values, max(float(np.median(kl.values)), LEAST_KL)
+    most = _log(max(float(x.max()), LEAST_KL))
+    end = max(float(np.median(x[-_third(kl) :])), LEAST_KL)
+    below = max(-float(x.mean()), 0.0) / max(float(np.abs(x).mean()), SMALLEST)
+    return {"kl_end": _log(end), "kl_most": most, "kl_spike": most - _log(usual), "kl_negative": below}
+
+
+def _updates(run: Run) -> Mapping[str, float]:
+    norm, loss, size = run.get("grad_norm"), run.get("loss"), run.get("kl_old")
+    found = {} if loss is None else {"loss_most": _log(float(np.abs(loss.values).max()))}
+    found |= {} if size is None else {"update_most": _log(float(np.abs(size.values).max()))}
+    if norm is None:
+        return found
+    usual = float(np.median(norm.values))
+    found |= {"gradient_spike": _log(float(norm.values.max())) - _log(usual)} if usual > 0 else {}
+    return found | {"gradient_growth": _growth(norm)}
+
+
+def _entropy(run: Run) -> Mapping[str, float]:
+    entropy = run.get("entropy")
+    if entropy is None:
+        return {}
+    growth = _growth(entropy)
+    return {"entropy_most": _log(float(entropy.values.max())), "entropy_growth": growth, "entropy_loss": -growth}
+
+
+def _measurements(run: Run) -> Mapping[str, float]:
+    parts = [part.values for name, part in run.parts("reward_part/").items() if not is_penalty(name, part)]
+    changes = [part.values[-1] - part.values[0] for part in run.parts("heldout/").values() if len(part) > 1]
+    found = {"heldout_fall": -float(np.mean(np.sign(changes)))} if changes else {}
+    if len(parts) < 2:
+        return found
+    idle = [np.mean(np.abs(part) < SMALLEST) > IDLE for part in parts]
+    fixed = [np.ptp(part) <= SMALLEST for part in parts]
+    return found | {"parts_at_zero": float(np.mean(idle)), "parts_fixed": float(np.mean(fixed))}
+
+
+def _learned(run: Run) -> float:
+    """Return how much of the way up a reward that rises has gone, 0 to 1: groups may be alike because all are right."""
+    reward = run.get("reward")
+    if reward is None or len(reward) < 3 or _last(reward) <= _first(reward):
+        return 0.0
+    return (_last(reward) - float(reward.values.min())) / float(np.ptp(reward.values))
+
+
+def _third(series: Series) -> int:
+    return max(len(series) // 3, 1)
+
+
+def _first(series: Series) -> float:
+    return float(series.values[: _third(series)].mean())
+
+
+def _last(series: Series) -> float:
+    return float(series.values[-_third(series) :].mean())
+
+
+def _growth(series: Series) -> float:
+    """Return the logarithm of the last third over the first; NaN where there is none, or where either is 0."""
+    first, last = _first(series), _last(series)
+    return _log(last) - _log(first) if len(series) > 1 and min(first, last) > SMALLEST else np.nan
+
+
+def _log(x: float) -> float:
+    return float(np.log10(max(x, SMALLEST)))

@@ -1,0 +1,165 @@
+"""What labelled logs like a run were, where no check can tell; and what stays hidden where checks can."""
+
+import json
+import re
+import tomllib
+
+import numpy as np
+import pytest
+
+from bench.doctor import fit_judgement
+from steadyrl.doctor.examine import examine
+from steadyrl.doctor.judgement.model import QUANTITIES, judge, probability
+from steadyrl.doctor.judgement.quantities import quantities
+from steadyrl.doctor.series import Series
+from tests.doctor.checks.series_for_values import healthy, make_run, noise, rise
+
+N = 120
+SIGNAL = ["no_signal", "reward_std_within", "reward_std", "advantage_std", "reward_max", "reward_min"]
+LENGTH = ["length", "truncated", "length_max"]
+
+
+@pytest.mark.parametrize(("without", "hidden"), [(["grad_norm"], "updates"), (SIGNAL, "groups"), (LENGTH, "cut off")])
+def test_a_reward_that_rises_is_healthy_where_one_of_the_others_is_not_logged(without, hidden):
+    run = healthy(n=N, algorithm="grpo", without=without)
+    diagnosis = examine(run)
+    assert diagnosis.verdict == "healthy"
+    assert len(diagnosis.minor) == 1 and hidden in diagnosis.minor[0]
+
+
+def test_of_a_log_with_a_reward_that_rises_and_little_else_each_gap_is_named():
+    diagnosis = examine(healthy(n=N, algorithm="grpo", without=[*SIGNAL, *LENGTH, "grad_norm"]))
+    assert diagnosis.verdict == "healthy"
+    assert [gap.partition(" (")[0] for gap in diagnosis.minor] == [
+        "the learning signal", "the length of the answers", "the gradient"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("values", "verdict"),
+    [
+        ([0.05, 0.11, 0.28, 0.33, 0.52, 0.55, 0.74, 0.78, 0.93, 0.97], "healthy"),
+        ([0.05, 0.71, 0.08, 0.53, 0.32, 0.75, 0.24, 0.78, 0.43, 0.67], "too little to judge"),
+    ],
+)
+def test_ten_rows_far_apart_show_a_course_if_it_is_clear(values, verdict):
+    steps = 40 * np.arange(1, 11)
+    reward = Series("reward", "", "", "reward", steps, np.array(values))
+    assert examine(make_run({"reward": reward}, trainer="unknown")).verdict == verdict
+
+
+def test_a_reward_that_is_level_needs_the_gradient_too():
+    level = 0.4 + noise(np.random.default_rng(5), N, 0.03)
+    diagnosis = examine(healthy(n=N, without=["grad_norm"], reward=level))
+    assert diagnosis.verdict != "healthy" and diagnosis.minor == ()
+
+
+def test_quantities_of_a_short_log_are_those_computed_by_hand():
+    run = make_run(
+        {
+            "reward": np.array([0.1, 0.3, 0.2, 0.2, 0.3, 0.1]),
+            "truncated": np.array([0.1, 0.1, 0.2, 0.2, 0.4, 0.6]),
+            "grad_norm": np.array([1.0, 1.0, 0.0, 2.0, 4.0, 16.0]),
+            "entropy": np.array([2.0, 2.0, 1.0, 1.0, 0.2, 0.2]),
+            "no_signal": np.array([0.5, 0.5, 0.5, 0.5, 1.0, 0.6]),
+        },
+        trainer="unknown",
+    )
+    # Differences of the reward: .2 -.1 0 .1 -.2, mean 0, variance .1 / 5; their noise is that of two rows.
+    noise_of_rows = np.sqrt(0.1 / 5 / 2)
+    values = quantities(run)
+    assert values["reward_not_rising"] == pytest.approx(0.0) and values["reward_repeated"] == pytest.approx(1 / 6)
+    assert values["reward_below_best"] == pytest.approx(0.2 / noise_of_rows)
+    assert values["cut_off"] == pytest.approx(0.5) and values["cut_off_more"] == pytest.approx(0.4)
+    assert values["gradient_zero"] == pytest.approx(1 / 6)
+    assert values["gradient_spike"] == pytest.approx(np.log10(16 / 1.5))
+    assert values["gradient_growth"] == pytest.approx(1.0)
+    assert values["entropy_loss"] == -values["entropy_growth"] == pytest.approx(1.0)
+    assert values["no_signal"] == pytest.approx(0.8)  # the reward has not risen, so that nothing explains it
+    assert values["few_rows"] == pytest.approx(-np.log10(6))
+    assert not {"kl_end", "length_at_limit", "heldout_fall", "parts_fixed"} & set(values)
+
+
+def test_groups_alike_because_all_answers_are_right_are_no_lack_of_signal():
+    reward, alike = np.array([0.0, 0.5, 1.0, 1.0, 1.0, 1.0]), np.array([0.0, 0.0, 0.5, 1.0, 1.0, 1.0])
+    assert quantities(make_run({"reward": reward, "no_signal": alike}))["no_signal"] == 0.0
+    assert quantities(make_run({"reward": reward[::-1].copy(), "no_signal": alike}))["no_signal"] == 1.0
+
+
+def test_a_probability_is_the_sum_of_log_odds_and_a_quantity_that_is_missing_counts_as_usual():
+    silent = {"above": [], "usual": [], "sick": []}
+    weights = {"base_sick": -1.0, **dict.fromkeys(QUANTITIES, silent)}
+    weights["cut_off"] = {"above": [0.1, 0.5], "usual": [0.5, 0.25], "sick": [0.4, 2.0]}
+    weights["reward_zero"] = {"above": [0.2], "usual": [0.5], "sick": [1.0]}
+    # -1 + .4 (above .1) + 0 (not above .5) + .5 * 1 (a reward that is not logged) = -.1
+    sick, shares = probability({"cut_off": 0.3}, "sick", weights)
+    assert sick == pytest.approx(1 / (1 + np.exp(0.1)))
+    assert shares == {"cut_off": pytest.approx(0.4 * 0.5 - 2.0 * 0.25)}
+    assert probability({"cut_off": 0.6, "reward_zero": 0.0}, "sick", weights)[0] == pytest.approx(
+        1 / (1 + np.exp(-1.4))
+    )
+
+
+@pytest.mark.parametrize(
+    ("reward", "further", "cause", "seen"),
+    [
+        (np.zeros(7), {}, "no_signal_groups", "the reward is 0 in 100% of the rows"),
+        (
+            np.array([0.5, 0.4, 0.5, 0.4, 0.45]),
+            {"length": np.array([180.0, 185, 190, 195, 197]), "length_max": np.full(5, 200.0)},
+            "truncated",
+            "the mean length ends at 98% of the limit",
+        ),
+    ],
+)
+def test_a_short_log_like_sick_ones_is_probably_sick_and_says_why_and_what_would_decide(reward, further, cause, seen):
+    diagnosis = examine(make_run({"reward": reward, **further}, trainer="unknown"))
+    judgement = diagnosis.judgement
+    assert judgement is not None and judgement.cause == cause and judgement.sick > 0.7
+    assert seen in judgement.speaks_for and judgement.decide
+    assert diagnosis.findings == () and diagnosis.harmful == ()  # a judgement is no finding, and names no remedy
+
+
+def test_a_verdict_by_judgement_says_so_and_with_which_odds():
+    diagnosis = examine(make_run({"reward": np.zeros(7)}, trainer="unknown"))
+    assert diagnosis.verdict == "sick" and diagnosis.judgement is not None
+    right, every = map(int, re.findall(r"(\d+) of (\d+) labelled logs", diagnosis.judgement.sentence)[0])
+    assert diagnosis.judgement.sentence.startswith("sick, probably (") and every / 2 < right <= every
+
+
+def test_nothing_is_called_healthy_that_the_log_contradicts():
+    reward = 0.1 * np.arange(1, 9) + np.array([0, 0.01, 0, -0.01, 0, 0.01, 0, 0])
+    run = make_run(
+        {"reward": reward, "kl_ref": np.linspace(0.001, 0.02, 8), "truncated": np.zeros(8)}, trainer="unknown"
+    )
+    assert judge(run).verdict == "healthy"
+    assert judge(run, contradicted=True).verdict == ""
+
+
+def test_a_run_that_the_checks_can_judge_has_no_judgement():
+    assert examine(healthy(n=N)).judgement is None
+
+
+def test_the_weights_are_those_that_the_labelled_logs_give():
+    entries = [json.loads(line) for line in fit_judgement.VECTORS.read_text().splitlines()]
+    logs = fit_judgement.read(entries)
+    weights = tomllib.loads(fit_judgement.WEIGHTS.read_text())
+    fitted = fit_judgement.fit(logs, "sick")
+    assert weights["base_sick"] == pytest.approx(fitted.base, abs=2e-3)
+    for i in (0, 50, 100):
+        values = entries[i]["quantities"]
+        theirs = fit_judgement.probability(fitted, logs.values[i : i + 1])[0]
+        assert probability(values, "sick", weights)[0] == pytest.approx(theirs, abs=0.02)  # weights are rounded
+
+
+def test_a_part_for_being_right_that_never_pays_contradicts_health():
+    parts = {"reward_part__check_numbers": rise(N, 0.1, 0.6), "reward_part__check_answer": np.zeros(N)}
+    run = healthy(n=N, algorithm="grpo", without=["reward_part/retrieval", "reward_part/structure"], **parts)
+    diagnosis = examine(run)
+    assert ("reward_part_idle", "never_right", False) in [(f.check, f.cause, f.harms) for f in diagnosis.findings]
+    assert diagnosis.verdict == "too little to judge"
+    assert "these parts are 0 throughout: check_answer" in diagnosis.missing[0]
+    form = {**parts, "reward_part__xml_format": parts["reward_part__check_answer"]}
+    del form["reward_part__check_answer"]
+    run = healthy(n=N, algorithm="grpo", without=["reward_part/retrieval", "reward_part/structure"], **form)
+    assert examine(run).verdict == "healthy"
