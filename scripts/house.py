@@ -1,4 +1,4 @@
-"""Measure the shape of the package beside its bounds: python scripts/house.py. tests/test_architecture.py holds them.
+"""Measure the shape of the package beside its bounds: python scripts/house.py, as `make check` does.
 
 What a counter sees is no more than a warning sign; docs/architecture.md says how the package is meant to be built.
 """
@@ -6,6 +6,7 @@ What a counter sees is no more than a warning sign; docs/architecture.md says ho
 from __future__ import annotations
 
 import ast
+import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -146,11 +147,14 @@ def _place(path: Path, numbers: set[int]) -> str:
 
 
 def main() -> None:
-    """Print every figure beside its bound, with the places that make it up."""
-    for figure in figures():
+    """Print every figure beside its bound, with the places that make it up; exit with 1 where one is above."""
+    measured = figures()
+    for figure in measured:
         print(f"{figure.name:<32}{figure.value:>10.4g}  at most {figure.bound:g}")
         for place in figure.places:
             print(f"    {place}")
+    if above := [figure.name for figure in measured if figure.value > figure.bound]:
+        sys.exit(f"above their bounds: {', '.join(above)}")
 
 
 if __name__ == "__main__":
