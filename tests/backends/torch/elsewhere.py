@@ -24,6 +24,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -59,6 +60,40 @@ CONVOLUTIONS = {_aten.convolution: slice(2), _aten.convolution_backward: slice(3
 TO_HOST = {"cpu", "tolist", "numpy", "item", "__int__", "__float__", "__bool__", "__index__"}
 FEW_ROWS = 4  # fewer are multiplied exactly
 TF32_REST = 13  # bits of float32's mantissa that TF32 lacks
+
+
+class Kind(NamedTuple):
+    """What the stand-in has to know of an operation, looked up once: PyTorch computes their hashes in Python."""
+
+    packet: Any
+    product: slice | None
+    convolution: slice | None
+    atomic: bool
+    puts: bool
+    indexes: bool
+    meets: bool
+    waits: bool
+    fused: bool
+    aliases: bool
+
+
+@functools.cache
+def kind_of(func):
+    """Return the kind of an operation."""
+    packet, schema = func.overloadpacket, func._schema
+    return Kind(
+        packet,
+        PRODUCTS.get(packet),
+        CONVOLUTIONS.get(packet),
+        packet in ATOMIC,
+        packet in PUT,
+        packet in INDEXED,
+        packet in BOTH,
+        # Of a number that the host knows nothing is counted.
+        packet in WAITS and func is not _aten.repeat_interleave.self_int,
+        packet in FUSED,
+        any(x.alias_info is not None for x in (*schema.arguments, *schema.returns)),
+    )
 
 
 class MixedDevicesError(AssertionError):
@@ -107,21 +142,19 @@ class Standin:
         assert self.captured is None, f"{operation} waits for the device while a graph is captured"
         self.waits.append(Wait(operation, _place()))
 
-    def compute(self, func, args, kwargs):
+    def compute(self, func, kind, args, kwargs):
         """Return what an operation gives for tensors of the CPU, in the arithmetic of the device."""
-        packet = func.overloadpacket
-        if self.tf32 and (factors := _in_tf32(packet, args)):
+        if self.tf32 and (factors := _in_tf32(kind, args)):
             self.rounded += 1
             args = (*args[: factors.start or 0], *map(as_tf32, args[factors]), *args[factors.stop :])
-        if packet is _aten.histc and not args[0].is_floating_point():  # a CPU counts no whole numbers
+        if kind.packet is _aten.histc and not args[0].is_floating_point():  # a CPU counts no whole numbers
             return func(args[0].float(), *args[1:], **kwargs).to(args[0].dtype)
-        if self.any_order and not torch.are_deterministic_algorithms_enabled():
-            args = self._shuffled(packet, args)
+        if kind.atomic and self.any_order and not torch.are_deterministic_algorithms_enabled():
+            args = self._shuffled(kind, args)
         return func(*args, **kwargs)
 
-    def _shuffled(self, packet, args):
-        if packet not in ATOMIC:
-            return args
+    def _shuffled(self, kind, args):
+        packet = kind.packet
         if packet in {_aten.index_add, _aten.index_add_}:
             start, dim, index, source = args
             order = self._permutation(len(index))
@@ -131,7 +164,7 @@ class Standin:
             order = self._permutation(index.shape[dim])
             source = source.narrow(dim, 0, index.shape[dim])
             return start, dim, index.index_select(dim, order), source.index_select(dim, order)
-        if packet in PUT and (args[3:4] == (True,)):
+        if kind.puts and (args[3:4] == (True,)):
             start, indices, values, *rest = args
             if all(i is None or i.shape == indices[0].shape for i in indices) and indices[0].dim() == 1:
                 order = self._permutation(len(indices[0]))
@@ -183,18 +216,28 @@ class Elsewhere(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
+        kwargs = given = kwargs or {}
         standin = _here[-1] if _here else Standin(tf32=False, autocast=False, any_order=False)
-        _look_at(standin, func, args, kwargs)
-        real_args, real_kwargs = tree_map(_real, (args, kwargs))
-        found = standin.compute(func, real_args, real_kwargs)
+        kind = kind_of(func)
+        if not kwargs and FLAT.issuperset(map(type, args)):  # most operations: nothing to look through
+            real_args = tuple([x.held if type(x) is Elsewhere else x for x in args])
+            if kind.waits:
+                standin.wait(str(func))
+        else:
+            _look_at(standin, func, kind, args, kwargs)
+            real_args, kwargs = tree_map(_real, args), tree_map(_real, kwargs)
+        found = standin.compute(func, kind, real_args, kwargs)
         if standin.captured is not None:
-            standin.captured.append((functools.partial(standin.compute, func, real_args, real_kwargs), found))
+            standin.captured.append((functools.partial(standin.compute, func, kind, real_args, kwargs), found))
         # A view of what was made outside of inference mode is no tensor of it either.
         outside = func.is_view and not args[0].is_inference()
         with torch.inference_mode(False) if outside else nullcontext():
             sent = tree_map(_sent, found)
-            return return_and_correct_aliasing(func, args, kwargs, sent) if _aliases(func) else sent
+            return return_and_correct_aliasing(func, args, given, sent) if kind.aliases else sent
+
+
+# Types of what an operation is given that hold no tensor of the CPU.
+FLAT = {Elsewhere, int, float, bool, type(None), torch.dtype, torch.memory_format}
 
 
 class Pretend(TorchFunctionMode):
@@ -205,9 +248,10 @@ class Pretend(TorchFunctionMode):
         self._standin = standin
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        name, standin, kwargs = getattr(func, "__name__", ""), self._standin, dict(kwargs or {})
+        name = getattr(func, "__name__", "")
         if name == "__get__" or func is torch.device:  # most calls ask for a shape or a type
-            return func(*args, **kwargs)
+            return func(*args, **(kwargs or {}))
+        standin, kwargs = self._standin, dict(kwargs or {})
         there = bool(args) and isinstance(args[0], Elsewhere)
         if name in TO_HOST and there:
             if name == "numpy":
@@ -393,19 +437,19 @@ def _clips():
     return frame is not None
 
 
-def _indexes_by_the_host(packet):
+def _indexes_by_the_host(kind):
     """Return whether a tensor is indexed by one of the CPU, which PyTorch copies; ours are to be there already."""
-    return packet in INDEXED and "transformers" in next(_frames())[0]
+    return kind.indexes and "transformers" in next(_frames())[0]
 
 
-def _in_tf32(packet, args):
+def _in_tf32(kind, args):
     """Return which arguments of an operation are rounded, or None."""
-    left = args[PRODUCTS[packet]][0] if packet in PRODUCTS else None
-    if left is not None and (left.dtype != torch.float32 or left.shape[-2] < FEW_ROWS):
+    if kind.convolution and torch.backends.cudnn.conv.fp32_precision == "tf32":
+        return kind.convolution
+    left = args[kind.product][0] if kind.product else None
+    if left is None or left.dtype != torch.float32 or left.shape[-2] < FEW_ROWS:
         return None
-    if packet in CONVOLUTIONS and torch.backends.cudnn.conv.fp32_precision == "tf32":
-        return CONVOLUTIONS[packet]
-    return PRODUCTS.get(packet) if torch.backends.cuda.matmul.fp32_precision == "tf32" else None
+    return kind.product if torch.backends.cuda.matmul.fp32_precision == "tf32" else None
 
 
 @functools.cache
@@ -440,27 +484,18 @@ def _cast(standin, name, args, kwargs):
     return tree_map(cast, args), {key: tree_map(cast, value) for key, value in kwargs.items()}
 
 
-def _look_at(standin, func, args, kwargs):
-    packet = func.overloadpacket
-    plain = [x for x in _tensors((args, kwargs)) if not isinstance(x, Elsewhere) and (x.dim() or packet in FUSED)]
-    if plain and packet not in BOTH and not _indexes_by_the_host(packet):
+def _look_at(standin, func, kind, args, kwargs):
+    plain = [x for x in _tensors((args, kwargs)) if not isinstance(x, Elsewhere) and (x.dim() or kind.fused)]
+    if plain and not kind.meets and not _indexes_by_the_host(kind):
         raise MixedDevicesError(f"{func}: a tensor of the CPU, {list(plain[0].shape)}, beside one of the device")
     if plain and standin.captured is not None:
         raise MixedDevicesError(f"{func}: a copy from the host is no part of a graph")
-    by_mask = (packet in INDEXED or packet in PUT) and any(
+    by_mask = (kind.indexes or kind.puts) and any(
         isinstance(x, torch.Tensor) and x.dtype == torch.bool for x in args[1]
     )
-    counted = func is not _aten.repeat_interleave.self_int  # a number that the host knows: nothing is counted
-    to_host = packet in BOTH and args and not isinstance(args[0], Elsewhere)
-    if by_mask or to_host or (packet in WAITS and counted):
+    to_host = kind.meets and args and not isinstance(args[0], Elsewhere)
+    if by_mask or to_host or kind.waits:
         standin.wait(str(func))
-
-
-@functools.cache
-def _aliases(func):
-    """Return whether an operation writes to an argument or returns a view of one."""
-    schema = func._schema
-    return any(x.alias_info is not None for x in (*schema.arguments, *schema.returns))
 
 
 def tree_map(change, tree):

@@ -6,6 +6,7 @@ is held to that of the CPU, the run is in float32.
 
 import importlib
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -51,13 +52,16 @@ FAMILIES = ("gemma3", "qwen3_next", *(pytest.param(name, marks=pytest.mark.weekl
 
 @pytest.fixture
 def opened(tiny_models, tmp_path, monkeypatch):
-    """Return a function that opens a session of a tiny model on the device that "auto" finds."""
+    """Return a function that opens a session of a tiny model on the device that "auto" finds.
+
+    Few evaluate: each of them takes as long as a step.
+    """
     monkeypatch.syspath_prepend(Path(__file__).parents[2])
     prompts = tmp_path / "prompts.jsonl"
     texts = [f"{words} {i}" for i in range(4) for words in ("the red cat", "a small dog", "two old birds hear", "one")]
     prompts.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in texts))
 
-    def open_one(*overrides):
+    def open_one(*overrides, evaluates=False):
         settings = {
             "run": {"steps": 1, "checkpoint_every": 1, "folder": str(tmp_path / "runs")},
             "model": {"path": str(tiny_models["llama"])},
@@ -68,7 +72,8 @@ def opened(tiny_models, tmp_path, monkeypatch):
             "rollout": {"prompts_per_step": 4, "samples_per_prompt": 2},
             "evaluate": {"problems": 1},
         }
-        return open_session(config.resolve(settings, overrides))
+        session = open_session(config.resolve(settings, overrides))
+        return session if evaluates else replace(session, heldout=())
 
     return open_one
 
@@ -83,7 +88,7 @@ def metrics(session, folder):
 @pytest.mark.parametrize("way", WAYS)
 def test_a_run_finishes_where_sampler_and_trainer_differ_by_rounding(opened, tmp_path, way):
     with pretended() as device:
-        session = opened(*WAYS[way])
+        session = opened(*WAYS[way], evaluates=True)
         described = session.backend.describe()
         assert (described["device"], described["precision"]) == ("cuda", "bf16")
         steps = metrics(session, tmp_path / "run")
