@@ -14,7 +14,7 @@ from steadyrl.doctor.statistics.units import SEQUENCE, find
 
 LEAST = 20  # steps; a shorter run tries something out, and is not meant to learn
 HALF = 0.5  # of the rate that is set
-FIRST = 2  # updates: the KL that the first one made is measured by the second
+UNLIMITED = 2  # updates of a step: the KL that the first one made is measured by the second
 IDLE = 0.2  # of the rows, without a rate at the end
 NO_RATE = 0.01  # of the highest rate: as good as none, where a usual schedule comes at its very end only
 WARM = 0.1  # of a run: a usual warm-up
@@ -140,15 +140,15 @@ def _updates_skipped(run: Run) -> Result:
     """Find a limit to the KL of a step that the first update of most steps passes, as the second one measures."""
     limit, updates = setting(run, "kl_old_limit"), run.get("updates")
     planned = (setting(run, "epochs") or 1.0) * (setting(run, "minibatches") or 1.0)
-    if not limit or updates is None or len(updates) < LEAST or planned <= FIRST:
+    if not limit or updates is None or len(updates) < LEAST or planned <= UNLIMITED:
         return None
-    ended = float((updates.values <= FIRST).mean())
+    ended = float((updates.values <= UNLIMITED).mean())
     if ended < HALF:
         return None
     return Found(
         "below_an_update",
         "info",
         None,
-        f"{ended:.0%} of the steps end after {FIRST} of their {planned:.0f} updates, because the first one passes the "
-        f"limit of {limit:g} nats/token to the KL of a step",
+        f"{ended:.0%} of the steps end after {UNLIMITED} of their {planned:.0f} updates, because the first one passes "
+        f"the limit of {limit:g} nats/token to the KL of a step",
     )

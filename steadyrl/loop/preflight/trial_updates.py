@@ -23,7 +23,7 @@ from steadyrl.core.scratch import scratch_folder
 from steadyrl.core.types import Array, Batch, Finding, TokenScores
 from steadyrl.doctor.check import Check, Found, Passed, Result, Unknown, judged
 from steadyrl.doctor.checks.gradient import ZERO
-from steadyrl.doctor.checks.plan import FIRST
+from steadyrl.doctor.checks.plan import UNLIMITED
 from steadyrl.loop.preflight.trial import Timed, Trial, check, more_signal, silent
 from steadyrl.loop.train import Session
 from steadyrl.maths import kl
@@ -246,9 +246,11 @@ def update(attempt: _Attempt) -> Result:
     if gain > 0 and moved <= limit:
         settings = session.config.update
         # The limit is there to end some steps early; so it may be passed by a little.
-        if moved <= _FAR_ABOVE * settings.kl_old_limit or settings.epochs * settings.minibatches <= FIRST:
+        if moved <= _FAR_ABOVE * settings.kl_old_limit or settings.epochs * settings.minibatches <= UNLIMITED:
             return Passed(message)
-        message += f"; update.kl_old_limit is {settings.kl_old_limit:g}, so that each step ends after {FIRST} updates"
+        message += (
+            f"; update.kl_old_limit is {settings.kl_old_limit:g}, so that each step ends after {UNLIMITED} updates"
+        )
         return Found("kl_old_limit", "warning", message=message)
     if moved <= limit and abs(gain) <= _ERRORS * error and session.backend.describe().get("precision") == "bf16":
         # Any change of the weights changes how bfloat16 rounds, and so each log-prob a little, in either direction.
