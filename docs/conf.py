@@ -36,7 +36,8 @@ html_copy_source = False
 html_static_path = ["_static"]
 html_css_files = ["steadyrl.css"]
 
-# The pages below a page, by section. A page that is named nowhere is a warning; a star names a whole folder.
+# The pages below a page, by section, as seen from the page. A page that is named nowhere is a warning; a star names a
+# whole folder.
 NAVIGATION = {
     root_doc: {
         "Start": ["docs/start", "docs/results", "docs/base-model", "docs/models"],
@@ -84,9 +85,9 @@ NAVIGATION = {
         "Reference": ["docs/commands", "docs/api", "docs/config", "docs/metrics", "docs/security"],
         "Project": ["docs/dependencies", "CHANGELOG", "docs/log"],
     },
-    "docs/results": {"": ["bench/results/*"]},
-    "docs/studies": {"": ["docs/studies/*/report"]},
-    "docs/log": {"": ["docs/log/*"]},
+    "docs/results": {"": ["/bench/results/*"]},
+    "docs/studies": {"": ["studies/*/report"]},
+    "docs/log": {"": ["log/*"]},
     "docs/doctor/README": {"": ["statistics", "quantities", "names", "*"]},
 }
 

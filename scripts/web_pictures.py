@@ -193,7 +193,7 @@ def take(camera: Camera, shown: Shown) -> None:
     def diagnose(page: Page) -> None:
         page.fill("#log", shown.log.path.read_text(encoding="utf-8"))
         page.click("text=Diagnose")
-        page.wait_for_selector(".verdict")
+        page.wait_for_selector("#result .diagnosis")
 
     camera.take("runs", "/?sort=-heldout", 520)
     camera.take("run", f"/run/{first}", 860)

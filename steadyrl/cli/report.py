@@ -81,6 +81,8 @@ def summary_lines(summary: dict[str, Any]) -> list[str]:
     baseline_metrics = {name: float(parts["metric"]) for name, parts in baselines if parts["metric"] is not None}
     for name, metric in sorted(baseline_metrics.items(), key=lambda item: item[1]):
         lines.append(f"  without a model, {name}: {metric:.3f}")
+    if summary.get("against_rules"):  # a report that an earlier version wrote has none
+        lines.append(summary["against_rules"])
     health = summary["health"]
     if health.get("parseable") is not None:
         lines.append(f"parseable: {health['parseable']:.1%}")

@@ -14,6 +14,7 @@ from steadyrl.integrations.trackers.tracker import Opening, alert_text, descript
 EXPERIMENT = "steadyrl"
 LONGEST_PARAM = 6000  # characters; MLflow refuses longer ones
 MOST_PARAMS = 100  # in one call
+UNITS = "metrics.md"
 _ENDS = {"finished": "FINISHED", "interrupted": "KILLED", "killed": "KILLED"}
 # MLflow allows these characters in names, and no others.
 _ALLOWED = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-. :/")
@@ -56,14 +57,17 @@ class MLflowTracker:
                 self._client.set_tag(self._id, f"resumed.{name}"[:250], value)
 
     def log(self, step: int, time: float, metrics: Mapping[str, float]) -> None:
-        """Write metrics under our names, and the units of new ones into the description of the run."""
+        """Write metrics under our names, and their meanings and units as an artifact: MLflow cuts a description."""
         moment = int(time * 1000)
         values = [self._entities.Metric(_name(name), value, moment, step) for name, value in metrics.items()]
         self._client.log_batch(self._id, metrics=values)
         if fresh := metrics.keys() - self._units.keys():
             self._units |= {name: description(name) for name in fresh}
             rows = "".join(f"| `{name}` | {meaning} |\n" for name, meaning in sorted(self._units.items()))
-            self._client.set_tag(self._id, "mlflow.note.content", f"| metric | meaning |\n|---|---|\n{rows}")
+            self._client.log_text(self._id, f"| metric | meaning |\n|---|---|\n{rows}", UNITS)
+            self._client.set_tag(
+                self._id, "mlflow.note.content", f"Meanings and units of the metrics: artifact {UNITS}"
+            )
 
     def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write a table as an artifact."""

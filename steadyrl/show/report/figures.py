@@ -110,6 +110,7 @@ def summarise(evidence: Evidence, harmful: Sequence[str] = ()) -> dict[str, Any]
     by_decoding, parts = compared(before, after, deploy)
     conclusion = concluded(by_decoding, deploy, {"the run": harmful})
     sets = {name: compared(*evaluations, deploy) for name, evaluations in evidence.sets.items()}
+    baselines = {name: means(answers) for name, answers in evidence.baselines.answers.items()}
     return {
         "run": evidence.info.get("id") or evidence.name,
         "task": evidence.info.get("task"),
@@ -121,7 +122,8 @@ def summarise(evidence: Evidence, harmful: Sequence[str] = ()) -> dict[str, Any]
         "parts": parts,
         "samples": evidence.samples,
         "sets": {name: {**changes[deploy], **changes, "parts": of_parts} for name, (changes, of_parts) in sets.items()},
-        "baselines": {name: means(answers) for name, answers in evidence.baselines.answers.items()},
+        "baselines": baselines,
+        "against_rules": against_rules(by_decoding[deploy].get("after"), baselines),
         "health": _health(evidence),
         "target": target_figures(evidence.metrics, evidence.settings.get("run", {}).get("target")),
         "unscored": {
@@ -129,6 +131,23 @@ def summarise(evidence: Evidence, harmful: Sequence[str] = ()) -> dict[str, Any]
             "after": _unscored(after.of(deploy)) if finished else None,
         },
     }
+
+
+def against_rules(after: float | None, baselines: Mapping[str, Mapping[str, float | None]]) -> str:
+    """Say which answers without a model score higher than those of the trained model; "" where nothing is compared.
+
+    Args:
+        after: The mean of the metric after training.
+        baselines: The means of each kind of answers without a model.
+    """
+    scores = {name: score for name, part_means in baselines.items() if (score := part_means["metric"]) is not None}
+    if after is None or not scores:
+        return ""
+    higher = sorted((name for name in scores if scores[name] > after), key=lambda name: -scores[name])
+    if not higher:
+        return f"Trained, the model scores {after:.3f}: no answers without a model score higher."
+    named = ", ".join(f"{name} {scores[name]:.3f}" for name in higher)
+    return f"Trained, the model scores {after:.3f}: higher without a model are {named}."
 
 
 def compared(

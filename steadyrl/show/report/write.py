@@ -383,6 +383,7 @@ def _ranking(evidence: Evidence, summary: Mapping[str, Any]) -> list[Record]:
     rows.sort(key=lambda row: (row[3]["metric"] is None, -(row[3]["metric"] or 0.0)))
     return [
         Heading("Compared with answers that need no model"),
+        *([Note(summary["against_rules"])] if summary["against_rules"] else []),
         Note(f"Sorted by {metric}; this model stands out.", "soft"),
         Table(
             ("answers", *numbers("n", metric, *columns)),

@@ -64,14 +64,20 @@ def _preselected(choices: Sequence[Place], chosen: Sequence[str]) -> list[str]:
 
 
 def short_names(names: Sequence[str]) -> list[str]:
-    """Return names without the words that all of them begin and end with; whole where nothing would be left of one."""
+    """Return names without the words that all of them begin and end with.
+
+    Where a name has no others, the last common word stays: "s0" and "s0-2". Names that would be equal stay whole.
+    """
     if len(names) < 2:
         return list(names)
     split = [re.findall(r"[^-_/.\s]+|[-_/.\s]", name) for name in names]
     begin = _equal_words(split)
     end = _equal_words([words[begin:][::-1] for words in split])
-    shortened = ["".join(words[begin : len(words) - end]).strip("-_/. ") for words in split]
-    return shortened if all(shortened) and len(set(shortened)) == len(set(names)) else list(names)
+    for first in (begin, max(0, begin - 1)):
+        shortened = ["".join(words[first : len(words) - end]).strip("-_/. ") for words in split]
+        if all(shortened) and len(set(shortened)) == len(set(names)):
+            return shortened
+    return list(names)
 
 
 def _equal_words(split: Sequence[Sequence[str]]) -> int:

@@ -292,11 +292,13 @@ def test_mlflow_has_the_settings_of_a_resumed_run_as_tags_and_the_report_as_arti
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
     run = with_scores(make_run(tmp_path / "run", steps=3, planned=6))
+    parts = {f"reward/part_{i:03}": 1.0 for i in range(200)}
+    append_line(run.metrics_file, metrics(3, **parts))
     Follower(run, "mlflow").close("finished")
     settings = run.resolved()
     settings["run"]["steps"] = 9
     write_json(run.resolved_file, settings)
-    append_line(run.metrics_file, metrics(3, 1))
+    append_line(run.metrics_file, metrics(4, 1, **parts))
     Follower(run, "mlflow").close("finished")
     from mlflow import MlflowClient
 
@@ -308,6 +310,8 @@ def test_mlflow_has_the_settings_of_a_resumed_run_as_tags_and_the_report_as_arti
     }
     files = [file.path for file in client.list_artifacts(stored.info.run_id, "report")]
     assert files == ["report/report.html", "report/report.md"]
+    meanings = Path(client.download_artifacts(stored.info.run_id, "metrics.md", str(tmp_path))).read_text()
+    assert "`reward/part_199`" in meanings and len(meanings) > 8000, "a description ends after 8,000 characters"
     assert stored.data.metrics["heldout/reward"] == 0.75
 
 

@@ -168,6 +168,7 @@ def test_the_curves_can_be_drawn_over_tokens_and_time(tmp_path):
         (["20261126-061022-grpo-search-s0", "20261126-061708-grpo-search-s0"], ["061022", "061708"]),
         (["a/ppo-s0", "a/ppo-s1"], ["s0", "s1"]),
         (["ppo", "ppo-two"], ["ppo", "ppo-two"]),
+        (["20261127-ppo-search-s0", "20261127-ppo-search-s0-2"], ["s0", "s0-2"]),
         (["one"], ["one"]),
         (["x-1-y", "x-2-y", "x-1-z"], ["1-y", "2-y", "1-z"]),
     ],
