@@ -106,7 +106,7 @@ def differ(first: Run, second: Run) -> Difference:
     parted.sort(key=_rank)
     missing = [setting for setting in settings if None in setting.values]
     ordered = _by_weight(unequal + _logged_settings(parted, unequal), parted)
-    cause = _cause(ordered, missing, parted)
+    cause = _cause(ordered, missing, parted, bool(pairs) or not shared)
     alone = (_only(first, second), _only(second, first))
     return Difference(tuple(ordered), tuple(missing), tuple(parted), tuple(same), cause, alone)
 
@@ -277,9 +277,13 @@ def _set_apart(a: Series, b: Series, far: np.ndarray) -> Parted | None:
     return Parted(a.quantity, step, (float(a.values.max()), float(b.values.max())), (step, step))
 
 
-def _cause(settings: Sequence[Setting], missing: Sequence[Setting], parted: Sequence[Parted]) -> str:
+def _cause(
+    settings: Sequence[Setting], missing: Sequence[Setting], parted: Sequence[Parted], compared: bool
+) -> str:
     measured = [part for part in parted if part.quantity not in SET]
     shown = "nothing that both log differs beyond its noise"
+    if not compared:
+        shown = f"they share fewer than {FEWEST} rows of every quantity, too few to tell a difference from noise"
     if measured:
         doubt = "" if measured[0].lasting else ", as another seed may"
         shown = f"{_where(measured[0])} is the first to differ{doubt}"
@@ -294,8 +298,7 @@ def _cause(settings: Sequence[Setting], missing: Sequence[Setting], parted: Sequ
     unknown = f"; known of one run only are {_names(missing)}" if missing else ""
     if not parted:
         return (
-            f"nothing that both log differs beyond its noise, and no setting that is known of both{unknown}: the logs "
-            "do not tell these runs apart"
+            f"{shown}, and no setting that is known of both differs{unknown}: the logs do not tell these runs apart"
         )
     return (
         f"{shown}, and no setting that is known of both differs{unknown}: look at what the logs do not hold, such as "

@@ -23,6 +23,13 @@ def test_two_seeds_of_one_config_do_not_part():
     assert parted <= 2, parted
 
 
+def test_a_handful_of_rows_is_called_too_few_and_not_alike():
+    one, other = (make_run({"reward": rise(5, 0.0, end)}, trainer="unknown") for end in (0.4, 0.9))
+    assert differ(one, other).cause.startswith("they share fewer than 10 rows of every quantity")
+    one, other = (make_run({"reward": rise(12, 0.0, end)}, trainer="unknown") for end in (0.4, 0.4))
+    assert differ(one, other).cause.startswith("nothing that both log differs beyond its noise")
+
+
 def test_a_learning_rate_is_named_by_meaning_and_by_key_with_the_quantity_that_it_moves():
     rng = np.random.default_rng(0)
     slow, fast = (0.01 * np.exp(noise(rng, N, 0.2)), 0.08 * np.exp(noise(rng, N, 0.2)))

@@ -49,7 +49,7 @@ LOSS_COEF, REWARD_COEF = 0.01, 0.05  # usual coefficients of a penalty in the lo
 DISTILLED = re.compile(r"teacher|distil", re.IGNORECASE)
 WEAK = 0.005  # coefficient of a penalty in the loss, whose pull is that share of an advantage of 1
 PRINTED, ALIKE, MOSTLY = 1e-4, 0.1, 0.9  # of the loss: rounding, what is alike, and in how many of the rows
-BROKEN, BROKEN_TIMES = 50.0, 100.0  # nats, and times any row before: the last update broke the policy
+BROKEN_TIMES = 100.0  # times the usual KL: a spike in whatever unit
 SPIKES = 2  # rows of an impossible KL: one may be a broken line
 UNSLOTH = {"completion_length", "completions/mean_length"}  # TRL itself logs one of the two
 OPENING, GREW = 3, 10.0  # rows; times the KL of those
@@ -58,8 +58,6 @@ UNMOVED = 1e-8  # nats per token: a KL between successive policies that is round
 
 @check("kl_runaway")
 def kl_runaway(run: Run) -> Result:
-    if broke := _broke(run.needed("kl_ref")):
-        return broke
     if all(series.unit == "" for series in run.series["kl_ref"]):
         return _in_any_unit(run) or Unknown("the KL is logged in a unit that is not known", ("kl_ref (nats/sequence)",))
     if fault := _impossible(run) or _at_start(run) or _hidden(run):
@@ -87,15 +85,6 @@ def kl_runaway(run: Run) -> Result:
         remedy=_raise_penalty(run) if cause == "weak_penalty" else "",
         change=_more_penalty(run) if cause in ("weak_penalty", "unknown") else None,
     )
-
-
-def _broke(kl: Series) -> Result:
-    """Find a last row that is, in whatever unit, beyond what steps like those before it could make."""
-    last, before = float(kl.values[-1]), float(kl.values[:-1].max(initial=0.0))
-    if len(kl) < 2 or last <= BROKEN or last <= BROKEN_TIMES * before:
-        return None
-    message = f"the KL to the reference is {number(last)} in the last row, and was {number(before)} at most before"
-    return Found("spikes", "critical", int(kl.steps[-1]), message, (levels(kl.source, kl),))
 
 
 def _in_any_unit(run: Run) -> Result:

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from steadyrl.doctor.judgement.quantities import quantities
+from steadyrl.doctor.judgement.quantities import LEAST_KL, quantities
 from steadyrl.doctor.series import Run
 
 FOLDER = Path(__file__).parent
@@ -49,7 +49,9 @@ class Quantity:
     def sentence(self, value: float) -> str:
         """Return the sentence with a value."""
         signed = 0.0 - value if "negative" in self.shown else value  # never -0
-        return self.text.format(value=10.0**signed if "power" in self.shown else signed)
+        if "power" in self.shown:
+            signed = 10.0**signed if 10.0**signed > LEAST_KL else 0.0
+        return self.text.format(value=signed)
 
 
 _WORDS = tomllib.loads((FOLDER / "families.toml").read_text(encoding="utf-8"))

@@ -23,7 +23,7 @@ from steadyrl.doctor.series import Column, RawLog
 STEP_KEYS = (
     *("step", "train/global_step", "trainer/global_step", "global_step", "training/global_step", "_step"),
     *("current_steps", "current_step", "global_step/max_steps", "iteration", "iter", "training_iteration"),
-    *("update", "updates", "num_updates", "train_step", "training_step", "steps"),
+    *("update", "updates", "num_updates", "train_step", "training_step", "steps", "rollout"),
     *("episode", "total_timesteps", "time/total_timesteps", "timestep", "timesteps", "epoch"),
 )
 # Whatever stands before: "system/step", "batch_index".

@@ -31,7 +31,7 @@ MAX_HTML = 4 << 20  # bytes; they are rewritten as a whole
 MAX_TEXT = 1 << 14  # characters of a line
 MIN_STEPS = 3  # in the header of a table with a metric in each row
 METRIC = re.compile(r"loss|reward|\bkl\b|entropy|grad", re.IGNORECASE)
-STEPS = re.compile(r"step|iter(ation)?|epoch|update|episode", re.IGNORECASE)
+STEPS = re.compile(r"step|iter(ation)?|epoch|update|episode|^rollout$", re.IGNORECASE)
 REWARD = re.compile(r"reward", re.IGNORECASE)
 COMMA = re.compile(r"^([-+]?\d+),(\d+(?:[eE][-+]?\d+)?)$")
 RULE = re.compile(r"[\s|:+=_-]*")

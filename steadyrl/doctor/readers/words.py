@@ -27,9 +27,11 @@ _UNIT = r"\)?(?: ?(?:%|[a-zA-Z]{1,3}(?:/[a-z]{1,3})?))?(?=$|[\s,;|)\]])"
 _NAME = r"[A-Za-z_'\"|][\w ./@()'\"-]{0,60}?\|?"
 ASSIGNED = re.compile(rf"({_NAME})(?: ?([:=])[ \t]{{0,4}}| (is) )\(?(\[[^\[\]]{{0,200}}\]|{_VALUE}){_UNIT}")
 WORDED = re.compile(rf"^\W*([A-Za-z][\w ./-]{{0,60}}?) ({_VALUE}){_UNIT}$")
+PAIR = rf"([A-Za-z][\w./-]*) ({_VALUE})"
+PAIRS = re.compile(rf"^(?:/\d+ )?{PAIR}(?: {PAIR})+$")  # "/256 lr 1e-06 reward 0.89", behind the step
 # At the start, or behind what a logger puts before its text.
 STEP = re.compile(
-    r"^(?:.{0,120}?(?:[|\]]| - |\btrain |\b(?:INFO|SUCCESS) )\s*)?\W*(?:epoch\W*\d+\W+)?"
+    r"^(?:.{0,120}?(?:[|\]]| - |\btrain |\b(?:INFO|SUCCESS) )\s*)?\W*(?:(?:epoch|pass)\W*\d+(?:/\d+)?\W+)?"
     r"(step|iter(?:ation)?|update|episode)\s*[:#]?\s*(\d{1,15})\b",
     re.IGNORECASE,
 )
@@ -153,8 +155,10 @@ def _pairs(line: str, begins: re.Match[str] | None) -> dict[str, Any]:
     if epoch:
         pairs["epoch"] = int(epoch[1])
     for part in re.split(r"[,|;]", line[begins.end() :]) if begins else ():
-        if worded := WORDED.search(part.strip()):
-            pairs.setdefault(_clean(worded[1]), spelled(worded[2].replace(",", "")))
+        text = part.strip()
+        worded = re.findall(PAIR, text) if PAIRS.match(text) else WORDED.findall(text)
+        for name, value in worded:
+            pairs.setdefault(_clean(name), spelled(value.replace(",", "")))
     return {name: value for name, value in pairs.items() if name and value is not None}
 
 

@@ -198,10 +198,10 @@ def test_what_is_broken_in_the_first_row_has_no_first_cause(said):
 
 def test_a_kl_that_breaks_out_in_the_last_row_is_a_fault_in_whatever_unit(said):
     rows = [{"reward": 0.5, "kl": 0.4, "loss": 0.1}, {"reward": 0.25, "kl": 190.0, "loss": 240.0}]
-    _, diagnosis = said(rows)
-    assert (diagnosis.findings[0].check, diagnosis.findings[0].severity) == ("kl_runaway", "critical")
-    assert said([*rows, {"reward": 0.5, "kl": 0.5, "loss": 0.1}])[1].harmful == ()
-    assert said([{**rows[0], "kl": 2.5}, rows[1]])[1].harmful == ()  # 76 times
+    judgement = said(rows)[1].judgement
+    assert judgement is not None and (judgement.verdict, judgement.cause) == ("sick", "kl_runaway")
+    calm = said([rows[0], {"reward": 0.55, "kl": 0.5, "loss": 0.1}])[1].judgement
+    assert calm is not None and calm.verdict == ""
 
 
 def test_a_kl_that_is_nothing_but_noise_tells_that_a_flat_reward_stands_still(said):

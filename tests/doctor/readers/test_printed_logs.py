@@ -89,6 +89,23 @@ def test_assignments_behind_a_step_are_read_and_other_text_is_not(tmp_path):
     assert "Accuracy" not in log.columns and "Prompt length" not in log.columns
 
 
+def test_words_and_numbers_in_turn_behind_a_step_of_so_many_are_metrics(tmp_path):
+    rows = [(n, 1e-6 * n, 0.8 + n / 100) for n in (7, 8, 9)]
+    text = "".join(f"pass 1/4 step {n}/64 lr {lr:.3e} reward {reward:.3f}\nSaved in 3 s\n" for n, lr, reward in rows)
+    log = log_of(tmp_path, text)
+    assert points(log, "reward") == {7: 0.87, 8: 0.88, 9: 0.89}
+    assert points(log, "lr") == pytest.approx({7: 7e-6, 8: 8e-6, 9: 9e-6})
+
+
+def test_a_table_by_rollouts_and_one_with_chinese_headings_are_read(tmp_path):
+    table = "| rollout | raw_reward | kl |\n|--:|--:|--:|\n| 0 | 4.38% | +0.01 |\n| 1 | 4.84% | +0.02 |\n"
+    log = log_of(tmp_path, table, "run.md")
+    assert points(log, "raw_reward") == pytest.approx({0: 0.0438, 1: 0.0484})
+    log = log_of(tmp_path, "| step | 奖励 | 截断比 | KL |\n|---|---|---|---|\n| 5 | 0.5 | 1.00 | 0.1 |\n", "chinese.md")
+    run = identify(log)
+    assert (run.needed("reward").values.item(), run.needed("truncated").values.item()) == (0.5, 1.0)
+
+
 def test_a_dict_that_lost_its_braces_is_read(tmp_path):
     log = log_of(tmp_path, "'loss': 0.5, 'reward': nan, 'kl': 1e-3\n'loss': 0.25, 'reward': 2.0, 'kl': 0.5\n")
     assert points(log, "loss") == {1: 0.5, 2: 0.25}
