@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -121,7 +122,7 @@ class CodeTask(Task):
         self._by_id = {problem.id: problem for problem in [*self._train, *self._heldout]}
         self._sandbox, self._workers = open_sandbox(settings.sandbox), settings.sandbox.workers
         self._judged: OrderedDict[tuple[str, str], Verdict] = OrderedDict()
-        self._inspected: OrderedDict[str, tuple[list[str], int]] = OrderedDict()
+        self._inspect = lru_cache(_ENTRIES_KEPT)(self._inspected)
         self._ruff = find_ruff() if settings.lint == "ruff" else None
         self._linted: OrderedDict[str, list[str]] = OrderedDict()
         self._refuse_unjudgeable()
@@ -306,22 +307,17 @@ class CodeTask(Task):
         _remember(self._judged, key, verdict)
         return verdict
 
-    def _inspect(self, code: str) -> tuple[list[str], int]:
+    def _inspected(self, code: str) -> tuple[list[str], int]:
         """Return the objections to a program and its size, 0 of one that cannot be read.
 
         It is parsed in the jail, for hostile text may need one.
         """
-        if code in self._inspected:
-            return self._inspected[code]
         if len(code) > LONGEST:  # ruff is shown no more of it
             return [f"it has more than {LONGEST} characters, which is not read"], 0
         match self._sandbox.run(jailed("quality.py"), "inspect", [[code]]).results:
             case (Returned(value=(objections, nodes)),):
-                inspection = objections, nodes
-            case _:
-                inspection = ["it is too large or too deep to be read"], 0
-        _remember(self._inspected, code, inspection)
-        return inspection
+                return objections, nodes
+        return ["it is too large or too deep to be read"], 0
 
 
 def _split(settings: CodeSettings) -> tuple[list[CodeProblem], list[CodeProblem]]:

@@ -51,7 +51,7 @@ class Trial:
     steps: int
     """Made."""
     state: str
-    """"finished", "pruned" or "failed"."""
+    """"finished", "paused" or "failed"."""
     error: float = 0.0
     """Standard error of the score, of the answers that it is the mean of."""
 
@@ -133,7 +133,9 @@ def make_trial(search: Search, candidate: Candidate) -> Trial:
     def stop(records: Records) -> bool:
         return follow.stop() or len(records) >= candidate.until
 
-    if before is None or not _has_made(before, candidate.until, steps):
+    # It may be at its end, or at this pause before it.
+    newest = max(before.checkpoints(), default=0) if before is not None else 0
+    if before is None or not (before.status == "finished" or candidate.until <= newest < steps):
         try:
             run_job(job, search.folder, before, follow.event, stop)
         except SteadyError:
@@ -142,7 +144,7 @@ def make_trial(search: Search, candidate: Candidate) -> Trial:
     if run is None:
         return Trial(candidate.settings, candidate.seed, None, (), 0, "failed")
     if state == "finished" and run.status != "finished":
-        state = "pruned"
+        state = "paused"
     score, error = (None, 0.0) if state == "failed" or follow.stop() else score_of(search.config, run)
     trial = Trial(candidate.settings, candidate.seed, score, _critical(run), len(run.metrics()), state, error)
     if not follow.stop():
@@ -151,11 +153,6 @@ def make_trial(search: Search, candidate: Candidate) -> Trial:
         ending = ", failed" if state == "failed" else ""
         follow.note(f"{candidate.label}: {shown} after {trial.steps} steps{ending}{critical}")
     return trial
-
-
-def _has_made(run: RunDir, until: int, steps: int) -> bool:
-    """Return whether a run is at its end, or at the pause before it."""
-    return run.status == "finished" or until <= max(run.checkpoints(), default=0) < steps
 
 
 def score_of(config: Config, run: RunDir) -> tuple[float | None, float]:
@@ -205,7 +202,7 @@ def best_first(trials: Sequence[Trial]) -> list[Trial]:
     """
     scored = sorted((trial for trial in trials if trial.score is not None), key=lambda trial: trial.rank)
     finished = [trial for trial in scored if trial.state == "finished"]
-    paused = [trial for trial in scored if trial.state == "pruned" and not trial.critical]
+    paused = [trial for trial in scored if trial.state == "paused" and not trial.critical]
     if finished:
         best, score = finished[0], finished[0].score or 0.0
         paused = [t for t in paused if (t.score or 0.0) - score > SURE * math.hypot(t.error, best.error)]

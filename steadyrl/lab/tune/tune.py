@@ -240,7 +240,7 @@ def _result(
         "score": level,
         "scores": _scores(runs),
         "critical": sorted({name for run in runs for name in run.critical}),
-        "paused": best.steps if best.state == "pruned" else None,
+        "paused": best.steps if best.state == "paused" else None,
         "lead": lead,
         "samples": rate_range.samples + samples_per_step(config) * sum(trial.steps for trial in all_trials),
         "range": {"centre": rate_range.centre, "points": [asdict(point) for point in rate_range.points]},

@@ -87,15 +87,11 @@ def draw(result: Mapping[str, Any]) -> str:
     with drawing():
         figure = Figure(figsize=(plots.WIDTH_INCHES, 5.6))
         above, below = figure.subplots(2, 1, sharex=True)
-        kinds = (
-            ("finished", "o", plots.BLUE, "finished"),
-            ("pruned", "x", plots.GREY, "ended early"),
-        )
-        for state, mark, colour, label in kinds:
+        for state, mark, colour in (("finished", "o", plots.BLUE), ("paused", "x", plots.GREY)):
             shown = [t for t in result["trials"] if t["state"] == state and t["score"] is not None]
             x, y = [t["settings"][RATE] for t in shown], [t["score"] for t in shown]
             if shown:
-                above.plot(x, y, mark, color=colour, label=label, zorder=3)
+                above.plot(x, y, mark, color=colour, label=state, zorder=3)
         sick = [t for t in result["trials"] if t["critical"] and t["score"] is not None]
         if sick:
             x, y = [t["settings"][RATE] for t in sick], [t["score"] for t in sick]

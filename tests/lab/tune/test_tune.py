@@ -95,7 +95,7 @@ def trial(score, *critical, state="finished"):
 
 
 def paused(score, *critical):
-    return trial(score, *critical, state="pruned")
+    return trial(score, *critical, state="paused")
 
 
 def scores(*trials):
@@ -221,7 +221,7 @@ def test_a_config_whose_runs_end_without_patience_can_be_searched(settings, tmp_
 
 
 def test_a_paused_trial_is_scored_by_as_many_answers_as_a_whole_one(settings, tmp_path):
-    for until, state in ((2, "pruned"), (8, "finished")):
+    for until, state in ((2, "paused"), (8, "finished")):
         search, candidate = Search(settings(), tmp_path), Candidate("", {RATE: 1.0}, 0, until)
         trial, run = make_trial(search, candidate), find_run(tmp_path, search.job(candidate))
         assert (trial.score, trial.error) == score_of(settings(), run) and trial.error > 0
