@@ -28,7 +28,7 @@ def folder_of(corpus, path, requests):
     return str(path)
 
 
-@pytest.fixture(params=["generated", "folder", pytest.param("stdlib", marks=pytest.mark.weekly)])
+@pytest.fixture(params=["folder", *(pytest.param(name, marks=pytest.mark.weekly) for name in ("generated", "stdlib"))])
 def corpus(request, stdlib_cache, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(stdlib_cache))
     if request.param == "folder":
