@@ -32,8 +32,10 @@ def show(console: Console, diagnosis: Diagnosis, full: bool = True) -> None:
     if diagnosis.run.unknown and full:
         _line(console, _unknown(diagnosis.run.unknown), 2)
     _line(console, _verdict(diagnosis, full), style=_style(diagnosis.verdict))
-    for heading, text in diagnosis.judgement.reasons.items() if diagnosis.judgement else ():
-        _line(console, f"{heading}: {text}", 2)
+    if diagnosis.judgement:
+        reasons = {**diagnosis.judgement.reasons, "not known": "; ".join(diagnosis.missing)}
+        for heading, text in reasons.items():
+            _line(console, f"{heading}: {text}", 2)
     if not full:
         _short(console, diagnosis)
         return
@@ -103,7 +105,7 @@ def _style(word: str) -> str:
 
 def _verdict(diagnosis: Diagnosis, full: bool) -> str:
     if diagnosis.judgement:
-        return f"{diagnosis.judgement.sentence}; not known: {'; '.join(diagnosis.missing)}"
+        return diagnosis.judgement.sentence
     if diagnosis.verdict == "sick":
         return "sick"
     names = f" ({', '.join(finding.check for finding in diagnosis.fine)})" if full else ""

@@ -277,9 +277,7 @@ def _set_apart(a: Series, b: Series, far: np.ndarray) -> Parted | None:
     return Parted(a.quantity, step, (float(a.values.max()), float(b.values.max())), (step, step))
 
 
-def _cause(
-    settings: Sequence[Setting], missing: Sequence[Setting], parted: Sequence[Parted], compared: bool
-) -> str:
+def _cause(settings: Sequence[Setting], missing: Sequence[Setting], parted: Sequence[Parted], compared: bool) -> str:
     measured = [part for part in parted if part.quantity not in SET]
     shown = "nothing that both log differs beyond its noise"
     if not compared:
@@ -297,9 +295,7 @@ def _cause(
         return f"{schedules[0].quantity} is set differently, {_levels(schedules[0])}; {shown}"
     unknown = f"; known of one run only are {_names(missing)}" if missing else ""
     if not parted:
-        return (
-            f"{shown}, and no setting that is known of both differs{unknown}: the logs do not tell these runs apart"
-        )
+        return f"{shown}, and no setting that is known of both differs{unknown}: the logs do not tell these runs apart"
     return (
         f"{shown}, and no setting that is known of both differs{unknown}: look at what the logs do not hold, such as "
         "data, prompts, seeds, versions and hardware"

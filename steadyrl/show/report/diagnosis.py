@@ -76,7 +76,7 @@ def diagnosis_view(diagnosis: Diagnosis, pictures: Sequence[Picture] = ()) -> li
         Heading("Findings", 3),
         Findings(tree(diagnosis.findings))
         if diagnosis.findings
-        else Note("Nothing was found that harms, and there is nothing to do."),
+        else Note(f"No check found harm{'' if diagnosis.judgement else ', and there is nothing to do'}."),
         *pictures,
         *_remedies(roots),
         *_expected(roots, diagnosis.findings),

@@ -90,13 +90,14 @@ def verdict_view(run_row: Row, diagnosis: Diagnosis | None, placed: Sequence[Pla
     """
     harmful = [entry.finding for entry in placed if entry.finding.harms]
     word: str = diagnosis.verdict if diagnosis else "sick" if harmful else ""
-    missing = diagnosis.missing if diagnosis and word == "too little to judge" else ()
+    judgement = diagnosis.judgement if diagnosis else None
     return {
         "word": word,
         "change": run_row.change,
         "lead": harmful[0] if harmful else None,
         "others": len(harmful) - 1,
-        "missing": missing,
+        "judgement": judgement.sentence if judgement else "",
+        "missing": diagnosis.missing if diagnosis and judgement else (),
     }
 
 
