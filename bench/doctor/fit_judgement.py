@@ -186,8 +186,8 @@ def probability(model: Fit, values: np.ndarray) -> np.ndarray:
 def left_out(logs: Logs, state: str) -> np.ndarray:
     """Return the probability of each log by a fit to the other sets, [n]."""
     result = np.zeros(len(logs.labels))
-    for one in np.unique(logs.sets):
-        outside = logs.sets != one
+    for number in np.unique(logs.sets):
+        outside = logs.sets != number
         result[~outside] = probability(fit(logs.at(outside), state), logs.values[~outside])
     return result
 
@@ -195,8 +195,8 @@ def left_out(logs: Logs, state: str) -> np.ndarray:
 def leads(logs: Logs) -> list[str]:
     """Return the family that speaks most for a fault in each log, by a fit to the other sets."""
     result = [""] * len(logs.labels)
-    for one in np.unique(logs.sets):
-        outside = logs.sets != one
+    for number in np.unique(logs.sets):
+        outside = logs.sets != number
         model = fit(logs.at(outside), "sick")
         families = [QUANTITIES[name].family for name, ends in zip(NAMES, model.cuts, strict=True) for _ in ends]
         for i in np.flatnonzero(~outside):
@@ -268,8 +268,8 @@ def by_model(logs: Logs) -> list[str]:
     outcomes = [""] * len(logs.labels)
     inner = {state: left_out(logs, state) for state in STATES}
     causes = leads(logs)
-    for one in np.unique(logs.sets):
-        outside = logs.sets != one
+    for number in np.unique(logs.sets):
+        outside = logs.sets != number
         rest = logs.at(outside)
         limits = {state: limit(left_out(rest, state), rest.are(state), RISK) for state in STATES}
         for i in np.flatnonzero(~outside):
@@ -304,10 +304,10 @@ def document(logs: Logs) -> str:
             if any(counts):
                 lines.append(f"| {len(of_state)} {state} | {answer} | {' | '.join(map(str, counts))} |")
     lines += ["", "| set | sick | rules | model | both |", "|---|---|---|---|---|"]
-    for one in sorted({int(logs.sets[i]) for i in shown}):
-        sick = [i for i in shown if logs.sets[i] == one and logs.labels[i]["state"] == "sick"]
+    for number in sorted({int(logs.sets[i]) for i in shown}):
+        sick = [i for i in shown if logs.sets[i] == number and logs.labels[i]["state"] == "sick"]
         counts = [sum(column[i] == "right" for i in sick) for column in columns]
-        lines.append(f"| {one} | {len(sick)} | {' | '.join(map(str, counts))} |")
+        lines.append(f"| {number} | {len(sick)} | {' | '.join(map(str, counts))} |")
     return "\n".join([*lines, *_calibrated(logs.taught)]) + "\n"
 
 

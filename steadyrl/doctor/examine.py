@@ -72,8 +72,8 @@ class Diagnosis:
     """What no check found harm in, although the log is other than in healthy runs; the evidence says where."""
 
     def __repr__(self) -> str:
-        lines = [f"{self.run.path}: {self.verdict}"]
-        if self.verdict == "too little to judge":
+        lines = [f"{self.run.path}: {self.judgement.sentence if self.judgement else self.verdict}"]
+        if self.judgement:
             lines += [f"    not known: {text}" for text in self.missing]
         for finding in self.findings:
             since = "" if finding.since_step is None else f", since step {finding.since_step}"

@@ -23,10 +23,10 @@ IDLE = 0.8  # of the rows, in which a reward's part is 0
 def quantities(run: Run) -> dict[str, float]:
     """Return the quantities that a run's log holds, by their names in judgement.toml; logarithms are decimal."""
     groups = (_reward, _signal, _ending, _kl, _updates, _entropy, _measurements)
-    measured = {name: value for group in groups for name, value in group(run).items()}
+    values = {name: value for group in groups for name, value in group(run).items()}
     rows = max((len(logged.steps) for several in run.series.values() for logged in several), default=0)
-    measured["few_rows"] = -_log(rows)
-    return {name: float(value) for name, value in measured.items() if np.isfinite(value)}
+    values["few_rows"] = -_log(rows)
+    return {name: float(value) for name, value in values.items() if np.isfinite(value)}
 
 
 def _reward(run: Run) -> Mapping[str, float]:
@@ -36,14 +36,14 @@ def _reward(run: Run) -> Mapping[str, float]:
         return {}
     x, n = reward.values, len(reward)
     _, counts = np.unique(np.round(x, 9), return_counts=True)
-    measured = {"reward_repeated": (counts.max() - 1) / n, "reward_zero": float(np.mean(np.abs(x) < SMALLEST))}
+    values = {"reward_repeated": (counts.max() - 1) / n, "reward_zero": float(np.mean(np.abs(x) < SMALLEST))}
     if n < 3:
-        return measured
+        return values
     blocks = np.array([block.mean() for block in np.array_split(x, min(BLOCKS, n))])
     noise = float(np.std(np.diff(x))) / np.sqrt(2.0) if n > 3 else 0.0
     gain, lost = _last(reward) - _first(reward), float(blocks.max() - blocks[-1])
     scale = max(noise, SMALLEST)
-    return measured | {
+    return values | {
         "reward_not_rising": -gain / scale if np.ptp(x) else 0.0,
         "reward_disordered": -order(blocks),
         "reward_below_best": lost / max(noise / np.sqrt(n / len(blocks)), SMALLEST) if np.ptp(x) else 0.0,
@@ -54,23 +54,23 @@ def _signal(run: Run) -> Mapping[str, float]:
     spread, norm, share = reward_spread(run), run.get("grad_norm"), run.get("no_signal")
     alike = [] if share is None else [_last(share)]
     alike += [] if spread is None else [float(np.mean(spread.values <= SMALLEST))]
-    measured = {"no_signal": max(alike) * (1.0 - _learned(run))} if alike else {}
-    return measured | ({} if norm is None else {"gradient_zero": float(np.mean(norm.values <= SMALLEST))})
+    values = {"no_signal": max(alike) * (1.0 - _learned(run))} if alike else {}
+    return values | ({} if norm is None else {"gradient_zero": float(np.mean(norm.values <= SMALLEST))})
 
 
 def _ending(run: Run) -> Mapping[str, float]:
-    measured: dict[str, float] = {}
+    values: dict[str, float] = {}
     if (cut := run.get("truncated")) is not None:
-        measured |= {"cut_off": _last(cut), "cut_off_more": _last(cut) - _first(cut)}
+        values |= {"cut_off": _last(cut), "cut_off_more": _last(cut) - _first(cut)}
     if (length := run.get("length")) is not None:
         top = length.values == length.values.max()
-        measured["length_repeated"] = (top.sum() - 1) / len(length)
+        values["length_repeated"] = (top.sum() - 1) / len(length)
         longest, limit = run.get("length_max"), setting(run, "max_new_tokens")
         if limit is None and longest is not None and len(longest) > 2:
             most = float(longest.values.max())
             limit = most if (longest.values == most).mean() > 0.5 else None
-        measured |= {"length_at_limit": _last(length) / limit} if limit else {}
-    return measured
+        values |= {"length_at_limit": _last(length) / limit} if limit else {}
+    return values
 
 
 def _kl(run: Run) -> Mapping[str, float]:
@@ -89,13 +89,13 @@ def _kl(run: Run) -> Mapping[str, float]:
 
 def _updates(run: Run) -> Mapping[str, float]:
     norm, loss, size = run.get("grad_norm"), run.get("loss"), run.get("kl_old")
-    measured = {} if loss is None else {"loss_most": _log(float(np.abs(loss.values).max()))}
-    measured |= {} if size is None else {"update_most": _log(float(np.abs(size.values).max()))}
+    values = {} if loss is None else {"loss_most": _log(float(np.abs(loss.values).max()))}
+    values |= {} if size is None else {"update_most": _log(float(np.abs(size.values).max()))}
     if norm is None:
-        return measured
+        return values
     usual = float(np.median(norm.values))
-    measured |= {"gradient_spike": _log(float(norm.values.max())) - _log(usual)} if usual > 0 else {}
-    return measured | {"gradient_growth": _growth(norm)}
+    values |= {"gradient_spike": _log(float(norm.values.max())) - _log(usual)} if usual > 0 else {}
+    return values | {"gradient_growth": _growth(norm)}
 
 
 def _entropy(run: Run) -> Mapping[str, float]:
@@ -109,12 +109,12 @@ def _entropy(run: Run) -> Mapping[str, float]:
 def _measurements(run: Run) -> Mapping[str, float]:
     parts = [part.values for name, part in run.parts("reward_part/").items() if not is_penalty(name, part)]
     changes = [part.values[-1] - part.values[0] for part in run.parts("heldout/").values() if len(part) > 1]
-    measured = {"heldout_fall": -float(np.mean(np.sign(changes)))} if changes else {}
+    values = {"heldout_fall": -float(np.mean(np.sign(changes)))} if changes else {}
     if len(parts) < 2:
-        return measured
+        return values
     idle = [np.mean(np.abs(part) < SMALLEST) > IDLE for part in parts]
     fixed = [np.ptp(part) <= SMALLEST for part in parts]
-    return measured | {"parts_at_zero": float(np.mean(idle)), "parts_fixed": float(np.mean(fixed))}
+    return values | {"parts_at_zero": float(np.mean(idle)), "parts_fixed": float(np.mean(fixed))}
 
 
 def _learned(run: Run) -> float:
