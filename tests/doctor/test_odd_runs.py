@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from steadyrl.doctor.examine import examine
+from steadyrl.doctor.judgement.model import judge
 from steadyrl.doctor.series import Run, Series, Traits
 from tests.doctor.names.vocabulary import VOCABULARY
 
@@ -49,8 +50,10 @@ def odd_run(seed):
                traits=Traits(critic, grouped, place))  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", [*range(60), 208, 3466])  # in the last two, squares of what is logged overflow
 def test_every_check_answers_whatever_is_logged(seed):
-    found = examine(odd_run(seed))
+    run = odd_run(seed)
+    assert 0.0 <= judge(run).sick <= 1.0
+    found = examine(run)
     assert {result.state for result in (*found.findings, *found.unknown, *found.fine)} <= {"found", "unknown", "ok"}
     assert len(found.findings) + len(found.unknown) + len(found.fine) > 20

@@ -181,7 +181,7 @@ def balance(run: Run) -> Balance | None:
     if run.traits.kl_place == "loss":  # its rewards are divided by their spread, where nothing else is known
         width = max(width, 1.0)
     later = slice(len(kl) // 2, None)
-    resting = width**2 / (2.0 * np.maximum(coefficient[later], 1e-9) ** 2)
+    resting = width * width / (2.0 * np.maximum(coefficient[later], 1e-9) ** 2)
     return Balance(
         float(coefficient[-1]), width, float(kl.values[later].mean()), float(np.median(kl.values[later] / resting))
     )
@@ -194,7 +194,8 @@ def kl_penalty_holds(run: Run) -> Result:
         return Unknown("it takes the KL to the reference, its coefficient and the spread of the rewards")
     if not where.holds or direction(reward) != 0 or nothing_to_learn(run):
         return None
-    resting = where.spread**2 / (2.0 * where.coefficient**2)
+    steepness = where.spread / max(where.coefficient, 1e-9)
+    resting = steepness * steepness / 2.0
     return Found(
         "penalty_too_strong",
         "warning",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from steadyrl.doctor.check import Found, Result, Unknown, check
@@ -86,8 +88,9 @@ def _far_off(run: Run) -> Result:
     if loss is None or mean is None or len(loss) < LASTING or run.traits.critic is False:
         return None
     error = tail(loss)
-    width = float(np.sqrt(np.median(mean.values) ** 2 + (np.var(mean.values) if spread is None else tail(spread) ** 2)))
-    most = FAR_OFF * max(width, CONSTANT) ** 2
+    around = float(np.std(mean.values)) if spread is None else tail(spread)
+    width = max(math.hypot(float(np.median(mean.values)), around), CONSTANT)
+    most = FAR_OFF * width * width
     if error <= most:
         return None
     message = f"the value head is off by about {number(float(np.sqrt(error)))}, and returns are about {number(width)}"

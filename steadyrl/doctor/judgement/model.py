@@ -50,7 +50,8 @@ class Quantity:
         """Return the sentence with a value."""
         signed = 0.0 - value if "negative" in self.shown else value  # never -0
         if "power" in self.shown:
-            signed = 10.0**signed if 10.0**signed > LEAST_KL else 0.0
+            power = 10.0 ** min(signed, 308.0)  # of the largest numbers there are
+            signed = power if power > LEAST_KL else 0.0
         return self.text.format(value=signed)
 
 

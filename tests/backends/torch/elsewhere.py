@@ -142,8 +142,9 @@ class Standin:
         assert self.captured is None, f"{operation} waits for the device while a graph is captured"
         self.waits.append(Wait(operation, _place()))
 
-    def compute(self, func, kind, args, kwargs):
+    def compute(self, func, args, kwargs):
         """Return what an operation gives for tensors of the CPU, in the arithmetic of the device."""
+        kind = kind_of(func)
         if self.tf32 and (factors := _in_tf32(kind, args)):
             self.rounded += 1
             args = (*args[: factors.start or 0], *map(as_tf32, args[factors]), *args[factors.stop :])
@@ -226,9 +227,9 @@ class Elsewhere(torch.Tensor):
         else:
             _look_at(standin, func, kind, args, kwargs)
             real_args, kwargs = tree_map(_real, args), tree_map(_real, kwargs)
-        found = standin.compute(func, kind, real_args, kwargs)
+        found = standin.compute(func, real_args, kwargs)
         if standin.captured is not None:
-            standin.captured.append((functools.partial(standin.compute, func, kind, real_args, kwargs), found))
+            standin.captured.append((functools.partial(standin.compute, func, real_args, kwargs), found))
         # A view of what was made outside of inference mode is no tensor of it either.
         outside = func.is_view and not args[0].is_inference()
         with torch.inference_mode(False) if outside else nullcontext():
