@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from steadyrl.core.stats import MAD_TO_STD
-from steadyrl.doctor.check import Found, Result, check
+from steadyrl.doctor.check import Found, Result, Unknown, check
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.jumps import Jump, jumps, jumps_at, shows_at
 from steadyrl.doctor.statistics.readings import KL_OLD_LARGE, number, reward_spread, update_size, within
@@ -40,6 +40,11 @@ class _Moved:
 def reward_jump(run: Run) -> Result:
     reward, spread = run.needed("reward"), reward_spread(run)
     moved = sorted(_moved(run, reward, spread), key=lambda m: m.jump.step)
+    if moved and run.averaged_over > 1:
+        return Unknown(
+            f"the rewards changed around step {moved[0].jump.step}, and a row averages {run.averaged_over} steps, too "
+            "many to tell a scorer that changed from a policy that learns quickly"
+        )
     for since in (m.jump.step for m in moved):
         if (spread is not None and _constant_after(spread, since)) or _policy_jumps(run, since):
             continue

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -28,6 +30,11 @@ def steady(**columns):
 def test_a_constant_added_to_every_reward_is_a_shift():
     found = finding(reward_jump(steady(reward=level(0.6, 0.03, 1) + 20.0 * LATER)))
     assert (found.cause, found.severity, found.since_step) == ("reward_shift", "warning", AT)
+
+
+def test_rows_that_average_several_steps_do_not_tell_it_from_quick_learning():
+    run = steady(reward=level(0.6, 0.03, 1) + 20.0 * LATER)
+    assert "a row averages 5 steps" in unclear(reward_jump(replace(run, averaged_over=5))).message
 
 
 def test_verdicts_that_scatter_more_are_a_noisy_judge():
