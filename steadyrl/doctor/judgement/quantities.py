@@ -21,7 +21,7 @@ IDLE = 0.8  # of the rows, in which a reward's part is 0
 
 
 def quantities(run: Run) -> dict[str, float]:
-    """Return the quantities that a run's log holds, by their names in judgement.toml; logarithms are decimal."""
+    """Return the quantities that a run's log holds, by their names in families.toml; logarithms are decimal."""
     groups = (_reward, _signal, _ending, _kl, _updates, _entropy, _measurements)
     values = {name: value for group in groups for name, value in group(run).items()}
     rows = max((len(logged.steps) for several in run.series.values() for logged in several), default=0)
