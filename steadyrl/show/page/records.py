@@ -28,7 +28,6 @@ class Span:
     """Words with a role inside a text."""
 
     text: str
-    """The words."""
     role: Literal["strong", "code", "soft", "word", ""] = ""
     """"strong", "code" or "soft"; a judging word has "word" and is shown in its tone."""
     href: str = ""
@@ -64,7 +63,6 @@ class Heading:
     """A heading."""
 
     text: Text
-    """Its words."""
     level: int = 2
     """1 for the page's own, 2 for its parts."""
     anchor: str = ""

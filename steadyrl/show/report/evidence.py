@@ -25,7 +25,6 @@ class Answer:
     """The answer of a policy or baseline to one problem."""
 
     text: str
-    """The answer itself."""
     metric: float | None
     """The task's metric, the mean of several samples; None if it could not be measured."""
     parts: Mapping[str, float]

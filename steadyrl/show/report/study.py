@@ -44,11 +44,6 @@ LEAST_ARMS = 2  # that name a bound: one of a single experiment is in its own se
 def write_study(study: Study, root: Path, to: Path | None = None) -> tuple[Path, dict[str, dict[str, Any]]]:
     """Write the report of a study into its folder, or into ``to``.
 
-    Args:
-        study: As it was run.
-        root: Where the folders of studies are.
-        to: Another folder for the report.
-
     Returns:
         The page, and what summary.json holds: verdict, finding, expectations and runs by experiment.
 
@@ -372,10 +367,6 @@ def criteria(study: Study, outcomes: Sequence[Outcome]) -> list[Record]:
 
     An experiment is measured against every one of them, whether it names it or not. Where some experiments expect a
     number above a bound and others below it, the direction that more of them expect is taken.
-
-    Args:
-        study: Whose rule says how a curve becomes a number.
-        outcomes: What became of its experiments.
     """
     named = [
         ((expect.metric or study.file.metric, expect.take, expect.value), expect)

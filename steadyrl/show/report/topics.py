@@ -37,12 +37,7 @@ def topic_of(name: str) -> str:
 
 
 def panels(names: Iterable[str], apart: bool = False) -> dict[str, list[Panel]]:
-    """Return the panels of some metrics by topic.
-
-    Args:
-        names: Of the metrics.
-        apart: Each metric has a panel of its own, for pictures with the lines of many runs.
-    """
+    """Return the panels of some metrics by topic; ``apart`` gives each its own, for pictures of many runs."""
     titled: dict[tuple[str, str], list[str]] = {}
     for name in names:
         title = name if apart else _NAMES.get(name, name)

@@ -43,7 +43,6 @@ class _Notice:
 
     check: str
     severity: str
-    """Of the finding."""
     steps: tuple[float, ...]
     """At which it shows or was raised."""
     end: float | None = None
@@ -55,11 +54,6 @@ def epoch_table(
 ) -> dict[str, Any] | None:
     """Return a run's epochs as plain data, or None if it has fewer than two or did not count them.
 
-    Args:
-        metrics: One record per step.
-        findings: What the doctor found in the run.
-        live: What it raised and cleared while the run went on, see ``RunDir.findings``.
-
     Returns:
         "rows" (a dict per epoch: name, first and last step, means by column, changes of the reward and of the loss with
         their bounds, seconds, status, and the doctor's findings that begin or were raised there) and "trends" (column
@@ -69,7 +63,14 @@ def epoch_table(
     parts = split(metrics)
     if parts is None:
         return None
-    notices = [*_diagnosed(findings, metrics[0]["step"]), *_raised(live)]
+    # What the doctor found at the end stands at the step where it begins, or at the first if it holds throughout.
+    begun = [
+        (finding, metrics[0]["step"] if finding.since_step is None else finding.since_step) for finding in findings
+    ]
+    notices = [
+        _Notice(finding.check, finding.severity, (step,)) for finding, step in begun if finding.severity in WORST
+    ]
+    notices += _raised(live)
     before = [None, *(records for _, records in parts[:-1])]
     rows = [_row(name, records, last, notices) for (name, records), last in zip(parts, before, strict=True)]
     passes = float(series(metrics, "data_epoch")[-1])
@@ -102,15 +103,6 @@ def values_of(metrics: Records, column: str) -> np.ndarray:
         variance: np.ndarray = series(metrics, SQUARES[column]) ** 2
         return variance
     return series(metrics, MEANS[column])
-
-
-def _diagnosed(findings: Sequence[Finding], first: int) -> Iterator[_Notice]:
-    """Place what the doctor found at the end: at the step where it begins, or at the first if it holds throughout."""
-    for finding in findings:
-        if finding.severity in WORST:
-            yield _Notice(
-                finding.check, finding.severity, (first if finding.since_step is None else finding.since_step,)
-            )
 
 
 def _raised(live: Sequence[Mapping[str, Any]]) -> Iterator[_Notice]:

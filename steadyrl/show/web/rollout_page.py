@@ -317,11 +317,7 @@ def _level(distance: float | None, scale: float) -> int | None:
 
 
 def marked(answers: Sequence[str]) -> list[list[tuple[str, bool]]]:
-    """Return each answer as pieces, and of each piece whether it differs: whether another answer lacks it.
-
-    Args:
-        answers: To one problem, each at most some hundred words.
-    """
+    """Return each answer to a problem as pieces, and of each piece whether another answer lacks it."""
     split = [_WORDS.findall(answer) for answer in answers]
     common = split[0] if split else []
     for words in split[1:MOST_COMPARED]:

@@ -38,7 +38,6 @@ class Study:
     name: str
     """Of its folder, below the one that is served."""
     path: Path
-    """Of its folder."""
     runs: Mapping[tuple[str, int], Place]
     """The newest run of each experiment and seed, by both."""
 
@@ -66,12 +65,7 @@ def studies_view(folder: Folder) -> dict[str, Any]:
 
 
 def study_view(folder: Folder, study_id: str, wanted: Sequence[str]) -> dict[str, Any]:
-    """Return what the page of a study shows.
-
-    Args:
-        folder: Of the runs.
-        study_id: Of the study.
-        wanted: The experiments whose curves are shown; the first ones where none is named.
+    """Return what the page of a study shows, with the curves of the experiments ``wanted``, or else of the first.
 
     Raises:
         RunError: There is no such study.

@@ -131,12 +131,7 @@ drawing = partial(plots.drawing, **{"svg.fonttype": "none"})
 
 
 def overlay(groups: Mapping[str, Sequence[Records]], topics: Sequence[Topic] = TOPICS) -> str | None:
-    """Draw each topic that was measured, all groups over one another, as SVG text; None where nothing was.
-
-    Args:
-        groups: The metrics of each run, by the name that the runs of a group share.
-        topics: A panel each.
-    """
+    """Draw each topic that was measured, all groups over one another, as SVG text; None where nothing was."""
     panels = [(topic, metric) for topic in topics if (metric := _measured(groups, topic)) is not None]
     if not panels:
         return None
