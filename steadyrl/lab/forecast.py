@@ -62,7 +62,6 @@ class Told:
     """What is said of a run."""
 
     metric: str
-    """What is forecast."""
     forecast: Forecast | None
     """None where it abstains."""
     why: str
@@ -131,13 +130,7 @@ def widths_on(peers: Sequence[RunDir], run: RunDir, metric: str) -> list[float |
 
 
 def forecast_run(run: RunDir, widths: Sequence[float | None], metric: str) -> Told:
-    """Forecast a run's last score, if the intervals have held on finished runs.
-
-    Args:
-        run: The run.
-        widths: See ``widths_on``.
-        metric: A metric of metrics.jsonl, such as ``score_name``.
-    """
+    """Forecast a run's last score, if the intervals (see ``widths_on``) have held on finished runs."""
     return forecast_curve(run, widths, metric, *points(run, metric))
 
 
@@ -168,12 +161,7 @@ def forecast_curve(
 
 
 def reachable(records: Sequence[Mapping[str, Any]], metric: str) -> tuple[float, float]:
-    """Return what a mean can lie between: of shares 0 and 1, of rewards the worst and the best single answer so far.
-
-    Args:
-        records: A run's metrics.
-        metric: What is forecast; a metric without such limits has infinite ones.
-    """
+    """Return what a mean can lie between: of shares 0 and 1, of rewards the worst and the best single answer so far."""
     entry = describe(metric)
     if entry is not None and entry.unit == "share":
         return 0.0, 1.0
@@ -185,11 +173,7 @@ def reachable(records: Sequence[Mapping[str, Any]], metric: str) -> tuple[float,
 
 
 def coverage(widths: Sequence[float]) -> int:
-    """Return how many of the ends lie in an interval that was widened by the other runs alone.
-
-    Args:
-        widths: See ``needed_width``, one per finished run.
-    """
+    """Return how many of the ends lie in an interval that was widened by the other runs alone."""
     return sum(width <= widened([*widths[:i], *widths[i + 1 :]]) for i, width in enumerate(widths))
 
 
@@ -242,12 +226,7 @@ def blocks(steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
 
 def finished_beside(run: RunDir, note: Callable[[str], None]) -> list[RunDir]:
-    """Return the finished runs in the folder of a run, itself left out.
-
-    Args:
-        run: The run.
-        note: Takes a line for each run that is left out because its run.json is damaged.
-    """
+    """Return the finished runs beside a run; ``note`` takes a line for each that is left out as damaged."""
     places = [Path(file).parent for file in sorted(run.path.resolve().parent.glob("*/run.json"))]
     finished_runs = []
     for sibling in [RunDir(place) for place in places if place != run.path.resolve()]:

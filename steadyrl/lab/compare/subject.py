@@ -28,7 +28,6 @@ class Subject:
     name: str
     """The name that the user gave."""
     what: str
-    """A description."""
     config: Config
     """Its model, with the arithmetic of the comparison."""
     folder: Path | None = None

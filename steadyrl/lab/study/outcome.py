@@ -45,9 +45,7 @@ class Made:
     """One run of an arm."""
 
     seed: int
-    """Its seed."""
     run: RunDir
-    """Its directory."""
     state: str
     """See ``state_of``."""
     steps: int
@@ -57,7 +55,6 @@ class Made:
     error: str
     """What ended it; "" where nothing did."""
     records: Sequence[Mapping[str, Any]]
-    """Its metrics, one per step."""
 
 
 @dataclass(frozen=True)
@@ -65,12 +62,10 @@ class Judged:
     """An expectation and its answer."""
 
     expect: Expect
-    """As in the file."""
     metric: str
     than: str
     """The experiment that it was compared with; "" for a number."""
     word: Word
-    """The verdict."""
     values: tuple[float, ...]
     """One number per run, in the order of the runs."""
     others: tuple[float, ...]
@@ -109,7 +104,6 @@ class Claim:
     """An earlier conclusion, and the expectations that decide it."""
 
     text: str
-    """The conclusion."""
     parts: tuple[tuple[str, Judged], ...]
     """The name of an experiment and its expectation, in the order of the file."""
 

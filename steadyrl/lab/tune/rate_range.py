@@ -37,7 +37,6 @@ class Point:
     """What one step at a rate did."""
 
     rate: float
-    """The learning rate."""
     kl: float | None
     """Of the step, to the policy before it, nats per token (k3); None where the step could not be made."""
     entropy: float | None
@@ -63,11 +62,7 @@ class Range:
 
 
 def range_test(config: Config, tell: Callable[[Point], None] = lambda point: None) -> Range:
-    """Sweep the rate upwards until a step breaks the policy.
-
-    Args:
-        config: Of the run; its rate, warm-up and schedule do not matter here.
-        tell: Called with every point.
+    """Sweep the rate upwards until a step breaks the policy, and tell every point; the config's own rate is not used.
 
     Raises:
         SteadyError: The config cannot be run.
