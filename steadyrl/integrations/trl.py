@@ -213,12 +213,9 @@ def texts(tokenizer: Any, inputs: Mapping[str, torch.Tensor], step: int) -> list
 class BatchReading:
     """What one pass over a batch of the trainer says, nats per token."""
 
-    sampled: float
-    """Mean -log p of the completions' tokens."""
-    exact: float
-    """Mean entropy of the distributions that they are compared with."""
-    reference: float | None
-    """Mean absolute difference of log-probs to the reference's; None where the batch has none."""
+    sampled: float  # mean -log p of the completions' tokens
+    exact: float  # mean entropy of the distributions that they are compared with
+    reference: float | None  # mean absolute difference of log-probs to the reference's; None where the batch has none
 
 
 @torch.no_grad()

@@ -38,13 +38,10 @@ BLOCKS = 20  # a curve of every step is forecast from the means of so many block
 class Forecast:
     """The score at the last step."""
 
-    end: float
-    """As the curve has it."""
+    end: float  # as the curve has it
     low: float
-    high: float
-    """Of its interval, with the noise of the evaluation."""
-    now: float
-    """The curve at the last known step."""
+    high: float  # of its interval, with the noise of the evaluation
+    now: float  # the curve at the last known step
 
     def __str__(self) -> str:
         return f"{self.now:.4f} now, {self.end:.4f} [{self.low:.4f}, {self.high:.4f}] at the last step; {self.worth}"
@@ -62,14 +59,10 @@ class Told:
     """What is said of a run."""
 
     metric: str
-    forecast: Forecast | None
-    """None where it abstains."""
-    why: str
-    """Why it abstains; "" where it does not."""
-    covered: int
-    """Finished runs whose end lay in the interval."""
-    tried: int
-    """Finished runs that the intervals were tried on."""
+    forecast: Forecast | None  # None where it abstains
+    why: str  # why it abstains; "" where it does not
+    covered: int  # finished runs whose end lay in the interval
+    tried: int  # finished runs that the intervals were tried on
 
 
 def saturating(steps: np.ndarray, values: np.ndarray, end: float) -> Forecast:

@@ -30,12 +30,9 @@ BEST, LAST = "best", "last"
 class Choice:
     """The checkpoint that is exported."""
 
-    step: int
-    """Steps that were finished."""
-    best: bool
-    """It has the best held-out score of the run."""
-    last: bool
-    """It is the newest one."""
+    step: int  # steps that were finished
+    best: bool  # it has the best held-out score of the run
+    last: bool  # it is the newest one
 
     @property
     def words(self) -> str:

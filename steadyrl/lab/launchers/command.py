@@ -24,13 +24,10 @@ OURS = (sys.executable, "-m", "steadyrl")
 class Command:
     """A program to start."""
 
-    name: str
-    """How the launcher calls it when it ended."""
+    name: str  # how the launcher calls it when it ended
     argv: tuple[str, ...]
-    folder: Path
-    """Where it starts; an absolute path."""
-    log: Path
-    """The file that its output is appended to; an absolute path in a folder that exists."""
+    folder: Path  # where it starts; an absolute path
+    log: Path  # the file that its output is appended to; an absolute path in a folder that exists
 
     def shell(self, *before: str) -> str:
         """Return a line for a shell that becomes the command, behind words as of `env`, so that signals reach it."""
@@ -54,10 +51,8 @@ class Ended:
     """A command that ended."""
 
     name: str
-    code: int | None
-    """Its exit status, negative for a signal; None where it was not begun or nobody knows."""
-    why: str = ""
-    """What the launcher says of it, such as "TIMEOUT"; it may be empty."""
+    code: int | None  # its exit status, negative for a signal; None where it was not begun or nobody knows
+    why: str = ""  # what the launcher says of it, such as "TIMEOUT"; it may be empty
 
     @property
     def reason(self) -> str:

@@ -50,13 +50,10 @@ class Study:
 
     path: Path
     file: StudyFile
-    arms: tuple[Arm, ...]
-    """In the order of the file."""
-    seeds: tuple[int, ...]
-    """Of this version, quick or whole."""
+    arms: tuple[Arm, ...]  # in the order of the file
+    seeds: tuple[int, ...]  # of this version, quick or whole
     quick: bool
-    warm: Job | None = None
-    """The run whose policy all start from, or None."""
+    warm: Job | None = None  # the run whose policy all start from, or None
 
     def arm(self, name: str) -> Arm:
         """Return an arm by its name."""
@@ -97,8 +94,7 @@ class Job:
 
     arm: str
     config: Config
-    start: str = ""
-    """The key of the run whose policy it starts from; "" for the config's own model."""
+    start: str = ""  # the key of the run whose policy it starts from; "" for the config's own model
 
     @property
     def key(self) -> str:

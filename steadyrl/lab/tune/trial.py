@@ -40,17 +40,13 @@ SURE = 2.0  # standard errors by which a paused run must lead a whole one, which
 class Trial:
     """One run of the search."""
 
-    settings: Mapping[str, float]
-    """What was tried, by dotted name."""
+    settings: Mapping[str, float]  # what was tried, by dotted name
     seed: int
-    score: float | None
-    """Held-out score at its end, see ``score_of``; None where there is none."""
+    score: float | None  # held-out score at its end, see ``score_of``; None where there is none
     critical: tuple[str, ...]
     steps: int
-    state: str
-    """"finished", "paused" or "failed"."""
-    error: float = 0.0
-    """Standard error of the score, of the answers that it is the mean of."""
+    state: str  # "finished", "paused" or "failed"
+    error: float = 0.0  # standard error of the score, of the answers that it is the mean of
 
     @property
     def rank(self) -> tuple[bool, bool, float]:
@@ -67,13 +63,10 @@ class Trial:
 class Candidate:
     """What a search tries: a job whose settings are chosen while it runs."""
 
-    label: str
-    """How lines call it."""
-    settings: Mapping[str, float]
-    """What is tried, by dotted name."""
+    label: str  # how lines call it
+    settings: Mapping[str, float]  # what is tried, by dotted name
     seed: int
-    until: int
-    """Steps after which it pauses or ends."""
+    until: int  # steps after which it pauses or ends
 
 
 @dataclass(frozen=True)

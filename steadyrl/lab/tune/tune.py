@@ -55,12 +55,9 @@ INTERRUPTED = 130  # exit status of `steadyrl tune` after a signal
 class Options:
     """How to search."""
 
-    samples: int
-    """Completions that the whole search may take, evaluations not counted."""
-    seeds: int = 3
-    """Seeds of the finalists."""
-    space: Space = field(default_factory=dict)
-    """What is searched besides the rate."""
+    samples: int  # completions that the whole search may take, evaluations not counted
+    seeds: int = 3  # seeds of the finalists
+    space: Space = field(default_factory=dict)  # what is searched besides the rate
 
 
 def tune(config: Config, folder: Path, options: Options, follow: Follow | None = None) -> dict[str, Any] | None:

@@ -47,14 +47,10 @@ _OF_NO_INTEREST = ("run.seed", "run.steps", "run.checkpoint_every", "run.keep_ch
 class Compared:
     """A run that is compared with others."""
 
-    name: str
-    """On the page."""
-    run: RunDir | None
-    """Its directory; None for another trainer's log."""
-    read: Callable[[], Run]
-    """Returns what the doctor reads of it."""
-    harms: Sequence[str] = ()
-    """The checks of the doctor that found harm in it."""
+    name: str  # on the page
+    run: RunDir | None  # its directory; None for another trainer's log
+    read: Callable[[], Run]  # returns what the doctor reads of it
+    harms: Sequence[str] = ()  # the checks of the doctor that found harm in it
 
     @cached_property
     def settings(self) -> dict[str, str]:

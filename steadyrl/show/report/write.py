@@ -75,8 +75,7 @@ class Report:
 
     evidence: Evidence
     diagnosis: Diagnosis
-    summary: Mapping[str, Any]
-    """The numbers of summary.json."""
+    summary: Mapping[str, Any]  # the numbers of summary.json
 
     @property
     def headline(self) -> str:

@@ -43,10 +43,8 @@ class _Notice:
 
     check: str
     severity: str
-    steps: tuple[float, ...]
-    """At which it shows or was raised."""
-    end: float | None = None
-    """The step after which it held no longer; None if it holds at the end."""
+    steps: tuple[float, ...]  # at which it shows or was raised
+    end: float | None = None  # the step after which it held no longer; None if it holds at the end
 
 
 def epoch_table(

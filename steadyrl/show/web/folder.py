@@ -59,13 +59,10 @@ class Label:
 class Place:
     """A run that was found."""
 
-    id: str
-    """Its name in addresses."""
-    name: str
-    """Its path below the folder, for people."""
+    id: str  # its name in addresses
+    name: str  # its path below the folder, for people
     path: Path
-    kind: Literal["run", "log"]
-    """"run" for a run directory of steadyrl, "log" for anything that another trainer wrote."""
+    kind: Literal["run", "log"]  # "run" for a run directory of steadyrl, "log" for anything that another trainer wrote
     label: Label = field(default_factory=Label)
 
     @property

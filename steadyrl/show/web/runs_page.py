@@ -25,12 +25,9 @@ class Column:
     """A column of the table."""
 
     title: str
-    name: str
-    """In addresses and in the file of labels."""
-    number: bool
-    """Whether it is set to the right, and sorted from the greatest first."""
-    key: Callable[[Row], Any]
-    """What a row is sorted by; None comes last both ways."""
+    name: str  # in addresses and in the file of labels
+    number: bool  # whether it is set to the right, and sorted from the greatest first
+    key: Callable[[Row], Any]  # what a row is sorted by; None comes last both ways
 
 
 COLUMNS: tuple[Column, ...] = (

@@ -33,13 +33,10 @@ _MOST_BYTES = 4 << 20  # of plan.json and summary.json
 class Study:
     """A study that was found."""
 
-    id: str
-    """Its name in addresses."""
-    name: str
-    """Of its folder, below the one that is served."""
+    id: str  # its name in addresses
+    name: str  # of its folder, below the one that is served
     path: Path
-    runs: Mapping[tuple[str, int], Place]
-    """The newest run of each experiment and seed, by both."""
+    runs: Mapping[tuple[str, int], Place]  # the newest run of each experiment and seed, by both
 
 
 def find_studies(folder: Folder) -> list[Study]:

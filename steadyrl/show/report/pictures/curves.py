@@ -104,16 +104,11 @@ def _plain(values: np.ndarray) -> list[float | None]:
 class Topic:
     """A topic of the founding documents, and the metric that shows it best: the first one that was measured."""
 
-    name: str
-    """Stands above the panel."""
-    metrics: tuple[str, ...]
-    """The best one first."""
-    spikes: bool = False
-    """Whether its spikes are what counts, so that it is not smoothed."""
-    zero: bool = False
-    """Whether 0 is marked."""
-    idle: bool = False
-    """Whether a metric that is 0 throughout says nothing, and counts as not measured."""
+    name: str  # stands above the panel
+    metrics: tuple[str, ...]  # the best one first
+    spikes: bool = False  # whether its spikes are what counts, so that it is not smoothed
+    zero: bool = False  # whether 0 is marked
+    idle: bool = False  # whether a metric that is 0 throughout says nothing, and counts as not measured
 
 
 TOPICS = (

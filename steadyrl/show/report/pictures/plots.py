@@ -89,12 +89,9 @@ class Panel:
 class Drawn:
     """A picture that was drawn."""
 
-    svg: str
-    """The whole as SVG text."""
-    png: bytes
-    """The whole as PNG bytes."""
-    panels: Sequence[str]
-    """SVG texts, for pages that place them as their width allows."""
+    svg: str  # the whole as SVG text
+    png: bytes  # the whole as PNG bytes
+    panels: Sequence[str]  # SVG texts, for pages that place them as their width allows
 
 
 Drawing = Callable[[Axes], None]
