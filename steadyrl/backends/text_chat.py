@@ -63,7 +63,6 @@ class CallFormat:
     result: Callable[[str], str]
     """What a tool returned to what the policy reads of it."""
     find: Callable[[str, Tools], TextCalls]
-    """Finds the calls of a turn."""
 
 
 def _find_hermes(text: str, tools: Tools) -> TextCalls:

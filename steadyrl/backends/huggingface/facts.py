@@ -32,11 +32,7 @@ class ModelFacts:
 
 
 def model_facts(section: ModelSection, answers: Iterable[str] = ()) -> ModelFacts:
-    """Read what a model is; one on the hub is downloaded, which training would do too.
-
-    Args:
-        section: The model's settings.
-        answers: Texts to count the tokens of.
+    """Read what a model is, and count tokens of answers; one on the hub is downloaded, as training would do.
 
     Raises:
         ModelError: The model cannot be read.

@@ -43,15 +43,7 @@ _REFUSALS = (AssertionError, ValueError, TypeError, LookupError, AttributeError,
 
 
 class RendererChat:
-    """See Chat.
-
-    Args:
-        renderer: Of the package ``renderers``.
-        tokenizer: Of transformers.
-        tools: What may be called.
-        end_ids: Each ends a turn.
-        before: Puts the config's messages before those of a problem.
-    """
+    """See Chat; ``before`` puts the config's messages before those of a problem."""
 
     def __init__(self, renderer: Any, tokenizer: Any, tools: Tools, end_ids: Sequence[int], before: Any = list):
         self._renderer, self._hf, self._before = renderer, tokenizer, before

@@ -44,7 +44,6 @@ class Loaded:
     config: Any
     """Of transformers."""
     tokenizer: HFTokenizer
-    """See Tokenizer."""
     context: int | None
     """Tokens that positions and attention reach."""
     width: int
@@ -56,11 +55,7 @@ class Loaded:
 
 
 def load_model(section: ModelSection, dtype: mx.Dtype) -> Loaded:
-    """Load a model and its tokenizer.
-
-    Args:
-        section: Which model.
-        dtype: Type that its weights are kept in; what is quantised stays so.
+    """Load a model and its tokenizer, with weights kept in a type; what is quantised stays so.
 
     Raises:
         ModelError: The folder is missing or damaged, or its family is not one that is proved equal to transformers.
@@ -69,10 +64,14 @@ def load_model(section: ModelSection, dtype: mx.Dtype) -> Loaded:
     name, config = open_folder(section)
     _check_family(config, section.path)
     with reading(section.path):
-        source = _fetched(name)
+        source = Path(name)
+        if not source.is_dir():  # on the hub
+            source = Path(plugins.require("huggingface_hub").snapshot_download(name, allow_patterns=list(_READ)))
         tokenizer = read_tokenizer(str(source))
         net = _read(source, config)
-        ends = _stated_ends(source, config)
+        file = source / "generation_config.json"
+        ends = json.loads(file.read_text(encoding="utf-8")).get("eos_token_id") if file.is_file() else None
+        ends = getattr(config, "eos_token_id", None) if ends is None else ends
     net.update(tree_map(lambda x: x.astype(dtype) if mx.issubdtype(x.dtype, mx.floating) else x, net.parameters()))
     mx.eval(net.parameters())
     tied = "lm_head" not in net
@@ -121,25 +120,11 @@ def _check_family(config: Any, path: str) -> None:
         )
 
 
-def _fetched(name: str) -> Path:
-    """Return the folder of a model; one on the hub is downloaded."""
-    if Path(name).is_dir():
-        return Path(name)
-    return Path(plugins.require("huggingface_hub").snapshot_download(name, allow_patterns=list(_READ)))
-
-
 def _read(source: Path, config: Any) -> nn.Module:
     from mlx_lm.utils import load_model as load_weights
 
     net, _ = load_weights(source, model_config=older_spelling(getattr(config, "rope_parameters", None)))
     return net
-
-
-def _stated_ends(source: Path, config: Any) -> Any:
-    """Return the end tokens that the generation config states, or where there is none the model's config."""
-    file = source / "generation_config.json"
-    stated = json.loads(file.read_text(encoding="utf-8")).get("eos_token_id") if file.is_file() else None
-    return getattr(config, "eos_token_id", None) if stated is None else stated
 
 
 def _reach(config: Any) -> int | None:

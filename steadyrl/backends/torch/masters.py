@@ -63,9 +63,6 @@ def numbers_of(scalars: Sequence[torch.Tensor]) -> list[float]:
 class Masters:
     """What the optimizer moves.
 
-    Args:
-        trained: The model's parameters by name.
-
     Attributes:
         named: By the same names: a float32 copy of each parameter that is coarser, else the parameter itself.
     """

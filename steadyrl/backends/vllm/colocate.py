@@ -99,7 +99,11 @@ class ColocatedEngine:
         texts = [{"prompt_token_ids": prompt.tolist()} for prompt in prompts]
         with _explained("it draws completions"):
             outputs = self._llm.generate(texts, params, use_tqdm=False, lora_request=self._request)
-        completions = [_completion(output.outputs[0], sampling, end_ids) for output in outputs]
+        completions = []
+        for drawn in (output.outputs[0] for output in outputs):
+            ids = [int(token) for token in drawn.token_ids]
+            logprobs = [float(of[token].logprob) for token, of in zip(ids, drawn.logprobs or (), strict=False)]
+            completions.append(checked(NAME, ids, logprobs, drawn.finish_reason, sampling, end_ids))
         tell("completions", len(completions), len(completions))
         if not sampling.truncates and not self._compared:  # the one token that greedy sampling keeps tells nothing
             self._compared = True
@@ -182,9 +186,3 @@ def _explained(doing: str) -> Iterator[None]:
 
 def _shortened(error: BaseException) -> str:
     return (" ".join(str(error).split()) or type(error).__name__)[:300]
-
-
-def _completion(output: Any, sampling: Sampling, end_ids: Sequence[int]) -> Completion:
-    ids = [int(token) for token in output.token_ids]
-    logprobs = [float(of[token].logprob) for token, of in zip(ids, output.logprobs or (), strict=False)]
-    return checked(NAME, ids, logprobs, output.finish_reason, sampling, end_ids)

@@ -79,20 +79,9 @@ class Policy(Protocol):
 
 
 def compare(
-    policy: Policy,
-    rows: Sequence[tuple[np.ndarray, Completion]],
-    sampling: Sampling,
-    gaps: Gaps,
-    name: str,
+    policy: Policy, rows: Sequence[tuple[np.ndarray, Completion]], sampling: Sampling, gaps: Gaps, name: str
 ) -> bool:
     """Compare log-probs with the policy's on some rows, note the difference, and say what it means.
-
-    Args:
-        policy: Scores the rows.
-        rows: Prompts [P] and their completions.
-        sampling: How they were drawn.
-        gaps: Of the pushes before; takes this one's.
-        name: What drew them, for messages.
 
     Returns:
         Whether they agree, or differ as another precision or setting explains; else weights are not taken over.

@@ -14,7 +14,6 @@ class Added:
     """What one plain adapter adds to x @ base.weight.T: scale * x @ down.T @ up.T."""
 
     base: nn.Module
-    """The linear module that is adapted."""
     down: torch.Tensor
     """[rank, in]."""
     up: torch.Tensor

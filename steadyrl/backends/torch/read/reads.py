@@ -56,11 +56,12 @@ class Watch(TorchFunctionMode):
     def hook(self, module: nn.Module) -> Iterator[RemovableHandle]:
         """Note the calls of a module."""
         yield module.register_forward_hook(self._ended, with_kwargs=True)
-        if is_linear(module):
-            yield module.register_forward_pre_hook(self._linear_begins)
 
-    def _linear_begins(self, *_: Any) -> None:
-        self._in_linear += 1
+        def linear_begins(*_: Any) -> None:
+            self._in_linear += 1
+
+        if is_linear(module):
+            yield module.register_forward_pre_hook(linear_begins)
 
     def _ended(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         self._in_linear -= is_linear(module)
