@@ -70,14 +70,10 @@ class CharTokenizer:
 class _Next(NamedTuple):
     """What may follow a token."""
 
-    reached: np.ndarray
-    """[V] sum of the probabilities up to and with each token."""
-    total: float
-    """Of all probabilities, 1 up to rounding."""
-    logprobs: np.ndarray
-    """[V] as the setting ``sampling.logprobs`` wants them."""
-    kept_ids: np.ndarray
-    """Ids that truncation kept, ascending."""
+    reached: np.ndarray  # [V] sum of the probabilities up to and with each token
+    total: float  # of all probabilities, 1 up to rounding
+    logprobs: np.ndarray  # [V] as the setting ``sampling.logprobs`` wants them
+    kept_ids: np.ndarray  # ids that truncation kept, ascending
 
 
 class ToyBackend:

@@ -21,14 +21,10 @@ _WEIGHTS = "model.safetensors"
 class ModelFacts:
     """What settings may depend on."""
 
-    parameters: int
-    """Numbers in the files of its weights."""
-    context: int | None
-    """Tokens that its positions reach; None where it counts none."""
-    chats: bool
-    """Whether its tokenizer has a chat template."""
-    longest_answer: int
-    """Tokens of the longest of the answers that were asked about; 0 where there are none."""
+    parameters: int  # numbers in the files of its weights
+    context: int | None  # tokens that its positions reach; None where it counts none
+    chats: bool  # whether its tokenizer has a chat template
+    longest_answer: int  # tokens of the longest of the answers that were asked about; 0 where there are none
 
 
 def model_facts(section: ModelSection, answers: Iterable[str] = ()) -> ModelFacts:

@@ -144,8 +144,8 @@ def choose_renderer(tokenizer: Any, tool_format: str, template_args: Mapping[str
     plugins.require("renderers")
     base = plugins.require("renderers.base")
     if tool_format not in ("auto", *base.MODEL_RENDERER_MAP.values()):
-        known = ", ".join(dict.fromkeys(["auto", *FORMATS, *base.MODEL_RENDERER_MAP.values()]))
-        raise ModelError(f"task.args.tool_format = '{tool_format:.60}' is no form of calls; known are {known}")
+        forms = ", ".join(dict.fromkeys(["auto", *FORMATS, *base.MODEL_RENDERER_MAP.values()]))
+        raise ModelError(f"task.args.tool_format = '{tool_format:.60}' is no form of calls; known are {forms}")
     if tool_format != "auto":
         renderer = _create(tokenizer, tool_format, template_args)
         if isinstance(renderer, str):

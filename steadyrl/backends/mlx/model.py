@@ -35,23 +35,15 @@ _READ = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt")  # of a model
 class Loaded:
     """A model and what is known of it."""
 
-    net: nn.Module
-    """Of mlx-lm; ``net.model`` ends in hidden states."""
-    head: nn.Module
-    """Hidden states to logits: a module of ``net``, called through ``logits``."""
-    logits: Callable[[mx.array], mx.array]
-    """Hidden states [N, H] to logits [N, V], in the type of the hidden states."""
-    config: Any
-    """Of transformers."""
+    net: nn.Module  # of mlx-lm; ``net.model`` ends in hidden states
+    head: nn.Module  # hidden states to logits: a module of ``net``, called through ``logits``
+    logits: Callable[[mx.array], mx.array]  # hidden states [N, H] to logits [N, V], in the type of the hidden states
+    config: Any  # of transformers
     tokenizer: HFTokenizer
-    context: int | None
-    """Tokens that positions and attention reach."""
-    width: int
-    """H."""
-    source: Path
-    """The folder that it was read from."""
-    quantised: bool
-    """Whether its matrices hold a few bits per number."""
+    context: int | None  # tokens that positions and attention reach
+    width: int  # H
+    source: Path  # the folder that it was read from
+    quantised: bool  # whether its matrices hold a few bits per number
 
 
 def load_model(section: ModelSection, dtype: mx.Dtype) -> Loaded:

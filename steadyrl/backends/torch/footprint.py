@@ -34,12 +34,9 @@ class Shape:
     hidden: int
     layers: int
     queries: int
-    keys: int
-    """Heads times their width, of queries, and of keys and of values."""
-    inner: int
-    """Width of the feed-forward."""
-    tied: bool
-    """Whether the head is the embedding."""
+    keys: int  # heads times their width, of queries, and of keys and of values
+    inner: int  # width of the feed-forward
+    tied: bool  # whether the head is the embedding
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Shape:
@@ -113,16 +110,11 @@ class Way:
 class Work:
     """What is computed at once."""
 
-    tokens: int
-    """Of a micro-batch, shared prompts counted once."""
-    attended: int
-    """Of a micro-batch, prompts counted for every row that continues them, and once more."""
-    chosen: int
-    """Completion tokens of a micro-batch."""
-    rows: int
-    """Completions sampled at once."""
-    length: int
-    """Of the longest, prompt included."""
+    tokens: int  # of a micro-batch, shared prompts counted once
+    attended: int  # of a micro-batch, prompts counted for every row that continues them, and once more
+    chosen: int  # completion tokens of a micro-batch
+    rows: int  # completions sampled at once
+    length: int  # of the longest, prompt included
 
 
 def stays(parameters: int, quantized: int, trained: int, way: Way) -> dict[str, float]:

@@ -180,8 +180,8 @@ def checked(where: str, ids: Any, logprobs: Any, reason: Any, sampling: Sampling
         or not all(isinstance(x, int | float) and math.isfinite(x) for x in logprobs)
     ):
         raise EngineError(f"{where} gives no log-prob for some of {len(ids)} tokens: {short(logprobs)}")
-    whole = ids[-1] in end_ids if reason == "stop" else reason == "length" and len(ids) == sampling.max_new_tokens
-    if whole:
+    ended = ids[-1] in end_ids if reason == "stop" else reason == "length" and len(ids) == sampling.max_new_tokens
+    if ended:
         tokens = np.array(ids, np.int32)
         # Of one token that truncation leaves, the server need not tell which it was.
         kept_ids = tuple(tokens[t : t + 1] for t in range(len(tokens))) if sampling.top_k == 1 else None

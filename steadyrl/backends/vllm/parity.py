@@ -35,10 +35,8 @@ GROWN = 4.0  # times the first push's difference; that of a sound server moves b
 class Gaps:
     """The mean differences of one server from the trainer, in nats a token, one for each push."""
 
-    means: list[float] = field(default_factory=list)
-    """Oldest first."""
-    warned: bool = False
-    """Whether it was said that they grow."""
+    means: list[float] = field(default_factory=list)  # oldest first
+    warned: bool = False  # whether it was said that they grow
 
     def grown(self) -> bool:
         """Return whether both of the last two are well above the first.

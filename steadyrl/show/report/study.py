@@ -81,9 +81,9 @@ def write_study(study: Study, root: Path, to: Path | None = None) -> tuple[Path,
 
 def _drawn(study: Study, arm_outcomes: Sequence[Outcome], metrics: Mapping[str, Sequence[Records]]) -> dict[str, str]:
     """Draw the answer, experiments over one another, and the topics of each experiment beside what it starts from."""
-    whole = pictures.Topic(study.file.metric, (study.file.metric,))  # of many experiments only one panel can be read
+    metric = pictures.Topic(study.file.metric, (study.file.metric,))  # of many experiments only one panel can be read
     shown = {name: metrics[name] for name in _pictured(study, metrics)}
-    drawn = {"answer.svg": pictures.overlay(shown, pictures.TOPICS if study.file.picture else (whole,))}
+    drawn = {"answer.svg": pictures.overlay(shown, pictures.TOPICS if study.file.picture else (metric,))}
     for outcome in arm_outcomes:
         if metrics[outcome.arm.name]:
             arms = (outcome.arm.experiment.base, outcome.arm.name)
@@ -193,8 +193,8 @@ def _section(study: Study, outcome: Outcome, every: Sequence[Outcome], drawn: Ma
     yield Note((strong(f"{experiment.title}{against}: "), word(outcome.word), "."))
     if changed := [(key, _value(a), _value(b)) for key, (a, b) in outcome.arm.changed.items()]:
         yield Table(("setting", *numbers(experiment.base, experiment.name)), changed)
-    said = {"Why": experiment.why, "Hypothesis": experiment.hypothesis, "Concluded before": experiment.concluded}
-    for name, text in said.items():
+    reasons = {"Why": experiment.why, "Hypothesis": experiment.hypothesis, "Concluded before": experiment.concluded}
+    for name, text in reasons.items():
         if text:
             yield Note(f"{name}: {text}")
     if outcome.judged:

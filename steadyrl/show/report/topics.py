@@ -71,13 +71,12 @@ def overview(names: Sequence[Mapping[str, str]], score: str = "", apart: bool = 
 
     def lines(*metrics: str) -> list[str]:
         """Return the line of each run that has the first metric that all of them have, or else that the run has."""
-        shared = [name for name in metrics if all(name in held for held in names)][:1]
-        found = (next((held[name] for name in shared or metrics if name in held), "") for held in names)
-        return list(dict.fromkeys(name for name in found if name))
+        shared = [name for name in metrics if all(name in of_run for of_run in names)][:1]
+        every = (next((of_run[name] for name in shared or metrics if name in of_run), "") for of_run in names)
+        return list(dict.fromkeys(name for name in every if name))
 
-    heldout = lines(
-        *([score] if score else sorted({name for held in names for name in held if name.startswith("heldout/")}))
-    )
+    scores = [score] if score else sorted({name for of_run in names for name in of_run if name.startswith("heldout/")})
+    heldout = lines(*scores)
     reward = lines("reward/mean", "reward")
     titled = [("Held-out score", heldout), ("Reward", reward)]
     if heldout and reward and not apart:

@@ -132,13 +132,9 @@ def _group(entries: Sequence[Entry], records: Sequence[Mapping[str, Any]]) -> di
     """
     several = [_short(entry, record) for entry, record in zip(entries, records, strict=False)]
     alike: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    for one in several:
-        key = (
-            *(one[name] for name in ("completion", "reward", "stop", "unscored", "note", "turns", "calls")),
-            *one["parts"],
-            *one["failures"],
-        )
-        alike.setdefault(key, []).append(one)
+    for rollout in several:
+        key = tuple(rollout[name] for name in ("completion", "reward", "stop", "unscored", "note", "turns", "calls"))
+        alike.setdefault((*key, *rollout["parts"], *rollout["failures"]), []).append(rollout)
     pieces = marked([same[0]["completion"] for same in alike.values()])
     return {
         "problem": entries[0].problem,
@@ -147,7 +143,7 @@ def _group(entries: Sequence[Entry], records: Sequence[Mapping[str, Any]]) -> di
         "count": len(entries),
         "shown": len(several),
         "rollouts": [
-            {**same[0], "numbers": [one["number"] for one in same], "words": words}
+            {**same[0], "numbers": [rollout["number"] for rollout in same], "words": words}
             for same, words in zip(alike.values(), pieces, strict=True)
         ],
     }

@@ -66,8 +66,8 @@ def runs_view(folder: Folder, diagnoses: Diagnoses, query: Mapping[str, str]) ->
     columns = _columns(FIRST_COLUMNS if written.columns is None else written.columns)
     by = selection["sort"].removeprefix("-")
     key = next((column.key for column in (*COLUMNS, *columns) if column.name == by), _RUN.key)
-    known = [row for row in fitting if key(row) is not None]
-    ordered = sorted(known, key=key, reverse=selection["sort"].startswith("-"))
+    keyed = [row for row in fitting if key(row) is not None]
+    ordered = sorted(keyed, key=key, reverse=selection["sort"].startswith("-"))
     ordered += [row for row in fitting if key(row) is None]
     page = max(1, min(whole_number(query.get("page"), 1), _pages(len(ordered))))
     first = (page - 1) * PER_PAGE

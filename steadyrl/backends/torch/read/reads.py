@@ -22,10 +22,8 @@ _LOOKS = {"__get__", "size", "dim", "numel"}  # operations that ask a tensor for
 class Reads:
     """What a few tokens showed."""
 
-    siblings: list[list[nn.Module]]
-    """Groups of linear modules that read one and the same input, several in each."""
-    multiplied: list[nn.Module]
-    """Norms whose outputs linear modules read, and nothing else does."""
+    siblings: list[list[nn.Module]]  # groups of linear modules that read one and the same input, several in each
+    multiplied: list[nn.Module]  # norms whose outputs linear modules read, and nothing else does
 
 
 @dataclass(frozen=True)

@@ -133,8 +133,8 @@ def draw(
         drawn = {
             name: together([single(panel) for panel in drawings]) for name, drawings in pictures.items() if drawings
         }
-        whole = together([single(training[0], WIDTH_INCHES)])
-        return {"overview": replace(whole, panels=drawn["train"].panels[:1]), **drawn}
+        reward = together([single(training[0], WIDTH_INCHES)])
+        return {"overview": replace(reward, panels=drawn["train"].panels[:1]), **drawn}
 
 
 def _training(
