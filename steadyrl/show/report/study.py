@@ -260,7 +260,8 @@ def numbers_of(judged: Judged) -> str:
         return f"{text}; one seed, so there is no interval."
     bounds = markup.interval([change.low, change.high])
     over = f"{change.seeds[1]} pairs of equal" if change.paired else f"{change.seeds[1]} and {change.seeds[0]}"
-    return f"{text} {bounds} over {over} seeds."
+    margin = f" (a difference below {expect.margin:g} counts as none)" if expect.margin else ""
+    return f"{text} {bounds} over {over} seeds{margin}."
 
 
 def _power(judged: Judged) -> str:
