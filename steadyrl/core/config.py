@@ -200,7 +200,7 @@ def resolve(data: Mapping[str, Any], overrides: Overrides = ()) -> Config:
             "run; put it into an environment variable and remove it here"
         )
     config = validate(Config, merged, "")
-    problems = [*_size_problems(config), *_engine_problems(config), *_override_problems(config, overrides)]
+    problems = list(_problems(config, overrides))
     changed: dict[str, Any] = {}
     for kind in ("rewards", "task", "algorithm", "curriculum", "sampler", "backend"):
         try:
@@ -385,35 +385,26 @@ def _plugin_problems(config: Config) -> list[str]:
     return [problem for check, settings in checks if check for problem in check(config, settings)]
 
 
-def _size_problems(config: Config) -> list[str]:
+def _problems(config: Config, overrides: Sequence[str]) -> Iterator[str]:
+    """Yield what is wrong between sections of which each is right by itself."""
     rollouts = config.rollout.prompts_per_step * config.rollout.samples_per_prompt
-    if config.update.minibatches <= rollouts:
-        return []
-    return [
-        f"update.minibatches is {config.update.minibatches} but a step has only {rollouts} rollouts "
-        "(rollout.prompts_per_step x rollout.samples_per_prompt); lower it or collect more"
-    ]
-
-
-def _engine_problems(config: Config) -> list[str]:
-    """Return that an engine would not be asked: of the backends that ship, one samples elsewhere."""
+    if config.update.minibatches > rollouts:
+        yield (
+            f"update.minibatches is {config.update.minibatches} but a step has only {rollouts} rollouts "
+            "(rollout.prompts_per_step x rollout.samples_per_prompt); lower it or collect more"
+        )
     engine, name = config.sampler.engine, config.backend.name
-    if engine == "own" or name == "torch" or name not in plugins.BUILT_IN["backend"]:
-        return []
-    return [
-        f"sampler.engine = '{engine:.120}' serves the weights of backend.name = 'torch'; got '{name}'; set "
-        "sampler.engine = 'own'"
-    ]
-
-
-def _override_problems(config: Config, overrides: Sequence[str]) -> list[str]:
-    """Return what overrides ask for in vain; of a file alone it is no mistake, for saved configs hold every value."""
-    if not config.run.epochs or all(override.partition("=")[0].strip() != "run.steps" for override in overrides):
-        return []
-    return [
-        f"run.steps = {config.run.steps} has no effect while run.epochs = {config.run.epochs} says how long the run "
-        "is; set run.epochs=0 too"
-    ]
+    if engine != "own" and name != "torch" and name in plugins.BUILT_IN["backend"]:  # one of these samples elsewhere
+        yield (
+            f"sampler.engine = '{engine:.120}' serves the weights of backend.name = 'torch'; got '{name}'; set "
+            "sampler.engine = 'own'"
+        )
+    # Of a file alone it is no mistake, for saved configs hold every value.
+    if config.run.epochs and any(override.partition("=")[0].strip() == "run.steps" for override in overrides):
+        yield (
+            f"run.steps = {config.run.steps} has no effect while run.epochs = {config.run.epochs} says how long the "
+            "run is; set run.epochs=0 too"
+        )
 
 
 def _autopilot_problems(config: Config) -> list[str]:

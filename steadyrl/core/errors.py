@@ -1,18 +1,6 @@
 """Every error that steadyrl raises on purpose.
 
-    SteadyError                     anything a user can fix; the command line prints it in one line, exit code 2
-      ConfigError    (ValueError)   a setting is unknown, of the wrong type, or out of range
-      DataError      (ValueError)   a corpus, problem set or reward returned something malformed
-      ModelError     (ValueError)   a model folder is missing, incomplete or of an unknown kind
-      RunError       (ValueError)   a folder is not a run directory, or what is in it cannot be read
-      CheckpointError (ValueError)  a checkpoint is incomplete or damaged
-      MissingExtraError (ImportError)   an optional package is not installed
-      AccessError    (OSError)      a file or folder cannot be written
-      EngineError    (ConnectionError)   an outside engine does not answer, or not with what is needed
-      RankError      (RuntimeError) another rank of a run on several GPUs died, failed or hangs
-      DivergedError  (ArithmeticError)   a gradient or loss is not finite
-      EpisodeError   (RuntimeError) the environment of an episode broke: a page hung or crashed
-
+A user can fix all of them: the command line prints such an error in one line and ends with exit code 2.
 Each message says what was got, what was expected, and what to do next.
 """
 
@@ -137,7 +125,10 @@ def users_errors() -> Iterator[None]:
     except (SteadyError, KeyboardInterrupt):
         raise
     except BaseException as error:  # whatever a user's code raises, as pytest.fail; the traceback tells whose it is
-        package, libraries = Path(__file__).resolve().parent.parent, _libraries()
+        package = Path(__file__).resolve().parent.parent
+        # Of installed code: the folders of Python itself, and all on its path that packages were installed into.
+        installed = [Path(folder) for folder in sys.path if any(Path(folder or ".").glob("*.dist-info"))]
+        libraries = [folder.resolve() for folder in (*map(Path, sysconfig.get_paths().values()), *installed)]
         for frame in reversed(traceback.extract_tb(error.__traceback__)):
             file = Path(frame.filename).resolve()
             if file.is_relative_to(package):
@@ -146,12 +137,6 @@ def users_errors() -> Iterator[None]:
                 place = f"{file}, line {frame.lineno}, in {frame.name}"
                 raise ConfigError(f"your own code raised {exception_line(error)} ({place}); fix it") from error
         raise
-
-
-def _libraries() -> list[Path]:
-    """Return the folders of installed code: Python's own, and all on its path that packages were installed into."""
-    installed = [Path(folder) for folder in sys.path if any(Path(folder or ".").glob("*.dist-info"))]
-    return [folder.resolve() for folder in (*map(Path, sysconfig.get_paths().values()), *installed)]
 
 
 def require_posix(what: str) -> None:

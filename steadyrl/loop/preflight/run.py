@@ -114,7 +114,11 @@ def completions(trial: Trial) -> Result:
     truncated = _share(r.stop_reason == "length" and not ends[id(r)] for r in rollouts)
     empty = _share(not r.text.strip() for r in rollouts)
     ended = _share(ends.values())
-    beyond = _share(_goes_on(r, end_ids) for r in rollouts)
+    # The policy's own tokens behind an end of its text; what the environment answers may stand there.
+    beyond = _share(
+        bool((np.isin(r.completion_ids[:-1], end_ids) & r.completion_mask[:-1] & r.completion_mask[1:]).any())
+        for r in rollouts
+    )
     tokens = float(np.mean([r.length for r in rollouts]))
     message = (
         f"{len(rollouts)} of {tokens:.1f} tokens on average: {truncated:.0%} truncated, {ended:.0%} ended by an "
@@ -145,12 +149,6 @@ def _ill_ended(trial: Trial, cause: str, message: str, change: Mapping[str, Valu
     if not in_force(trial.session.config, "model.chat_template=auto"):
         remedy += " The model's chat template teaches it where to end."
     return Found(cause, message=message, remedy=remedy, change=change)
-
-
-def _goes_on(rollout: Rollout, end_ids: tuple[int, ...]) -> bool:
-    """Return whether the policy's own tokens stand behind an end of its text; what the environment answers may."""
-    ids, mask = rollout.completion_ids, rollout.completion_mask
-    return bool((np.isin(ids[:-1], end_ids) & mask[:-1] & mask[1:]).any())
 
 
 @check("rewards")
