@@ -61,11 +61,7 @@ _NEXT_OVERRIDE = re.compile(r"\s+(?=\w+\.[^\s=]+=)")
 
 
 def load(path: Path | str, overrides: Overrides = ()) -> Config:
-    """Read a TOML file, apply overrides, and validate everything.
-
-    Args:
-        path: The config file.
-        overrides: "section.key=value" in a text or a list, or a dict of values by nested or dotted keys.
+    """Read a TOML file, apply overrides (see ``override_texts``), and validate everything.
 
     Raises:
         ConfigError: With every problem found.
@@ -75,12 +71,7 @@ def load(path: Path | str, overrides: Overrides = ()) -> Config:
 
 
 def read_toml(path: Path, what: str, advice: str) -> dict[str, Any]:
-    """Return what a TOML file says.
-
-    Args:
-        path: The file.
-        what: It is, in messages: "config".
-        advice: Where to find one.
+    """Return what a TOML file says; ``advice`` of an error says where to find one.
 
     Raises:
         ConfigError: It is not there, cannot be read, or is not TOML.
@@ -132,10 +123,6 @@ def _dotted(table: Mapping[str, Any], before: str) -> Iterator[tuple[str, Any]]:
 def to_toml(settings: Mapping[str, Any], section: tuple[str, ...] = ()) -> str:
     """Return nested settings as the text of a TOML file; what is None, or an empty table, is left out.
 
-    Args:
-        settings: Plain data, as ``dump`` gives.
-        section: The keys of the table that they stand in.
-
     Raises:
         ConfigError: A value has no form in TOML.
     """
@@ -148,11 +135,7 @@ def to_toml(settings: Mapping[str, Any], section: tuple[str, ...] = ()) -> str:
 
 
 def toml_value(value: Any, place: str) -> str:
-    """Return a value as TOML writes it.
-
-    Args:
-        value: A text, a path, a number, or a list or table of such; a number of NumPy is one too.
-        place: The setting, for the error.
+    """Return a text, a path, a number (NumPy's too), or a list or table of such as TOML writes it.
 
     Raises:
         ConfigError: It is something else.
@@ -260,10 +243,6 @@ def in_steps(config: Config, problems: int) -> Config:
 
     The last step may begin the next pass. Problems that ``rollout.refill`` adds make the passes longer than they count
     for here, and a curriculum that chooses makes none; an epoch is then as many problems as there are.
-
-    Args:
-        config: The resolved settings.
-        problems: How many there are for training.
     """
     if not config.run.epochs:
         return config
@@ -305,11 +284,6 @@ def _free(section: BaseModel, where: str) -> Iterator[str]:
 
 def validate(section: type[SectionType], data: Mapping[str, Any], where: str) -> SectionType:
     """Build a section, turning what pydantic found into lines a person can act on.
-
-    Args:
-        section: The class to build.
-        data: What the user gave.
-        where: Dotted path of the section, "" at the top.
 
     Raises:
         ConfigError: With every problem found.

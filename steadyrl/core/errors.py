@@ -99,8 +99,7 @@ def without_keys(text: str, named: bool = True) -> str:
 def exception_line(error: BaseException) -> str:
     """Return what an exception says that code of somebody else raised, in one short line that is safe to print.
 
-    Args:
-        error: Anything; its text may be megabytes long, act on terminals, or raise when it is asked for.
+    The text of an exception may be megabytes long, act on terminals, or raise when it is asked for.
     """
     try:
         text = str(error)
@@ -141,9 +140,6 @@ def users_errors() -> Iterator[None]:
 
 def require_posix(what: str) -> None:
     """Refuse what needs Linux or macOS: locks, limits and processes as POSIX has them.
-
-    Args:
-        what: What was asked for, as the beginning of a sentence: "training".
 
     Raises:
         SteadyError: This is Windows.

@@ -44,10 +44,6 @@ FALLEN_BY, HARDLY = 0.8, 0.1  # of a run: by then its schedule is over, and this
 def preflight(session: Session, phase: Callable[[str], None] = silent) -> list[Finding]:
     """Sample a few prompts, make a few updates and take them back; judge what is seen.
 
-    Args:
-        session: What is looked at.
-        phase: Called with a line when something longer begins.
-
     Returns:
         Findings in the order of a step, then time, memory and disk of the whole run.
 
@@ -216,12 +212,13 @@ def _share(truths: Iterable[bool]) -> float:
 def schedule(trial: Trial) -> Result:
     config = trial.session.config
     update, steps = config.update, config.run.steps
-    for finding in rate_not_reached(_planned(config)):
-        if finding.state == "found" and steps < LEAST:
-            return Passed(f"{finding.message}; so few steps are a trial")
-        if finding.state == "found":
-            change = dict(override.split("=") for override in finding.overrides)
-            return Found(finding.cause, "warning", message=finding.message, change=change)
+    run = _planned(config)
+    ill_planned = rate_not_reached.find(run)
+    if isinstance(ill_planned, Found):
+        if steps < LEAST:
+            return Passed(f"{ill_planned.message}; so few steps are a trial")
+        change = {run.keys[name]: value for name, value in (ill_planned.change or {}).items()}
+        return replace(ill_planned, severity="warning", change=change)
     if update.schedule != "constant" and 0 < update.schedule_steps <= update.warmup_steps:
         return Found(
             "never_falls",

@@ -110,10 +110,6 @@ class _Attempt:
 def make_trial_updates(trial: Trial, phase: Callable[[str], None] = silent) -> TrialUpdates:
     """Make a few updates and take them back.
 
-    Args:
-        trial: Its rollouts train.
-        phase: Called with a line when something longer begins.
-
     Raises:
         AccessError: There is no room for the state in the folder for temporary files.
     """
@@ -370,11 +366,7 @@ def _save(session: Session, folder: Path) -> None:
 
 
 def _require_room(session: Session) -> None:
-    """Refuse a folder for temporary files that has no room for two saved states.
-
-    Raises:
-        AccessError: It has none, or there is no such folder.
-    """
+    """Refuse a folder for temporary files that has no room for two saved states."""
     described = session.backend.describe()
     trained = described.get("trained", described.get("parameters", 0))
     needed = 2 * _BYTES_PER_PARAMETER * (trained if isinstance(trained, int) else 0)

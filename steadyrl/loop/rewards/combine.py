@@ -69,11 +69,6 @@ def make_terms(rewards: Mapping[str, float | RewardSettings], task: Task, max_st
     The task's metric is always among the terms, with weight 0 where the user gave none, so that every run measures
     what its evaluation compares.
 
-    Args:
-        rewards: Weights by name, or settings where a reward has some.
-        task: Gives rewards of its own.
-        max_steps: Optimizer steps of the whole run, for rewards that ask how far the training is.
-
     Raises:
         ConfigError: A name is unknown, or a reward lacks a setting.
     """

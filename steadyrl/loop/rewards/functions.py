@@ -168,11 +168,7 @@ def as_score(name: str, value: object) -> Score:
 
 
 def _parts(name: str, parts: object) -> dict[str, float]:
-    """Return the parts that are known: without those that are None or not finite.
-
-    Raises:
-        DataError: One is no number or has the name of a statistic, or they have no names.
-    """
+    """Return the parts that are known: without those that are None or not finite."""
     if not isinstance(parts, Mapping):
         raise DataError(f"the reward '{name}' returned the parts {reprlib.repr(parts)}; expected a dict of numbers")
     numbers = {str(key): _number(name, part) for key, part in parts.items() if part is not None}

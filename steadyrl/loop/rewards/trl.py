@@ -98,12 +98,6 @@ def from_trl(
     Columns that only some problems have are filled with None. A completion for which the function returns None is not
     its business: the other rewards count alone, as in TRL.
 
-    Args:
-        name: Of the reward.
-        function: The function.
-        max_steps: Optimizer steps of the run.
-        settings: How long a call may take, and how often it is repeated.
-
     Raises:
         ConfigError: It needs what only TRL's environments give.
     """

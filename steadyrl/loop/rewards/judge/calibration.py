@@ -88,11 +88,7 @@ Scored = Sequence[tuple[_Answer, Mapping[str, float]]]  # answers with what was 
 def calibrate(section: JudgeSettings, task: Task, problems: Sequence[Problem], repeats: int) -> Calibration:
     """Ask the judge about known answers.
 
-    Args:
-        section: Its settings; cache and gate are not used, but a gate that the task lacks is refused.
-        task: Gives answers and tests.
-        problems: To use.
-        repeats: >= 1, how often everything is asked.
+    Cache and gate are not used, but a gate that the task lacks is refused.
 
     Raises:
         ConfigError: The task has no tests of its own, no answers, or no reward named like the gate.

@@ -32,11 +32,6 @@ def check(config: Config, settings: JudgeSettings) -> list[str]:
 def build(settings: JudgeSettings, task: Task, own: Mapping[str, RewardFn]) -> Judge:
     """Return the judge of a task's rollouts.
 
-    Args:
-        settings: The judge's.
-        task: Knows good answers, perhaps.
-        own: The task's rewards, of which the gate is one.
-
     Raises:
         ConfigError: A setting is missing or wrong, the task has no reward named like the gate, or there is no key.
         MissingExtraError: The offline judge needs torch.
