@@ -121,11 +121,7 @@ def _dotted(table: Mapping[str, Any], before: str) -> Iterator[tuple[str, Any]]:
 
 
 def to_toml(settings: Mapping[str, Any], section: tuple[str, ...] = ()) -> str:
-    """Return nested settings as the text of a TOML file; what is None, or an empty table, is left out.
-
-    Raises:
-        ConfigError: A value has no form in TOML.
-    """
+    """Return nested settings as the text of a TOML file; what is None, or an empty table, is left out."""
     values = {key: value for key, value in settings.items() if value is not None and not isinstance(value, Mapping)}
     lines = [f"{_toml_key(key)} = {toml_value(value, key)}\n" for key, value in values.items()]
     if section and lines:
@@ -135,11 +131,7 @@ def to_toml(settings: Mapping[str, Any], section: tuple[str, ...] = ()) -> str:
 
 
 def toml_value(value: Any, place: str) -> str:
-    """Return a text, a path, a number (NumPy's too), or a list or table of such as TOML writes it.
-
-    Raises:
-        ConfigError: It is something else.
-    """
+    """Return a text, a path, a number (NumPy's too), or a list or table of such as TOML writes it."""
     if isinstance(value, str | Path):
         return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, bool | int | float):
@@ -158,11 +150,7 @@ def _toml_key(key: str) -> str:
 
 
 def merge(data: Mapping[str, Any], overrides: Overrides) -> dict[str, Any]:
-    """Return nested settings with overrides applied, not validated.
-
-    Raises:
-        ConfigError: An override is none.
-    """
+    """Return nested settings with overrides applied, not validated."""
     if too_deep(data):
         raise ConfigError(f"the config: {_TOO_DEEP}")
     merged = _copy(data)
@@ -381,22 +369,21 @@ def _problems(config: Config, overrides: Sequence[str]) -> Iterator[str]:
         )
 
 
-def _autopilot_problems(config: Config) -> list[str]:
-    pilot, args, problems = config.autopilot, config.algorithm.args.model_dump(), list[str]()
+def _autopilot_problems(config: Config) -> Iterator[str]:
+    pilot, args = config.autopilot, config.algorithm.args.model_dump()
     if pilot.mode == "off":
-        return problems
+        return
     if not config.update.learning_rate:
-        problems.append("update.learning_rate is 0, which no factor moves; give the autopilot a rate above 0")
+        yield "update.learning_rate is 0, which no factor moves; give the autopilot a rate above 0"
     if not config.run.doctor_every:
-        problems.append("run.doctor_every is 0, but the autopilot acts on findings; expected 1 or more")
+        yield "run.doctor_every is 0, but the autopilot acts on findings; expected 1 or more"
     if pilot.kl_ref_target and not args.get("kl_coef"):
-        problems.append(
+        yield (
             f"autopilot.kl_ref_target is {pilot.kl_ref_target:g}, and there is no algorithm.args.kl_coef above 0 to "
             "move; set one, or the target to 0"
         )
     if pilot.kl_ref_target and args.get("kl_control") == "adaptive":
-        problems.append("autopilot.kl_ref_target and algorithm.args.kl_control='adaptive' move one number; set one")
-    return problems
+        yield "autopilot.kl_ref_target and algorithm.args.kl_control='adaptive' move one number; set one"
 
 
 def _copy(data: Mapping[str, Any]) -> dict[str, Any]:

@@ -135,11 +135,7 @@ def pick_heldout(problems: Sequence[Problem], count: int) -> list[Problem]:
 
 
 def require_heldout(config: Config, problems: Sequence[Problem]) -> None:
-    """Refuse a run that would end early by its held-out score and has no problems for one.
-
-    Raises:
-        DataError: There are none.
-    """
+    """Refuse a run that would end early by its held-out score and has no problems for one."""
     if config.evaluate.patience and not problems:
         raise DataError(
             f"evaluate.patience is {config.evaluate.patience}, and the task '{config.task.name}' has no held-out "
@@ -151,9 +147,6 @@ def require_metric(records: list[dict[str, Any]], metric: str, terms: Sequence[T
     """Return an evaluation, but refuse a metric that no reward gives.
 
     A reward of the metric's name may be unknown for all answers.
-
-    Raises:
-        DataError: There are answers with parts, and none has that one.
     """
     parts = {name for record in records for answer in record["answers"].values() for name in answer["parts"]}
     if metric and parts and metric not in {*parts, *(term.name for term in terms)}:
@@ -237,15 +230,15 @@ def _answers_record(rollouts: Sequence[Rollout], metric: str, solved: float) -> 
     samples = [answer_record(rollout, metric) for rollout in rollouts]
     if len(samples) == 1:
         return samples[0]
-    known = {name: [s[name] for s in samples if s[name] is not None] for name in ("reward", "metric")}
+    measured = {name: [s[name] for s in samples if s[name] is not None] for name in ("reward", "metric")}
     parts = {name: [s["parts"][name] for s in samples if name in s["parts"]] for s in samples for name in s["parts"]}
     note = f"the first of {len(samples)} answers; the numbers are means over them"
     return {
         **samples[0],
-        **{name: float(np.mean(values)) if values else None for name, values in known.items()},
+        **{name: float(np.mean(values)) if values else None for name, values in measured.items()},
         "parts": {name: float(np.mean(values)) for name, values in parts.items()}
-        | pass_rates(known["metric"], solved, len(samples)),
-        "unscored": None if known["reward"] else samples[0]["unscored"],
+        | pass_rates(measured["metric"], solved, len(samples)),
+        "unscored": None if measured["reward"] else samples[0]["unscored"],
         "note": "; ".join(filter(None, (note, samples[0]["note"]))),
         "samples": samples,
     }

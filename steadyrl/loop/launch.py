@@ -80,38 +80,29 @@ def run(
         SteadyError: Whatever else a user can fix; the run directory says so too.
         KeyboardInterrupt: Ctrl-C, a notebook's stop button, SIGTERM or SIGHUP.
     """
+    watch, texts = watch or Watch(), configs.override_texts(overrides)
     with chdir("."):  # at the end it is the current folder again, which a reward may have changed
-        return _run(config, configs.override_texts(overrides), resume, watch or Watch(), accept_changed_data)
-
-
-def _run(
-    config: Config | Mapping[str, Any] | Path | str | None,
-    overrides: Sequence[str],
-    resume: RunDir | Path | str | None,
-    watch: Watch,
-    accept_changed_data: bool,
-) -> RunDir:
-    # The session comes first: a config that cannot be run leaves no run directory, and an old run as it was.
-    if resume is not None:
-        if config is not None:
-            raise ConfigError(
-                "a run is resumed with its own config; give either a config or a run to resume, not both, and what may "
-                "change as section.key=value"
-            )
-        return _go_on(_opened(resume), overrides, watch, accept_changed_data)
-    if config is None:
-        raise ConfigError("give a config file, as `steadyrl new` writes one, or a run directory to resume")
-    settings, text = _read(config, overrides)
-    session = _session(settings)
-    checked = _check_before(session, watch)
-    begin("recording settings, code and data")
-    directory = record.begin(session.config, text)
-    watch.note(checked)
-    data = _data(session)
-    watch.note(data_line(data))
-    with directory.writing():
-        record.add_origin(directory, data, _tokenizer(session), _code(session.config))
-        return _train(session, directory, 0, watch)
+        # The session comes first: a config that cannot be run leaves no run directory, and an old run as it was.
+        if resume is not None:
+            if config is not None:
+                raise ConfigError(
+                    "a run is resumed with its own config; give either a config or a run to resume, not both, and what "
+                    "may change as section.key=value"
+                )
+            return _go_on(_opened(resume), texts, watch, accept_changed_data)
+        if config is None:
+            raise ConfigError("give a config file, as `steadyrl new` writes one, or a run directory to resume")
+        settings, text = _read(config, texts)
+        session = _session(settings)
+        checked = _check_before(session, watch)
+        begin("recording settings, code and data")
+        directory = record.begin(session.config, text)
+        watch.note(checked)
+        data = _data(session)
+        watch.note(data_line(data))
+        with directory.writing():
+            record.add_origin(directory, data, _tokenizer(session), _code(session.config))
+            return _train(session, directory, 0, watch)
 
 
 def _session(settings: Config) -> Session:
@@ -203,8 +194,13 @@ def _go_on(directory: RunDir, overrides: Sequence[str], watch: Watch, accept_cha
         _require_readable(directory, before.backend.name, session)
         if line := rate_change(before, session.config, max(directory.checkpoints(), default=0)):
             watch.note(line)
-        for line in _changed_code(directory, session.config):
-            watch.note(line)
+        begun_with = directory.info().get("code") or {}
+        for module, digest_now in _code(session.config).items():  # a resumed run may have a corrected one
+            if begun_with.get(module, digest_now) != digest_now:
+                watch.note(
+                    f"the code in '{module}' changed since the run began: rewards before and after may not be "
+                    "comparable"
+                )
         attempt = record.begin_again(directory, session.config)
         return _train(session, directory, attempt, watch)
 
@@ -359,16 +355,6 @@ def _tokenizer(session: Session) -> str | None:
 def _code(config: Config) -> dict[str, str]:
     parts = [("task", config.task.name), *config.task.args.import_paths(), ("curriculum", config.curriculum.name)]
     return plugins.own_code([*parts, *(("reward", name) for name in config.rewards)])
-
-
-def _changed_code(directory: RunDir, config: Config) -> list[str]:
-    """Return a line for each file of the user's own parts that changed: a resumed run may have a corrected one."""
-    before = directory.info().get("code") or {}
-    return [
-        f"the code in '{module}' changed since the run began: rewards before and after may not be comparable"
-        for module, digest_now in _code(config).items()
-        if before.get(module, digest_now) != digest_now
-    ]
 
 
 def _data(session: Session) -> dict[str, dict[str, Any]]:
