@@ -178,12 +178,7 @@ def _of_all_layers(text: Any, name: str, default: Any) -> Any:
 
 
 def read_tokenizer(path: str, trusted: bool = False) -> Any:
-    """Return the tokenizer of a model, with the chat template that programs use which read texts and images with it.
-
-    Args:
-        path: A model folder, or a name on the hub.
-        trusted: Whether its own Python code is run.
-    """
+    """Return the tokenizer of a model, with the chat template that programs use which read texts and images with it."""
     transformers = require("transformers")
     cached_file = transformers.utils.cached_file
     if file := cached_file(path, _TOKENIZER, _raise_exceptions_for_missing_entries=False):
@@ -270,9 +265,15 @@ def check_files(path: str) -> None:
     for file in sorted(words):
         if _is_pointer(file):
             raise ModelError(f"'{file}' is a pointer of Git LFS, and not the file itself; run `git lfs pull`")
-    for name in _FILES:
-        if (folder / name).is_file():
-            _check_object(folder / name)
+    for file in (folder / name for name in _FILES):
+        try:
+            parsed = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        except (ValueError, RecursionError) as error:
+            raise ModelError(f"'{file}' is not valid JSON: {error}") from error
+        except OSError as error:
+            raise _unreadable(file, error) from error
+        if not isinstance(parsed, dict):
+            raise ModelError(f"'{file}' holds a {type(parsed).__name__}; expected a JSON object")
 
 
 def _other_weights(folder: Path) -> str:
@@ -339,17 +340,6 @@ def _check_weights(folder: Path, quantised: bool) -> None:
                 f"'{file}' holds {odd[0]} as {kinds[odd[0]]}, and config.json has no quantization_config that says "
                 "what it means; expected floating-point weights"
             )
-
-
-def _check_object(file: Path) -> None:
-    try:
-        parsed = json.loads(file.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ModelError(f"'{file}' is not valid JSON: {error}") from error
-    except OSError as error:
-        raise _unreadable(file, error) from error
-    if not isinstance(parsed, dict):
-        raise ModelError(f"'{file}' holds a {type(parsed).__name__}; expected a JSON object")
 
 
 def _unreadable(file: Path, error: OSError) -> ModelError:
