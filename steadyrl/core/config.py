@@ -279,7 +279,12 @@ def validate(section: type[SectionType], data: Mapping[str, Any], where: str) ->
     try:
         instance = section.model_validate(data)
     except ValidationError as error:
-        lines = [_line(section, where, problems) for problems in _by_value(error.errors())]
+        by_value: dict[tuple[Any, ...], list[Any]] = {}  # a setting with several types has a problem for each of them
+        for problem in error.errors():
+            location = problem["loc"]
+            is_of_type = len(location) > 1 and str(location[-1]).partition("[")[0] in _TYPES
+            by_value.setdefault(location[:-1] if is_of_type else location, []).append(problem)
+        lines = [_line(section, where, problems) for problems in by_value.values()]
         raise ConfigError("; ".join(dict.fromkeys(lines))) from error
     if lines := list(_out_of_reach(instance, where)):
         raise ConfigError("; ".join(lines))
@@ -429,16 +434,6 @@ def parse_value(text: str) -> Any:
         return text
     except RecursionError as error:
         raise ConfigError(f"'{text:.40} ...': {_TOO_DEEP}") from error
-
-
-def _by_value(problems: Sequence[Any]) -> list[list[Any]]:
-    """Return the problems of each value; one of a setting with several types has one problem for each of them."""
-    groups: dict[tuple[Any, ...], list[Any]] = {}
-    for problem in problems:
-        location = problem["loc"]
-        branch = len(location) > 1 and str(location[-1]).partition("[")[0] in _TYPES
-        groups.setdefault(location[:-1] if branch else location, []).append(problem)
-    return list(groups.values())
 
 
 def _line(section: type[BaseModel], where: str, problems: Sequence[Any]) -> str:

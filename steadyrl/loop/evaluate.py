@@ -44,28 +44,27 @@ def open_sets(config: Config) -> list[HeldoutSet]:
     Raises:
         SteadyError: The task cannot read such files, or one of them cannot be read.
     """
-    return [_open_set(config, name, place) for name, place in config.evaluate.sets.items()]
-
-
-def _open_set(config: Config, name: str, place: str) -> HeldoutSet:
-    where, args = f"evaluate.sets.{name} = '{place}'", config.task.args
-    if "heldout" not in type(args).model_fields:
-        raise ConfigError(
-            f"{where}: the task '{config.task.name}' has no setting task.args.heldout, by which it would read another "
-            "set; remove evaluate.sets, or take a task that reads files"
-        )
-    try:
-        own = validate(type(args), {**args.model_dump(), "heldout": place}, "task.args")
-        task = plugins.open_task(config.task.name, own, config.run.seed)
-        problems = plugins.problems_of(task, "heldout")
-        plugins.require_ids(task, problems)
-        terms = make_terms(config.rewards, task, planned_updates(config))
-        require_columns(terms, name, problems)
-    except SteadyError as error:
-        raise type(error)(f"{where}: {error}") from error
-    if not problems:
-        raise DataError(f"{where}: there is no problem in it; expected one or more")
-    return HeldoutSet(name, pick_heldout(problems, config.evaluate.problems), terms)
+    sets, args = [], config.task.args
+    for name, place in config.evaluate.sets.items():
+        where = f"evaluate.sets.{name} = '{place}'"
+        if "heldout" not in type(args).model_fields:
+            raise ConfigError(
+                f"{where}: the task '{config.task.name}' has no setting task.args.heldout, by which it would read "
+                "another set; remove evaluate.sets, or take a task that reads files"
+            )
+        try:
+            own = validate(type(args), {**args.model_dump(), "heldout": place}, "task.args")
+            task = plugins.open_task(config.task.name, own, config.run.seed)
+            problems = plugins.problems_of(task, "heldout")
+            plugins.require_ids(task, problems)
+            terms = make_terms(config.rewards, task, planned_updates(config))
+            require_columns(terms, name, problems)
+        except SteadyError as error:
+            raise type(error)(f"{where}: {error}") from error
+        if not problems:
+            raise DataError(f"{where}: there is no problem in it; expected one or more")
+        sets.append(HeldoutSet(name, pick_heldout(problems, config.evaluate.problems), terms))
+    return sets
 
 
 def evaluate(

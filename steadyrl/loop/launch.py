@@ -162,22 +162,13 @@ def _read(config: Config | Mapping[str, Any] | Path | str, overrides: Sequence[s
     """Return the resolved settings, and the text that the run directory keeps of them."""
     if isinstance(config, Config | Mapping):
         settings = configs.resolve(configs.dump(config) if isinstance(config, Config) else config, overrides)
-        return settings, _as_file(settings)
+        session_rewards = filter(plugins.of_session, settings.rewards)
+        notes = [_OF_A_SESSION.format(name=name, function=name.partition(":")[2]) for name in session_rewards]
+        what_was_set = configs.to_toml(settings.model_dump(mode="json", exclude_unset=True))
+        return settings, "\n".join(["".join([_FROM_PYTHON, *notes]), what_was_set])
     path = Path(os.path.expanduser(config))
     settings = configs.load(path, overrides)
     return settings, path.read_text(encoding="utf-8")
-
-
-def _as_file(settings: Config) -> str:
-    """Return the config file that repeats a run: what was set of its settings, and what only the session has."""
-    notes = [
-        _OF_A_SESSION.format(name=name, function=name.partition(":")[2])
-        for name in settings.rewards
-        if plugins.of_session(name)
-    ]
-    return "\n".join(
-        ["".join([_FROM_PYTHON, *notes]), configs.to_toml(settings.model_dump(mode="json", exclude_unset=True))]
-    )
 
 
 def _go_on(directory: RunDir, overrides: Sequence[str], watch: Watch, accept_changed_data: bool) -> RunDir:
@@ -185,7 +176,11 @@ def _go_on(directory: RunDir, overrides: Sequence[str], watch: Watch, accept_cha
         recorded = directory.resolved()
         before = configs.resolve(recorded)
         _require_free(before, overrides)
-        settings = configs.resolve(_for_another_backend(recorded, before, overrides), overrides)
+        args, changes_backend = before.backend.args, any(_key(text) == "backend.name" for text in overrides)
+        if changes_backend and isinstance(args, BaseModel):
+            # The next backend need not know what a former one's own settings say by default.
+            recorded["backend"]["args"] = args.model_dump(exclude_defaults=True)
+        settings = configs.resolve(recorded, overrides)
         session = _session(settings)
         _require_unfinished(directory, session.config)
         if not accept_changed_data:
@@ -233,14 +228,8 @@ def _check_before(session: Session, watch: Watch) -> str:
     return summary_line(findings)
 
 
-def _for_another_backend(resolved: dict[str, Any], before: Config, overrides: Sequence[str]) -> dict[str, Any]:
-    """Leave out what a former backend's own settings say by default: the next backend need not know them."""
-    args = before.backend.args
-    if isinstance(args, BaseModel) and any(
-        override.partition("=")[0].strip() == "backend.name" for override in overrides
-    ):
-        resolved["backend"]["args"] = args.model_dump(exclude_defaults=True)
-    return resolved
+def _key(override: str) -> str:
+    return override.partition("=")[0].strip()
 
 
 def _require_readable(directory: RunDir, former: str, session: Session) -> None:
@@ -260,7 +249,7 @@ def _require_readable(directory: RunDir, former: str, session: Session) -> None:
 def _require_free(before: Config, overrides: Sequence[str]) -> None:
     free = configs.free_on_resume(before)
     for override in overrides:
-        if override.partition("=")[0].strip() not in free:
+        if _key(override) not in free:
             raise ConfigError(
                 f"'{override}' cannot change on resuming; only {', '.join(free)} can: run.steps=N trains to step N. "
                 "For anything else start a new run"
