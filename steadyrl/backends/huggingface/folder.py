@@ -15,6 +15,7 @@ from safetensors import SafetensorError, safe_open
 
 from steadyrl.core.errors import ModelError, exception_line
 from steadyrl.core.plugins import require
+from steadyrl.core.rundir import is_lfs_pointer
 from steadyrl.core.sections import ModelSection
 
 log = logging.getLogger(__name__)
@@ -35,7 +36,6 @@ _EMPTY = {"version": "1.0", "added_tokens": [], "model": {"type": "WordLevel", "
 _TEMPLATE = "chat_template.json"  # of what reads texts and images; transformers' tokenizers do not look for it
 _FILES = ("config.json", "generation_config.json", "tokenizer_config.json", "tokenizer.json", _TEMPLATE, INDEX)
 _OF_IMAGES = ("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json", _TEMPLATE)
-_POINTER = b"version https://git-lfs"
 _FLOATS = ("F64", "F32", "F16", "BF16")  # as safetensors calls them
 # What transformers says, by a part of it, and what is said instead: all of it would name its own classes and options.
 _SAID = {
@@ -285,14 +285,8 @@ def _other_weights(folder: Path) -> str:
 
 
 def _is_pointer(file: Path) -> bool:
-    """Return whether a file is what Git leaves in the place of a large one that it has not fetched.
-
-    Raises:
-        ModelError: It is a folder, a link to nowhere, or a file that may not be read.
-    """
     try:
-        with file.open("rb") as opened:
-            return opened.read(len(_POINTER)) == _POINTER
+        return is_lfs_pointer(file)
     except OSError as error:
         raise _unreadable(file, error) from error
 
