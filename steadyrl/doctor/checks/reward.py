@@ -10,6 +10,7 @@ from steadyrl.doctor.remedies import learning_rate
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.levels import AFTER, Drop, drop, measure
 from steadyrl.doctor.statistics.readings import (
+    at_top,
     fell,
     gained,
     heldout_rises,
@@ -30,6 +31,7 @@ from steadyrl.doctor.statistics.units import SEQUENCE, find
 NOT_MOVED = 1 / 32
 NOT_MOVED_OLD = 5e-5  # nats per token and step: a twentieth of the least that moves a run
 FLAT_FROM = 100  # steps: many runs begin to rise after tens of them, so that fewer tell nothing by themselves
+LITTLE = 0.15  # of the level: no labelled run that learned over 100 steps and more has gained so little
 SIGNS, SURE = 0.25, 2.0  # share of the rows on either side of 0; standard errors
 FIRST, QUICK = 3, 4.0  # steps; standard deviations of single steps in the second half
 CONSTANT_STEPS = 10  # equal rewards one after the other; chance does not give so many, even printed with two digits
@@ -55,7 +57,9 @@ def reward_flat(run: Run) -> Result:
         return None
     if np.ptp(reward.values) == 0:
         return Unknown("the reward never changes")
-    wanted = worth_having(run, float(np.median(reward.values)))
+    wanted, level = worth_having(run, float(np.median(reward.values))), float(np.median(reward.values))
+    if at_top(reward):
+        return Passed(f"The reward rests at {number(level)}, near the most that it reaches.")
     cause, reason = _flat_cause(run)
     if cause == "unknown" and heldout_rises(run):
         return Passed("The reward of training has no trend, and held-out measurements rose.")
@@ -64,7 +68,9 @@ def reward_flat(run: Run) -> Result:
         return Unknown(f"{few}, and {reason}", ("kl_ref", "no_signal"))
     # A policy that has not moved, or has nothing to follow, cannot have gained what the interval still holds.
     idle = cause in ("not_moving", "no_signal")
-    if not shows_no_gain(run) and not (idle and (detectable <= wanted or run.covers(reward) >= FLAT_FROM)):
+    long = run.covers(reward) >= FLAT_FROM
+    rests = long and slope.high * len(reward) < LITTLE * abs(level)
+    if not rests and not shows_no_gain(run) and not (idle and (detectable <= wanted or long)):
         hidden = detectable if detectable > wanted else slope.high * len(reward)
         return Unknown(
             f"the reward shows no trend, but a change of {number(hidden)} could hide in its noise, and "
@@ -73,7 +79,8 @@ def reward_flat(run: Run) -> Result:
     changes = f"{number(slope.low * len(reward))} and {number(slope.high * len(reward))} (95 %)"
     shown = f"the change over all steps lies between {changes}; a change of {number(detectable)} would have been seen"
     shown = f"{shown}, {number(wanted)} would be worth having" if detectable else "the means of all blocks are equal"
-    return Found(cause, "warning", None, f"the reward does not rise: {reason}", (shown, levels("it", reward)))
+    message = f"the reward does not rise in {run.covers(reward)} steps: {reason}"
+    return Found(cause, "warning", None, message, (shown, levels("it", reward)))
 
 
 def shows_no_gain(run: Run) -> bool:
@@ -100,6 +107,8 @@ def _flat_cause(run: Run) -> tuple[str, str]:
     step = None if size is None or not size.values.any() else float(np.median(size.values))
     if sentence := nothing_to_learn(run):
         return "no_signal", sentence
+    if kl is not None and tail(kl) == 0.0:
+        kl = None  # a k3 so small that it is rounded away, or a reference that is the policy itself
     if kl is not None and 0.0 < abs(tail(kl)) < NOT_MOVED:
         set_to = learning_rate(run)
         at = "" if set_to is None else f" (learning rate {number(set_to)})"

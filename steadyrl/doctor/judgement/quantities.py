@@ -5,18 +5,20 @@ Each is higher the more it speaks for a fault.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import numpy as np
 
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.levels import order
-from steadyrl.doctor.statistics.readings import is_penalty, reward_spread, setting
+from steadyrl.doctor.statistics.readings import at_top, is_penalty, reward_spread, setting
 from steadyrl.doctor.statistics.units import find
 
 BLOCKS = 10
 SMALLEST = 1e-9
 LEAST_KL = 1e-6  # nats a token: what lies below is as good as 0
+LOWER_IS_BETTER = re.compile("perplexity|ppl|loss|error|violation|toxic")  # of held-out measurements
 IDLE = 0.8  # of the rows, in which a reward's part is 0
 
 
@@ -37,7 +39,7 @@ def _reward(run: Run) -> Mapping[str, float]:
     x, n = reward.values, len(reward)
     _, counts = np.unique(np.round(x, 9), return_counts=True)
     values = {"reward_repeated": (counts.max() - 1) / n, "reward_zero": float(np.mean(np.abs(x) < SMALLEST))}
-    if n < 3:
+    if n < 3 or at_top(reward):
         return values
     blocks = np.array([block.mean() for block in np.array_split(x, min(BLOCKS, n))])
     noise = float(np.std(np.diff(x))) / np.sqrt(2.0) if n > 3 else 0.0
@@ -53,7 +55,8 @@ def _reward(run: Run) -> Mapping[str, float]:
 def _signal(run: Run) -> Mapping[str, float]:
     spread, norm, share = reward_spread(run), run.get("grad_norm"), run.get("no_signal")
     alike = [] if share is None else [_last(share)]
-    alike += [] if spread is None else [float(np.mean(spread.values <= SMALLEST))]
+    spreads = [series for series in (spread, run.get("advantage_std")) if series is not None]
+    alike += [float(np.mean(series.values <= SMALLEST)) for series in spreads]
     values = {"no_signal": max(alike) * (1.0 - _learned(run))} if alike else {}
     return values | ({} if norm is None else {"gradient_zero": float(np.mean(norm.values <= SMALLEST))})
 
@@ -108,8 +111,12 @@ def _entropy(run: Run) -> Mapping[str, float]:
 
 def _measurements(run: Run) -> Mapping[str, float]:
     parts = [part.values for name, part in run.parts("reward_part/").items() if not is_penalty(name, part)]
-    changes = [part.values[-1] - part.values[0] for part in run.parts("heldout/").values() if len(part) > 1]
-    values = {"heldout_fall": -float(np.mean(np.sign(changes)))} if changes else {}
+    changes = [
+        (part.values[0] - part.values[-1]) if LOWER_IS_BETTER.search(name) else (part.values[-1] - part.values[0])
+        for name, part in run.parts("heldout/").items()
+        if len(part) > 1
+    ]
+    values = {"heldout_fall": float(np.mean(np.array(changes) < 0.0))} if changes else {}
     if len(parts) < 2:
         return values
     idle = [np.mean(np.abs(part) < SMALLEST) > IDLE for part in parts]
