@@ -43,6 +43,7 @@ RIGHT = {"sick": 0.8, "healthy": 0.75}
 LEAST = 0.4  # of a threshold
 NUMERIC = "non_finite"  # first in a label: a check finds these for certain, and other quantities show nothing of it
 PROBABILITIES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+BANDS, NEAR = (0.2, 0.35, 0.5, 0.65, 0.8), 0.12  # ends of what is told; those near to a threshold are left out
 NAMES = tuple(QUANTITIES)
 ANSWERS = ("right", "wrong cause", "too little", "called healthy", "alarm", "not readable")
 # The words of fresh.jsonl.
@@ -241,6 +242,10 @@ def weights_file(logs: Logs) -> str:
     """Return weights.toml: by quantity the ends of bins, their weights, and the labelled logs above each."""
     inner, least = limits(logs)
     fits = {state: fit(logs, state) for state in STATES}
+    asked, bands = logs.undecided_by_rules, {}
+    for state in STATES:
+        ends = sorted({0.0, 1.0, least[state], *(end for end in BANDS if abs(end - least[state]) > NEAR)})
+        bands[state] = [list(row) for row in calibration(inner[state][asked], logs.are(state)[asked], ends)]
     counted = ", ".join(f"{int(logs.are(state).sum())} {state}" for state in ("sick", "healthy", "undecided"))
     lines = [
         f"# Made by bench/doctor/fit_judgement.py from {len(logs.labels)} labelled logs ({counted}).",
@@ -248,10 +253,10 @@ def weights_file(logs: Logs) -> str:
         '# above it, which a log without the quantity counts as. "logs" counts sick, healthy, undecided ones above.',
         "",
         *(f"base_{state} = {fits[state].base:.3f}\nlimit_{state} = {least[state]:g}" for state in STATES),
-        "# Of logs whose sets were left out of the fit: probability of being sick from, to, sick ones, all.",
-        f"labelled_sick = {[list(row) for row in calibration(inner['sick'], logs.are('sick'))]}",
+        "# Of logs that the rules left open, by fits to other sets: probability of being sick from, to, sick, all.",
+        f"labelled_sick = {bands['sick']}",
         "# The same of the probability of being healthy.",
-        f"labelled_healthy = {[list(row) for row in calibration(inner['healthy'], logs.are('healthy'))]}",
+        f"labelled_healthy = {bands['healthy']}",
     ]
     place = 0
     for name, column, ends in zip(NAMES, logs.values.T, fits["sick"].cuts, strict=True):
@@ -269,10 +274,12 @@ def weights_file(logs: Logs) -> str:
     return "\n".join(lines) + "\n"
 
 
-def calibration(probabilities: np.ndarray, is_so: np.ndarray) -> list[tuple[float, float, int, int]]:
+def calibration(
+    probabilities: np.ndarray, is_so: np.ndarray, ends: Sequence[float] = PROBABILITIES
+) -> list[tuple[float, float, int, int]]:
     """Return (from, to, how many are so, how many) of the logs in each band of probability."""
     rows = []
-    for low, high in pairwise(PROBABILITIES):
+    for low, high in pairwise(ends):
         inside = (probabilities >= low) & (probabilities < high + (high == 1.0))
         rows.append((low, high, int((inside & is_so).sum()), int(inside.sum())))
     return rows

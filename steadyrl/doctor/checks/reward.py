@@ -8,7 +8,7 @@ from steadyrl.core.types import Severity
 from steadyrl.doctor.check import Found, Passed, Result, Unknown, check
 from steadyrl.doctor.remedies import learning_rate
 from steadyrl.doctor.series import Run, Series
-from steadyrl.doctor.statistics.levels import AFTER, Drop, drop, measure
+from steadyrl.doctor.statistics.levels import AFTER, Drop, drop, lower_part, measure
 from steadyrl.doctor.statistics.readings import (
     at_top,
     fell,
@@ -41,6 +41,7 @@ SAME = 1e-9  # relative difference that is rounding
 NEARLY, NEARLY_ROWS = 0.01, 5  # relative range of the mean over batches of other prompts; see reward_constant
 NEAR_STEPS = 5  # before a reward became constant, whose level says whether it was learned
 RISEN_SHARE = 0.1  # how much a share of bad completions has to grow to explain a falling reward
+HALVED = 0.6  # of a level above 0: less than that is the worst that is seen
 LOST_AT_ONCE = 0.5  # of the level before; a policy that learns by small updates does not lose so much
 LUCKY, FEW = 4.0, 4  # standard errors of a batch's mean; completions of a batch of which no size is known
 STEEP = 10.0  # times the median gradient norm, around the step at which the reward was lost
@@ -53,7 +54,7 @@ def reward_flat(run: Run) -> Result:
     slope, detectable = trend(reward), smallest_detectable(reward)
     if slope is None or detectable is None or slope.low > 0 or slope.high < 0 or gained(run):
         return None  # rising or falling: other checks speak of these
-    if _rose(reward) or fell(run, "reward"):
+    if _rose(reward) or fell(run, "reward") or _lost(run, reward):
         return None
     if np.ptp(reward.values) == 0:
         return Unknown("the reward never changes")
@@ -220,18 +221,29 @@ def reward_falling(run: Run) -> Result:
         )
     if blocks is None or run.covers(reward) < MIN_STEPS:
         return Unknown(f"{len(reward)} rows are too few to tell a falling reward from noise")
+    if (loss := _lost(run, reward)) is None:
+        return None
+    since, before, after, shown = loss
+    severity: Severity = "critical" if after < HALVED * before else "warning"
+    return Found(cause, severity, since, f"the reward fell from {number(before)} to {number(after)}{suffix}", (shown,))
+
+
+def _lost(run: Run, reward: Series) -> tuple[int, float, float, str] | None:
+    """Return since when, from where and to where a reward fell from its best, and a sentence; None for noise."""
+    wanted, blocks = worth_having(run, float(np.median(reward.values))), measure(reward)
+    if blocks is None or run.covers(reward) < MIN_STEPS:
+        return None
     top = int(blocks.means.argmax())
     best = float(blocks.means[top])
-    if best - blocks.end <= max(blocks.least, wanted):
+    if best - blocks.end > max(blocks.least, wanted):
+        shown = f"block means: {number(best)} from step {blocks.steps[top]}, {number(blocks.end)} at the end"
+        since = int(blocks.steps[min(top + 1, len(blocks.steps) - 1)])
+        return since, best, blocks.end, f"{shown}; {blocks.explained}"
+    part = lower_part(reward)
+    if part is None or part.before - part.after <= wanted:
         return None
-    shown = f"block means: {number(best)} from step {blocks.steps[top]}, {number(blocks.end)} at the end"
-    return Found(
-        cause,
-        "warning",
-        int(blocks.steps[min(top + 1, len(blocks.steps) - 1)]),
-        f"the reward fell from {number(best)} to {number(blocks.end)}{suffix}",
-        (f"{shown}; {blocks.explained}",),
-    )
+    shown = f"means: {number(part.before)} before step {part.step}, {number(part.after)} from then on"
+    return part.step, part.before, part.after, f"{shown}; noise explains less than a quarter of that"
 
 
 def _luck(run: Run, lost: Drop) -> float:

@@ -19,6 +19,7 @@ BLOCKS = 10
 SMALLEST = 1e-9
 LEAST_KL = 1e-6  # nats a token: what lies below is as good as 0
 LOWER_IS_BETTER = re.compile("perplexity|ppl|loss|error|violation|toxic")  # of held-out measurements
+OFTEN = 0.25  # of the rows with the second most frequent reward
 IDLE = 0.8  # of the rows, in which a reward's part is 0
 
 
@@ -34,12 +35,14 @@ def quantities(run: Run) -> dict[str, float]:
 def _reward(run: Run) -> Mapping[str, float]:
     """Return how the reward goes: its change is in units of the noise from row to row, and of block means."""
     reward = run.get("reward")
-    if reward is None:
+    if reward is None or at_top(reward):  # where it rests: nothing of its course is a fault
         return {}
     x, n = reward.values, len(reward)
-    _, counts = np.unique(np.round(x, 9), return_counts=True)
-    values = {"reward_repeated": (counts.max() - 1) / n, "reward_zero": float(np.mean(np.abs(x) < SMALLEST))}
-    if n < 3 or at_top(reward):
+    *_, second, most = 0, *np.sort(np.unique(np.round(x, 9), return_counts=True)[1])
+    values = {"reward_zero": float(np.mean(np.abs(x) < SMALLEST))}
+    if second <= OFTEN * n:  # single rewards of a few values come again by themselves
+        values["reward_repeated"] = (most - 1) / n
+    if n < 3:
         return values
     blocks = np.array([block.mean() for block in np.array_split(x, min(BLOCKS, n))])
     noise = float(np.std(np.diff(x))) / np.sqrt(2.0) if n > 3 else 0.0
@@ -127,6 +130,8 @@ def _measurements(run: Run) -> Mapping[str, float]:
 def _learned(run: Run) -> float:
     """Return how much of the way up a reward that rises has gone, 0 to 1: groups may be alike because all are right."""
     reward = run.get("reward")
+    if reward is not None and at_top(reward):
+        return _last(reward) / float(reward.values.max())
     if reward is None or len(reward) < 3 or _last(reward) <= _first(reward):
         return 0.0
     return (_last(reward) - float(reward.values.min())) / float(np.ptp(reward.values))

@@ -65,7 +65,7 @@ def identify(log: RawLog) -> Run:
     series: dict[str, list[Series]] = {}
     for entry in entries:
         series.setdefault(entry.name.quantity, []).append(_series(log, entry))
-    heldout = (*_only_part(series), *_heldout_reward(series), *_without_rounded_rate(series))
+    heldout = (*_accuracy_alone(series), *_heldout_reward(series), *_without_rounded_rate(series))
     sources = {entry.source for entry in entries}
     algorithm, settings = derive.algorithm(table, log.settings, log), derive.settings(table, log.settings, log)
     return Run(
@@ -91,10 +91,10 @@ def _distils(series: Mapping[str, Sequence[Series]]) -> bool:
     return "kl_teacher" in series and not any(reward.values.any() for reward in series.get("reward", ()))
 
 
-def _only_part(series: dict[str, list[Series]]) -> tuple[str, ...]:
-    """Let the only part of a reward that is logged, such as an accuracy, stand for the reward; return a note of it."""
+def _accuracy_alone(series: dict[str, list[Series]]) -> tuple[str, ...]:
+    """Let an accuracy stand for the reward where it is all that is logged of one; return a note of it."""
     parts = [quantity for quantity in series if quantity.startswith("reward_part/")]
-    if "reward" in series or len(parts) != 1:
+    if "reward" in series or parts != ["reward_part/accuracy"]:
         return ()
     series["reward"] = [replace(part, quantity="reward", unit="reward") for part in series.pop(parts[0])]
     return (f"the reward is not logged; {series['reward'][0].source} stands for it",)
