@@ -41,7 +41,7 @@ SAME = 1e-9  # relative difference that is rounding
 NEARLY, NEARLY_ROWS = 0.01, 5  # relative range of the mean over batches of other prompts; see reward_constant
 NEAR_STEPS = 5  # before a reward became constant, whose level says whether it was learned
 RISEN_SHARE = 0.1  # how much a share of bad completions has to grow to explain a falling reward
-HALVED = 0.6  # of a level above 0: less than that is the worst that is seen
+MUCH_LOST = 0.6  # of a level above 0: less than that is the worst that is seen
 LOST_AT_ONCE = 0.5  # of the level before; a policy that learns by small updates does not lose so much
 LUCKY, FEW = 4.0, 4  # standard errors of a batch's mean; completions of a batch of which no size is known
 STEEP = 10.0  # times the median gradient norm, around the step at which the reward was lost
@@ -78,8 +78,15 @@ def reward_flat(run: Run) -> Result:
             f"{number(wanted)} would be worth having: run longer, or with more completions per step"
         )
     changes = f"{number(slope.low * len(reward))} and {number(slope.high * len(reward))} (95 %)"
-    shown = f"the change over all steps lies between {changes}; a change of {number(detectable)} would have been seen"
-    shown = f"{shown}, {number(wanted)} would be worth having" if detectable else "the means of all blocks are equal"
+    shown = f"the change over all steps lies between {changes}"
+    if rests and slope.high * len(reward) > wanted:
+        shown = f"{shown}, at most {slope.high * len(reward) / abs(level):.0%} of its level"
+    elif detectable:
+        shown = (
+            f"{shown}; a change of {number(detectable)} would have been seen, {number(wanted)} would be worth having"
+        )
+    else:
+        shown = f"{shown}; the means of all blocks are equal"
     message = f"the reward does not rise in {run.covers(reward)} steps: {reason}"
     return Found(cause, "warning", None, message, (shown, levels("it", reward)))
 
@@ -224,7 +231,7 @@ def reward_falling(run: Run) -> Result:
     if (loss := _lost(run, reward)) is None:
         return None
     since, before, after, shown = loss
-    severity: Severity = "critical" if after < HALVED * before else "warning"
+    severity: Severity = "critical" if after < MUCH_LOST * before else "warning"
     return Found(cause, severity, since, f"the reward fell from {number(before)} to {number(after)}{suffix}", (shown,))
 
 
@@ -243,7 +250,12 @@ def _lost(run: Run, reward: Series) -> tuple[int, float, float, str] | None:
     if part is None or part.before - part.after <= wanted:
         return None
     shown = f"means: {number(part.before)} before step {part.step}, {number(part.after)} from then on"
-    return part.step, part.before, part.after, f"{shown}; noise explains less than a quarter of that"
+    return (
+        part.step,
+        part.before,
+        part.after,
+        f"{shown}; the standard error of the difference is less than a quarter of it",
+    )
 
 
 def _luck(run: Run, lost: Drop) -> float:
