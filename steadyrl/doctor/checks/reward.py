@@ -88,7 +88,19 @@ def reward_flat(run: Run) -> Result:
     else:
         shown = f"{shown}; the means of all blocks are equal"
     message = f"the reward does not rise in {run.covers(reward)} steps: {reason}"
-    return Found(cause, "warning", None, message, (shown, levels("it", reward)))
+    remedy = _log_more(run) if cause == "unknown" else ""
+    return Found(cause, "warning", None, message, (shown, levels("it", reward)), remedy)
+
+
+def _log_more(run: Run) -> str:
+    """Return what to log that would tell why a reward is level, beyond what is logged."""
+    if run.get("kl_ref") and run.get("no_signal"):
+        return (
+            "Read completions with high and low rewards, and log the KL under a name that says if it is one per token."
+        )
+    missing = {"kl_ref": "the KL to the reference", "no_signal": "the share of groups with equal rewards"}
+    names = [name for quantity, name in missing.items() if run.get(quantity) is None]
+    return f"Log {' and '.join(names)}, and run the doctor again."
 
 
 def shows_no_gain(run: Run) -> bool:

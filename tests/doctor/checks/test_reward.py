@@ -6,7 +6,7 @@ import pytest
 from steadyrl.doctor.checks.reward import reward_constant, reward_falling, reward_flat
 from steadyrl.doctor.series import Series
 from steadyrl.doctor.statistics.levels import lower_part
-from tests.doctor.checks.series_for_values import finding, healthy, nearest, noise, rise, said, unclear
+from tests.doctor.checks.series_for_values import finding, healthy, make_run, nearest, noise, rise, said, unclear
 
 N = 400
 
@@ -101,6 +101,18 @@ def test_a_level_reward_is_named_though_its_rise_could_be_more_than_the_spread_o
     found = finding(reward_flat(healthy(n=200, reward=reward, reward_std=np.full(200, 0.05))))
     assert "does not rise in 200 steps" in found.message
     assert unclear(reward_flat(healthy(n=60, reward=reward[:60], reward_std=np.full(60, 0.05))))
+
+
+def test_nothing_is_to_be_logged_that_is_logged():
+    run = make_run({"reward": flat()}, trainer="unknown")
+    remedies = []
+    for name in ("kl_ref", "no_signal"):
+        remedies.append(finding(reward_flat(run)).remedy)
+        values = np.full(N, 0.2)
+        run = replace(run, series={**run.series, name: (Series(name, "", "", name, np.arange(N), values),)})
+    remedies.append(finding(reward_flat(run)).remedy)
+    assert ["the KL to the reference" in remedy for remedy in remedies] == [True, False, False]
+    assert ["equal rewards" in remedy for remedy in remedies] == [True, True, False]
 
 
 def test_a_reward_that_rests_near_its_top_is_in_order():
