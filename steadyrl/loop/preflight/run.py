@@ -251,12 +251,12 @@ def _reward(trial: Trial) -> Result:
     target = trial.session.config.run.target
     if target is None:
         return None
-    groups = [[r.reward for r in group.rollouts if r.reward is not None] for group in trial.groups]
-    mean = float(np.mean([reward for rewards in groups for reward in rewards])) if any(groups) else -np.inf
+    groups = [group.rewards for group in trial.groups if group.rewards]
+    mean = float(np.mean([reward for rewards in groups for reward in rewards])) if groups else -np.inf
     if mean >= target:
         message = f"run.target is {target:g}, and the policy earns {mean:.4g} before it trains: the run ends at once"
         return Found("reward_met", "warning", message=message)
-    best = float(np.mean([max(rewards) for rewards in groups if rewards])) if any(groups) else -np.inf
+    best = float(np.mean(list(map(max, groups)))) if groups else -np.inf
     golds = [rollout.reward for _, rollout in gold_rollouts(trial) if rollout.reward is not None]
     message = f"run.target is {target:g}; the best completion of each problem earns {best:.4g} now"
     if not golds:
