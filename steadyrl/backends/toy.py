@@ -70,14 +70,10 @@ class CharTokenizer:
 class _Next(NamedTuple):
     """What may follow a token."""
 
-    reached: list[float]
-    """[V] sum of the probabilities up to and with each token."""
-    total: float
-    """Of all probabilities, 1 up to rounding."""
-    logprobs: list[float]
-    """[V] as the setting ``sampling.logprobs`` wants them."""
-    kept_ids: np.ndarray
-    """Ids that truncation kept, ascending."""
+    reached: list[float]  # [V] sum of the probabilities up to and with each token
+    total: float  # of all probabilities, 1 up to rounding
+    logprobs: list[float]  # [V] as the setting ``sampling.logprobs`` wants them
+    kept_ids: np.ndarray  # ids that truncation kept, ascending
 
 
 class ToyBackend:
@@ -105,11 +101,6 @@ class ToyBackend:
 
     def generate(self, prompts: Sequence[np.ndarray], sampling: Sampling, seeds: Sequence[int]) -> list[Completion]:
         """See Backend."""
-        following = self._following(sampling)
-        return [self._complete(p, sampling, s, following) for p, s in zip(prompts, seeds, strict=True)]
-
-    def _following(self, sampling: Sampling) -> list[_Next]:
-        """Return what may follow each token of the vocabulary."""
         table = self.parameters["logits"]
         keep = np.stack([truncation(logits, sampling) for logits in table / sampling.temperature])  # [V, V]
         before = np.arange(len(table))
@@ -117,7 +108,8 @@ class ToyBackend:
         logprobs = drawn if sampling.logprobs == "sampled" else self._logp(table, before, sampling, keep)
         p = np.exp(drawn)
         kept_ids = [np.flatnonzero(row).astype(np.int32) for row in keep]
-        return list(map(_Next, p.cumsum(axis=1).tolist(), p.sum(axis=1).tolist(), logprobs.tolist(), kept_ids))
+        following = list(map(_Next, p.cumsum(axis=1).tolist(), p.sum(axis=1).tolist(), logprobs.tolist(), kept_ids))
+        return [self._complete(prompt, sampling, seed, following) for prompt, seed in zip(prompts, seeds, strict=True)]
 
     def _complete(self, prompt: np.ndarray, sampling: Sampling, seed: int, following: Sequence[_Next]) -> Completion:
         # Lists and numbers of Python: a call of NumPy for each token would take most of the time of a step.

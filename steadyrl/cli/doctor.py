@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 
 from steadyrl.cli.doctor_text import show, show_difference
 from steadyrl.cli.terminal import note
@@ -27,6 +28,11 @@ HEALTHY, SICK, UNREADABLE, TOO_LITTLE = 0, 1, 2, 3  # exit codes
 UNBROKEN = 100_000  # characters
 
 
+class _Terminal(Console):
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError  # rich would end the program here, with the code that says "findings"
+
+
 def doctor_command(
     paths: Annotated[
         list[Path],
@@ -40,7 +46,11 @@ def doctor_command(
     report: Annotated[Path | None, typer.Option(help="also write diagnosis.md and diagnosis.html here")] = None,
 ) -> None:
     """Say what is wrong with a run, and why. Exit code 0: healthy, 1: sick, 2: unreadable, 3: too little to judge."""
-    settings = {} if config is None else _settings(config)
+    settings: dict[str, Any] = {}
+    if config is not None:
+        from steadyrl.cli.trainer_config import read_settings  # pydantic takes a third of the time of a small log
+
+        settings = read_settings(config)
     sets: list[list[Diagnosis]] = []  # the runs of each path
     unreadable: dict[str, str] = {}
     for path in paths:
@@ -60,12 +70,6 @@ def doctor_command(
         raise typer.Exit(UNREADABLE)
     verdicts = {diagnosis.verdict for diagnosis in diagnoses}
     raise typer.Exit(SICK if "sick" in verdicts else TOO_LITTLE if "too little to judge" in verdicts else HEALTHY)
-
-
-def _settings(config: Path) -> dict[str, Any]:
-    from steadyrl.cli.trainer_config import read_settings  # pydantic takes a third of the time of a small log
-
-    return read_settings(config)
 
 
 def _difference(sets: list[list[Diagnosis]]) -> list[str]:
@@ -114,31 +118,20 @@ def _print(
     diagnoses: list[Diagnosis], difference: list[str], unreadable: Mapping[str, str], as_json: bool, full: bool
 ) -> None:
     """Print the diagnoses; a reader that has seen enough, such as head, changes nothing of what was found."""
-    try:
-        if as_json:
-            print(json.dumps(as_record(diagnoses, difference, unreadable), indent=2, allow_nan=False))
-        else:
-            _show(diagnoses, difference, full)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # Python flushes once more when it ends, and would fail then.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _show(diagnoses: list[Diagnosis], difference: list[str], full: bool) -> None:
-    from rich.console import Console
-
-    class Terminal(Console):
-        def on_broken_pipe(self) -> None:
-            raise BrokenPipeError  # rich would end the program here, with the code that says "findings"
-
     # A log's names may hold what the terminal's encoding has not.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
     # Lines in a file are not broken where some terminal's would be.
-    width = None if sys.stdout.isatty() else UNBROKEN
-    console = Terminal(highlight=False, markup=False, emoji=False, width=width)
-    for diagnosis in diagnoses:
-        show(console, diagnosis, full)
-    if difference:
-        show_difference(console, difference)
+    console = _Terminal(highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else UNBROKEN)
+    try:
+        if as_json:
+            print(json.dumps(as_record(diagnoses, difference, unreadable), indent=2, allow_nan=False))
+        else:
+            for diagnosis in diagnoses:
+                show(console, diagnosis, full)
+            if difference:
+                show_difference(console, difference)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Python flushes once more when it ends, and would fail then.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -47,14 +47,7 @@ def examples_folder() -> Path:
 
 
 def all_examples(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Yield the name and the file of each example.
-
-    Args:
-        folder: Of the examples.
-
-    Raises:
-        ConfigError: There is no such folder.
-    """
+    """Yield the name and the file of each example."""
     if not folder.is_dir():
         raise ConfigError(f"there are no examples in '{folder}'; install steadyrl from its wheel or its repository")
     for path in sorted(folder.rglob("*"), key=lambda path: (len(path.parts), path)):
@@ -79,10 +72,6 @@ def describe_example(path: Path) -> str:
 
 def copy_example(path: Path, target: Path) -> list[Path]:
     """Copy an example and what it names into ``target``, where its paths mean the same as in the repository.
-
-    Args:
-        path: The example's file, somewhere in ``examples_folder()``.
-        target: The folder below which examples/ is made.
 
     Returns:
         The files that were written, relative to ``target``, the example first.

@@ -61,11 +61,7 @@ _NEXT_OVERRIDE = re.compile(r"\s+(?=\w+\.[^\s=]+=)")
 
 
 def load(path: Path | str, overrides: Overrides = ()) -> Config:
-    """Read a TOML file, apply overrides, and validate everything.
-
-    Args:
-        path: The config file.
-        overrides: "section.key=value" in a text or a list, or a dict of values by nested or dotted keys.
+    """Read a TOML file, apply overrides (see ``override_texts``), and validate everything.
 
     Raises:
         ConfigError: With every problem found.
@@ -75,12 +71,7 @@ def load(path: Path | str, overrides: Overrides = ()) -> Config:
 
 
 def read_toml(path: Path, what: str, advice: str) -> dict[str, Any]:
-    """Return what a TOML file says.
-
-    Args:
-        path: The file.
-        what: It is, in messages: "config".
-        advice: Where to find one.
+    """Return what a TOML file says; ``advice`` of an error says where to find one.
 
     Raises:
         ConfigError: It is not there, cannot be read, or is not TOML.
@@ -130,15 +121,7 @@ def _dotted(table: Mapping[str, Any], before: str) -> Iterator[tuple[str, Any]]:
 
 
 def to_toml(settings: Mapping[str, Any], section: tuple[str, ...] = ()) -> str:
-    """Return nested settings as the text of a TOML file; what is None, or an empty table, is left out.
-
-    Args:
-        settings: Plain data, as ``dump`` gives.
-        section: The keys of the table that they stand in.
-
-    Raises:
-        ConfigError: A value has no form in TOML.
-    """
+    """Return nested settings as the text of a TOML file; what is None, or an empty table, is left out."""
     values = {key: value for key, value in settings.items() if value is not None and not isinstance(value, Mapping)}
     lines = [f"{_toml_key(key)} = {toml_value(value, key)}\n" for key, value in values.items()]
     if section and lines:
@@ -148,15 +131,7 @@ def to_toml(settings: Mapping[str, Any], section: tuple[str, ...] = ()) -> str:
 
 
 def toml_value(value: Any, place: str) -> str:
-    """Return a value as TOML writes it.
-
-    Args:
-        value: A text, a path, a number, or a list or table of such; a number of NumPy is one too.
-        place: The setting, for the error.
-
-    Raises:
-        ConfigError: It is something else.
-    """
+    """Return a text, a path, a number (NumPy's too), or a list or table of such as TOML writes it."""
     if isinstance(value, str | Path):
         return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, bool | int | float):
@@ -175,11 +150,7 @@ def _toml_key(key: str) -> str:
 
 
 def merge(data: Mapping[str, Any], overrides: Overrides) -> dict[str, Any]:
-    """Return nested settings with overrides applied, not validated.
-
-    Raises:
-        ConfigError: An override is none.
-    """
+    """Return nested settings with overrides applied, not validated."""
     if too_deep(data):
         raise ConfigError(f"the config: {_TOO_DEEP}")
     merged = _copy(data)
@@ -200,7 +171,7 @@ def resolve(data: Mapping[str, Any], overrides: Overrides = ()) -> Config:
             "run; put it into an environment variable and remove it here"
         )
     config = validate(Config, merged, "")
-    problems = [*_size_problems(config), *_engine_problems(config), *_override_problems(config, overrides)]
+    problems = list(_problems(config, overrides))
     changed: dict[str, Any] = {}
     for kind in ("rewards", "task", "algorithm", "curriculum", "sampler", "backend"):
         try:
@@ -260,10 +231,6 @@ def in_steps(config: Config, problems: int) -> Config:
 
     The last step may begin the next pass. Problems that ``rollout.refill`` adds make the passes longer than they count
     for here, and a curriculum that chooses makes none; an epoch is then as many problems as there are.
-
-    Args:
-        config: The resolved settings.
-        problems: How many there are for training.
     """
     if not config.run.epochs:
         return config
@@ -306,18 +273,18 @@ def _free(section: BaseModel, where: str) -> Iterator[str]:
 def validate(section: type[SectionType], data: Mapping[str, Any], where: str) -> SectionType:
     """Build a section, turning what pydantic found into lines a person can act on.
 
-    Args:
-        section: The class to build.
-        data: What the user gave.
-        where: Dotted path of the section, "" at the top.
-
     Raises:
         ConfigError: With every problem found.
     """
     try:
         instance = section.model_validate(data)
     except ValidationError as error:
-        lines = [_line(section, where, problems) for problems in _by_value(error.errors())]
+        by_value: dict[tuple[Any, ...], list[Any]] = {}  # a setting with several types has a problem for each of them
+        for problem in error.errors():
+            location = problem["loc"]
+            is_of_type = len(location) > 1 and str(location[-1]).partition("[")[0] in _TYPES
+            by_value.setdefault(location[:-1] if is_of_type else location, []).append(problem)
+        lines = [_line(section, where, problems) for problems in by_value.values()]
         raise ConfigError("; ".join(dict.fromkeys(lines))) from error
     if lines := list(_out_of_reach(instance, where)):
         raise ConfigError("; ".join(lines))
@@ -385,53 +352,43 @@ def _plugin_problems(config: Config) -> list[str]:
     return [problem for check, settings in checks if check for problem in check(config, settings)]
 
 
-def _size_problems(config: Config) -> list[str]:
+def _problems(config: Config, overrides: Sequence[str]) -> Iterator[str]:
+    """Yield what is wrong between sections of which each is right by itself."""
     rollouts = config.rollout.prompts_per_step * config.rollout.samples_per_prompt
-    if config.update.minibatches <= rollouts:
-        return []
-    return [
-        f"update.minibatches is {config.update.minibatches} but a step has only {rollouts} rollouts "
-        "(rollout.prompts_per_step x rollout.samples_per_prompt); lower it or collect more"
-    ]
-
-
-def _engine_problems(config: Config) -> list[str]:
-    """Return that an engine would not be asked: of the backends that ship, one samples elsewhere."""
+    if config.update.minibatches > rollouts:
+        yield (
+            f"update.minibatches is {config.update.minibatches} but a step has only {rollouts} rollouts "
+            "(rollout.prompts_per_step x rollout.samples_per_prompt); lower it or collect more"
+        )
     engine, name = config.sampler.engine, config.backend.name
-    if engine == "own" or name == "torch" or name not in plugins.BUILT_IN["backend"]:
-        return []
-    return [
-        f"sampler.engine = '{engine:.120}' serves the weights of backend.name = 'torch'; got '{name}'; set "
-        "sampler.engine = 'own'"
-    ]
+    if engine != "own" and name != "torch" and name in plugins.BUILT_IN["backend"]:  # one of these samples elsewhere
+        yield (
+            f"sampler.engine = '{engine:.120}' serves the weights of backend.name = 'torch'; got '{name}'; set "
+            "sampler.engine = 'own'"
+        )
+    # Of a file alone it is no mistake, for saved configs hold every value.
+    if config.run.epochs and any(override.partition("=")[0].strip() == "run.steps" for override in overrides):
+        yield (
+            f"run.steps = {config.run.steps} has no effect while run.epochs = {config.run.epochs} says how long the "
+            "run is; set run.epochs=0 too"
+        )
 
 
-def _override_problems(config: Config, overrides: Sequence[str]) -> list[str]:
-    """Return what overrides ask for in vain; of a file alone it is no mistake, for saved configs hold every value."""
-    if not config.run.epochs or all(override.partition("=")[0].strip() != "run.steps" for override in overrides):
-        return []
-    return [
-        f"run.steps = {config.run.steps} has no effect while run.epochs = {config.run.epochs} says how long the run "
-        "is; set run.epochs=0 too"
-    ]
-
-
-def _autopilot_problems(config: Config) -> list[str]:
-    pilot, args, problems = config.autopilot, config.algorithm.args.model_dump(), list[str]()
+def _autopilot_problems(config: Config) -> Iterator[str]:
+    pilot, args = config.autopilot, config.algorithm.args.model_dump()
     if pilot.mode == "off":
-        return problems
+        return
     if not config.update.learning_rate:
-        problems.append("update.learning_rate is 0, which no factor moves; give the autopilot a rate above 0")
+        yield "update.learning_rate is 0, which no factor moves; give the autopilot a rate above 0"
     if not config.run.doctor_every:
-        problems.append("run.doctor_every is 0, but the autopilot acts on findings; expected 1 or more")
+        yield "run.doctor_every is 0, but the autopilot acts on findings; expected 1 or more"
     if pilot.kl_ref_target and not args.get("kl_coef"):
-        problems.append(
+        yield (
             f"autopilot.kl_ref_target is {pilot.kl_ref_target:g}, and there is no algorithm.args.kl_coef above 0 to "
             "move; set one, or the target to 0"
         )
     if pilot.kl_ref_target and args.get("kl_control") == "adaptive":
-        problems.append("autopilot.kl_ref_target and algorithm.args.kl_control='adaptive' move one number; set one")
-    return problems
+        yield "autopilot.kl_ref_target and algorithm.args.kl_control='adaptive' move one number; set one"
 
 
 def _copy(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -477,16 +434,6 @@ def parse_value(text: str) -> Any:
         return text
     except RecursionError as error:
         raise ConfigError(f"'{text:.40} ...': {_TOO_DEEP}") from error
-
-
-def _by_value(problems: Sequence[Any]) -> list[list[Any]]:
-    """Return the problems of each value; one of a setting with several types has one problem for each of them."""
-    groups: dict[tuple[Any, ...], list[Any]] = {}
-    for problem in problems:
-        location = problem["loc"]
-        branch = len(location) > 1 and str(location[-1]).partition("[")[0] in _TYPES
-        groups.setdefault(location[:-1] if branch else location, []).append(problem)
-    return list(groups.values())
 
 
 def _line(section: type[BaseModel], where: str, problems: Sequence[Any]) -> str:

@@ -91,11 +91,6 @@ def load(kind: str, name: str) -> Any:
 def make(kind: str, name: str, *arguments: Any) -> Any:
     """Return what a plug-in makes: an algorithm of its settings, a task, a backend, ...
 
-    Args:
-        kind: One of those with a form.
-        name: See ``load``.
-        arguments: As the plug-in takes them.
-
     Raises:
         ConfigError: See ``load``; or what comes of it is nothing of the kind.
         MissingExtraError: It needs a package that is not installed.
@@ -153,16 +148,7 @@ def takes(function: Any, count: int) -> bool:
 
 
 def open_task(name: str, args: Any, seed: int) -> Task:
-    """Return the task of that name, with its settings.
-
-    Args:
-        name: ``task.name``.
-        args: ``task.args``, validated.
-        seed: The run's.
-
-    Raises:
-        SteadyError: It cannot be had, lacks something that it needs, or offers something that nothing would use.
-    """
+    """Return the task of that name, with its settings."""
     task: Task = make("task", name, args, seed)
     what = f"the task '{name}'"
     require_members(what, task, Task, OF_TASKS, later=("ask", "show", "baselines"))
@@ -186,11 +172,7 @@ def open_task(name: str, args: Any, seed: int) -> Task:
 
 
 def problems_of(task: Task, split: Literal["train", "heldout"]) -> Sequence[Problem]:
-    """Return the problems of a split.
-
-    Raises:
-        DataError: They are no sequence of problems.
-    """
+    """Return the problems of a split."""
     problems = task.problems(split)
     what = f"the task '{task.name}': problems('{split}')"
     if not isinstance(problems, Sequence):
@@ -205,11 +187,7 @@ def problems_of(task: Task, split: Literal["train", "heldout"]) -> Sequence[Prob
 
 
 def require_ids(task: Task, problems: Sequence[Problem]) -> None:
-    """Refuse two problems of a split that have the same id.
-
-    Raises:
-        DataError: There are two.
-    """
+    """Refuse two problems of a split that have the same id."""
     ids = Counter(problem.id for problem in problems)
     if repeated := [id for id, count in ids.items() if count > 1]:
         raise DataError(
@@ -219,11 +197,7 @@ def require_ids(task: Task, problems: Sequence[Problem]) -> None:
 
 
 def functions_of(task: Task, method: Literal["rewards", "baselines"]) -> Mapping[str, Any]:
-    """Return a task's own rewards, or its answers without a model.
-
-    Raises:
-        ConfigError: They are no mapping of names to functions.
-    """
+    """Return a task's own rewards, or its answers without a model."""
     functions = getattr(task, method)() or {}
     if isinstance(functions, Mapping) and all(map(callable, functions.values())):
         return functions
@@ -241,9 +215,6 @@ def require_members(
         required: The protocol that it must have.
         optional: Protocols that it may have, each in whole or not at all.
         later: Members of ``required`` that are not needed yet.
-
-    Raises:
-        ConfigError: A member is missing, takes other arguments, or is misspelt.
     """
     protocols = [protocol for protocol in (required, *optional) if protocol]
     members = {name: protocol for protocol in protocols for name in _names_of(protocol)}
@@ -352,12 +323,7 @@ def of_session(path: str) -> bool:
 
 
 def session_path(thing: Any, name: str) -> str:
-    """Return the import path of a function: its own where that leads to it, else one that this process alone has.
-
-    Args:
-        thing: A function, a lambda, or an object that can be called.
-        name: What the path ends with, an identifier.
-    """
+    """Return the import path of a function: its own where that leads to it, else one that this process alone has."""
     module, own_name = str(getattr(thing, "__module__", "")), getattr(thing, "__qualname__", "")
     if own_name == name and getattr(sys.modules.get(module), name, None) is thing:
         return f"{module}:{name}"
@@ -433,9 +399,6 @@ def own_code(parts: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Return a digest of each file that the user's own parts stand in, by module.
 
     These are the module of the import path and the one that it takes the name from. What they import is left out.
-
-    Args:
-        parts: Kind and name of each, as ``load`` takes them.
     """
     modules: set[str] = set()
     for kind, name in parts:

@@ -210,9 +210,6 @@ def decide(before: ArrayLike, after: ArrayLike, span: float, margin: float | Non
         span: The largest possible difference between two problems, see ``largest_difference``.
         margin: > 0, in units of the values: what counts as equal. None for no margin.
         seed: Of the bootstrap; equal seeds give equal decisions.
-
-    Raises:
-        DataError: Unequal lengths, fewer than two problems, or a value that is not finite.
     """
     first, second = _paired(before, after)
     differing = int((first != second).sum())
@@ -237,13 +234,7 @@ def decide(before: ArrayLike, after: ArrayLike, span: float, margin: float | Non
 
 
 def answers_are(way: str, word: str, reason: str) -> str:
-    """Say what a way of answering decides: the clause of comparisons, reports and findings.
-
-    Args:
-        way: "sampled" or "greedy".
-        word: Of its ``Decision``.
-        reason: Likewise.
-    """
+    """Say what a way of answering decides: the clause of comparisons, reports and findings."""
     return f"{way} answers are {word}, because {reason}"
 
 

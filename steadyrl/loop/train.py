@@ -8,8 +8,8 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -52,7 +52,7 @@ from steadyrl.loop.rollout.ahead import rollouts_of_step
 from steadyrl.loop.rollout.collect import collect, demonstrate, require_answers_fit
 from steadyrl.loop.rollout.episode import Environment, context_of, environment_of, require_tokens
 from steadyrl.loop.rollout.off_policy import correct, importance_metrics
-from steadyrl.loop.rollout.prompts import fit_heldout, fit_splits
+from steadyrl.loop.rollout.prompts import fit_splits
 from steadyrl.loop.rollout.records import choice_records, rollout_records
 from steadyrl.loop.rollout.token_records import TokenLook
 from steadyrl.maths.batch import limit_rewards, make_batch, only_trained, take_rows
@@ -132,13 +132,31 @@ class Watch:
     """Asked after every step; True ends the run with a checkpoint."""
 
 
+def joined(first: Watch, second: Watch) -> Watch:
+    """Return a watch that calls one after the other; either may stop the run."""
+
+    def after(name: str) -> Callable[..., None]:
+        calls = getattr(first, name), getattr(second, name)
+
+        def call(*arguments: Any) -> None:
+            for function in calls:
+                function(*arguments)
+
+        return call
+
+    @contextmanager
+    def steps(total: int) -> Iterator[None]:
+        with first.steps(total), second.steps(total):
+            yield
+
+    names = ("phase", "note", "opened", "step", "ended", "finding", "action")
+    called: dict[str, Any] = {name: after(name) for name in names}
+    return Watch(**called, steps=steps, stop=lambda: first.stop() or second.stop())
+
+
 @users_errors()
 def open_session(config: Config) -> Session:
-    """Build task, rewards, algorithm and backend.
-
-    Raises:
-        SteadyError: Something in the config cannot be had.
-    """
+    """Build task, rewards, algorithm and backend."""
     require_posix("computing with a model")
     begin(f"reading the data of the task '{config.task.name}'")
     task = plugins.open_task(config.task.name, config.task.args, config.run.seed)
@@ -182,18 +200,14 @@ def open_session(config: Config) -> Session:
         heldout=tuple(heldout_set.problems),
         sampling=sampling,
         long_prompts={"train": train_set.counts(), "heldout": heldout_set.counts()},
-        sets=[replace(own, problems=fit_heldout(task, own.problems, backend, sampling)) for own in sets],
+        sets=[replace(own, problems=fit_splits(task, (), own.problems, backend, sampling)[1].problems) for own in sets],
     )
 
 
 def train(session: Session, run: RunDir, attempt: int = 0, watch: Watch | None = None) -> str:
     """Run from the newest checkpoint (or the start) to the end.
 
-    Args:
-        session: See ``open_session``.
-        run: An existing run directory.
-        attempt: 0 at first, one more for every resume; written on every line of metrics.
-        watch: Follows and stops the run.
+    A resume is an attempt of its own, from 1, which stands on every line of metrics.
 
     Returns:
         "finished", or "interrupted" where ``watch.stop`` said so.
@@ -203,21 +217,16 @@ def train(session: Session, run: RunDir, attempt: int = 0, watch: Watch | None =
     state = checkpoint.load(run, session.backend) or State(algorithm=dict(session.algorithm.state))
     _evaluate_before(session, run, state, watch)
     begin(f"training, step {state.step}")  # ends the evaluation for who watches; a step ends it
-    with watch.steps(session.config.run.steps):
-        if not run_steps(session, run, state, attempt, watch):
+    guard = Safeguard(run, session.backend, session.config, watch.note)
+    with watch.steps(session.config.run.steps), guard.saving():
+        if not run_steps(session, run, state, attempt, watch, guard):
             return "interrupted"
     _evaluate_after(session, run, state, watch)
     return "finished"
 
 
-def run_steps(session: Session, run: RunDir, state: State, attempt: int, watch: Watch) -> bool:
+def run_steps(session: Session, run: RunDir, state: State, attempt: int, watch: Watch, guard: Safeguard) -> bool:
     """Make all remaining steps; return False if the watch stopped the run first."""
-    guard = Safeguard(run, session.backend, session.config, watch.note)
-    with guard.saving():
-        return _remaining_steps(session, run, state, attempt, watch, guard)
-
-
-def _remaining_steps(session: Session, run: RunDir, state: State, attempt: int, watch: Watch, guard: Safeguard) -> bool:
     config = session.config
     doctor = _doctor(session, run, state.step)
     pilot = Autopilot(config, run, session.backend, watch.action)
@@ -274,18 +283,15 @@ def _remaining_steps(session: Session, run: RunDir, state: State, attempt: int, 
 def ends_early(config: Config, state: State, rewards: Mapping[int, float | None]) -> bool:
     """Say whether a run is over before its last step: out of patience, or at its target.
 
-    Args:
-        config: The run's.
-        state: After its newest step.
-        rewards: Mean rewards by step; those of steps that were taken back do not count.
+    Rewards of steps that were taken back do not count.
     """
     return evaluation.out_of_patience(config.evaluate.patience, state) or target_held(config, state.step, rewards)
 
 
 def target_held(config: Config, done: int, rewards: Mapping[int, float | None]) -> bool:
     """Say whether the reward has held ``run.target`` over the last of the steps that are done."""
-    known = [reward for step, reward in sorted(rewards.items()) if step < done and reward is not None]
-    return config.run.target is not None and holds_target(known, config.run.target, config.run.steps)
+    curve = [reward for step, reward in sorted(rewards.items()) if step < done and reward is not None]
+    return config.run.target is not None and holds_target(curve, config.run.target, config.run.steps)
 
 
 def one_step(
@@ -350,9 +356,6 @@ def _training_groups(session: Session, groups: list[Group], state: State) -> lis
     """Return the groups that the algorithm keeps to train on.
 
     Steps in a row without a group of two scored rollouts are counted: the run may have a pause, and must not idle.
-
-    Raises:
-        DataError: No rollout could be scored, too many steps in a row had nothing to compare, or nothing is left.
     """
     require_scores(groups)
     algorithm, step = session.algorithm, state.step

@@ -75,10 +75,6 @@ def silent(line: str) -> None:
 def begin_trial(session: Session, phase: Callable[[str], None] = silent) -> Trial:
     """Sample and score a few rollouts; the session stays as it is.
 
-    Args:
-        session: What is looked at.
-        phase: Called with a line when something longer begins.
-
     Raises:
         DataError: None of them holds a token of the policy: no turn fits, or the environment is broken.
     """
@@ -138,7 +134,7 @@ def _part(session: Session, groups: list[Group]) -> list[Group]:
     """Return the groups that are measured: those that teach most, up to a part of a step."""
 
     def teaches(number: int) -> tuple[bool, float, int]:
-        rewards = [r.reward for r in groups[number].rollouts if r.reward is not None]
+        rewards = groups[number].rewards
         return len(set(rewards)) > 1, max(rewards, default=-math.inf), -number
 
     least, share = (LEAST_OF_LARGE, 4) if is_large(session) else (LEAST_SCORED, 2)

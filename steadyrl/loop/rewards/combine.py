@@ -19,11 +19,10 @@ from steadyrl.core.protocols import Checking, RewardFn, Task
 from steadyrl.core.sections import FunctionSettings, RewardSettings
 from steadyrl.core.types import Group, Problem, Rollout, Score
 from steadyrl.loop.rewards.attempts import NO_LIMITS
-from steadyrl.loop.rewards.functions import TAKEN, BatchReward, Prepared, per_rollout, required
+from steadyrl.loop.rewards.functions import TAKEN, BatchReward, Prepared, from_text, per_rollout, required
 from steadyrl.loop.rewards.reasoning import answers_alone
-from steadyrl.loop.rewards.text import columns_for_text, from_text, is_for_text
-from steadyrl.loop.rewards.trl import columns_for_trl, from_trl, hidden_by_trl, is_for_trl
-from steadyrl.loop.rewards.verl import columns_for_verl, from_verl, is_for_verl
+from steadyrl.loop.rewards.trl import columns_for_trl, from_trl, is_for_trl
+from steadyrl.loop.rewards.verl import from_verl
 
 _EXPECTED = (
     "a function (problem, rollout), a function of the text 'completion' and of columns of the data by their names, as "
@@ -70,11 +69,6 @@ def make_terms(rewards: Mapping[str, float | RewardSettings], task: Task, max_st
     The task's metric is always among the terms, with weight 0 where the user gave none, so that every run measures
     what its evaluation compares.
 
-    Args:
-        rewards: Weights by name, or settings where a reward has some.
-        task: Gives rewards of its own.
-        max_steps: Optimizer steps of the whole run, for rewards that ask how far the training is.
-
     Raises:
         ConfigError: A name is unknown, or a reward lacks a setting.
     """
@@ -96,9 +90,6 @@ def require_columns(terms: Sequence[Term], split: str, problems: Sequence[Proble
     """Refuse a reward that takes a column which no problem of a split has, or that cannot get one which there is.
 
     Without its column every rollout would be unscored.
-
-    Raises:
-        ConfigError: With the columns.
     """
     columns = {column for problem in problems for column in problem.columns}
     for term in terms:
@@ -140,11 +131,7 @@ def term_metrics(terms: Sequence[Term]) -> dict[str, float]:
 
 
 def require_scores(groups: Sequence[Group]) -> None:
-    """Refuse a step in which nothing could be scored.
-
-    Raises:
-        DataError: With the first reason.
-    """
+    """Refuse a step in which nothing could be scored."""
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     if all(rollout.reward is None for rollout in rollouts):
         raise DataError(
@@ -155,7 +142,7 @@ def require_scores(groups: Sequence[Group]) -> None:
 
 def nothing_to_compare(groups: Sequence[Group]) -> str:
     """Say how many rollouts of the groups could be scored, and why not the others; "" where any group has two."""
-    scored = [sum(rollout.reward is not None for rollout in group.rollouts) for group in groups]
+    scored = [len(group.rewards) for group in groups]
     if max(scored) > 1:
         return ""
     reasons = Counter(r.unscored for group in groups for r in group.rollouts if r.unscored)
@@ -295,13 +282,14 @@ def _adapt(
         signature = inspect.signature(function)
     except ValueError as error:  # of some functions in C the parameters are not known
         raise ConfigError(f"the reward '{name}': {error}; expected {_EXPECTED}") from error
-    if is_for_text(function):
-        return per_rollout(name, from_text(function), limits), columns_for_text(function), frozenset()
-    if is_for_trl(function):
-        return from_trl(name, function, max_steps, limits), columns_for_trl(function), hidden_by_trl(function)
-    if is_for_verl(function):
-        return per_rollout(name, from_verl(name, function), limits), columns_for_verl(function), frozenset()
     needed = required(function)
+    if "completion" in signature.parameters:
+        return per_rollout(name, from_text(function), limits), needed - {"completion", "prompt"}, frozenset()
+    if is_for_trl(function):
+        return from_trl(name, function, max_steps, limits), *columns_for_trl(function)
+    if "solution_str" in signature.parameters:
+        columns = frozenset({"reward_model"} if "ground_truth" in needed else ())
+        return per_rollout(name, from_verl(name, function), limits), columns, frozenset()
     peers = plugins.of_peers("rewards")
     if needed and needed <= peers.keys():
         peer = peers[min(needed)]

@@ -15,7 +15,7 @@ import numpy as np
 
 from steadyrl.backends.text_chat import TextChat
 from steadyrl.core.errors import DataError, ModelError
-from steadyrl.core.protocols import Backend, Bounded, Chat, Conversing, Episode, Interactive, Task, Tokenizer, ToolUsing
+from steadyrl.core.protocols import Backend, Chat, Conversing, Episode, Interactive, Task, Tokenizer, ToolUsing
 from steadyrl.core.sections import RolloutSection
 from steadyrl.core.types import Group, Problem, Rollout, Sampling, StopReason, ToolCall, until_stop
 
@@ -40,16 +40,6 @@ class Environment:
     """Strings that end a turn."""
     together: bool = True
     """Whether the policy answers all episodes together, or those that wait for it (``rollout.turns``)."""
-
-    @property
-    def max_open(self) -> int | None:
-        """Return how many episodes may be open at the same time, or None for no limit."""
-        return self.task.max_open if isinstance(self.task, Bounded) else None
-
-    @property
-    def takes_messages(self) -> bool:
-        """Return whether episodes take messages, and not texts."""
-        return isinstance(self.task, ToolUsing)
 
     @property
     def tools(self) -> Sequence[Mapping[str, Any]]:
@@ -129,11 +119,7 @@ def require_tokens(groups: Sequence[Group], environment: Environment | None) -> 
 
 
 def require_room(rollouts: Sequence[Rollout], environment: Environment | None) -> None:
-    """Refuse rollouts that all lack a turn, some of them because none fits behind the first observation.
-
-    Raises:
-        DataError: With the numbers of tokens, and what to set.
-    """
+    """Refuse rollouts that all lack a turn, some of them because none fits behind the first observation."""
     lengths = [len(r.prompt_ids) for r in rollouts if environment and not environment.has_room(len(r.prompt_ids))]
     if not lengths or environment is None:
         return
