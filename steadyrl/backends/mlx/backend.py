@@ -25,7 +25,7 @@ from steadyrl.backends.mlx.likelihood import at_chosen, chosen_logprobs, chunks,
 from steadyrl.backends.mlx.network import Network, has_values, values
 from steadyrl.backends.mlx.sampler import sample
 from steadyrl.backends.settings import MICRO_BATCH_TOKENS
-from steadyrl.backends.step import Measured, Objective, Reading, accumulate
+from steadyrl.backends.step import Measured, Objective, Reading, accumulate, products_of
 from steadyrl.backends.stops import StopStrings
 from steadyrl.core.config import Config
 from steadyrl.core.protocols import Algorithm, Stats, Update
@@ -200,6 +200,10 @@ class MlxBackend:
         finally:
             self._net.use(self._net.params)  # what was differentiated must not stay in the model
         return gradients, loss_stats(batch, totals)
+
+    def gradient_products(self, batches: Sequence[Batch], update: Update) -> np.ndarray:
+        """See GradientProducts."""
+        return products_of([self.gradients(batch, update)[0] for batch in batches])
 
     def _accumulate(
         self, parts: list[np.ndarray], batch: Batch, update: Update
