@@ -205,20 +205,12 @@ def kl_penalty_holds(run: Run) -> Result:
     reward, where, pull = run.needed("reward"), balance(run), penalty_pull(run)
     if where is None:
         return Unknown("it takes the KL to the reference, its coefficient and the spread of the rewards")
-    course, hard = direction(reward), pull is not None and pull >= PULLS_HARD
-    measured = () if pull is None else (f"the penalty's gradient is {number(pull)} times as long as the reward's",)
-    if course < 0 or nothing_to_learn(run) or not ((where.holds and course == 0) or hard):
+    course = direction(reward)
+    if course < 0 or nothing_to_learn(run):
         return None
-    if not (where.holds and course == 0):
-        less = where.coefficient * max(LESS, PULLS_LITTLE / (pull or PULLS_HARD))
-        return Found(
-            "penalty_too_strong",
-            "info",
-            None,
-            f"the KL penalty takes back much of what the reward asks for: {measured[0]}",
-            (levels("the reward", reward), f"coefficient {number(where.coefficient)}"),
-            change={"kl_coef": float(f"{less:.1g}")},
-        )
+    measured = "" if pull is None else f"the penalty's gradient is {number(pull)} times as long as the reward's"
+    if not where.holds or course > 0:
+        return _pulls_hard(where, pull, (levels("the reward", reward), measured))
     steepness = where.spread / max(where.coefficient, 1e-9)
     resting = steepness * steepness / 2.0
     return Found(
@@ -232,10 +224,19 @@ def kl_penalty_holds(run: Run) -> Result:
             f"reward and penalty balance at a KL of {number(resting)} nats per completion, and the KL is "
             f"{number(where.kl)}: a higher learning rate would not move the policy further",
             *_share_of_advantage(run, where),
-            *measured,
+            *([measured] if measured else []),
         ),
         change={"kl_coef": float(f"{min(ROOM * where.spread, LESS * where.coefficient):.1g}")},
     )
+
+
+def _pulls_hard(where: Balance, pull: float | None, evidence: tuple[str, ...]) -> Result:
+    """Find a penalty that takes back much of what the reward asks for, in a run that it does not hold where it is."""
+    if pull is None or pull < PULLS_HARD:
+        return None
+    message = f"the KL penalty takes back much of what the reward asks for, at a coefficient of {where.coefficient:.3g}"
+    less = where.coefficient * max(LESS, PULLS_LITTLE / pull)
+    return Found("penalty_too_strong", "info", None, message, evidence, change={"kl_coef": float(f"{less:.1g}")})
 
 
 def _share_of_advantage(run: Run, where: Balance) -> tuple[str, ...]:
