@@ -214,8 +214,11 @@ class Reversible(Protocol):
 class GradientProducts(Protocol):
     """A backend that can compare the gradients of a loss on batches of the same rows."""
 
-    def gradient_products(self, batches: Sequence[Batch], update: Update) -> np.ndarray:
-        """Return the [n, n] products of the gradients of n batches over all trained weights; nothing is updated."""
+    def gradient_products(self, batches: Sequence[Batch], update: Update) -> np.ndarray | None:
+        """Return the [n, n] products of the gradients of n batches over all trained weights; nothing is updated.
+
+        None where n gradients would take too much memory.
+        """
 
 
 @runtime_checkable

@@ -235,10 +235,6 @@ class UpdateSection(Section):
     """Maximum KL to the policy before the step, in nats per token (k3). Above it the step's remaining updates are
     skipped."""
 
-    pulls_every: int = Field(20, ge=0)
-    """Number of steps between measurements of the gradients of the reward and of the KL penalty (pull/...). 0 disables
-    them."""
-
     def rate(self, step: int, steps: int) -> float:
         """Return the learning rate of a step: a linear warm-up, then the schedule down to 0 at its end.
 

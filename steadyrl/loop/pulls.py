@@ -15,7 +15,9 @@ from steadyrl.core.protocols import Algorithm, Backend, GradientProducts, Number
 from steadyrl.core.types import Batch
 from steadyrl.maths.batch import only_trained, take_rows
 
+PULLS_EVERY = 20  # steps: what a measurement takes is then 1.4 % of a run of the base model
 SHARE, FEWEST, MOST = 4, 16, 64  # one rollout in four is measured, within these numbers
+OTHERS = {"values", "entropy"}  # what a loss may ask for beside reward and penalty
 
 
 def pull_metrics(
@@ -32,7 +34,7 @@ def pull_metrics(
         update: Of the step, whose loss is taken apart.
 
     Returns:
-        Nothing where there is no penalty, or where the backend has no gradients to compare.
+        Nothing where there is no penalty, or where the backend has no gradients to compare or no room for them.
     """
     old = batch.old
     absent = old is None or old.ref_logprobs is None or batch.advantages is None or numbers.get("kl_coef") == 0
@@ -44,13 +46,16 @@ def pull_metrics(
     # Whitened advantages are divided by a spread that the penalty is part of: the same one divides both parts.
     factor = _divisor(free) / divisor if (divisor := _divisor(batch)) else 0.0
     without = replace(batch, old=replace(old, ref_logprobs=old.logprobs), advantages=factor * free.advantages)
-    parts = [batch, without, replace(without, advantages=np.zeros_like(batch.advantages))]
+    parts = [batch, without]
+    if algorithm.needs & OTHERS:  # what these ask for is in both parts
+        parts.append(replace(without, advantages=np.zeros_like(batch.advantages)))
     written = np.flatnonzero(batch.trained_mask.any(axis=1))
     count = min(len(written), max(FEWEST, min(MOST, len(written) // SHARE)))
     rows = written[np.linspace(0, len(written) - 1, count).astype(int)]
     products = backend.gradient_products([take_rows(only_trained(part), rows) for part in parts], update)
-    # The last part is what values and entropy ask for. It is in the other two as well.
-    reward, penalty = np.array([0.0, 1.0, -1.0]), np.array([1.0, -1.0, 0.0])
+    if products is None:
+        return {}
+    reward, penalty = np.array([0.0, 1.0, -1.0])[: len(parts)], np.array([1.0, -1.0, 0.0])[: len(parts)]
     squares = [float(side @ products @ side) for side in (reward, penalty)]
     norms = [float(np.sqrt(max(square, 0.0))) for square in squares]
     metrics = {"pull/reward": norms[0], "pull/penalty": norms[1]}

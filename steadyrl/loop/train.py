@@ -37,7 +37,7 @@ from steadyrl.loop.checkpoint import Safeguard, State
 from steadyrl.loop.curriculum.choice import Curriculum, Request, require_choice
 from steadyrl.loop.curriculum.memory import Memory, recall
 from steadyrl.loop.evaluate import HeldoutSet
-from steadyrl.loop.pulls import pull_metrics
+from steadyrl.loop.pulls import PULLS_EVERY, pull_metrics
 from steadyrl.loop.rewards.combine import (
     Term,
     make_terms,
@@ -323,7 +323,7 @@ def one_step(
         generator = np.random.default_rng([config.run.seed, _MINIBATCH_KEY, step])
         corrected = correct(algorithm, batch, config.update.correction, state)
         training_session, pulls = replace(session, algorithm=corrected), dict[str, float]()
-        if config.update.pulls_every and (step + 1) % config.update.pulls_every == 0:
+        if (step + 1) % PULLS_EVERY == 0:
             pulls = pull_metrics(backend, algorithm, scored, batch, state.algorithm, training_session.update_at(rate))
         if guard:
             guard.before_updates()

@@ -102,3 +102,9 @@ def test_without_a_coefficient_nothing_is_measured(algorithm, toy):
     session, scored, _, _ = moved(toy, f"algorithm.name={algorithm}", "algorithm.args.kl_coef=0.0")
     numbers = dict(session.algorithm.state)
     assert pulls(session, scored, session.algorithm.prepare(scored, numbers), numbers) == {}
+
+
+def test_gradients_that_take_too_much_memory_are_not_compared(toy, monkeypatch):
+    session, scored, batch, numbers = moved(toy)
+    monkeypatch.setattr(type(session.backend), "gradient_products", lambda *arguments: None)
+    assert pulls(session, scored, batch, numbers) == {}
