@@ -19,6 +19,7 @@ from workloads import (
     KL_COEF,
     LEARNING_RATE,
     LORA,
+    MICRO_BATCH,
     PRECISION,
     PROMPTS,
     SAMPLER,
@@ -107,7 +108,7 @@ def settings(algorithm: dict[str, object], task: dict[str, object], work: Worklo
             "backend": {
                 "device": DEVICE,
                 "precision": PRECISION,
-                "args": {"deterministic": DETERMINISTIC, "weights": WEIGHTS},
+                "args": {"deterministic": DETERMINISTIC, "weights": WEIGHTS, "micro_batch_tokens": MICRO_BATCH},
             },
             "sampler": {} if SAMPLER == "own" else {"engine": "vllm", "args": {"mode": SAMPLER}},
             "task": task,

@@ -29,6 +29,7 @@ OURS, TRL = "steadyrl-grpo", "trl-grpo"
 # By device: what a step does (see bench/workloads.py), and the counted steps after WARM_UP.
 WORKLOADS = {"cuda": {"0.5b": 3, "1.5b": 3}, "cpu": {"base:2x4x16": 2}}
 COMPARED = {"cuda": {"0.5b": 2}, "cpu": {"base:2x4x16": 2}}  # by TRL too; 1.5b takes it more than 80 GB
+PARTS = {"cuda": (8192, 4096), "cpu": (64,)}  # tokens of a micro-batch beside the default
 WARM_UP = 2
 # What a row says, its key in the results, and its unit.
 FIGURES = (
@@ -50,11 +51,21 @@ def beside_trl(place: Place) -> Iterator[Row]:
         if name in COMPARED[place.device]:
             exact = _measured(place, name, OURS, steps, {"DETERMINISTIC": "yes"})
             yield Row(f"{name}, steadyrl: step if deterministic", exact["step_s"] / result["step_s"], "times as long")
+            yield from _in_small_parts(place, name, steps, result)
     for name, steps in COMPARED[place.device].items():
         if interpreter(DEFAULT_FOLDER, TRL) is None:
             yield skipped(f"{name}, {TRL}", "TRL is not installed; see docs/gpu.md")
         else:
             yield from _figures(name, _measured(place, name, TRL, steps))
+
+
+def _in_small_parts(place: Place, name: str, steps: int, whole: Mapping[str, Any]) -> Iterator[Row]:
+    """Compare steps in micro-batches of a few thousand tokens with those of the default, which takes all that fit."""
+    for tokens in PARTS[place.device]:
+        result = _measured(place, name, OURS, steps, {"MICRO_BATCH": str(tokens)})
+        what = f"{name}, steadyrl, micro-batches of {tokens} tokens"
+        yield Row(f"{what}: step", result["step_s"] / whole["step_s"], "times as long")
+        yield Row(f"{what}: peak memory", float(result["peak_memory_mib"]), "MiB")
 
 
 def adapter_of_7b(place: Place) -> Iterator[Row]:

@@ -19,12 +19,7 @@ MOST_COMPARED = 1 << 31  # bytes of gradients that are held beside one another, 
 
 
 def require_room(context: int | None, prompt: int, new: int) -> None:
-    """Refuse a text that would go beyond a model's positions: some fail there, others write nonsense.
-
-    Args:
-        context: Tokens that the positions reach; None for no limit.
-        prompt: Tokens of the longest prompt.
-        new: Tokens that may be sampled.
+    """Refuse a text beyond a model's positions (None: no limit): some fail there, others write nonsense.
 
     Raises:
         ModelError: The two together are more.
@@ -51,11 +46,7 @@ class AtOnce:
         self.size, self._setting, self._ran_out = size, setting, ran_out
 
     def fitting(self, work: Callable[[int], Result], most: int | None = None) -> Result:
-        """Do some work, and again with half the size where it does not fit into memory.
-
-        Args:
-            work: Is given the size.
-            most: What there is to do, where that may be less than the size.
+        """Do some work of a size, at most what there is to do, and again with half where memory runs out.
 
         Raises:
             ModelError: Not even one at a time fits.

@@ -22,8 +22,7 @@ class Tensor:
     """A numpy array that remembers how it was made, as far as that leads to tensors that gradients are wanted of."""
 
     __array_ufunc__ = None  # numpy operands defer to our operators
-    constant: bool
-    """Whether no gradient reaches it: it was made of numbers alone."""
+    constant: bool  # whether no gradient reaches it: it was made of numbers alone
 
     def __init__(
         self,

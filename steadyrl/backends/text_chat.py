@@ -56,14 +56,10 @@ class TextCalls:
 class CallFormat:
     """A way to write calls as text."""
 
-    describe: Callable[[Tools], str]
-    """The tools to what the system message says of them."""
-    write: Callable[[str, Mapping[str, Any]], str]
-    """A call's name and arguments to its text."""
-    result: Callable[[str], str]
-    """What a tool returned to what the policy reads of it."""
+    describe: Callable[[Tools], str]  # the tools to what the system message says of them
+    write: Callable[[str, Mapping[str, Any]], str]  # A call's name and arguments to its text
+    result: Callable[[str], str]  # what a tool returned to what the policy reads of it
     find: Callable[[str, Tools], TextCalls]
-    """Finds the calls of a turn."""
 
 
 def _find_hermes(text: str, tools: Tools) -> TextCalls:

@@ -71,14 +71,10 @@ class CharTokenizer:
 class _Next(NamedTuple):
     """What may follow a token."""
 
-    reached: np.ndarray
-    """[V] sum of the probabilities up to and with each token."""
-    total: float
-    """Of all probabilities, 1 up to rounding."""
-    logprobs: np.ndarray
-    """[V] as the setting ``sampling.logprobs`` wants them."""
-    kept_ids: np.ndarray
-    """Ids that truncation kept, ascending."""
+    reached: np.ndarray  # [V] sum of the probabilities up to and with each token
+    total: float  # of all probabilities, 1 up to rounding
+    logprobs: np.ndarray  # [V] as the setting ``sampling.logprobs`` wants them
+    kept_ids: np.ndarray  # ids that truncation kept, ascending
 
 
 class ToyBackend:
@@ -106,16 +102,17 @@ class ToyBackend:
 
     def generate(self, prompts: Sequence[np.ndarray], sampling: Sampling, seeds: Sequence[int]) -> list[Completion]:
         """See Backend."""
-        next_after = cache(lambda previous: self._next_after(previous, sampling))
-        return [self._complete(p, sampling, s, next_after) for p, s in zip(prompts, seeds, strict=True)]
 
-    def _next_after(self, previous: int, sampling: Sampling) -> _Next:
-        before, table = np.array([previous]), self.parameters["logits"]
-        keep = truncation(table[previous] / sampling.temperature, sampling)
-        drawn = self._logp(table, before, replace(sampling, logprobs="sampled"), keep[None])[0]
-        logprobs = drawn if sampling.logprobs == "sampled" else self._logp(table, before, sampling, keep[None])[0]
-        p = np.exp(drawn)
-        return _Next(np.cumsum(p), p.sum(), logprobs, np.flatnonzero(keep).astype(np.int32))
+        @cache
+        def next_after(previous: int) -> _Next:
+            before, table = np.array([previous]), self.parameters["logits"]
+            keep = truncation(table[previous] / sampling.temperature, sampling)
+            drawn = self._logp(table, before, replace(sampling, logprobs="sampled"), keep[None])[0]
+            logprobs = drawn if sampling.logprobs == "sampled" else self._logp(table, before, sampling, keep[None])[0]
+            p = np.exp(drawn)
+            return _Next(np.cumsum(p), p.sum(), logprobs, np.flatnonzero(keep).astype(np.int32))
+
+        return [self._complete(p, sampling, s, next_after) for p, s in zip(prompts, seeds, strict=True)]
 
     def _complete(
         self, prompt: np.ndarray, sampling: Sampling, seed: int, next_after: Callable[[int], _Next]

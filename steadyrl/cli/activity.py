@@ -23,12 +23,7 @@ REFRESHES = 4  # a second, of a terminal
 
 
 class Activity:
-    """The phase that goes on, with its counts.
-
-    Args:
-        say: Prints a line for good.
-        live: Whether ``rows`` are shown, so that fewer lines are needed.
-    """
+    """The phase that goes on, with its counts."""
 
     def __init__(self, say: Callable[[str], None], live: bool) -> None:
         self._say, self._live = say, live

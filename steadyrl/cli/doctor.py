@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 
 from steadyrl.cli.doctor_text import show, show_difference
 from steadyrl.cli.terminal import note
@@ -25,6 +26,11 @@ from steadyrl.show.report.diagnosis import write_diagnosis
 
 HEALTHY, SICK, UNREADABLE, TOO_LITTLE = 0, 1, 2, 3  # exit codes
 UNBROKEN = 100_000  # characters
+
+
+class _Terminal(Console):
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError  # rich would end the program here, with the code that says "findings"
 
 
 def doctor_command(
@@ -114,31 +120,20 @@ def _print(
     diagnoses: list[Diagnosis], difference: list[str], unreadable: Mapping[str, str], as_json: bool, full: bool
 ) -> None:
     """Print the diagnoses; a reader that has seen enough, such as head, changes nothing of what was found."""
-    try:
-        if as_json:
-            print(json.dumps(as_record(diagnoses, difference, unreadable), indent=2, allow_nan=False))
-        else:
-            _show(diagnoses, difference, full)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # Python flushes once more when it ends, and would fail then.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _show(diagnoses: list[Diagnosis], difference: list[str], full: bool) -> None:
-    from rich.console import Console
-
-    class Terminal(Console):
-        def on_broken_pipe(self) -> None:
-            raise BrokenPipeError  # rich would end the program here, with the code that says "findings"
-
     # A log's names may hold what the terminal's encoding has not.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
     # Lines in a file are not broken where some terminal's would be.
-    width = None if sys.stdout.isatty() else UNBROKEN
-    console = Terminal(highlight=False, markup=False, emoji=False, width=width)
-    for diagnosis in diagnoses:
-        show(console, diagnosis, full)
-    if difference:
-        show_difference(console, difference)
+    console = _Terminal(highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else UNBROKEN)
+    try:
+        if as_json:
+            print(json.dumps(as_record(diagnoses, difference, unreadable), indent=2, allow_nan=False))
+        else:
+            for diagnosis in diagnoses:
+                show(console, diagnosis, full)
+            if difference:
+                show_difference(console, difference)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Python flushes once more when it ends, and would fail then.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -30,7 +30,9 @@ def show(console: Console, diagnosis: Diagnosis, full: bool = True) -> None:
     for text in diagnosis.run.notes if full else ():
         _line(console, f"note: {text}", 2)
     if diagnosis.run.unknown and full:
-        _line(console, _unknown(diagnosis.run.unknown), 2)
+        names = diagnosis.run.unknown
+        more = f" and {len(names) - MOST_UNKNOWN} more" if len(names) > MOST_UNKNOWN else ""
+        _line(console, f"not known, and left out: {', '.join(names[:MOST_UNKNOWN])}{more}", 2)
     _line(console, _verdict(diagnosis, full), style=_style(diagnosis.verdict))
     if diagnosis.judgement:
         reasons = {**diagnosis.judgement.reasons, "not known": "; ".join(diagnosis.missing)}
@@ -172,11 +174,6 @@ def _gaps(unknown: Sequence[Finding]) -> Iterator[str]:
     if absent:
         gaps = (f"{what.replace('|', ' or ')} ({', '.join(checks)})" for what, checks in absent.items())
         yield f"{NOT_LOGGED}{', '.join(gaps)}"
-
-
-def _unknown(names: Sequence[str]) -> str:
-    more = f" and {len(names) - MOST_UNKNOWN} more" if len(names) > MOST_UNKNOWN else ""
-    return f"not known, and left out: {', '.join(names[:MOST_UNKNOWN])}{more}"
 
 
 def _line(console: Console, text: str, left: int = 0, style: str = "") -> None:

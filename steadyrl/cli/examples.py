@@ -49,9 +49,6 @@ def examples_folder() -> Path:
 def all_examples(folder: Path) -> Iterator[tuple[str, Path]]:
     """Yield the name and the file of each example.
 
-    Args:
-        folder: Of the examples.
-
     Raises:
         ConfigError: There is no such folder.
     """
@@ -79,10 +76,6 @@ def describe_example(path: Path) -> str:
 
 def copy_example(path: Path, target: Path) -> list[Path]:
     """Copy an example and what it names into ``target``, where its paths mean the same as in the repository.
-
-    Args:
-        path: The example's file, somewhere in ``examples_folder()``.
-        target: The folder below which examples/ is made.
 
     Returns:
         The files that were written, relative to ``target``, the example first.

@@ -39,10 +39,7 @@ def forecast_command(
 class Outlook:
     """Says after each evaluation where the held-out score will end, where `steadyrl forecast` would say it.
 
-    Args:
-        say: Takes the forecast as a line.
-        note: Takes a line for each run beside this one that cannot be read and is left out, and the reason where the
-            forecast is given up.
+    A run beside this one that cannot be read is left out with a note, and so is a forecast that is given up.
     """
 
     def __init__(self, say: Callable[[str], None], note: Callable[[str], None]) -> None:

@@ -12,7 +12,6 @@ from steadyrl.cli.activity import following
 from steadyrl.cli.terminal import note
 from steadyrl.core import config as configs
 from steadyrl.core import plugins
-from steadyrl.core.config import Config
 from steadyrl.core.errors import ConfigError
 from steadyrl.core.rundir import write_json, write_text
 from steadyrl.loop.evaluate import pick_heldout
@@ -43,12 +42,17 @@ def judge_command(
     from steadyrl.loop.rewards.judge.calibration import calibrate
 
     settings = configs.load(config, overrides or [])
+    judge = settings.rewards.get("judge")
+    if not isinstance(judge, JudgeSettings):
+        raise ConfigError(
+            "the config has no judge; expected a section [rewards.judge] with the model that judges and its address"
+        )
     with following() as activity:
         activity.begin(f"reading the data of the task '{settings.task.name}'")
         task = plugins.open_task(settings.task.name, settings.task.args, settings.run.seed)
         asked = pick_heldout(plugins.problems_of(task, "train"), problems)
         activity.begin(f"asking the judge about answers to {len(asked)} problems, {repeats} times")
-        calibration = calibrate(_judge_of(settings), task, asked, repeats)
+        calibration = calibrate(judge, task, asked, repeats)
     view = calibration_view(calibration)
     # First: what was paid for must not be lost with a report that cannot be written.
     if as_json:
@@ -59,15 +63,6 @@ def judge_command(
         write_json(report / "judge.json", calibration.record())
         write_text(report / "judge.md", page([Heading("How good the judge is", 1), *view]))
         note(f"written: {report / 'judge.md'}")
-
-
-def _judge_of(config: Config) -> JudgeSettings:
-    judge = config.rewards.get("judge")
-    if not isinstance(judge, JudgeSettings):
-        raise ConfigError(
-            "the config has no judge; expected a section [rewards.judge] with the model that judges and its address"
-        )
-    return judge
 
 
 def calibration_view(calibration: Calibration) -> list[Record]:

@@ -15,13 +15,7 @@ LAUNCHER_ARGS = typer.Option("--launcher-args", help="a setting of the launcher,
 
 
 def chosen(name: str, args: Sequence[str], at_once: int, file: Launch | None = None) -> Launcher | None:
-    """Return what starts the runs, None for this process.
-
-    Args:
-        name: As given by ``--launcher``, "" without it.
-        args: As given by ``--launcher-args``.
-        at_once: Runs at the same time.
-        file: What the study's file says; its settings count for the launcher that it names.
+    """Return what starts the runs, None for this process; the file's settings count for the launcher that it names.
 
     Raises:
         ConfigError: There is no such launcher, or a setting is wrong.

@@ -175,11 +175,7 @@ def _leave_hanging_threads() -> None:
 
 
 def _require_folder() -> None:
-    """Refuse to work in a folder that was removed: no relative path means anything there.
-
-    Raises:
-        ConfigError: It was.
-    """
+    """Refuse to work in a folder that was removed: no relative path means anything there."""
     try:
         os.getcwd()
     except FileNotFoundError as error:
@@ -187,11 +183,7 @@ def _require_folder() -> None:
 
 
 def _require_text(words: Sequence[str]) -> None:
-    """Refuse settings in other bytes than UTF-8; a file may be called so.
-
-    Raises:
-        ConfigError: With the first one.
-    """
+    """Refuse settings in other bytes than UTF-8; a file may be called so."""
     for word in words:
         if "=" in word and word.encode(errors="replace").decode() != word and not os.path.lexists(word):
             raise ConfigError(f"{word!a:.120} is not valid UTF-8; expected section.key=value as text in UTF-8")

@@ -16,6 +16,7 @@ from jinja2 import PackageLoader
 
 from steadyrl.cli.activity import following
 from steadyrl.cli.terminal import printable
+from steadyrl.core.config import to_toml
 from steadyrl.core.counting.count import begin
 from steadyrl.core.errors import ConfigError, DataError
 from steadyrl.core.plugins import make
@@ -92,9 +93,6 @@ def new_command(
 def find_files(folder: Path) -> tuple[dict[str, str], Sequence[Path]]:
     """Return the settings that name the data file of a folder to train on, and another for evaluations; and the first.
 
-    Args:
-        folder: Those below it are not looked at.
-
     Raises:
         DataError: It has none, or several and their names do not tell which to train on.
     """
@@ -119,11 +117,6 @@ def find_files(folder: Path) -> tuple[dict[str, str], Sequence[Path]]:
 def find_split(data: Path, config: str, split: str) -> tuple[dict[str, str], Sequence[Path]]:
     """Return the settings that name the split of a data set to train on, and the split's files.
 
-    Args:
-        data: A file, a pattern of files, a folder, or a name on the hub.
-        config: The configuration of the data set, "" for its only one.
-        split: "" for "train" or the only one.
-
     Raises:
         DataError: There is no such data set, or nothing tells which configuration or split to take.
     """
@@ -140,12 +133,6 @@ def find_split(data: Path, config: str, split: str) -> tuple[dict[str, str], Seq
 
 def find_columns(path: str, rows: Sequence[dict[str, Any]], prompt: str, answer: str) -> tuple[str, str]:
     """Return the columns of the prompt and of the right answer, "" where there is none.
-
-    Args:
-        path: Of the data, for errors.
-        rows: The first ones.
-        prompt: The column that the user names, or "".
-        answer: Likewise.
 
     Raises:
         DataError: A column that is named is not there, or nothing tells which is the prompt.
@@ -212,28 +199,23 @@ def config_text(data: Data, model: str, settings: Mapping[str, Mapping[str, Any]
     model = f"./{model}" if Path(folder, model).is_dir() and not model.startswith(".") else model
     rewards = {"number": ("correct", "number"), "text": ("correct", "near"), "free": ("on_topic",)}[data.kind]
     weights = {name: 1.0 if i == 0 else 0.1 for i, name in enumerate(rewards)}
-    lines = [
-        "# Made by `steadyrl new` from the data and the model. In this folder:",
-        "#     steadyrl task check config.toml",
-        "#     steadyrl train config.toml",
-        "",
-        *_section("run", settings["run"]),
-        *_section("model", {"path": model, **settings["model"]}),
-        *_section("task", {"name": "prompts", "args": args}),
-        "[rewards]    # weights of the functions in rewards.py",
-        *(f'"rewards:{name}" = {weight}' for name, weight in weights.items()),
-        "",
-        "# By the size of the model and the lengths of the answers; `steadyrl tune config.toml` finds a better rate.",
-        *(line for name in settings if name not in ("run", "model") for line in _section(name, settings[name])),
-    ]
-    return "\n".join(lines).rstrip() + "\n"
-
-
-def _section(name: str, values: Mapping[str, Any]) -> list[str]:
-    """Return the lines of a section of TOML, its tables behind its values."""
-    tables = {key: value for key, value in values.items() if isinstance(value, Mapping)}
-    lines = [f"{key} = {json.dumps(value)}" for key, value in values.items() if key not in tables]
-    return [f"[{name}]", *lines, "", *(line for key in tables for line in _section(f"{name}.{key}", tables[key]))]
+    first = {"run": settings["run"], "model": {"path": model, **settings["model"]}}
+    others = {name: section for name, section in settings.items() if name not in first}
+    return "\n".join(
+        [
+            "# Made by `steadyrl new` from the data and the model. In this folder:",
+            "#     steadyrl task check config.toml",
+            "#     steadyrl train config.toml",
+            "",
+            to_toml({**first, "task": {"name": "prompts", "args": args}}),
+            "[rewards]    # weights of the functions in rewards.py",
+            *(f'"rewards:{name}" = {weight}' for name, weight in weights.items()),
+            "",
+            "# By the size of the model and the lengths of the answers; "
+            "`steadyrl tune config.toml` finds a better rate.",
+            to_toml(others),
+        ]
+    )
 
 
 def rewards_text(data: Data) -> str:

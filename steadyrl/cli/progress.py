@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -16,8 +17,10 @@ from steadyrl.cli.activity import REFRESHES, Activity
 from steadyrl.cli.terminal import note, printable
 from steadyrl.core.errors import exception_line
 from steadyrl.core.metrics import CATALOGUE, Metric
+from steadyrl.core.rundir import RunDir
 from steadyrl.doctor.live import Change
 from steadyrl.loop.rewards.functions import TAKEN
+from steadyrl.loop.train import Watch
 from steadyrl.show.report.rows import describe_action
 
 _IN_A_LINE = ("reward/mean", "kl_ref_k1", "kl_ref_k1_seq", "entropy", "completion/length")
@@ -56,6 +59,23 @@ class Progress:
         self._activity.end()
         if self._live:
             self._live.stop()
+
+    @property
+    def watch(self) -> Watch:
+        """What the run calls."""
+        names = ("phase", "note", "opened", "steps", "step", "finding", "action")
+        return Watch(**{name: getattr(self, name) for name in names})
+
+    def opened(self, run: RunDir) -> None:
+        """Show the run's target and the parts of its reward."""
+        settings = run.resolved()
+        self.target, self.rewards = settings["run"].get("target"), tuple(settings["rewards"])
+
+    @contextmanager
+    def steps(self, total: int) -> Iterator[None]:
+        """Show how far the run is among so many steps."""
+        self.total = total
+        yield
 
     def note(self, text: str) -> None:
         """Show a line on standard error, because it is not a result."""

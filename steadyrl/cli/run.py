@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -22,7 +20,7 @@ from steadyrl.core.counting.count import heard_by
 from steadyrl.core.errors import ConfigError
 from steadyrl.core.rundir import RunDir
 from steadyrl.loop import launch
-from steadyrl.loop.train import Watch
+from steadyrl.loop.train import Watch, joined
 
 
 def train_command(
@@ -40,45 +38,34 @@ def train_command(
         # With --resume there is no config file: an override may stand in its place.
         if config is not None and "=" in str(config):
             overrides, config = [str(config), *(overrides or [])], None
-        if config is None and not overrides and _lacks_report(resume):
+        earlier = RunDir(resume)
+        if (
+            config is None and not overrides and earlier.info_file.is_file()
+            and earlier.status == "finished" and not (earlier.report_folder / "report.html").is_file()
+        ):  # fmt: skip
             note(f"'{resume}' is finished, but its report is not written; writing it")
-            write(RunDir.open(resume))
-            show(RunDir.open(resume))
+            write(earlier)
+            show(earlier)
             return
     with Progress() as progress, heard_by(progress.count, progress.begin), interruptible() as interrupts:
         if torchrun.place().ranks > 1:
             torchrun.noted()  # until all ranks have met
-
-        @contextmanager
-        def steps(total: int) -> Iterator[None]:
-            progress.total = total
-            with interrupts.within_steps():
-                yield
 
         outlook = Outlook(progress.forecast, progress.note)
 
         def opened(run: RunDir) -> None:
             if resume is None:  # otherwise it was named
                 progress.note(f"run directory: {near(run.path)}")
-            settings = run.resolved()
-            progress.target, progress.rewards = settings["run"].get("target"), tuple(settings["rewards"])
             outlook.opened(run)
 
-        def step(record: Mapping[str, Any]) -> None:
-            progress.step(record)
-            outlook.look(record)
-
-        watch = Watch(
-            ended=lambda run: write(run) if run.status == "finished" else None,
-            phase=progress.phase,
-            note=progress.note,
+        own = Watch(
             opened=opened,
-            steps=steps,
-            step=step,
-            finding=progress.finding,
-            action=progress.action,
+            steps=lambda total: interrupts.within_steps(),
+            step=outlook.look,
+            ended=lambda run: write(run) if run.status == "finished" else None,
             stop=lambda: interrupts.stop_requested,
         )
+        watch = joined(progress.watch, own)
         run = launch.run(config, overrides or [], resume, watch, accept_changed_data)
     _show_end(run)
 
@@ -109,8 +96,3 @@ def sample_command(
         print(printable(answer.text.strip()) or "(nothing)")
         for line in answer.shows:
             print(f"    {printable(line)}")
-
-
-def _lacks_report(path: Path) -> bool:
-    run = RunDir(path)
-    return run.info_file.is_file() and run.status == "finished" and not (run.report_folder / "report.html").is_file()

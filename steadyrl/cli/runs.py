@@ -40,11 +40,7 @@ def runs_command(
 
 
 def run_record(row: Row) -> dict[str, Any]:
-    """Return a row of the table as plain data; unknown is None.
-
-    Args:
-        row: As the table of all runs in the browser has it.
-    """
+    """Return a row of the table of all runs as plain data; unknown is None."""
     before, after = _scores(row)
     return {
         "name": row.place.name,

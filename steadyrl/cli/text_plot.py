@@ -16,14 +16,11 @@ LEVELS = "_.-=#"
 
 
 def draw(series: Series, since: int | None, unicode: bool) -> list[str]:
-    """Return the lines of a plot: the curve with its range at the side, and a mark below where the finding begins.
-
-    Args:
-        series: Finite values, at least one.
-        since: Step to mark, if any.
-        unicode: False where only ASCII can be shown.
-    """
-    rows = _braille(series) if unicode else [_ascii(series)]
+    """Return the lines of a plot: the curve with its range at the side, and a mark below where the finding begins."""
+    rows = _braille(series)
+    if not unicode:
+        _, _, values = envelope(series, WIDTH)
+        rows = ["".join(LEVELS[place] for place in _places(values, series, len(LEVELS)))]
     low, high = f"{series.values.min():.3g}", f"{series.values.max():.3g}"
     edge = max(len(low), len(high))
     sides = [high, *[""] * (len(rows) - 2), low] if len(rows) > 1 else [high]
@@ -45,11 +42,6 @@ def _braille(series: Series) -> list[str]:
             from_top = up - 1 - y
             cells[from_top // DOTS_UP, x // DOTS_ACROSS] |= BITS[x % DOTS_ACROSS, from_top % DOTS_UP]
     return ["".join(chr(BRAILLE + int(cell)) for cell in row) for row in cells]
-
-
-def _ascii(series: Series) -> str:
-    _, _, high = envelope(series, WIDTH)
-    return "".join(LEVELS[place] for place in _places(high, series, len(LEVELS)))
 
 
 def _places(values: np.ndarray, series: Series, count: int) -> np.ndarray:

@@ -61,11 +61,7 @@ _NEXT_OVERRIDE = re.compile(r"\s+(?=\w+\.[^\s=]+=)")
 
 
 def load(path: Path | str, overrides: Overrides = ()) -> Config:
-    """Read a TOML file, apply overrides, and validate everything.
-
-    Args:
-        path: The config file.
-        overrides: "section.key=value" in a text or a list, or a dict of values by nested or dotted keys.
+    """Read a TOML file, apply overrides (see ``override_texts``), and validate everything.
 
     Raises:
         ConfigError: With every problem found.
@@ -75,12 +71,7 @@ def load(path: Path | str, overrides: Overrides = ()) -> Config:
 
 
 def read_toml(path: Path, what: str, advice: str) -> dict[str, Any]:
-    """Return what a TOML file says.
-
-    Args:
-        path: The file.
-        what: It is, in messages: "config".
-        advice: Where to find one.
+    """Return what a TOML file says; ``advice`` of an error says where to find one.
 
     Raises:
         ConfigError: It is not there, cannot be read, or is not TOML.
@@ -132,10 +123,6 @@ def _dotted(table: Mapping[str, Any], before: str) -> Iterator[tuple[str, Any]]:
 def to_toml(settings: Mapping[str, Any], section: tuple[str, ...] = ()) -> str:
     """Return nested settings as the text of a TOML file; what is None, or an empty table, is left out.
 
-    Args:
-        settings: Plain data, as ``dump`` gives.
-        section: The keys of the table that they stand in.
-
     Raises:
         ConfigError: A value has no form in TOML.
     """
@@ -148,11 +135,7 @@ def to_toml(settings: Mapping[str, Any], section: tuple[str, ...] = ()) -> str:
 
 
 def toml_value(value: Any, place: str) -> str:
-    """Return a value as TOML writes it.
-
-    Args:
-        value: A text, a path, a number, or a list or table of such; a number of NumPy is one too.
-        place: The setting, for the error.
+    """Return a text, a path, a number (NumPy's too), or a list or table of such as TOML writes it.
 
     Raises:
         ConfigError: It is something else.
@@ -200,7 +183,7 @@ def resolve(data: Mapping[str, Any], overrides: Overrides = ()) -> Config:
             "run; put it into an environment variable and remove it here"
         )
     config = validate(Config, merged, "")
-    problems = [*_size_problems(config), *_engine_problems(config), *_override_problems(config, overrides)]
+    problems = list(_problems(config, overrides))
     changed: dict[str, Any] = {}
     for kind in ("rewards", "task", "algorithm", "curriculum", "sampler", "backend"):
         try:
@@ -260,10 +243,6 @@ def in_steps(config: Config, problems: int) -> Config:
 
     The last step may begin the next pass. Problems that ``rollout.refill`` adds make the passes longer than they count
     for here, and a curriculum that chooses makes none; an epoch is then as many problems as there are.
-
-    Args:
-        config: The resolved settings.
-        problems: How many there are for training.
     """
     if not config.run.epochs:
         return config
@@ -305,11 +284,6 @@ def _free(section: BaseModel, where: str) -> Iterator[str]:
 
 def validate(section: type[SectionType], data: Mapping[str, Any], where: str) -> SectionType:
     """Build a section, turning what pydantic found into lines a person can act on.
-
-    Args:
-        section: The class to build.
-        data: What the user gave.
-        where: Dotted path of the section, "" at the top.
 
     Raises:
         ConfigError: With every problem found.
@@ -385,35 +359,26 @@ def _plugin_problems(config: Config) -> list[str]:
     return [problem for check, settings in checks if check for problem in check(config, settings)]
 
 
-def _size_problems(config: Config) -> list[str]:
+def _problems(config: Config, overrides: Sequence[str]) -> Iterator[str]:
+    """Yield what is wrong between sections of which each is right by itself."""
     rollouts = config.rollout.prompts_per_step * config.rollout.samples_per_prompt
-    if config.update.minibatches <= rollouts:
-        return []
-    return [
-        f"update.minibatches is {config.update.minibatches} but a step has only {rollouts} rollouts "
-        "(rollout.prompts_per_step x rollout.samples_per_prompt); lower it or collect more"
-    ]
-
-
-def _engine_problems(config: Config) -> list[str]:
-    """Return that an engine would not be asked: of the backends that ship, one samples elsewhere."""
+    if config.update.minibatches > rollouts:
+        yield (
+            f"update.minibatches is {config.update.minibatches} but a step has only {rollouts} rollouts "
+            "(rollout.prompts_per_step x rollout.samples_per_prompt); lower it or collect more"
+        )
     engine, name = config.sampler.engine, config.backend.name
-    if engine == "own" or name == "torch" or name not in plugins.BUILT_IN["backend"]:
-        return []
-    return [
-        f"sampler.engine = '{engine:.120}' serves the weights of backend.name = 'torch'; got '{name}'; set "
-        "sampler.engine = 'own'"
-    ]
-
-
-def _override_problems(config: Config, overrides: Sequence[str]) -> list[str]:
-    """Return what overrides ask for in vain; of a file alone it is no mistake, for saved configs hold every value."""
-    if not config.run.epochs or all(override.partition("=")[0].strip() != "run.steps" for override in overrides):
-        return []
-    return [
-        f"run.steps = {config.run.steps} has no effect while run.epochs = {config.run.epochs} says how long the run "
-        "is; set run.epochs=0 too"
-    ]
+    if engine != "own" and name != "torch" and name in plugins.BUILT_IN["backend"]:  # one of these samples elsewhere
+        yield (
+            f"sampler.engine = '{engine:.120}' serves the weights of backend.name = 'torch'; got '{name}'; set "
+            "sampler.engine = 'own'"
+        )
+    # Of a file alone it is no mistake, for saved configs hold every value.
+    if config.run.epochs and any(override.partition("=")[0].strip() == "run.steps" for override in overrides):
+        yield (
+            f"run.steps = {config.run.steps} has no effect while run.epochs = {config.run.epochs} says how long the "
+            "run is; set run.epochs=0 too"
+        )
 
 
 def _autopilot_problems(config: Config) -> list[str]:

@@ -1,18 +1,6 @@
 """Every error that steadyrl raises on purpose.
 
-    SteadyError                     anything a user can fix; the command line prints it in one line, exit code 2
-      ConfigError    (ValueError)   a setting is unknown, of the wrong type, or out of range
-      DataError      (ValueError)   a corpus, problem set or reward returned something malformed
-      ModelError     (ValueError)   a model folder is missing, incomplete or of an unknown kind
-      RunError       (ValueError)   a folder is not a run directory, or what is in it cannot be read
-      CheckpointError (ValueError)  a checkpoint is incomplete or damaged
-      MissingExtraError (ImportError)   an optional package is not installed
-      AccessError    (OSError)      a file or folder cannot be written
-      EngineError    (ConnectionError)   an outside engine does not answer, or not with what is needed
-      RankError      (RuntimeError) another rank of a run on several GPUs died, failed or hangs
-      DivergedError  (ArithmeticError)   a gradient or loss is not finite
-      EpisodeError   (RuntimeError) the environment of an episode broke: a page hung or crashed
-
+A user can fix all of them: the command line prints such an error in one line and ends with exit code 2.
 Each message says what was got, what was expected, and what to do next.
 """
 
@@ -111,8 +99,7 @@ def without_keys(text: str, named: bool = True) -> str:
 def exception_line(error: BaseException) -> str:
     """Return what an exception says that code of somebody else raised, in one short line that is safe to print.
 
-    Args:
-        error: Anything; its text may be megabytes long, act on terminals, or raise when it is asked for.
+    The text of an exception may be megabytes long, act on terminals, or raise when it is asked for.
     """
     try:
         text = str(error)
@@ -137,7 +124,10 @@ def users_errors() -> Iterator[None]:
     except (SteadyError, KeyboardInterrupt):
         raise
     except BaseException as error:  # whatever a user's code raises, as pytest.fail; the traceback tells whose it is
-        package, libraries = Path(__file__).resolve().parent.parent, _libraries()
+        package = Path(__file__).resolve().parent.parent
+        # Of installed code: the folders of Python itself, and all on its path that packages were installed into.
+        installed = [Path(folder) for folder in sys.path if any(Path(folder or ".").glob("*.dist-info"))]
+        libraries = [folder.resolve() for folder in (*map(Path, sysconfig.get_paths().values()), *installed)]
         for frame in reversed(traceback.extract_tb(error.__traceback__)):
             file = Path(frame.filename).resolve()
             if file.is_relative_to(package):
@@ -148,17 +138,8 @@ def users_errors() -> Iterator[None]:
         raise
 
 
-def _libraries() -> list[Path]:
-    """Return the folders of installed code: Python's own, and all on its path that packages were installed into."""
-    installed = [Path(folder) for folder in sys.path if any(Path(folder or ".").glob("*.dist-info"))]
-    return [folder.resolve() for folder in (*map(Path, sysconfig.get_paths().values()), *installed)]
-
-
 def require_posix(what: str) -> None:
     """Refuse what needs Linux or macOS: locks, limits and processes as POSIX has them.
-
-    Args:
-        what: What was asked for, as the beginning of a sentence: "training".
 
     Raises:
         SteadyError: This is Windows.

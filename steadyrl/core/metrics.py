@@ -46,11 +46,9 @@ CATALOGUE: tuple[Metric, ...] = tuple(
 
 
 def answer_means(records: Sequence[Mapping[str, Any]], answer: str) -> dict[str, float]:
-    """Return the means of the reward and of every part over the answers of one name, each over those with the number.
+    """Return the means of the reward and of every part over the answers of one name ("sampled", a rule's, ...).
 
-    Args:
-        records: One evaluation, a record per problem (``evaluations/*.jsonl``).
-        answer: "sampled", "greedy", or a rule's name.
+    Each mean is over the answers that have the number.
     """
     values_by_name: dict[str, list[float]] = {}
     for record in records:
@@ -92,10 +90,6 @@ class StepMetrics:
 
     def add(self, stage: str, values: Mapping[str, Any]) -> None:
         """Add what a stage measured.
-
-        Args:
-            stage: What measured it, in words that a user knows.
-            values: By name.
 
         Raises:
             ConfigError: Another stage has set one of the names, so that one of the two numbers would be lost.

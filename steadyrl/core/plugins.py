@@ -91,11 +91,6 @@ def load(kind: str, name: str) -> Any:
 def make(kind: str, name: str, *arguments: Any) -> Any:
     """Return what a plug-in makes: an algorithm of its settings, a task, a backend, ...
 
-    Args:
-        kind: One of those with a form.
-        name: See ``load``.
-        arguments: As the plug-in takes them.
-
     Raises:
         ConfigError: See ``load``; or what comes of it is nothing of the kind.
         MissingExtraError: It needs a package that is not installed.
@@ -154,11 +149,6 @@ def takes(function: Any, count: int) -> bool:
 
 def open_task(name: str, args: Any, seed: int) -> Task:
     """Return the task of that name, with its settings.
-
-    Args:
-        name: ``task.name``.
-        args: ``task.args``, validated.
-        seed: The run's.
 
     Raises:
         SteadyError: It cannot be had, lacks something that it needs, or offers something that nothing would use.
@@ -352,12 +342,7 @@ def of_session(path: str) -> bool:
 
 
 def session_path(thing: Any, name: str) -> str:
-    """Return the import path of a function: its own where that leads to it, else one that this process alone has.
-
-    Args:
-        thing: A function, a lambda, or an object that can be called.
-        name: What the path ends with, an identifier.
-    """
+    """Return the import path of a function: its own where that leads to it, else one that this process alone has."""
     module, own_name = str(getattr(thing, "__module__", "")), getattr(thing, "__qualname__", "")
     if own_name == name and getattr(sys.modules.get(module), name, None) is thing:
         return f"{module}:{name}"
@@ -433,9 +418,6 @@ def own_code(parts: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Return a digest of each file that the user's own parts stand in, by module.
 
     These are the module of the import path and the one that it takes the name from. What they import is left out.
-
-    Args:
-        parts: Kind and name of each, as ``load`` takes them.
     """
     modules: set[str] = set()
     for kind, name in parts:

@@ -47,6 +47,7 @@ _WAYS = {
     **dict.fromkeys((errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS), _NO_LOCKS),
 }
 DEEPEST = 64  # lists and objects inside one another, in a file that is read
+_LFS_POINTER = b"version https://git-lfs"  # how such a file begins
 MOST_CHARACTERS = 1 << 26  # of a line of JSON that is read, or bytes
 
 
@@ -376,10 +377,6 @@ def read_json(path: Path) -> dict[str, Any]:
 def parse_json(text: str, **hooks: Any) -> Any:
     """Return what a JSON text holds, at most ``DEEPEST`` lists and objects inside one another.
 
-    Args:
-        text: One JSON value.
-        hooks: ``object_pairs_hook`` and the like, as ``json.loads`` takes them.
-
     Raises:
         ValueError: It is no JSON, or nested deeper.
     """
@@ -408,6 +405,16 @@ def stamp(file: Path | str) -> tuple[int, int]:
     except OSError:
         return 0, 0
     return stat.st_size, stat.st_mtime_ns
+
+
+def is_lfs_pointer(file: Path) -> bool:
+    """Return whether a file is what Git LFS leaves in the place of a large one that it has not fetched.
+
+    Raises:
+        OSError: It is a folder, a link to nowhere, or a file that may not be read.
+    """
+    with file.open("rb") as opened:
+        return opened.read(len(_LFS_POINTER)) == _LFS_POINTER
 
 
 def error_message(body: str) -> str:

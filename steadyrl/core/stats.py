@@ -237,13 +237,7 @@ def decide(before: ArrayLike, after: ArrayLike, span: float, margin: float | Non
 
 
 def answers_are(way: str, word: str, reason: str) -> str:
-    """Say what a way of answering decides: the clause of comparisons, reports and findings.
-
-    Args:
-        way: "sampled" or "greedy".
-        word: Of its ``Decision``.
-        reason: Likewise.
-    """
+    """Say what a way of answering decides: the clause of comparisons, reports and findings."""
     return f"{way} answers are {word}, because {reason}"
 
 

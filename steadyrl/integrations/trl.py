@@ -65,16 +65,13 @@ class DoctorCallback(TrainerCallback):
         self._measured_at: int | None = None
 
     def watch(self, trainer: Trainer) -> DoctorCallback:
-        """Add the callback to a GRPO or RLOO trainer of TRL, and measure on its batches what its log lacks.
+        """Add the callback to a GRPO or RLOO trainer of TRL, measure on its batches what its log lacks, and return it.
 
         Every second step up to 8 completions of a batch are read once more, without gradients. Nothing in the
         trainer changes but its attribute ``compute_loss``, which then measures before it does what it did.
 
         Args:
             trainer: Before ``train``.
-
-        Returns:
-            The callback itself.
 
         Raises:
             ConfigError: It has no ``compute_loss``, such as TRL's PPO.
@@ -216,12 +213,9 @@ def texts(tokenizer: Any, inputs: Mapping[str, torch.Tensor], step: int) -> list
 class BatchReading:
     """What one pass over a batch of the trainer says, nats per token."""
 
-    sampled: float
-    """Mean -log p of the completions' tokens."""
-    exact: float
-    """Mean entropy of the distributions that they are compared with."""
-    reference: float | None
-    """Mean absolute difference of log-probs to the reference's; None where the batch has none."""
+    sampled: float  # mean -log p of the completions' tokens
+    exact: float  # mean entropy of the distributions that they are compared with
+    reference: float | None  # mean absolute difference of log-probs to the reference's; None where the batch has none
 
 
 @torch.no_grad()
@@ -268,11 +262,7 @@ def _read_row(
 
 
 def reference_differs(gap: float) -> Finding:
-    """Return the finding of a reference that is another model than the policy before any update.
-
-    Args:
-        gap: Mean absolute difference of their log-probs, nats per token.
-    """
+    """Return the finding of a reference that is ``gap`` nats per token from the policy before any update."""
     return _differ(
         "reference",
         message=f"Policy and reference differ by {gap:.2g} nats/token before any update; they should be one model.",
@@ -305,16 +295,9 @@ def vocabulary_size(model: torch.nn.Module) -> int | None:
 
 @torch.no_grad()
 def passes_agree(model: torch.nn.Module, vocabulary: int) -> tuple[Finding, ...]:
-    """Measure whether two passes over the same tokens, as the trainer makes them, give the same log-probs.
+    """Return a finding where two passes over the same tokens, as the trainer makes them, differ in log-probs.
 
     The model and the generators of random numbers are left as they were.
-
-    Args:
-        model: A causal language model on one device.
-        vocabulary: Its number of tokens.
-
-    Returns:
-        One finding where they differ, else none.
     """
     device = next(model.parameters()).device
     tokens = torch.arange(ROWS * LENGTH, device=device).reshape(ROWS, LENGTH) % vocabulary  # [ROWS, LENGTH]

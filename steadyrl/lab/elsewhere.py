@@ -37,13 +37,7 @@ class Work(Protocol):
 def make_elsewhere(
     launcher: Launcher, commands: Mapping[str, Command], begin: Callable[[str], Work], follow: Follow
 ) -> dict[str, End]:
-    """Start commands, and wait until all have ended.
-
-    Args:
-        launcher: Starts them.
-        commands: By name.
-        begin: Returns the work of a command that is about to start, by its name.
-        follow: Hears how they end, and may stop them.
+    """Start commands, and wait until all have ended; ``begin`` returns the work of one that is about to start.
 
     Returns:
         How each ended, by name; what failed after it was stopped is left out.

@@ -38,13 +38,10 @@ BLOCKS = 20  # a curve of every step is forecast from the means of so many block
 class Forecast:
     """The score at the last step."""
 
-    end: float
-    """As the curve has it."""
+    end: float  # as the curve has it
     low: float
-    high: float
-    """Of its interval, with the noise of the evaluation."""
-    now: float
-    """The curve at the last known step."""
+    high: float  # of its interval, with the noise of the evaluation
+    now: float  # the curve at the last known step
 
     def __str__(self) -> str:
         return f"{self.now:.4f} now, {self.end:.4f} [{self.low:.4f}, {self.high:.4f}] at the last step; {self.worth}"
@@ -62,15 +59,10 @@ class Told:
     """What is said of a run."""
 
     metric: str
-    """What is forecast."""
-    forecast: Forecast | None
-    """None where it abstains."""
-    why: str
-    """Why it abstains; "" where it does not."""
-    covered: int
-    """Finished runs whose end lay in the interval."""
-    tried: int
-    """Finished runs that the intervals were tried on."""
+    forecast: Forecast | None  # None where it abstains
+    why: str  # why it abstains; "" where it does not
+    covered: int  # finished runs whose end lay in the interval
+    tried: int  # finished runs that the intervals were tried on
 
 
 def saturating(steps: np.ndarray, values: np.ndarray, end: float) -> Forecast:
@@ -131,13 +123,7 @@ def widths_on(peers: Sequence[RunDir], run: RunDir, metric: str) -> list[float |
 
 
 def forecast_run(run: RunDir, widths: Sequence[float | None], metric: str) -> Told:
-    """Forecast a run's last score, if the intervals have held on finished runs.
-
-    Args:
-        run: The run.
-        widths: See ``widths_on``.
-        metric: A metric of metrics.jsonl, such as ``score_name``.
-    """
+    """Forecast a run's last score, if the intervals (see ``widths_on``) have held on finished runs."""
     return forecast_curve(run, widths, metric, *points(run, metric))
 
 
@@ -168,12 +154,7 @@ def forecast_curve(
 
 
 def reachable(records: Sequence[Mapping[str, Any]], metric: str) -> tuple[float, float]:
-    """Return what a mean can lie between: of shares 0 and 1, of rewards the worst and the best single answer so far.
-
-    Args:
-        records: A run's metrics.
-        metric: What is forecast; a metric without such limits has infinite ones.
-    """
+    """Return what a mean can lie between: of shares 0 and 1, of rewards the worst and the best single answer so far."""
     entry = describe(metric)
     if entry is not None and entry.unit == "share":
         return 0.0, 1.0
@@ -185,11 +166,7 @@ def reachable(records: Sequence[Mapping[str, Any]], metric: str) -> tuple[float,
 
 
 def coverage(widths: Sequence[float]) -> int:
-    """Return how many of the ends lie in an interval that was widened by the other runs alone.
-
-    Args:
-        widths: See ``needed_width``, one per finished run.
-    """
+    """Return how many of the ends lie in an interval that was widened by the other runs alone."""
     return sum(width <= widened([*widths[:i], *widths[i + 1 :]]) for i, width in enumerate(widths))
 
 
@@ -242,12 +219,7 @@ def blocks(steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
 
 def finished_beside(run: RunDir, note: Callable[[str], None]) -> list[RunDir]:
-    """Return the finished runs in the folder of a run, itself left out.
-
-    Args:
-        run: The run.
-        note: Takes a line for each run that is left out because its run.json is damaged.
-    """
+    """Return the finished runs beside a run; ``note`` takes a line for each that is left out as damaged."""
     places = [Path(file).parent for file in sorted(run.path.resolve().parent.glob("*/run.json"))]
     finished_runs = []
     for sibling in [RunDir(place) for place in places if place != run.path.resolve()]:

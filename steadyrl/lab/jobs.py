@@ -78,13 +78,7 @@ def awaited(folder: Path) -> Iterator[None]:
 def share(
     folders: Mapping[str, Path], is_done: Callable[[str], bool], make: Callable[[str], None], follow: Follow
 ) -> bool:
-    """Make jobs one after the other, beside other processes; wait for those that others make.
-
-    Args:
-        folders: Of the jobs, by key, in the order to make them in.
-        is_done: Says whether a job needs not be made any more.
-        make: Makes a job; called once at most for each.
-        follow: Its ``stop`` is asked before every job.
+    """Make jobs in their order, each once at most, beside other processes; wait for those that others make.
 
     Returns:
         Whether every job is done; False where ``stop`` ended it.
@@ -127,14 +121,7 @@ def newest_run(place: Path) -> RunDir | None:
 def run_job(
     job: Job, folder: Path, before: RunDir | None, event: Callable[[Event], None], stop: Callable[[Records], bool]
 ) -> RunDir:
-    """Make the run of a job in this process.
-
-    Args:
-        job: The job.
-        folder: Of its study or search.
-        before: The run to go on with; None begins one.
-        event: Called with what the run says.
-        stop: Asked after every step, with the metrics of all steps so far; True ends the run with a checkpoint.
+    """Make the run of a job in this process, or go on with ``before``; ``stop`` is asked after every step.
 
     Raises:
         SteadyError: The run failed, or cannot be begun.

@@ -125,16 +125,13 @@ def ended_by(rules: Sequence[Stop], records: Sequence[Mapping[str, Any]]) -> tup
     for rule in rules:
         count = 0
         for record in records:
-            count = count + 1 if _meets(rule, record.get(rule.metric)) else 0
+            value = finite_number(record.get(rule.metric))
+            beyond = value is not None and (
+                (rule.below is not None and value < rule.below) or (rule.above is not None and value > rule.above)
+            )
+            count = count + 1 if beyond else 0
             if count == rule.steps:
                 if earliest is None or record["step"] < earliest[0]:
                     earliest = int(record["step"]), rule
                 break
     return earliest
-
-
-def _meets(rule: Stop, value: object) -> bool:
-    number = finite_number(value)
-    if number is None:
-        return False
-    return (rule.below is not None and number < rule.below) or (rule.above is not None and number > rule.above)

@@ -196,14 +196,7 @@ class Safeguard:
     """
 
     def __init__(self, run: RunDir, backend: Backend, config: Config, note: Callable[[str], None]):
-        """Take what is needed to save.
-
-        Args:
-            run: The run directory.
-            backend: The run's backend.
-            config: The run's settings.
-            note: Called with a line that says what was saved.
-        """
+        """Take what is needed to save; ``note`` is called with a line that says what was saved."""
         self._run, self._backend, self._config, self._note = run, backend, config, note
         self._waiting = ExitStack()  # interrupts wait as long as it is open
         self.begin(State())
@@ -242,10 +235,6 @@ class Safeguard:
 
         Where they fail, the whole step is taken back; a backend that cannot do so is saved as it is now, for a step of
         a large model is worth more than what the autopilot would have done behind it.
-
-        Args:
-            state: Of the weights as they are now.
-            record: The metrics of the step, which ``written`` says to be in metrics.jsonl.
         """
         if self._undo is None:
             self.begin(state)
@@ -304,10 +293,6 @@ def finish_writing(run: RunDir, keep: int) -> None:
 
     Only the process that writes into the run may call it.
 
-    Args:
-        run: The run directory.
-        keep: See ``save``.
-
     Raises:
         AccessError: The disk is not writable.
     """
@@ -322,12 +307,7 @@ def finish_writing(run: RunDir, keep: int) -> None:
 
 
 def load(run: RunDir, backend: Backend, step: int | None = None) -> State | None:
-    """Read a complete checkpoint into the backend and return its state, or None if there is none.
-
-    Args:
-        run: The run directory to read from.
-        backend: The backend to load weights and optimizer into.
-        step: One of ``run.checkpoints()``; None takes the newest.
+    """Read a complete checkpoint, the newest one by default, into the backend; return its state, or None without one.
 
     Raises:
         CheckpointError: It is damaged.

@@ -22,13 +22,9 @@ CHAT_TOKENS, PLAIN_TOKENS, LEAST_TOKENS = 256, 64, 16
 
 
 def defaults(chosen: Mapping[str, Any], facts: ModelFacts | None, problems: int, heldout: int) -> dict[str, Any]:
-    """Return settings for what the user left open; those that the user gave go over them.
+    """Return settings for what the user left open, which go below those that the user gave.
 
-    Args:
-        chosen: Nested settings of the user.
-        facts: Of the model; None where nothing is known of it.
-        problems: How many there are to train on.
-        heldout: How many there are to judge by.
+    Without ``facts`` of the model nothing is set that depends on its size.
     """
     run, model = chosen.get("run", {}), chosen.get("model", {})
     settings: dict[str, dict[str, Any]] = {

@@ -78,14 +78,6 @@ def evaluate(
 ) -> list[dict[str, Any]]:
     """Answer every problem ``evaluate.samples`` times sampled, and once greedily.
 
-    Args:
-        backend: Holds the policy.
-        problems: A set of held-out problems.
-        terms: What scores their answers.
-        config: Determines how many answers are sampled, and how.
-        metric: A part of the reward, or "" for the total.
-        environment: Where problems answer back; None for problems of one turn.
-
     Returns:
         One record per problem for ``evaluations/*.jsonl``: problem, prompt, answers by decoding.
     """
@@ -158,10 +150,7 @@ def require_heldout(config: Config, problems: Sequence[Problem]) -> None:
 def require_metric(records: list[dict[str, Any]], metric: str, terms: Sequence[Term]) -> list[dict[str, Any]]:
     """Return an evaluation, but refuse a metric that no reward gives.
 
-    Args:
-        records: What ``evaluate`` returned.
-        metric: A part of the reward, or "" for the total.
-        terms: A reward of the metric's name may be unknown for all answers.
+    A reward of the metric's name may be unknown for all answers.
 
     Raises:
         DataError: There are answers with parts, and none has that one.
@@ -176,13 +165,7 @@ def require_metric(records: list[dict[str, Any]], metric: str, terms: Sequence[T
 
 
 def heldout_metrics(records: Sequence[Mapping[str, Any]], deploy: Decoding, name: str) -> dict[str, float]:
-    """Return the means of an evaluation as metrics: of the answers that count, and pass@k of those that are sampled.
-
-    Args:
-        records: What ``evaluate`` returned.
-        deploy: The answers that count.
-        name: Of the set.
-    """
+    """Return the means of an evaluation as metrics: of the answers that count, and pass@k of those that are sampled."""
     sampled = answer_means(records, "sampled")
     numbers = {part: value for part, value in sampled.items() if part.startswith("pass@")} | answer_means(
         records, deploy

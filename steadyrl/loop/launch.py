@@ -70,26 +70,15 @@ def run(
     watch: Watch | None = None,
     accept_changed_data: bool = False,
 ) -> RunDir:
-    """Train a policy: preflight, held-out evaluation before, all steps, held-out evaluation after.
+    """Start a run or go on with one: see ``steadyrl.run``, which shows it too.
 
-    Args:
-        config: A TOML file, its sections as a mapping, or a resolved config; None with ``resume``.
-        overrides: "section.key=value" each as on the command line, in one text or a list, or a dict of values by nested
-            or dotted keys.
-        resume: A run to go on with, from its newest checkpoint; ``overrides`` may then change what a run is free to
-            change, such as run.steps.
-        watch: Follows the run, and may stop it after a step.
-        accept_changed_data: Resume although the task's problems are no longer those that the run began with.
-
-    Returns:
-        The run directory. Its ``status`` is "finished", or "interrupted" where ``watch.stop`` said so.
+    Whatever ends a run after its first step, the last whole step is saved, and a resume goes on behind it.
 
     Raises:
         ConfigError: A setting is wrong, cannot change on resuming, or the preflight failed.
         RunError: The run to resume is finished, its data changed, or another process writes it.
         SteadyError: Whatever else a user can fix; the run directory says so too.
-        KeyboardInterrupt: Ctrl-C, a notebook's stop button, SIGTERM or SIGHUP; whatever ends a run after its first
-            step, the last whole step is saved, and a resume goes on behind it.
+        KeyboardInterrupt: Ctrl-C, a notebook's stop button, SIGTERM or SIGHUP.
     """
     with chdir("."):  # at the end it is the current folder again, which a reward may have changed
         return _run(config, configs.override_texts(overrides), resume, watch or Watch(), accept_changed_data)
@@ -113,10 +102,7 @@ def _run(
     if config is None:
         raise ConfigError("give a config file, as `steadyrl new` writes one, or a run directory to resume")
     settings, text = _read(config, overrides)
-    require_ranks(settings)
-    require_trackers(settings.run.trackers)
-    meet()
-    session = open_session(settings)
+    session = _session(settings)
     checked = _check_before(session, watch)
     begin("recording settings, code and data")
     directory = record.begin(session.config, text)
@@ -126,6 +112,13 @@ def _run(
     with directory.writing():
         record.add_origin(directory, data, _tokenizer(session), _code(session.config))
         return _train(session, directory, 0, watch)
+
+
+def _session(settings: Config) -> Session:
+    require_ranks(settings)
+    require_trackers(settings.run.trackers)
+    meet()
+    return open_session(settings)
 
 
 def sample(
@@ -202,10 +195,7 @@ def _go_on(directory: RunDir, overrides: Sequence[str], watch: Watch, accept_cha
         before = configs.resolve(recorded)
         _require_free(before, overrides)
         settings = configs.resolve(_for_another_backend(recorded, before, overrides), overrides)
-        require_ranks(settings)
-        require_trackers(settings.run.trackers)
-        meet()
-        session = open_session(settings)
+        session = _session(settings)
         _require_unfinished(directory, session.config)
         if not accept_changed_data:
             _require_same_data(directory, session)
@@ -230,11 +220,7 @@ def _train(session: Session, directory: RunDir, attempt: int, watch: Watch) -> R
 
 
 def _check_before(session: Session, watch: Watch) -> str:
-    """Make the preflight, stop or warn where something is wrong, and return its summary.
-
-    Raises:
-        ConfigError: Something is wrong, and the config says to stop.
-    """
+    """Make the preflight, stop or warn where something is wrong, and return its summary."""
     wanted = session.config.run.preflight
     if wanted == "off":
         return "preflight: off"
@@ -262,11 +248,7 @@ def _for_another_backend(resolved: dict[str, Any], before: Config, overrides: Se
 
 
 def _require_readable(directory: RunDir, former: str, session: Session) -> None:
-    """Refuse a change of the backend to one that cannot go on, before the run's settings name it.
-
-    Raises:
-        ConfigError: The newest checkpoint is not of a form that the next backend reads.
-    """
+    """Refuse a change of the backend to one that cannot go on, before the run's settings name it."""
     name = session.config.backend.name
     if name == former:
         return
@@ -290,13 +272,7 @@ def _require_free(before: Config, overrides: Sequence[str]) -> None:
 
 
 def rate_change(before: Config, after: Config, done: int) -> str:
-    """Say how the learning rate jumps where a run goes on with another length; "" where it does not.
-
-    Args:
-        before: The settings of the run so far.
-        after: Those that it goes on with.
-        done: Steps that are finished.
-    """
+    """Say how the rate jumps where a run goes on after ``done`` steps with another length; "" where it does not."""
     if not done:
         return ""
     last, planned = (before.update.rate(step, before.run.steps) for step in (done - 1, done))
@@ -363,10 +339,6 @@ def _require_same_model(directory: RunDir, session: Session) -> None:
     """Refuse to go on with another tokenizer or another reference than the run began with.
 
     The weights of the policy are the checkpoint's. All else is read from model.path again, where another model may be.
-
-    Raises:
-        RunError: The tokenizer is another one.
-        CheckpointError: The reference is another one.
     """
     done, before, now = directory.checkpoints(), directory.info().get("tokenizer"), _tokenizer(session)
     if before is not None and now is not None and before != now:

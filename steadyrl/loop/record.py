@@ -29,28 +29,13 @@ _PACKAGES = tuple("steadyrl numpy scipy torch transformers tokenizers peft safet
 
 
 def begin(config: Config, text: str) -> RunDir:
-    """Make a run directory that can be resumed from its first moment.
-
-    Args:
-        config: The resolved settings.
-        text: The user's config file, kept beside them.
+    """Make a run directory that can be resumed from its first moment, with the text of the user's config file.
 
     Raises:
         AccessError: It cannot be written; nothing of it is left.
     """
     task, algorithm = (re.split("[:.]", name)[-1] for name in (config.task.name, config.algorithm.name))
     run = RunDir.create(config.run.folder, f"{algorithm}-{task}-s{config.run.seed}")
-    try:
-        _write_first(run, config, text)
-    except AccessError:
-        shutil.rmtree(run.path, ignore_errors=True)  # a directory without run.json is no run
-        raise
-    return run
-
-
-def _write_first(run: RunDir, config: Config, text: str) -> None:
-    write_text(run.config_file, without_keys(text))  # comments may hold some
-    write_json(run.resolved_file, dump(config))
     info = {
         "id": run.path.name,
         "task": config.task.name,
@@ -71,7 +56,14 @@ def _write_first(run: RunDir, config: Config, text: str) -> None:
         "attempt": 0,
         "process": _process(),
     }
-    write_json(run.info_file, info)
+    try:
+        write_text(run.config_file, without_keys(text))  # comments may hold some
+        write_json(run.resolved_file, dump(config))
+        write_json(run.info_file, info)
+    except AccessError:
+        shutil.rmtree(run.path, ignore_errors=True)  # a directory without run.json is no run
+        raise
+    return run
 
 
 def begin_again(run: RunDir, config: Config) -> int:

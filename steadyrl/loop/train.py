@@ -8,8 +8,8 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -53,7 +53,7 @@ from steadyrl.loop.rollout.ahead import rollouts_of_step
 from steadyrl.loop.rollout.collect import collect, demonstrate, require_answers_fit
 from steadyrl.loop.rollout.episode import Environment, context_of, environment_of, require_tokens
 from steadyrl.loop.rollout.off_policy import correct, importance_metrics
-from steadyrl.loop.rollout.prompts import fit_heldout, fit_splits
+from steadyrl.loop.rollout.prompts import fit_splits
 from steadyrl.loop.rollout.records import choice_records, rollout_records
 from steadyrl.loop.rollout.token_records import TokenLook
 from steadyrl.maths.batch import limit_rewards, make_batch, only_trained, take_rows
@@ -133,6 +133,28 @@ class Watch:
     """Asked after every step; True ends the run with a checkpoint."""
 
 
+def joined(first: Watch, second: Watch) -> Watch:
+    """Return a watch that calls one after the other; either may stop the run."""
+
+    def after(name: str) -> Callable[..., None]:
+        calls = getattr(first, name), getattr(second, name)
+
+        def call(*arguments: Any) -> None:
+            for function in calls:
+                function(*arguments)
+
+        return call
+
+    @contextmanager
+    def steps(total: int) -> Iterator[None]:
+        with first.steps(total), second.steps(total):
+            yield
+
+    names = ("phase", "note", "opened", "step", "ended", "finding", "action")
+    called: dict[str, Any] = {name: after(name) for name in names}
+    return Watch(**called, steps=steps, stop=lambda: first.stop() or second.stop())
+
+
 @users_errors()
 def open_session(config: Config) -> Session:
     """Build task, rewards, algorithm and backend.
@@ -183,18 +205,14 @@ def open_session(config: Config) -> Session:
         heldout=tuple(heldout_set.problems),
         sampling=sampling,
         long_prompts={"train": train_set.counts(), "heldout": heldout_set.counts()},
-        sets=[replace(own, problems=fit_heldout(task, own.problems, backend, sampling)) for own in sets],
+        sets=[replace(own, problems=fit_splits(task, (), own.problems, backend, sampling)[1].problems) for own in sets],
     )
 
 
 def train(session: Session, run: RunDir, attempt: int = 0, watch: Watch | None = None) -> str:
     """Run from the newest checkpoint (or the start) to the end.
 
-    Args:
-        session: See ``open_session``.
-        run: An existing run directory.
-        attempt: 0 at first, one more for every resume; written on every line of metrics.
-        watch: Follows and stops the run.
+    A resume is an attempt of its own, from 1, which stands on every line of metrics.
 
     Returns:
         "finished", or "interrupted" where ``watch.stop`` said so.
@@ -275,10 +293,7 @@ def _remaining_steps(session: Session, run: RunDir, state: State, attempt: int, 
 def ends_early(config: Config, state: State, rewards: Mapping[int, float | None]) -> bool:
     """Say whether a run is over before its last step: out of patience, or at its target.
 
-    Args:
-        config: The run's.
-        state: After its newest step.
-        rewards: Mean rewards by step; those of steps that were taken back do not count.
+    Rewards of steps that were taken back do not count.
     """
     return evaluation.out_of_patience(config.evaluate.patience, state) or target_held(config, state.step, rewards)
 
@@ -356,9 +371,6 @@ def _training_groups(session: Session, groups: list[Group], state: State) -> lis
     """Return the groups that the algorithm keeps to train on.
 
     Steps in a row without a group of two scored rollouts are counted: the run may have a pause, and must not idle.
-
-    Raises:
-        DataError: No rollout could be scored, too many steps in a row had nothing to compare, or nothing is left.
     """
     require_scores(groups)
     algorithm, step = session.algorithm, state.step

@@ -107,11 +107,7 @@ def _rows(what: str, rows: Any) -> Iterable[dict[str, Any]]:
 
 
 def _plain(value: Any, place: str) -> Any:
-    """Return a value as JSON holds it; a missing number is None.
-
-    Raises:
-        DataError: JSON holds no such value.
-    """
+    """Return a value as JSON holds it; a missing number is None."""
     if isinstance(value, np.generic | np.ndarray):
         value = value.tolist()
     if isinstance(value, Mapping):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 import time
 import warnings
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
+from contextlib import contextmanager
 from html import escape
 from typing import Any
 
@@ -132,26 +132,3 @@ class NotebookView:
             seconds = (time.monotonic() - self._began) / (len(self._rewards) - 1) * (self._total - done)
             line += f", about {duration(seconds)} left"
         return f"{line}; {now}" if now else line
-
-
-def joined(first: Watch, second: Watch) -> Watch:
-    """Return a watch that calls one after the other; either may stop the run."""
-
-    def after(name: str) -> Callable[..., None]:
-        calls = getattr(first, name), getattr(second, name)
-
-        def call(*arguments: Any) -> None:
-            for function in calls:
-                function(*arguments)
-
-        return call
-
-    @contextmanager
-    def steps(total: int) -> Any:
-        with ExitStack() as stack:
-            for watch in (first, second):
-                stack.enter_context(watch.steps(total))
-            yield
-
-    called: dict[str, Any] = {name: after(name) for name in ("phase", "note", "opened", "step", "finding", "action")}
-    return Watch(**called, steps=steps, stop=lambda: first.stop() or second.stop())

@@ -21,9 +21,9 @@ from steadyrl.core.rundir import RunDir
 from steadyrl.core.sections import BackendSection, ModelSection, RunSection
 from steadyrl.loop import launch
 from steadyrl.loop.defaults import ALGORITHM, defaults
-from steadyrl.loop.train import Watch
+from steadyrl.loop.train import Watch, joined
 from steadyrl.python.inputs import FOLDER, model_path, nested, prompts_args, reward_entries
-from steadyrl.python.live import NotebookView, in_notebook, joined
+from steadyrl.python.live import NotebookView, in_notebook
 from steadyrl.python.result import Run
 from steadyrl.show.report.write import write_summary
 
@@ -182,18 +182,4 @@ def _view(shown: bool) -> Iterator[Watch]:
             yield view.watch
         return
     with Progress() as progress, heard_by(progress.count, progress.begin):
-
-        @contextmanager
-        def steps(total: int) -> Iterator[None]:
-            progress.total = total
-            yield
-
-        yield Watch(
-            phase=progress.phase,
-            note=progress.note,
-            opened=lambda run: progress.note(f"run directory: {near(run.path)}"),
-            steps=steps,
-            step=progress.step,
-            finding=progress.finding,
-            action=progress.action,
-        )
+        yield joined(progress.watch, Watch(opened=lambda run: progress.note(f"run directory: {near(run.path)}")))

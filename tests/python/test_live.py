@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from steadyrl.loop.train import Watch
+from steadyrl.loop.train import Watch, joined
 from steadyrl.python import live
 from steadyrl.python.curve import reward_curve
 from steadyrl.python.train import train
@@ -99,7 +99,7 @@ def test_there_is_no_curve_of_fewer_than_two_values(points):
 def test_two_watches_are_called_in_their_order_and_either_stops():
     calls = []
     first = Watch(step=lambda line: calls.append("first"), stop=lambda: False)
-    watch = live.joined(first, Watch(step=lambda line: calls.append("second"), stop=lambda: True))
+    watch = joined(first, Watch(step=lambda line: calls.append("second"), stop=lambda: True))
     watch.step({})
     assert calls == ["first", "second"] and watch.stop()
-    assert not live.joined(first, first).stop()
+    assert not joined(first, first).stop()

@@ -184,7 +184,8 @@ class Ranks:
         except Exception as error:  # a lost rank may show as any error of the work of the others
             if self._gone is not None:  # raised by the answer to a signal, and caught by a library that was at work
                 raise self._gone from error
-            if not isinstance(error, RuntimeError) or self.place.ranks == 1 or not _is_broken(error):
+            broken = isinstance(error, dist.DistError) or any(word in str(error).lower() for word in _BROKEN)
+            if not isinstance(error, RuntimeError) or self.place.ranks == 1 or not broken:
                 raise
             self._require_all(broken=True, because=error)
             raise
@@ -274,10 +275,6 @@ class Ranks:
 def joined() -> Ranks:
     """Return the ranks of this process's run; see ``Ranks.meet``."""
     return Ranks(place())
-
-
-def _is_broken(error: BaseException) -> bool:
-    return isinstance(error, dist.DistError) or any(word in str(error).lower() for word in _BROKEN)
 
 
 def _ranks(numbers: list[int]) -> str:

@@ -58,12 +58,7 @@ class Sharding:
         self._offload = CPUOffloadPolicy(pin_memory=mesh.device_type == "cuda") if offload else OffloadPolicy()
 
     def of_policy(self, root: Root, inner: Any) -> None:
-        """Share out all that is trained.
-
-        Args:
-            root: Holds the model.
-            inner: The bare model, without an adapter's wrapper.
-        """
+        """Share out all that is trained; ``inner`` is the bare model, without an adapter's wrapper."""
         if root.value_head is not None:
             self._shard(root.value_head, self._exact)
         self._shard_blocks(inner)

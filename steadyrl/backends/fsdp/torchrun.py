@@ -23,14 +23,10 @@ Handler = Callable[[int, FrameType | None], Any] | int | None
 class Place:
     """One process among all that train one model."""
 
-    rank: int = 0
-    """Its number; rank 0 runs the loop and writes the run directory."""
-    ranks: int = 1
-    """How many there are."""
-    here: int = 0
-    """Its number on this machine, which is that of its GPU."""
-    here_ranks: int = 1
-    """How many there are on this machine."""
+    rank: int = 0  # its number; rank 0 runs the loop and writes the run directory
+    ranks: int = 1  # how many there are
+    here: int = 0  # its number on this machine, which is that of its GPU
+    here_ranks: int = 1  # how many there are on this machine
 
 
 def place() -> Place:

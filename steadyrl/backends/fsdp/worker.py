@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -110,7 +110,8 @@ class Worker:
             ) from error
         everyone = self._ranks.everywhere(own)
         stats = loss_stats(batch, {name: sum(totals[name] for totals in everyone) for name in own})
-        norm = self._clip(update.max_grad_norm)
+        scaled: Any = nn.utils.clip_grad_norm_(list(self.backend.trainable().values()), update.max_grad_norm)
+        norm = float(scaled.full_tensor())  # over all ranks, before it was scaled down
         if math.isfinite(norm):  # otherwise the weights stay as they are, and the loop stops
             self.backend.set_rate(update.learning_rate)
             products = products_with_momentum(self.backend.trainable().values(), self.backend.optimizer)
@@ -138,11 +139,6 @@ class Worker:
         # FSDP warns of every view of a tensor.
         return tuple(None if score is None else score.clone() for score in scores)
 
-    def _clip(self, limit: float) -> float:
-        """Scale gradients down to a norm over all ranks, and return what it was."""
-        norm: Any = nn.utils.clip_grad_norm_(list(self.backend.trainable().values()), limit)
-        return float(norm.full_tensor())
-
     def save(self, folder: Path) -> None:
         """See Backend."""
         state.save(folder, self.backend, self._objects)
@@ -157,11 +153,15 @@ class Worker:
 
     def check_reference(self, folder: Path) -> None:
         """See Referring; on rank 0 alone."""
-        origin = self._origin
-        if origin is not None:
-            portable.check_reference(
-                folder, self._config.model.path, lambda ids: _recalled(origin, ids), origin["precision"]
-            )
+        if (origin := self._origin) is None:
+            return
+
+        def recalled(ids: np.ndarray) -> np.ndarray:
+            """Return the log-probs of its own tokens; infinite ones for others, which another model has."""
+            same = ids.tolist() == origin["tokens"]
+            return np.array(origin["logprobs"]) if same else np.full(len(ids) - 1, np.inf)
+
+        portable.check_reference(folder, self._config.model.path, recalled, origin["precision"])
 
     def _mine(self, shares: Sequence[np.ndarray]) -> np.ndarray:
         return shares[self._ranks.place.rank]
@@ -172,12 +172,6 @@ def _backward(share: float, objective: Objective) -> Measured:
     value, sums = objective()
     (share * value).backward()
     return share * value, {name: share * scalar for name, scalar in sums.items()}
-
-
-def _recalled(probe: Mapping[str, Any], ids: np.ndarray) -> np.ndarray:
-    """Return the log-probs of a probe for its own tokens; infinite ones for others, which another model has."""
-    same = ids.tolist() == probe["tokens"]
-    return np.array(probe["logprobs"]) if same else np.full(len(ids) - 1, np.inf)
 
 
 def _device(name: str, here: int) -> torch.device:

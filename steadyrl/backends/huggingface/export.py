@@ -27,13 +27,7 @@ Merge = Callable[[ModelSection, Path, Path], HFTokenizer]
 
 
 def write_policy(config: Config, checkpoint: Path, folder: Path, merged: Merge | None) -> dict[str, Any]:
-    """Write the policy of a checkpoint into an empty folder.
-
-    Args:
-        config: The run's settings.
-        checkpoint: A complete checkpoint of the run.
-        folder: Where to write.
-        merged: Writes whole weights where an adapter was trained; None to write the adapter.
+    """Write the policy of a checkpoint into an empty folder; ``merged`` writes whole weights for an adapter.
 
     Returns:
         What was written: ``kind`` ("weights" or "adapter"), ``base`` (folder or hub name of the model that was trained
@@ -54,19 +48,27 @@ def write_policy(config: Config, checkpoint: Path, folder: Path, merged: Merge |
         check_files(base)
     merging = merged if section.lora_rank else None
     if merging is not None:
-        _refuse_quantised(section)
+        if getattr(open_folder(section)[1], "quantization_config", None):
+            raise ModelError(
+                f"model.path = '{section.path}' holds quantised weights, which no adapter can be merged into; leave "
+                "out --merge, and serve the adapter beside its model"
+            )
         tokenizer = merging(section, policy, folder)
     else:
         _read_object(policy / ("adapter_config.json" if section.lora_rank else "config.json"))
         # Whole weights hold all of their model; it need not be there any more.
         tokenizer = _write_copy(section, policy, folder, base if section.lora_rank else str(policy))
     _generation(config.sampling, tokenizer).save_pretrained(folder)
-    if adapter := bool(section.lora_rank) and merging is None:
-        _name_base(folder / "adapter_config.json", base)
+    base_folder = str(Path(base).resolve()) if Path(base).is_dir() else None
+    if adapter := bool(section.lora_rank) and merging is None:  # it names its model so that any folder finds it
+        file = folder / "adapter_config.json"
+        settings = json.loads(file.read_text(encoding="utf-8"))
+        settings["base_model_name_or_path"] = base_folder or base
+        file.write_text(json.dumps(settings, indent=2), encoding="utf-8")
     return {
         "kind": "adapter" if adapter else "weights",
         "base": section.path,
-        "base_folder": str(Path(base).resolve()) if Path(base).is_dir() else None,
+        "base_folder": base_folder,
         "chat": section.chat_template == "auto" and bool(tokenizer.hf.chat_template),
         "messages_before": [message.model_dump() for message in section.messages_before],
         "template_args": dict(section.template_args),
@@ -106,24 +108,8 @@ def _read_object(file: Path) -> dict[str, Any]:
     return parsed
 
 
-def _refuse_quantised(section: ModelSection) -> None:
-    _, config = open_folder(section)
-    if getattr(config, "quantization_config", None):
-        raise ModelError(
-            f"model.path = '{section.path}' holds quantised weights, which no adapter can be merged into; leave out "
-            "--merge, and serve the adapter beside its model"
-        )
-
-
 def _write_copy(section: ModelSection, policy: Path, folder: Path, model: str) -> HFTokenizer:
-    """Copy what the checkpoint holds, but for the page that peft puts beside every adapter.
-
-    Args:
-        section: The run's model.
-        policy: What the checkpoint holds.
-        folder: Where to write.
-        model: Folder or hub name of the model whose generation config says which tokens end an answer.
-    """
+    """Copy what a checkpoint holds but peft's page; ``model`` is whose generation config says what ends an answer."""
     transformers = require("transformers")
     shutil.copytree(policy, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("README.md"))
     with reading(str(policy)):
@@ -147,10 +133,3 @@ def _generation(sampling: SamplingSection, tokenizer: HFTokenizer) -> Any:
         eos_token_id=list(tokenizer.end_ids),
         pad_token_id=tokenizer.pad_id,
     )
-
-
-def _name_base(file: Path, base: str) -> None:
-    """Let an adapter name its model so that it is found from any folder."""
-    settings = json.loads(file.read_text(encoding="utf-8"))
-    settings["base_model_name_or_path"] = str(Path(base).resolve()) if Path(base).is_dir() else base
-    file.write_text(json.dumps(settings, indent=2), encoding="utf-8")

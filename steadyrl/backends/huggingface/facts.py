@@ -21,22 +21,14 @@ _WEIGHTS = "model.safetensors"
 class ModelFacts:
     """What settings may depend on."""
 
-    parameters: int
-    """Numbers in the files of its weights."""
-    context: int | None
-    """Tokens that its positions reach; None where it counts none."""
-    chats: bool
-    """Whether its tokenizer has a chat template."""
-    longest_answer: int
-    """Tokens of the longest of the answers that were asked about; 0 where there are none."""
+    parameters: int  # numbers in the files of its weights
+    context: int | None  # tokens that its positions reach; None where it counts none
+    chats: bool  # whether its tokenizer has a chat template
+    longest_answer: int  # tokens of the longest of the answers that were asked about; 0 where there are none
 
 
 def model_facts(section: ModelSection, answers: Iterable[str] = ()) -> ModelFacts:
-    """Read what a model is; one on the hub is downloaded, which training would do too.
-
-    Args:
-        section: The model's settings.
-        answers: Texts to count the tokens of.
+    """Read what a model is, and count tokens of answers; one on the hub is downloaded, as training would do.
 
     Raises:
         ModelError: The model cannot be read.

@@ -15,6 +15,7 @@ from safetensors import SafetensorError, safe_open
 
 from steadyrl.core.errors import ModelError, exception_line
 from steadyrl.core.plugins import require
+from steadyrl.core.rundir import is_lfs_pointer
 from steadyrl.core.sections import ModelSection
 
 log = logging.getLogger(__name__)
@@ -35,7 +36,6 @@ _EMPTY = {"version": "1.0", "added_tokens": [], "model": {"type": "WordLevel", "
 _TEMPLATE = "chat_template.json"  # of what reads texts and images; transformers' tokenizers do not look for it
 _FILES = ("config.json", "generation_config.json", "tokenizer_config.json", "tokenizer.json", _TEMPLATE, INDEX)
 _OF_IMAGES = ("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json", _TEMPLATE)
-_POINTER = b"version https://git-lfs"
 _FLOATS = ("F64", "F32", "F16", "BF16")  # as safetensors calls them
 # What transformers says, by a part of it, and what is said instead: all of it would name its own classes and options.
 _SAID = {
@@ -178,12 +178,7 @@ def _of_all_layers(text: Any, name: str, default: Any) -> Any:
 
 
 def read_tokenizer(path: str, trusted: bool = False) -> Any:
-    """Return the tokenizer of a model, with the chat template that programs use which read texts and images with it.
-
-    Args:
-        path: A model folder, or a name on the hub.
-        trusted: Whether its own Python code is run.
-    """
+    """Return the tokenizer of a model, with the chat template that programs use which read texts and images with it."""
     transformers = require("transformers")
     cached_file = transformers.utils.cached_file
     if file := cached_file(path, _TOKENIZER, _raise_exceptions_for_missing_entries=False):
@@ -270,9 +265,15 @@ def check_files(path: str) -> None:
     for file in sorted(words):
         if _is_pointer(file):
             raise ModelError(f"'{file}' is a pointer of Git LFS, and not the file itself; run `git lfs pull`")
-    for name in _FILES:
-        if (folder / name).is_file():
-            _check_object(folder / name)
+    for file in (folder / name for name in _FILES):
+        try:
+            parsed = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        except (ValueError, RecursionError) as error:
+            raise ModelError(f"'{file}' is not valid JSON: {error}") from error
+        except OSError as error:
+            raise _unreadable(file, error) from error
+        if not isinstance(parsed, dict):
+            raise ModelError(f"'{file}' holds a {type(parsed).__name__}; expected a JSON object")
 
 
 def _other_weights(folder: Path) -> str:
@@ -290,14 +291,8 @@ def _other_weights(folder: Path) -> str:
 
 
 def _is_pointer(file: Path) -> bool:
-    """Return whether a file is what Git leaves in the place of a large one that it has not fetched.
-
-    Raises:
-        ModelError: It is a folder, a link to nowhere, or a file that may not be read.
-    """
     try:
-        with file.open("rb") as opened:
-            return opened.read(len(_POINTER)) == _POINTER
+        return is_lfs_pointer(file)
     except OSError as error:
         raise _unreadable(file, error) from error
 
@@ -345,17 +340,6 @@ def _check_weights(folder: Path, quantised: bool) -> None:
                 f"'{file}' holds {odd[0]} as {kinds[odd[0]]}, and config.json has no quantization_config that says "
                 "what it means; expected floating-point weights"
             )
-
-
-def _check_object(file: Path) -> None:
-    try:
-        parsed = json.loads(file.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ModelError(f"'{file}' is not valid JSON: {error}") from error
-    except OSError as error:
-        raise _unreadable(file, error) from error
-    if not isinstance(parsed, dict):
-        raise ModelError(f"'{file}' holds a {type(parsed).__name__}; expected a JSON object")
 
 
 def _unreadable(file: Path, error: OSError) -> ModelError:

@@ -34,11 +34,6 @@ DTYPES: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2
 def write_gguf(folder: Path, file: Path, name: str) -> None:
     """Write the weights, the tokenizer and the chat template of a folder into a GGUF file.
 
-    Args:
-        folder: Whole weights in the layout of Hugging Face.
-        file: Where to write.
-        name: What the model is called in the file.
-
     Raises:
         ModelError: The model, its tokenizer, or the precision of a weight is none that can be written.
         MissingExtraError: The package gguf is not installed.
@@ -71,7 +66,13 @@ def write_gguf(folder: Path, file: Path, name: str) -> None:
         part = source.split(".")[-2].removesuffix("_proj")
         if family == "llama" and part in heads:
             values = in_pairs(values, heads[part])
-        _add_tensor(gguf, writer, target, dtype, values)
+        if values.ndim == 1:  # norms and biases
+            exact = (values.astype(np.uint32) << 16).view(np.float32) if dtype == "BF16" else values.astype(np.float32)
+            writer.add_tensor(target, exact)
+        elif dtype == "BF16":
+            writer.add_tensor(target, values.view(np.uint8), raw_dtype=gguf.GGMLQuantizationType.BF16)
+        else:
+            writer.add_tensor(target, values)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -169,13 +170,3 @@ def _tensors(folder: Path) -> Iterator[tuple[str, str, np.ndarray]]:
                 raise ModelError(f"the weight '{name}' of '{file}' is {entry['dtype']}; expected {', '.join(DTYPES)}")
             begin, end = (8 + length + offset for offset in entry["data_offsets"])
             yield name, entry["dtype"], np.array(data[begin:end]).view(DTYPES[entry["dtype"]]).reshape(entry["shape"])
-
-
-def _add_tensor(gguf: Any, writer: Any, name: str, dtype: str, values: np.ndarray) -> None:
-    if values.ndim == 1:  # norms and biases
-        exact = (values.astype(np.uint32) << 16).view(np.float32) if dtype == "BF16" else values.astype(np.float32)
-        writer.add_tensor(name, exact)
-    elif dtype == "BF16":
-        writer.add_tensor(name, values.view(np.uint8), raw_dtype=gguf.GGMLQuantizationType.BF16)
-    else:
-        writer.add_tensor(name, values)

@@ -109,11 +109,6 @@ def write_probe(folder: Path, probe: Mapping[str, Any] | None) -> None:
 def check_probe(folder: Path, measure: Measure, precision: str) -> None:
     """Refuse a model that does not compute what the program that saved it computed; a folder without a probe passes.
 
-    Args:
-        folder: What was loaded.
-        measure: Reads tokens with the model as it was loaded.
-        precision: See ``make_probe``.
-
     Raises:
         CheckpointError: The log-probs differ by more than rounding explains, or the probe is damaged.
     """
@@ -128,12 +123,6 @@ def check_probe(folder: Path, measure: Measure, precision: str) -> None:
 
 def check_reference(folder: Path, model: str, measure: Measure, precision: str) -> None:
     """Refuse a reference that is not the one that the run began with; a checkpoint without its probe passes.
-
-    Args:
-        folder: The checkpoint.
-        model: What model.path names.
-        measure: Reads tokens with the reference as it was built now.
-        precision: See ``make_probe``.
 
     Raises:
         CheckpointError: The log-probs differ by more than rounding explains, or the probe is damaged.

@@ -76,8 +76,10 @@ class HFTokenizer:
             self._in_parts = self._wants_parts()
             self._require_all(self._opening([_QUESTION]))  # a template that fails is reported before anything is paid
             self._doubt_template()
-            turn_end = self._end_of_turn()
-            own = own if turn_end is None else [turn_end, *own]
+            # The special token that the chat template writes behind an assistant's words, if there is one, ends a turn.
+            _, mark, after = self._around_answer()
+            behind = self._ids(after.lstrip())[:1] if mark else []
+            own = [*(id for id in behind if id in self._special_ids()), *own]
         stated = self._checked_ends(stated_ends)
         ends = [id for id in dict.fromkeys([*own, *stated]) if 0 <= id < vocabulary]
         if not ends:
@@ -89,7 +91,11 @@ class HFTokenizer:
         # Padding is masked everywhere; without a pad token of its own any id serves.
         pad = tokenizer.pad_token_id
         self.pad_id = int(pad) if pad is not None and pad < vocabulary else self.end_id
-        self._unreported = self._ids_without_text()
+        # What a text leaves out: special tokens, and rows of the embedding that are no token's. Many embeddings are
+        # padded to a round number of rows, which a policy may come to sample.
+        special = self._special_ids() - {*self.end_ids, self.pad_id} if self._skip_special else set()
+        rows = range(vocabulary) if vocabulary < _UNKNOWN else ()
+        self._unreported = frozenset(special | (set(rows) - set(tokenizer.get_vocab().values())))
 
     def encode_prompt(self, prompt: str | Sequence[Message]) -> np.ndarray:
         """Return [P] int32 ids; with a chat template a text is one user message.
@@ -112,11 +118,25 @@ class HFTokenizer:
             return TextChat(self)
         if tool_format == "auto" and not self._template_has_tools():
             tool_format = "hermes"
+
+        def encode(messages: Sequence[Message], tools_text: str) -> np.ndarray:
+            """Return the ids of messages, with the tools described at the end of the system message."""
+            messages = self._opening(messages)
+            system = messages[0]["content"] if messages[0]["role"] == "system" else ""
+            described = {"role": "system", "content": "\n\n".join(filter(None, [system, tools_text]))}
+            return self._encode([described, *messages[messages[0]["role"] == "system" :]])
+
+        def decode(ids: np.ndarray) -> str:
+            """Return the text of ids with all special tokens but those that end it: they may mark calls."""
+            return str(self.hf.decode([id for id in ids.tolist() if id not in self.end_ids], skip_special_tokens=False))
+
         if tool_format in FORMATS:
-            return TextChat(self, tools, FORMATS[tool_format], self._encode_with_tools, self._decode_whole)
-        renderer = choose_renderer(
-            self.hf, tool_format, self._template_args, self._template_ids if self._chat else None
-        )
+            return TextChat(self, tools, FORMATS[tool_format], encode, decode)
+
+        def template_ids(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[int]:
+            return self._ids(self._templated(messages, True, tools))
+
+        renderer = choose_renderer(self.hf, tool_format, self._template_args, template_ids if self._chat else None)
         chat = RendererChat(renderer, self.hf, tools, self.end_ids, self._opening)
         self.end_ids = chat.end_ids
         return chat
@@ -126,22 +146,6 @@ class HFTokenizer:
             return self._chat and _CALLED in self._templated([_QUESTION], True, _TRIAL_TOOLS)
         except ModelError:
             return False
-
-    def _template_ids(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[int]:
-        return self._ids(self._templated(messages, True, tools))
-
-    def _encode_with_tools(self, messages: Sequence[Message], tools_text: str) -> np.ndarray:
-        """Return the ids of messages, with the tools described at the end of the system message."""
-        messages = self._opening(messages)
-        system = messages[0]["content"] if messages[0]["role"] == "system" else ""
-        described = {"role": "system", "content": "\n\n".join(filter(None, [system, tools_text]))}
-        return self._encode([described, *messages[messages[0]["role"] == "system" :]])
-
-    def _decode_whole(self, ids: np.ndarray) -> str:
-        """Return the text of ids with all special tokens but those that end it: they may mark calls."""
-        shown = [id for id in ids.tolist() if id not in self.end_ids]
-        text: str = self.hf.decode(shown, skip_special_tokens=False)
-        return text
 
     def _opening(self, messages: Sequence[Message]) -> list[Message]:
         """Return messages behind those that the config puts before every prompt."""
@@ -261,7 +265,11 @@ class HFTokenizer:
         if shape in self._written:
             return
         marked = outline(messages, (f"{_MARK}{number}{_MARK}" for number in count()))
-        marked = [_renamed_calls(message, place) for place, message in enumerate(marked)]
+        for place, message in enumerate(marked):
+            if calls := message.get("tool_calls"):  # their names are found again in what the template makes of them
+                functions = [{**call["function"], "name": f"{_CALLED}{place}_"} for call in calls]
+                renamed = [{**call, "function": own} for call, own in zip(calls, functions, strict=True)]
+                marked[place] = {**message, "tool_calls": renamed}
         text = self._templated(marked, add_generation_prompt=True)
         for place, message in enumerate(marked, start=1):
             if message.get("tool_calls") and f"{_CALLED}{place - 1}_" not in text:
@@ -312,11 +320,7 @@ class HFTokenizer:
             )  # fmt: skip
 
     def _doubt_opening(self, opened: str) -> None:
-        """Warn of a tag that the template writes in the answer's place, and of a turn that it does not open.
-
-        Args:
-            opened: The template's text for a question, up to where the policy writes.
-        """
+        """Warn of a tag in the answer's place, and of a turn that is not opened, in the text for a question."""
         before, mark, _ = self._around_answer()
         begun = [tag for tag in TAG.findall(opened)[-1:] if tag[1] != "/" and opened.rstrip().endswith(tag)]
         # The mark of the assistant's turn is a special token, or stands before every answer.
@@ -364,21 +368,6 @@ class HFTokenizer:
         except ModelError:  # a template for questions only serves tasks of one turn
             return "", "", ""
 
-    def _end_of_turn(self) -> int | None:
-        """Return the special token that the chat template writes behind an assistant's words, if there is one."""
-        _, mark, after = self._around_answer()
-        ids = self._ids(after.lstrip())
-        return int(ids[0]) if mark and ids and ids[0] in self._special_ids() else None
-
-    def _ids_without_text(self) -> frozenset[int]:
-        """Return the ids that a text leaves out: special tokens, and rows of the embedding that are no token's.
-
-        Many embeddings are padded to a round number of rows, which a policy may come to sample.
-        """
-        special = self._special_ids() - {*self.end_ids, self.pad_id} if self._skip_special else set()
-        rows = range(self._vocabulary) if self._vocabulary < _UNKNOWN else ()
-        return frozenset(special | (set(rows) - set(self.hf.get_vocab().values())))
-
     def _special_ids(self) -> set[int]:
         return {id for id, token in self.hf.added_tokens_decoder.items() if token.special} | {*self.hf.all_special_ids}
 
@@ -403,11 +392,3 @@ class HFTokenizer:
                 "correct its chat_template.jinja or model.template_args, or set model.chat_template = 'never'"
             ) from error
         return text
-
-
-def _renamed_calls(message: Message, place: int) -> Message:
-    """Return a message whose calls are found again in what a template made of it."""
-    if not message.get("tool_calls"):
-        return message
-    calls = [{**call, "function": {**call["function"], "name": f"{_CALLED}{place}_"}} for call in message["tool_calls"]]
-    return {**message, "tool_calls": calls}

@@ -43,15 +43,7 @@ _REFUSALS = (AssertionError, ValueError, TypeError, LookupError, AttributeError,
 
 
 class RendererChat:
-    """See Chat.
-
-    Args:
-        renderer: Of the package ``renderers``.
-        tokenizer: Of transformers.
-        tools: What may be called.
-        end_ids: Each ends a turn.
-        before: Puts the config's messages before those of a problem.
-    """
+    """See Chat; ``before`` puts the config's messages before those of a problem."""
 
     def __init__(self, renderer: Any, tokenizer: Any, tools: Tools, end_ids: Sequence[int], before: Any = list):
         self._renderer, self._hf, self._before = renderer, tokenizer, before
@@ -152,8 +144,8 @@ def choose_renderer(tokenizer: Any, tool_format: str, template_args: Mapping[str
     plugins.require("renderers")
     base = plugins.require("renderers.base")
     if tool_format not in ("auto", *base.MODEL_RENDERER_MAP.values()):
-        known = ", ".join(dict.fromkeys(["auto", *FORMATS, *base.MODEL_RENDERER_MAP.values()]))
-        raise ModelError(f"task.args.tool_format = '{tool_format:.60}' is no form of calls; known are {known}")
+        forms = ", ".join(dict.fromkeys(["auto", *FORMATS, *base.MODEL_RENDERER_MAP.values()]))
+        raise ModelError(f"task.args.tool_format = '{tool_format:.60}' is no form of calls; known are {forms}")
     if tool_format != "auto":
         renderer = _create(tokenizer, tool_format, template_args)
         if isinstance(renderer, str):

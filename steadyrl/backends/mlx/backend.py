@@ -53,13 +53,8 @@ class MlxBackend:
         self._value_rate = algorithm.value_rate
         self._halved_weights = own.weights == "bf16" and not config.model.lora_rank
         lower = mx.bfloat16 if "bf16" in {own.weights, config.backend.precision} else None
-        self._net = Network(
-            config.model,
-            config.run.seed,
-            lower,
-            "values" in algorithm.needs,
-            own.gradient_checkpointing,
-        )
+        has_values, recompute = "values" in algorithm.needs, own.gradient_checkpointing
+        self._net = Network(config.model, config.run.seed, lower, has_values, recompute)
         self._loaded, self.tokenizer = self._net.loaded, self._net.loaded.tokenizer
         self._vocabulary = self._loaded.head.weight.shape[0]
         portable.check_probe(self._loaded.source, self._net.measure, self._precision)
@@ -90,15 +85,14 @@ class MlxBackend:
         require_room(self._loaded.context, max(map(len, prompts), default=0), sampling.max_new_tokens)
         order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
 
-        def draw(rows: Sequence[int]) -> list[Completion]:
-            return self._sample([prompts[i] for i in rows], sampling, [seeds[i] for i in rows])
-
-        return self._rows.each(order, draw, "completions in all")
-
-    def _sample(self, prompts: list[np.ndarray], sampling: Sampling, seeds: list[int]) -> list[Completion]:
         end_ids, pad_id = self.tokenizer.end_ids, self.tokenizer.pad_id
         stops = StopStrings(sampling.stop, self.tokenizer.decode) if sampling.stop else None
-        return sample(self._loaded.net, self._loaded.logits, prompts, sampling, seeds, end_ids, pad_id, stops)
+
+        def draw(rows: Sequence[int]) -> list[Completion]:
+            some, own_seeds = [prompts[i] for i in rows], [seeds[i] for i in rows]
+            return sample(self._loaded.net, self._loaded.logits, some, sampling, own_seeds, end_ids, pad_id, stops)
+
+        return self._rows.each(order, draw, "completions in all")
 
     def score(self, batch: Batch, sampling: Sampling, needs: frozenset[str]) -> TokenScores:
         """See Backend."""
@@ -312,13 +306,13 @@ class MlxBackend:
     def _saved_policy(self, folder: Path, own: Mapping[str, mx.array]) -> dict[str, mx.array]:
         if self._halved_weights:
             path = folder / state.MASTERS
-            return state.fitting(path, state.read_arrays(path), own, {name: name for name in own})
+            return state.fitting(path, state.read_arrays(path), own)
         policy = folder / state.POLICY
         if self._section.lora_rank:
             return state.load_adapter(policy, own)
         files = sorted(policy.glob("model*.safetensors")) or [policy / "model.safetensors"]
         saved = {name: array for file in files for name, array in state.read_arrays(file).items()}
-        return state.fitting(policy, self._loaded.net.sanitize(saved), own, {name: name for name in own})
+        return state.fitting(policy, self._loaded.net.sanitize(saved), own)
 
 
 def _square(array: mx.array) -> float:

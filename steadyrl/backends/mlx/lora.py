@@ -24,12 +24,7 @@ _LINEAR = (nn.Linear, nn.QuantizedLinear)
 
 
 def add_lora(net: nn.Module, section: ModelSection, seed: int) -> None:
-    """Freeze a model and put a fresh adapter on its linear layers; it changes nothing before the first update.
-
-    Args:
-        net: Of mlx-lm.
-        section: Rank, alpha and which layers: "all-linear" is every one but the head.
-        seed: Of the adapter's first matrices.
+    """Freeze a model and put a fresh adapter on linear layers but the head; it changes nothing before the first update.
 
     Raises:
         ConfigError: A name is that of no linear layer.

@@ -35,32 +35,19 @@ _READ = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt")  # of a model
 class Loaded:
     """A model and what is known of it."""
 
-    net: nn.Module
-    """Of mlx-lm; ``net.model`` ends in hidden states."""
-    head: nn.Module
-    """Hidden states to logits: a module of ``net``, called through ``logits``."""
-    logits: Callable[[mx.array], mx.array]
-    """Hidden states [N, H] to logits [N, V], in the type of the hidden states."""
-    config: Any
-    """Of transformers."""
+    net: nn.Module  # of mlx-lm; ``net.model`` ends in hidden states
+    head: nn.Module  # hidden states to logits: a module of ``net``, called through ``logits``
+    logits: Callable[[mx.array], mx.array]  # hidden states [N, H] to logits [N, V], in the type of the hidden states
+    config: Any  # of transformers
     tokenizer: HFTokenizer
-    """See Tokenizer."""
-    context: int | None
-    """Tokens that positions and attention reach."""
-    width: int
-    """H."""
-    source: Path
-    """The folder that it was read from."""
-    quantised: bool
-    """Whether its matrices hold a few bits per number."""
+    context: int | None  # tokens that positions and attention reach
+    width: int  # H
+    source: Path  # the folder that it was read from
+    quantised: bool  # whether its matrices hold a few bits per number
 
 
 def load_model(section: ModelSection, dtype: mx.Dtype) -> Loaded:
-    """Load a model and its tokenizer.
-
-    Args:
-        section: Which model.
-        dtype: Type that its weights are kept in; what is quantised stays so.
+    """Load a model and its tokenizer, with weights kept in a type; what is quantised stays so.
 
     Raises:
         ModelError: The folder is missing or damaged, or its family is not one that is proved equal to transformers.
@@ -69,10 +56,14 @@ def load_model(section: ModelSection, dtype: mx.Dtype) -> Loaded:
     name, config = open_folder(section)
     _check_family(config, section.path)
     with reading(section.path):
-        source = _fetched(name)
+        source = Path(name)
+        if not source.is_dir():  # on the hub
+            source = Path(plugins.require("huggingface_hub").snapshot_download(name, allow_patterns=list(_READ)))
         tokenizer = read_tokenizer(str(source))
         net = _read(source, config)
-        ends = _stated_ends(source, config)
+        file = source / "generation_config.json"
+        ends = json.loads(file.read_text(encoding="utf-8")).get("eos_token_id") if file.is_file() else None
+        ends = getattr(config, "eos_token_id", None) if ends is None else ends
     net.update(tree_map(lambda x: x.astype(dtype) if mx.issubdtype(x.dtype, mx.floating) else x, net.parameters()))
     mx.eval(net.parameters())
     tied = "lm_head" not in net
@@ -121,25 +112,11 @@ def _check_family(config: Any, path: str) -> None:
         )
 
 
-def _fetched(name: str) -> Path:
-    """Return the folder of a model; one on the hub is downloaded."""
-    if Path(name).is_dir():
-        return Path(name)
-    return Path(plugins.require("huggingface_hub").snapshot_download(name, allow_patterns=list(_READ)))
-
-
 def _read(source: Path, config: Any) -> nn.Module:
     from mlx_lm.utils import load_model as load_weights
 
     net, _ = load_weights(source, model_config=older_spelling(getattr(config, "rope_parameters", None)))
     return net
-
-
-def _stated_ends(source: Path, config: Any) -> Any:
-    """Return the end tokens that the generation config states, or where there is none the model's config."""
-    file = source / "generation_config.json"
-    stated = json.loads(file.read_text(encoding="utf-8")).get("eos_token_id") if file.is_file() else None
-    return getattr(config, "eos_token_id", None) if stated is None else stated
 
 
 def _reach(config: Any) -> int | None:

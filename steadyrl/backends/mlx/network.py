@@ -51,11 +51,10 @@ class Network:
     def use(self, params: Mapping[str, mx.array]) -> None:
         """Let the model compute with these parameters from now on; the value head's are passed to ``values``."""
         self.used = params
-        own = [(name, self._rounded(name, array)) for name, array in params.items() if not name.startswith(_HEAD)]
-        self.loaded.net.update(tree_unflatten(own))
-
-    def _rounded(self, name: str, array: mx.array) -> mx.array:
-        return array if self.lower is None or is_adapter(name) else array.astype(self.lower)
+        own = {name: array for name, array in params.items() if not name.startswith(_HEAD)}
+        if self.lower is not None:
+            own = {name: array if is_adapter(name) else array.astype(self.lower) for name, array in own.items()}
+        self.loaded.net.update(tree_unflatten(list(own.items())))
 
     def adopt(self, params: dict[str, mx.array]) -> None:
         """Take new values of all parameters."""

@@ -32,18 +32,7 @@ def sample(
     pad_id: int,
     stops: StopStrings | None = None,
 ) -> list[Completion]:
-    """Sample one completion per prompt.
-
-    Args:
-        net: Of mlx-lm.
-        logits: Hidden states to logits.
-        prompts: Token ids, at least one each. Equal ones are read once.
-        sampling: How to draw.
-        seeds: One per prompt.
-        end_ids: Each ends a completion.
-        pad_id: Fills the left of short prompts.
-        stops: Strings that end a completion too; None for none.
-    """
+    """Sample one completion per prompt; equal prompts are read once."""
     numbers: dict[bytes, int] = {}
     which = [numbers.setdefault(prompt.tobytes(), len(numbers)) for prompt in prompts]
     distinct = [prompts[which.index(number)] for number in range(len(numbers))]

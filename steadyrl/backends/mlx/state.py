@@ -7,7 +7,7 @@ transposed.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -52,20 +52,14 @@ def torch_form(name: str, array: mx.array) -> mx.array:
     return mx.contiguous(array.T) if is_adapter(name) else array
 
 
-def fitting(path: Path, saved: Arrays, expected: Arrays, named: Mapping[str, str]) -> dict[str, mx.array]:
-    """Return saved arrays in float32 by this model's own names.
-
-    Args:
-        path: Where they come from, for the message.
-        saved: By the names of the file.
-        expected: What this model has, by its own names.
-        named: Its own name to the file's name.
+def fitting(path: Path, saved: Arrays, expected: Arrays, named: Callable[[str], str] = str) -> dict[str, mx.array]:
+    """Return saved arrays in float32 by this model's own names, of which ``named`` gives those in the file.
 
     Raises:
         CheckpointError: A name or a shape is another.
     """
-    misfits = set(saved) ^ {named[name] for name in expected}
-    arrays = {name: torch_form(name, saved[named[name]]) for name in expected} if not misfits else {}
+    misfits = set(saved) ^ set(map(named, expected))
+    arrays = {name: torch_form(name, saved[named(name)]) for name in expected} if not misfits else {}
     misfits |= {name for name, array in arrays.items() if array.shape != expected[name].shape}
     if misfits:
         raise CheckpointError(
@@ -76,14 +70,7 @@ def fitting(path: Path, saved: Arrays, expected: Arrays, named: Mapping[str, str
 
 
 def save_weights(folder: Path, arrays: Arrays, config: Any, source: Path) -> None:
-    """Write whole weights and what belongs to them.
-
-    Args:
-        folder: Where to write.
-        arrays: The weights, by their names in the folder.
-        config: Of transformers.
-        source: The folder that the model was read from.
-    """
+    """Write whole weights and what belongs to them."""
     write_arrays(folder / "model.safetensors", arrays)
     config.save_pretrained(folder)
     portable.spell_twice(folder)
@@ -104,7 +91,7 @@ def load_adapter(folder: Path, expected: Arrays) -> dict[str, mx.array]:
         CheckpointError: It is damaged or of another model.
     """
     path = folder / WEIGHTS
-    return fitting(path, read_arrays(path), expected, {name: peft_name(name) for name in expected})
+    return fitting(path, read_arrays(path), expected, peft_name)
 
 
 def split_value_head(arrays: Arrays) -> tuple[dict[str, mx.array], dict[str, mx.array]]:
@@ -124,17 +111,11 @@ def load_value_head(folder: Path, head: Arrays) -> dict[str, mx.array]:
     if not head:
         return {}
     path = folder / VALUE_HEAD
-    return fitting(path, read_arrays(path), head, {name: name.removeprefix(_HEAD) for name in head})
+    return fitting(path, read_arrays(path), head, lambda name: name.removeprefix(_HEAD))
 
 
 def save_optimizer(path: Path, state: Mapping[str, Any], trained: Arrays) -> None:
-    """Write Adam's moments and step counts by parameter name; before the first step there are none.
-
-    Args:
-        path: The file.
-        state: Of MLX's optimizer.
-        trained: What it updates.
-    """
+    """Write Adam's moments and step counts by parameter name; before the first step there are none."""
     arrays = {}
     for name in trained if int(state["step"]) else ():
         for kind, own in _MOMENTS.items():
@@ -156,7 +137,7 @@ def load_optimizer(path: Path, trained: Arrays) -> tuple[int, dict[str, dict[str
     moments: dict[str, dict[str, mx.array]] = {name: {} for name in trained}
     for kind, own in _MOMENTS.items():
         of_kind = {key.partition("|")[2]: array for key, array in saved.items() if key.startswith(f"{kind}|")}
-        for name, array in fitting(path, of_kind, trained, {name: _in_optimizer(name) for name in trained}).items():
+        for name, array in fitting(path, of_kind, trained, _in_optimizer).items():
             moments[name][own] = array
     if len(steps) != 1:
         raise CheckpointError(f"'{path}' counts {len(steps)} different numbers of optimizer steps; expected one")

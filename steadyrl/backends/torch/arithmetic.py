@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+_ANY: Any = torch.backends  # whose switches its types lack
 _PRECISION = "fp32_precision"
 _REDUCTIONS = ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction")
 
@@ -67,7 +68,12 @@ def _widens(device: torch.device) -> bool:
 
 @contextmanager
 def _switched(tf32: bool) -> Iterator[None]:
-    switches = _switches(tf32)
+    # Owner, name and value in the order of setting: older switches turn the newer ones of PyTorch 2.9 as well.
+    blas, gpu, cpu = _ANY.cuda.matmul, _ANY.cudnn, _ANY.mkldnn
+    switches: list[tuple[Any, str, Any]] = [(gpu, "allow_tf32", tf32), *((blas, name, tf32) for name in _REDUCTIONS)]
+    if hasattr(torch.backends, _PRECISION):
+        switches += [(owner, _PRECISION, "tf32" if tf32 else "ieee") for owner in (blas, gpu.conv, gpu.rnn)]
+        switches += [(owner, _PRECISION, "ieee") for owner in (cpu.matmul, cpu.conv, cpu.rnn)]
     older, before = _read(torch.get_float32_matmul_precision, "highest"), [_setting(*switch[:2]) for switch in switches]
     cast = [device for device in ("cpu", "cuda") if torch.is_autocast_enabled(device)]
     try:
@@ -84,18 +90,6 @@ def _switched(tf32: bool) -> Iterator[None]:
             setattr(owner, name, value)
         if cast:  # of weights that may have moved in here
             torch.clear_autocast_cache()
-
-
-def _switches(tf32: bool) -> list[tuple[Any, str, Any]]:
-    """Return (owner, name, value) in the order of setting: older ones turn the newer ones of PyTorch 2.9 as well."""
-    blas: Any = torch.backends.cuda.matmul
-    gpu: Any = torch.backends.cudnn
-    cpu: Any = torch.backends.mkldnn
-    switches: list[tuple[Any, str, Any]] = [(gpu, "allow_tf32", tf32), *((blas, name, tf32) for name in _REDUCTIONS)]
-    if hasattr(torch.backends, _PRECISION):
-        switches += [(owner, _PRECISION, "tf32" if tf32 else "ieee") for owner in (blas, gpu.conv, gpu.rnn)]
-        switches += [(owner, _PRECISION, "ieee") for owner in (cpu.matmul, cpu.conv, cpu.rnn)]
-    return switches
 
 
 def _setting(owner: Any, name: str) -> Any:

@@ -409,7 +409,7 @@ class TorchBackend:
         """See Referring."""
         with self.frozen() as model:
             if model is not None:
-                probe.check_reference(folder, self._named, model)
+                portable.check_reference(folder, self._named, *probe.of(model))
 
     @contextmanager
     def frozen(self) -> Iterator[Any]:

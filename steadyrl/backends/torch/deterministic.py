@@ -43,10 +43,6 @@ def deterministic(wanted: bool, device: torch.device) -> Iterator[None]:
     With its flag PyTorch takes deterministic kernels for gathers, scatters and the backward pass of attention (cuDNN's
     is left out), and raises RuntimeError for an operation that has none. If it only warned, attention would take its
     other kernels. Memory is not filled first, for nothing reads what it has not written.
-
-    Args:
-        wanted: If False, nothing changes.
-        device: That is computed on.
     """
     if not wanted or device.type != "cuda":
         yield

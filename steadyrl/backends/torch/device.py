@@ -26,7 +26,13 @@ def lower_precision(name: str, device: torch.device) -> torch.dtype | None:
         fast = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
         name = "bf16" if fast else "fp32"
     if name == "bf16" and device.type == "cpu":
-        _warn_if_slower(_product_s(torch.bfloat16) / _product_s(torch.float32))
+        times = _product_s(torch.bfloat16) / _product_s(torch.float32)
+        if times > NOTABLE:
+            log.warning(
+                "backend.precision = 'bf16': this processor takes %.1f times as long for a product in bfloat16 as in "
+                "float32, so that 'fp32' is faster here, and more exact",
+                times,
+            )
     return torch.bfloat16 if name == "bf16" else None
 
 
@@ -38,15 +44,6 @@ def _product_s(dtype: torch.dtype) -> float:
         torch.mm(x, x)
         times.append(time.perf_counter() - began)
     return min(times)
-
-
-def _warn_if_slower(times: float) -> None:
-    if times > NOTABLE:
-        log.warning(
-            "backend.precision = 'bf16': this processor takes %.1f times as long for a product in bfloat16 as in "
-            "float32, so that 'fp32' is faster here, and more exact",
-            times,
-        )
 
 
 def lays_blocks(device: torch.device, dtype: torch.dtype) -> bool:

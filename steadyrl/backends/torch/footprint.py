@@ -33,14 +33,10 @@ class Shape:
     vocabulary: int
     hidden: int
     layers: int
-    """As in its config."""
     queries: int
-    keys: int
-    """Heads times their width, of queries, and of keys and of values."""
-    inner: int
-    """Width of the feed-forward."""
-    tied: bool
-    """Whether the head is the embedding."""
+    keys: int  # heads times their width, of queries, and of keys and of values
+    inner: int  # width of the feed-forward
+    tied: bool  # whether the head is the embedding
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Shape:
@@ -86,7 +82,6 @@ class Way:
     bf16: bool = False
     """Weights are kept in bfloat16 (backend.args.weights)."""
     lora: bool = False
-    """An adapter is trained."""
     quantized: bool = False
     """The matrices under the adapter are kept in 4 bits."""
     reference: bool = False
@@ -115,27 +110,15 @@ class Way:
 class Work:
     """What is computed at once."""
 
-    tokens: int
-    """Of a micro-batch, shared prompts counted once."""
-    attended: int
-    """Of a micro-batch, prompts counted for every row that continues them, and once more."""
-    chosen: int
-    """Completion tokens of a micro-batch."""
-    rows: int
-    """Completions sampled at once."""
-    length: int
-    """Of the longest, prompt included."""
+    tokens: int  # of a micro-batch, shared prompts counted once
+    attended: int  # of a micro-batch, prompts counted for every row that continues them, and once more
+    chosen: int  # completion tokens of a micro-batch
+    rows: int  # completions sampled at once
+    length: int  # of the longest, prompt included
 
 
 def stays(parameters: int, quantized: int, trained: int, way: Way) -> dict[str, float]:
-    """Return the bytes that are held on each device from step to step, by what they hold.
-
-    Args:
-        parameters: Of the base model.
-        quantized: Those of them that are kept in 4 bits.
-        trained: Weights of the adapter, or of what is trained of the model.
-        way: How.
-    """
+    """Return the bytes that are held on each device from step to step, by what they hold."""
     sharded = way.ranks > 1
     per_weight = FP32 if sharded else way.kept_in  # ranks keep float32, and gather in the precision of the weights
     weights = per_weight * (parameters - quantized) + NF4 * quantized
@@ -183,16 +166,10 @@ def update(shape: Shape, way: Way, work: Work, rank: int = 0) -> float:
 
 
 def micro_batch_tokens(shape: Shape, way: Way, room: float, rank: int = 0) -> int:
-    """Return how many tokens a micro-batch may have for an update to take its share of a GPU's memory.
+    """Return how many tokens a micro-batch may have for an update to take its share of a GPU's room, in bytes.
 
     The memory of the device decides and not what others leave of it, so that a resumed run adds up its gradients in the
     same parts.
-
-    Args:
-        shape: Of the model.
-        way: How it is trained.
-        room: Bytes of the device.
-        rank: Of the adapter.
     """
     for tokens in range(MOST_TOKENS, MICRO_BATCH_TOKENS, -STEP_TOKENS):
         # More attended tokens lie beside where prompts are long and shared.

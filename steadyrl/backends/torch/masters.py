@@ -44,8 +44,8 @@ def products_with_momentum(weights: Iterable[nn.Parameter], optimizer: torch.opt
     else:
         pieces = [piece for pair in pairs for piece in _pieces(*pair)]
         sums = torch.stack([torch.stack([a.dot(b), a.dot(a), b.dot(b)]) for a, b in pieces]).sum(0)
-    found: list[float] = sums.tolist()
-    return found
+    products: list[float] = sums.tolist()
+    return products
 
 
 def cosine_of(products: Sequence[float]) -> dict[str, tuple[float, float]]:
@@ -62,9 +62,6 @@ def numbers_of(scalars: Sequence[torch.Tensor]) -> list[float]:
 
 class Masters:
     """What the optimizer moves.
-
-    Args:
-        trained: The model's parameters by name.
 
     Attributes:
         named: By the same names: a float32 copy of each parameter that is coarser, else the parameter itself.

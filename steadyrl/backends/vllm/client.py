@@ -64,29 +64,14 @@ class VllmClient:
     def complete(
         self, model: str, prompt: np.ndarray, sampling: Sampling, seed: int, end_ids: Sequence[int]
     ) -> Completion:
-        """Sample one completion.
-
-        Args:
-            model: Name of the model or adapter.
-            prompt: [P] token ids.
-            sampling: How to draw.
-            seed: Any number >= 0.
-            end_ids: Each ends the completion, and is its last id then.
+        """Sample one completion of a prompt [P]; each of the ``end_ids`` ends it, and is its last id then.
 
         Raises:
             EngineError: The server does not answer, or answers what is no completion with token ids and log-probs.
         """
-        answer = self.http.json(
-            "/v1/completions",
-            {
-                "model": model,
-                "prompt": prompt.tolist(),
-                "return_token_ids": True,
-                **sampling_values(sampling, seed, end_ids),
-            },
-            DRAWING,
-            broken=_DIED,
-        )
+        wanted = {"model": model, "prompt": prompt.tolist(), "return_token_ids": True}
+        wanted |= sampling_values(sampling, seed, end_ids)
+        answer = self.http.json("/v1/completions", wanted, DRAWING, broken=_DIED)
         try:
             choice = answer["choices"][0]
             ids, reason = choice.get("token_ids"), choice.get("finish_reason")
@@ -181,14 +166,6 @@ def sampling_values(sampling: Sampling, seed: int, end_ids: Sequence[int]) -> di
 def checked(where: str, ids: Any, logprobs: Any, reason: Any, sampling: Sampling, end_ids: Sequence[int]) -> Completion:
     """Return a completion of vLLM.
 
-    Args:
-        where: What answers, for messages.
-        ids: [T] token ids.
-        logprobs: [T] of them.
-        reason: Why it ended: "stop" or "length".
-        sampling: How it was drawn.
-        end_ids: Each ends a completion.
-
     Raises:
         EngineError: It has no ids or log-probs, or ended otherwise.
     """
@@ -203,19 +180,14 @@ def checked(where: str, ids: Any, logprobs: Any, reason: Any, sampling: Sampling
         or not all(isinstance(x, int | float) and math.isfinite(x) for x in logprobs)
     ):
         raise EngineError(f"{where} gives no log-prob for some of {len(ids)} tokens: {short(logprobs)}")
-    if reason == "stop" and ids[-1] in end_ids:
-        return _completion(ids, logprobs, "stop", sampling)
-    if reason == "length" and len(ids) == sampling.max_new_tokens:
-        return _completion(ids, logprobs, "length", sampling)
+    ended = ids[-1] in end_ids if reason == "stop" else reason == "length" and len(ids) == sampling.max_new_tokens
+    if ended:
+        tokens = np.array(ids, np.int32)
+        # Of one token that truncation leaves, the server need not tell which it was.
+        kept_ids = tuple(tokens[t : t + 1] for t in range(len(tokens))) if sampling.top_k == 1 else None
+        return Completion(tokens, np.array(logprobs, np.float32), reason, kept_ids)
     raise EngineError(
         f"{where} ended a completion after {len(ids)} tokens with '{reason}' at token {ids[-1]}; expected the "
         f"tokenizer's end token {' or '.join(map(str, end_ids))}, or {sampling.max_new_tokens} tokens: look for a "
         "larger --max-model-len, --generation-config vllm, and the same tokenizer on both sides"
     )
-
-
-def _completion(ids: list[int], logprobs: list[float], reason: Any, sampling: Sampling) -> Completion:
-    tokens = np.array(ids, np.int32)
-    # Of one token that truncation leaves, the server need not tell which it was.
-    kept_ids = tuple(tokens[t : t + 1] for t in range(len(tokens))) if sampling.top_k == 1 else None
-    return Completion(tokens, np.array(logprobs, np.float32), reason, kept_ids)

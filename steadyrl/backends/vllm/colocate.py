@@ -61,19 +61,19 @@ class ColocatedEngine:
         self._written = WrittenPolicies(settings.folder)
         self._request: Any = None  # names the adapter that completions are drawn with
         self._gaps, self.stale, self._compared, self._asleep, self._dropped = Gaps(), True, False, False, False
-        given: dict[str, Any] = {"gpu_memory_utilization": MEMORY_SHARE, "trust_remote_code": model.trust_remote_code}
+        wanted: dict[str, Any] = {"gpu_memory_utilization": MEMORY_SHARE, "trust_remote_code": model.trust_remote_code}
         if self._adapter:
             ranks = get_args(require("vllm.config.lora").MaxLoRARanks)  # it makes room for some ranks only
-            given |= {"enable_lora": True, "max_lora_rank": min((r for r in ranks if r >= model.lora_rank), default=0)}
+            wanted |= {"enable_lora": True, "max_lora_rank": min((r for r in ranks if r >= model.lora_rank), default=0)}
         else:
-            given["load_format"] = "dummy"  # no weight is read: it gets the policy's
-        given |= {"logprobs_mode": "processed_logprobs", "enable_sleep_mode": self._sleeps, **settings.llm}
+            wanted["load_format"] = "dummy"  # no weight is read: it gets the policy's
+        wanted |= {"logprobs_mode": "processed_logprobs", "enable_sleep_mode": self._sleeps, **settings.llm}
         path = str(BASE_MODEL) if model.path == "base" else model.path
         with _explained("it loads the model"):
             self._own_head = not self._adapter and require("vllm.platforms").current_platform.is_cpu()
             if self._own_head:  # on a CPU vLLM does not take over a head that is shared with the embedding; see untied
-                given["hf_overrides"] = {"tie_word_embeddings": False}
-            self._llm = self._vllm.LLM(model=path, **given)
+                wanted["hf_overrides"] = {"tie_word_embeddings": False}
+            self._llm = self._vllm.LLM(model=path, **wanted)
         self.rest()  # before this process loads the model beside it
 
     def rest(self) -> None:
@@ -99,7 +99,11 @@ class ColocatedEngine:
         texts = [{"prompt_token_ids": prompt.tolist()} for prompt in prompts]
         with _explained("it draws completions"):
             outputs = self._llm.generate(texts, params, use_tqdm=False, lora_request=self._request)
-        completions = [_completion(output.outputs[0], sampling, end_ids) for output in outputs]
+        completions = []
+        for drawn in (output.outputs[0] for output in outputs):
+            ids = [int(token) for token in drawn.token_ids]
+            logprobs = [float(of[token].logprob) for token, of in zip(ids, drawn.logprobs or (), strict=False)]
+            completions.append(checked(NAME, ids, logprobs, drawn.finish_reason, sampling, end_ids))
         tell("completions", len(completions), len(completions))
         if not sampling.truncates and not self._compared:  # the one token that greedy sampling keeps tells nothing
             self._compared = True
@@ -182,9 +186,3 @@ def _explained(doing: str) -> Iterator[None]:
 
 def _shortened(error: BaseException) -> str:
     return (" ".join(str(error).split()) or type(error).__name__)[:300]
-
-
-def _completion(output: Any, sampling: Sampling, end_ids: Sequence[int]) -> Completion:
-    ids = [int(token) for token in output.token_ids]
-    logprobs = [float(of[token].logprob) for token, of in zip(ids, output.logprobs or (), strict=False)]
-    return checked(NAME, ids, logprobs, output.finish_reason, sampling, end_ids)

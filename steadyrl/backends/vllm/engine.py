@@ -106,7 +106,8 @@ class VllmEngine:
         if not sampling.truncates and not self._apart:  # the one token that greedy sampling keeps tells nothing
             few = replace(sampling, max_new_tokens=min(PARITY_TOKENS, sampling.max_new_tokens))
             self._parity_request = self._parity_request or (prompts[: parity.ROWS], few, seeds[: parity.ROWS])
-            self._compare_all(policy, prompts, drawn, sampling)
+            if not self._compared:  # once after each push
+                self._compare(policy, prompts, drawn, sampling)
         return [completion for completion, _ in drawn]
 
     def _make_ready(self, policy: Policy) -> None:
@@ -120,21 +121,21 @@ class VllmEngine:
             self._servers.for_each(lambda server: server.client.wake("kv_cache"))
             self._asleep = False
 
-    def _compare_all(
+    def _compare(
         self,
         policy: Policy,
         prompts: Sequence[np.ndarray],
         drawn: Sequence[tuple[Completion, Server]],
         sampling: Sampling,
     ) -> None:
-        """Compare every server with the policy once after each push."""
-        if self._compared:
-            return
+        """Compare the log-probs of every server with the policy's, and leave out those that keep other weights."""
         self._compared = True
         for server in self._servers.here():
             rows = [(prompt, done) for prompt, (done, of) in zip(prompts, drawn, strict=True) if of is server]
-            if rows:
-                self._compare(policy, server, rows, sampling)
+            name = f"the vLLM server at {server.client.url}"
+            if rows and not parity.compare(policy, rows, sampling, server.gaps, name):
+                server.lost = True
+                self._servers.leave_out(server, ServerDown(parity.not_taken_over(name, server.gaps)))
 
     def _push(self, policy: Policy) -> None:
         """Make the servers take the weights over; the folder before is removed."""
@@ -150,7 +151,11 @@ class VllmEngine:
             if folder is None or (sends and server.nccl):
                 self._send(policy, server)
             elif self._adapter:
-                _give_adapter(server, folder)
+                if server.model != server.base:  # first, for a server may have room for one adapter only
+                    server.client.unload_adapter(server.model)
+                    server.model = server.base
+                server.client.load_adapter(f"steadyrl-{name}", str(folder))
+                server.model = f"steadyrl-{name}"
             else:
                 server.client.reload(str(folder))
             if not self._adapter:
@@ -188,15 +193,6 @@ class VllmEngine:
         if any(server.own_head for server in self._servers.here()):
             untied.add_head(folder)
 
-    def _compare(
-        self, policy: Policy, server: Server, rows: Sequence[tuple[np.ndarray, Completion]], sampling: Sampling
-    ) -> None:
-        """Compare a server's log-probs with the policy's on some rows, and answer what is found."""
-        name = f"the vLLM server at {server.client.url}"
-        if not parity.compare(policy, rows, sampling, server.gaps, name):
-            server.lost = True
-            self._servers.leave_out(server, ServerDown(parity.not_taken_over(name, server.gaps)))
-
 
 def start_command(model: ModelSection) -> str:
     """Return how to start a server for a model."""
@@ -204,15 +200,6 @@ def start_command(model: ModelSection) -> str:
     if model.lora_rank:
         return f"VLLM_ALLOW_RUNTIME_LORA_UPDATING=True {serve} --enable-lora --max-lora-rank {model.lora_rank}"
     return f"VLLM_SERVER_DEV_MODE=1 {serve}"
-
-
-def _give_adapter(server: Server, folder: Path) -> None:
-    name = f"steadyrl-{folder.name}"
-    if server.model != server.base:  # first, for a server may have room for one adapter only
-        server.client.unload_adapter(server.model)
-        server.model = server.base
-    server.client.load_adapter(name, str(folder))
-    server.model = name
 
 
 def _require_our_weights(server: Server) -> None:

@@ -51,12 +51,7 @@ class Http:
             ) from error
 
     def ask(
-        self,
-        path: str,
-        body: Mapping[str, Any] | None,
-        phase: str,
-        need: str = "",
-        broken: str = "its log says why",
+        self, path: str, body: Mapping[str, Any] | None, phase: str, need: str = "", broken: str = "its log says why"
     ) -> bytes:
         """Return the answer to a GET, or with a body to a POST.
 
@@ -103,15 +98,13 @@ class Http:
 
     def _answer(self, path: str, body: Mapping[str, Any] | None) -> tuple[int, bytes]:
         """Ask on a kept connection, or on a new one where there is none or the server has closed it meanwhile."""
+        key = os.environ.get("VLLM_API_KEY")
+        headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
+        method, data = ("GET", None) if body is None else ("POST", json.dumps(body).encode())
         while True:
             connection, reused = self._connection()
             try:
-                connection.request(
-                    "GET" if body is None else "POST",
-                    self._prefix + path,
-                    None if body is None else json.dumps(body).encode(),
-                    _headers(),
-                )
+                connection.request(method, self._prefix + path, data, headers)
                 answer = connection.getresponse()
                 raw = answer.read()
             except (OSError, http.client.HTTPException) as error:
@@ -155,8 +148,3 @@ def short(answer: object) -> str:
     """Return something that a server said in one line of bounded length."""
     text = " ".join((answer if isinstance(answer, str) else repr(answer)).split())
     return text[:_LONGEST_MESSAGE] or "nothing"
-
-
-def _headers() -> dict[str, str]:
-    key = os.environ.get("VLLM_API_KEY")
-    return {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})

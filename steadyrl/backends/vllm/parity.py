@@ -35,10 +35,8 @@ GROWN = 4.0  # times the first push's difference; that of a sound server moves b
 class Gaps:
     """The mean differences of one server from the trainer, in nats a token, one for each push."""
 
-    means: list[float] = field(default_factory=list)
-    """Oldest first."""
-    warned: bool = False
-    """Whether it was said that they grow."""
+    means: list[float] = field(default_factory=list)  # oldest first
+    warned: bool = False  # whether it was said that they grow
 
     def grown(self) -> bool:
         """Return whether both of the last two are well above the first.
@@ -79,20 +77,9 @@ class Policy(Protocol):
 
 
 def compare(
-    policy: Policy,
-    rows: Sequence[tuple[np.ndarray, Completion]],
-    sampling: Sampling,
-    gaps: Gaps,
-    name: str,
+    policy: Policy, rows: Sequence[tuple[np.ndarray, Completion]], sampling: Sampling, gaps: Gaps, name: str
 ) -> bool:
     """Compare log-probs with the policy's on some rows, note the difference, and say what it means.
-
-    Args:
-        policy: Scores the rows.
-        rows: Prompts [P] and their completions.
-        sampling: How they were drawn.
-        gaps: Of the pushes before; takes this one's.
-        name: What drew them, for messages.
 
     Returns:
         Whether they agree, or differ as another precision or setting explains; else weights are not taken over.

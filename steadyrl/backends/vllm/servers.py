@@ -31,7 +31,6 @@ class Server:
     """One server, and what is known of it."""
 
     client: VllmClient
-    """Speaks to it."""
     base: str = ""
     """Name of the model that it serves, "" before it has answered."""
     model: str = ""
@@ -51,7 +50,6 @@ class Server:
     slowed: bool = False
     """Whether it was said that it is sent fewer requests at a time."""
     out: bool = False
-    """Whether it is left out."""
     lost: bool = False
     """Whether that is for good: what does not take weights over would not do so later."""
 
@@ -94,12 +92,7 @@ class Servers:
     def draw(
         self, rows: int, tokens: int, draw_row: Callable[[Server, int], Completion]
     ) -> list[tuple[Completion, Server]]:
-        """Draw every row from one of the servers.
-
-        Args:
-            rows: How many.
-            tokens: Of the longest prompt and its completion.
-            draw_row: Draws the row of a number; called from several threads.
+        """Draw rows of up to so many tokens, each from one of the servers; ``draw_row`` is called from several threads.
 
         Returns:
             A completion per row, and the server that it is from.

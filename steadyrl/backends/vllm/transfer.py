@@ -27,12 +27,7 @@ class NcclTransfer:
     """One server's group: this process, and every GPU of the server."""
 
     def __init__(self, http: Http, model: Any, timeout_s: float):
-        """Form the group.
-
-        Args:
-            http: The server; a request must not be tried again, for its other half would be missing.
-            model: The policy, on a CUDA device, under the hub's names.
-            timeout_s: For the group, and for each push.
+        """Form the group of a server, whose requests are not tried again, and a model under the hub's names.
 
         Raises:
             ServerDown: The server does not join in time.

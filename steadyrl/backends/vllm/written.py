@@ -16,10 +16,7 @@ from steadyrl.core.rundir import readable_as_usual
 
 
 class WrittenPolicies:
-    """The folders of one process.
-
-    Args:
-        folder: Holds them; several runs may share it, for no name is used twice.
+    """The folders of one process, in one that several runs may share, for no name is used twice.
 
     Attributes:
         count: How many names were given out.
@@ -35,12 +32,7 @@ class WrittenPolicies:
         return f"{self._run}-{self.count:06d}"
 
     def write(self, policy: Policy, name: str, finish: Callable[[Path], None]) -> Path:
-        """Write the policy into a new folder.
-
-        Args:
-            policy: What is written.
-            name: Of the folder.
-            finish: Adds to the folder what else is needed.
+        """Write the policy into a new folder of a name; ``finish`` adds to it what else is needed.
 
         Raises:
             AccessError: It cannot be written.

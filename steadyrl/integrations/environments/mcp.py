@@ -30,10 +30,7 @@ class ToolError(Exception):
 
 @functools.cache
 def connect(command: str) -> tuple[Tool, ...]:
-    """Start a server, and return its tools.
-
-    Args:
-        command: As in a shell, such as "python my_server.py"; nothing in it is expanded.
+    """Start a server by a command as in a shell, of which nothing is expanded, and return its tools.
 
     Raises:
         ConfigError: It cannot be started, or does not answer within START_SECONDS.

@@ -72,11 +72,7 @@ class ReasoningGymTask:
     metric = "score"
 
     def __init__(self, settings: Settings, seed: int = 0) -> None:
-        """Generate the problems.
-
-        Args:
-            settings: Which data sets, and how many problems.
-            seed: The run's; the problems do not depend on it.
+        """Generate the problems, which do not depend on the run's seed.
 
         Raises:
             ConfigError: There is no such data set, or it has no such settings.

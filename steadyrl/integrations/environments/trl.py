@@ -10,7 +10,7 @@ TRL's ``tools=[...]`` needs no adapter: it is ``task.args.tools``.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from steadyrl.core import plugins
@@ -50,7 +50,7 @@ class TrlEnvironment:
         ]
         prompt = [dict(message) for message in problem.messages] or problem.prompt
         observation = self._environment.reset(**{**problem.columns, "prompt": prompt})
-        return self._opened_later(observation) if inspect.isawaitable(observation) else self._opened(observation)
+        return _then(observation, self._opened)
 
     def step(self, message: Message) -> tuple[None, None, bool]:
         """Go on while tools are called."""
@@ -60,15 +60,12 @@ class TrlEnvironment:
         """Return the reward of get_reward, where there is one, and the environment's public attributes."""
         get_reward = getattr(type(self._environment), "get_reward", None)
         reward = None if get_reward is None else self._environment.get_reward()
-        return self._closed_later(reward) if inspect.isawaitable(reward) else self._closed(reward)
+        return _then(reward, self._closed)
 
     def _opened(self, observation: str | None) -> list[dict[str, Any]]:
         if observation is not None:
             self._messages[-1]["content"] += observation
         return self._messages
-
-    async def _opened_later(self, observation: Awaitable[str | None]) -> list[dict[str, Any]]:
-        return self._opened(await observation)
 
     def _closed(self, reward: float | None) -> Mapping[str, Any]:
         public = {
@@ -78,5 +75,11 @@ class TrlEnvironment:
         }
         return public if reward is None else {**public, "reward": float(reward)}
 
-    async def _closed_later(self, reward: Awaitable[float]) -> Mapping[str, Any]:
-        return self._closed(await reward)
+
+def _then(result: Any, work: Callable[[Any], Any]) -> Any:
+    """Return what is made of a result, or of an awaitable one an awaitable."""
+
+    async def later() -> Any:
+        return work(await result)
+
+    return later() if inspect.isawaitable(result) else work(result)

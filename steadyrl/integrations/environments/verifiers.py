@@ -60,7 +60,11 @@ class VerifiersEnvironment:
         assert self._play is not None, "reset comes first"
         if message.get("invalid_tool_calls") and not message.get("tool_calls"):
             return None, None, False  # the policy reads what is wrong, and the taskset does not
-        messages = self._play.advance(_wire_message(message))
+        turn: dict[str, Any] = {"role": "assistant", "content": message["content"]}
+        if calls := message.get("tool_calls"):  # in OpenAI's form, in which arguments are JSON
+            functions = [{**call["function"], "arguments": json.dumps(call["function"]["arguments"])} for call in calls]
+            turn["tool_calls"] = [{**call, "function": f} for call, f in zip(calls, functions, strict=True)]
+        messages = self._play.advance(turn)
         return (messages, None, False) if messages else (None, self._play.trace().reward, True)
 
     def close(self) -> Mapping[str, Any]:
@@ -74,12 +78,7 @@ class VerifiersEnvironment:
 
 @functools.cache
 def serve(id: str, most_tasks: int, settings: str) -> _Served:
-    """Load a taskset and serve the endpoint that its episodes ask; once per process.
-
-    Args:
-        id: Of the taskset.
-        most_tasks: Of the taskset.
-        settings: Of the taskset, as JSON.
+    """Load a taskset with settings in JSON, and serve the endpoint that its episodes ask; once per process.
 
     Raises:
         ConfigError: It cannot be loaded, or its first task makes no request.
@@ -145,22 +144,21 @@ class _Served:
         return queue, episode
 
     def _run(self) -> None:
+        async def serving() -> None:
+            app = self._web.Application(client_max_size=1 << 28)
+            app.router.add_post("/{episode}/v1/chat/completions", self._answer)
+            runner = self._web.AppRunner(app)
+            async with self.env.serving():
+                await runner.setup()
+                await self._web.TCPSite(runner, "127.0.0.1", 0).start()
+                self.url = "http://{}:{}".format(*runner.addresses[0][:2])
+                self._ready.set()
+                await asyncio.Event().wait()
+
         try:
-            self.loop.run_until_complete(self._serving())
+            self.loop.run_until_complete(serving())
         finally:
             self._ready.set()
-
-    async def _serving(self) -> None:
-        app = self._web.Application(client_max_size=1 << 28)
-        app.router.add_post("/{episode}/v1/chat/completions", self._answer)
-        runner = self._web.AppRunner(app)
-        async with self.env.serving():
-            await runner.setup()
-            site = self._web.TCPSite(runner, "127.0.0.1", 0)
-            await site.start()
-            self.url = "http://{}:{}".format(*runner.addresses[0][:2])
-            self._ready.set()
-            await asyncio.Event().wait()
 
     async def _answer(self, request: Any) -> Any:
         turn: asyncio.Future[Mapping[str, Any]] = self.loop.create_future()
@@ -241,12 +239,3 @@ class _Play:
 
 def _role_and_content(message: Mapping[str, Any]) -> tuple[str, str]:
     return message["role"], message.get("content") or ""
-
-
-def _wire_message(message: Message) -> Message:
-    """Return a turn of the policy in OpenAI's form, in which arguments are JSON."""
-    written: dict[str, Any] = {"role": "assistant", "content": message["content"]}
-    if calls := message.get("tool_calls"):
-        functions = [{**call["function"], "arguments": json.dumps(call["function"]["arguments"])} for call in calls]
-        written["tool_calls"] = [{**call, "function": f} for call, f in zip(calls, functions, strict=True)]
-    return written

@@ -28,18 +28,10 @@ def export_joined(
     phase: Callable[[str], None] = print,
     gguf: bool = False,
 ) -> None:
-    """Write one policy made of the policies of several runs into a folder, whole or not at all.
+    """Write one policy made of those of several runs into a folder, whole or not at all; arguments as of ``deliver``.
 
     Adapters are joined by spherical interpolation, whole weights by their mean (see ``backends.torch.joined``). What is
     not weights, such as the sampling, is that of the first run.
-
-    Args:
-        runs: Two or more run directories.
-        to: A folder that is empty or not there yet.
-        wanted: See ``choose``; it is the checkpoint of every run.
-        merge: Merge the joined adapter into the weights.
-        phase: Called with a line before the work begins.
-        gguf: Write the weights as a GGUF file with a Modelfile as well.
 
     Raises:
         SteadyError: The runs cannot be joined, a checkpoint is missing, or the folder cannot be written.
@@ -55,7 +47,13 @@ def export_joined(
     with whole_folder(to) as folder, TemporaryDirectory(dir=folder) as scratch:
         for run, choice in zip(runs, choices, strict=True):
             phase(f"joining the policy of {choice.words} of '{run.path}'")
-        _require_one_tokenizer(folders)
+        files = [path / "policy" / _TOKENIZER for path in folders]
+        texts = [file.read_bytes() if file.is_file() else None for file in files]
+        if odd := [file for file, text in zip(files, texts, strict=True) if text != texts[0]]:
+            raise ConfigError(
+                f"'{odd[0]}' is another tokenizer than '{files[0]}'; expected runs of one start model, for joined "
+                "weights read one kind of tokens"
+            )
         config = settings[0]
         if config.model.lora_rank:
             rank = join_adapters(folders, Path(scratch))
@@ -100,14 +98,3 @@ def _model(config: Config) -> dict[str, Any]:
     path = str(Path(section.path).resolve()) if Path(section.path).is_dir() else section.path
     adapter = {"lora_rank": "above 0" if section.lora_rank else 0}
     return {"path": path, **adapter} | section.model_dump(exclude={"path", *_OWN})
-
-
-def _require_one_tokenizer(folders: Sequence[Path]) -> None:
-    files = [folder / "policy" / _TOKENIZER for folder in folders]
-    first = files[0].read_bytes() if files[0].is_file() else None
-    for file in files[1:]:
-        if (file.read_bytes() if file.is_file() else None) != first:
-            raise ConfigError(
-                f"'{file}' is another tokenizer than '{files[0]}'; expected runs of one start model, for joined "
-                "weights read one kind of tokens"
-            )

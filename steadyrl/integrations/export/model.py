@@ -30,12 +30,9 @@ BEST, LAST = "best", "last"
 class Choice:
     """The checkpoint that is exported."""
 
-    step: int
-    """Steps that were finished."""
-    best: bool
-    """It has the best held-out score of the run."""
-    last: bool
-    """It is the newest one."""
+    step: int  # steps that were finished
+    best: bool  # it has the best held-out score of the run
+    last: bool  # it is the newest one
 
     @property
     def words(self) -> str:
@@ -47,11 +44,7 @@ class Choice:
 
 
 def choose(run: RunDir, wanted: str | None) -> Choice:
-    """Return the checkpoint of a word from the command line.
-
-    Args:
-        run: The run directory.
-        wanted: "best", "last", a step, or None for the best where the run kept one, and the last otherwise.
+    """Return the checkpoint of a word from the command line; None is the best where a run kept one, else the last.
 
     Raises:
         RunError: There is no such checkpoint.
@@ -88,15 +81,7 @@ def export(
     phase: Callable[[str], None] = print,
     gguf: bool = False,
 ) -> Choice:
-    """Write the policy of a run into a folder, whole or not at all.
-
-    Args:
-        run: The run directory.
-        to: A folder that is empty or not there yet.
-        wanted: See ``choose``.
-        merge: Merge a LoRA adapter into the weights.
-        phase: Called with a line before the work begins.
-        gguf: Write the weights as a GGUF file with a Modelfile as well.
+    """Write the policy of a run into a folder, whole or not at all; see ``deliver`` for the arguments.
 
     Raises:
         SteadyError: The run has no such checkpoint, its backend has no model folder, or the folder cannot be written.
@@ -119,7 +104,7 @@ def complete(
     runs: Sequence[RunDir],
     phase: Callable[[str], None] | None,
 ) -> dict[str, Any]:
-    """Write what every export has beside its weights: licences, perhaps a GGUF file with a Modelfile, and the record.
+    """Write and return the record of an export, with what else it has beside weights: licences, perhaps a GGUF file.
 
     Args:
         folder: With the weights.
@@ -127,9 +112,6 @@ def complete(
         config: Of the weights.
         runs: That they were trained in.
         phase: Called with a line before the GGUF file is written; None for no such file.
-
-    Returns:
-        The record, see export.json.
     """
     splits = [split for run in runs for split in (run.info().get("data") or {}).values()]
     sources = [str(split.get("source", "")) for split in splits if isinstance(split, Mapping)]

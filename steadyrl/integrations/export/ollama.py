@@ -15,12 +15,7 @@ _SYSTEM, _USER = "@system@", "@user@"  # stand for the texts while the template 
 
 
 def write_modelfile(folder: Path, model: str, record: Mapping[str, Any]) -> None:
-    """Write a Modelfile into an exported folder.
-
-    Args:
-        folder: With the tokenizer and generation_config.json.
-        model: Name of the GGUF file in it.
-        record: See ``export.json``.
+    """Write a Modelfile for a GGUF file into an exported folder; ``record`` is that of export.json.
 
     Raises:
         ModelError: The chat template cannot be written as one of Ollama.

@@ -19,11 +19,7 @@ _REQUEST = "{request}"  # in the template of a prompt
 
 
 def serve_lines(run: RunDir, folder: Path | None = None) -> list[str]:
-    """Return what a user has to run, with comments; what must be exported comes first.
-
-    Args:
-        run: The run directory.
-        folder: Where the policy was or will be exported; None for the default place.
+    """Return what a user has to run, with comments, to export into a folder (None: the usual one) and to serve it.
 
     Raises:
         RunError: The folder holds something else.
@@ -45,7 +41,7 @@ def serve_lines(run: RunDir, folder: Path | None = None) -> list[str]:
 
 
 def _commands(folder: Path, record: Mapping[str, Any], run: RunDir) -> list[str]:
-    name, ends = str(record["run"]), record["end_tokens"]
+    name, ends, text = str(record["run"]), record["end_tokens"], record.get("prompt")
     joined = [f"step {member['step']} of {member['run']}" for member in record.get("joined", ())]
     origin = f"joins the policies after {', '.join(joined)}"
     if not joined:
@@ -58,7 +54,7 @@ def _commands(folder: Path, record: Mapping[str, Any], run: RunDir) -> list[str]
         else "# Prompts are given as they are, without a chat template: use /v1/completions, not /v1/chat/completions.",
         f"# In training it had at most {record['max_new_tokens']} tokens. generation_config.json keeps this limit and",
         "# the sampling of training, and the servers take both from there.",
-        *_template_lines(record),
+        *([f"# In training a request stood in this text: {json.dumps(text, ensure_ascii=False)}"] if text else []),
         "",
         "# vLLM",
     ]
@@ -94,13 +90,6 @@ def _adapter_commands(folder: Path, record: Mapping[str, Any], run: RunDir) -> l
         merge,
         shlex.join(["steadyrl", "serve", str(run.path), "--folder", f"{folder}-merged"]),
     ]
-
-
-def _template_lines(record: Mapping[str, Any]) -> list[str]:
-    """Return what must be said of the text that training put requests into."""
-    if not (template := record.get("prompt")):
-        return []
-    return [f"# In training a request stood in this text: {json.dumps(template, ensure_ascii=False)}"]
 
 
 def _ask(port: int, model: str, record: Mapping[str, Any], **more: Sequence[Any]) -> str:

@@ -67,12 +67,7 @@ class Follower:
     """
 
     def __init__(self, run: RunDir, name: str):
-        """Open the tracker; that may take as long as the tracker takes.
-
-        Args:
-            run: A run directory.
-            name: A built-in tracker, or an import path.
-        """
+        """Open the tracker; that may take as long as the tracker takes."""
         self._run, self._state_file = run, state_file(run, name)
         self._state = _state(run, name)
         self._places = {run.metrics_file: 0, run.findings_file: 0}
@@ -95,11 +90,10 @@ class Follower:
             self._log(record)
             if count % AT_ONCE == 0:
                 self._note()
-        samples = self._samples()
-        findings = self._findings()
-        if count or samples or findings:
+        sent = (count > 0, self._samples(), self._findings())  # all three, in this order
+        if any(sent):
             self._note()
-        return bool(count or samples or findings)
+        return any(sent)
 
     def close(self, status: str) -> None:
         """Send the rest, the scores after training and the report, and end the run in the tracker."""
@@ -157,19 +151,14 @@ class Follower:
         return True
 
     def _findings(self) -> bool:
-        lines = list(self._fresh(self._run.findings_file))
         reported_lines = self._state.get("findings", 0)
         sent = False
-        for line in lines:
+        for line in self._fresh(self._run.findings_file):
             self._findings_read += 1
-            if (
-                self._findings_read <= reported_lines
-                or line.get("state") != "raised"
-                or not isinstance(line.get("step"), int)
-            ):
-                continue
-            self._tracker.finding(line)
-            sent = True
+            raised = line.get("state") == "raised" and isinstance(line.get("step"), int)
+            if raised and self._findings_read > reported_lines:
+                self._tracker.finding(line)
+                sent = True
         self._state["findings"] = max(reported_lines, self._findings_read)
         return sent
 

@@ -38,23 +38,19 @@ class MLflowTracker:
         if run_id:
             self._client.update_run(run_id, status="RUNNING")
             self._id = str(run_id)
-            self._tag_changes(settings)
+            params = self._client.get_run(self._id).data.params
+            for name, value in settings.items():
+                if params.get(name) != value:  # a resumed run set it anew, and params cannot change
+                    self._client.set_tag(self._id, f"resumed.{name}"[:250], value)
             return
-        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", EXPERIMENT)
-        experiment = self._client.get_experiment_by_name(name)
-        experiment_id = experiment.experiment_id if experiment else self._client.create_experiment(name)
+        own = os.environ.get("MLFLOW_EXPERIMENT_NAME", EXPERIMENT)
+        experiment = self._client.get_experiment_by_name(own)
+        experiment_id = experiment.experiment_id if experiment else self._client.create_experiment(own)
         self._id = self._client.create_run(str(experiment_id), run_name=opening.run).info.run_id
         opening.kept["run_id"] = self._id
-        params = [self._entities.Param(name, value) for name, value in settings.items()]
-        for begin in range(0, len(params), MOST_PARAMS):
-            self._client.log_batch(self._id, params=params[begin : begin + MOST_PARAMS])
-
-    def _tag_changes(self, settings: Mapping[str, str]) -> None:
-        """Write as tags what a resumed run set anew: params cannot change."""
-        params = self._client.get_run(self._id).data.params
-        for name, value in settings.items():
-            if params.get(name) != value:
-                self._client.set_tag(self._id, f"resumed.{name}"[:250], value)
+        entries = [self._entities.Param(name, value) for name, value in settings.items()]
+        for begin in range(0, len(entries), MOST_PARAMS):
+            self._client.log_batch(self._id, params=entries[begin : begin + MOST_PARAMS])
 
     def log(self, step: int, time: float, metrics: Mapping[str, float]) -> None:
         """Write metrics under our names, and their meanings and units as an artifact: MLflow cuts a description."""

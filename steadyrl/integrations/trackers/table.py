@@ -53,14 +53,8 @@ def write_parquet(run: RunDir, path: Path) -> None:
     """
     arrow, parquet = require("pyarrow"), require("pyarrow.parquet")
     table = columns(run.metrics())
-    fields = [
-        arrow.field(
-            name,
-            arrow.int64() if name in ("step", "attempt") else arrow.float64(),
-            metadata={"description": description(name)},
-        )
-        for name in table
-    ]
+    types = {name: arrow.int64() if name in ("step", "attempt") else arrow.float64() for name in table}
+    fields = [arrow.field(name, kind, metadata={"description": description(name)}) for name, kind in types.items()]
     arrow_table = arrow.table(list(table.values()), schema=arrow.schema(fields))
     part = path.with_name(path.name + ".part")
     try:

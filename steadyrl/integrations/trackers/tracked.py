@@ -46,13 +46,7 @@ def require_trackers(names: Sequence[str]) -> None:
 
 @contextmanager
 def tracked(run: RunDir, names: Sequence[str], note: Callable[[str], None]) -> Iterator[None]:
-    """Send a run to trackers while it goes on; afterwards wait for them, but not longer than ``END_S``.
-
-    Args:
-        run: A run directory that says "running".
-        names: Of the trackers.
-        note: Told what was not sent.
-    """
+    """Send a run to trackers while it goes on; then wait for them, at most ``END_S``, and note what was not sent."""
     mark = secrets.token_hex(16)
     writers = {name: _start(run, name, f"{mark}-{number}") for number, name in enumerate(names)}
     try:

@@ -16,16 +16,11 @@ SAMPLES = 16  # rollouts in a table
 class Opening:
     """What a tracker needs to begin or go on with a run."""
 
-    run: str
-    """The run's name, which is its id in the tracker."""
-    settings: Mapping[str, Any]
-    """Every setting, by section."""
-    info: Mapping[str, Any]
-    """run.json."""
-    folder: Path
-    """For files of the tracker, below the run directory."""
-    kept: MutableMapping[str, Any]
-    """What the tracker has to know when the run is resumed; it is saved for it."""
+    run: str  # the run's name, which is its id in the tracker
+    settings: Mapping[str, Any]  # every setting, by section
+    info: Mapping[str, Any]  # run.json
+    folder: Path  # for files of the tracker, below the run directory
+    kept: MutableMapping[str, Any]  # what the tracker has to know when the run is resumed; it is saved for it
 
 
 class Tracker(Protocol):

@@ -22,16 +22,9 @@ class TrackioTracker:
     def __init__(self, opening: Opening):
         """Begin the run, or go on with it."""
         self._trackio = require("trackio")
-        project = os.environ.get("TRACKIO_PROJECT", PROJECT)
-        self._trackio.init(
-            project=project,
-            name=opening.run,
-            config=dict(opening.settings),
-            resume="allow",
-            embed=False,
-            auto_log_gpu=False,
-            auto_log_cpu=False,
-        )
+        project, settings = os.environ.get("TRACKIO_PROJECT", PROJECT), dict(opening.settings)
+        quiet = {"embed": False, "auto_log_gpu": False, "auto_log_cpu": False}
+        self._trackio.init(project=project, name=opening.run, config=settings, resume="allow", **quiet)
 
     def log(self, step: int, time: float, metrics: Mapping[str, float]) -> None:
         """Write metrics under our names."""

@@ -14,24 +14,13 @@ from steadyrl.integrations.trackers.tracker import Opening, alert_text, descript
 PROJECT = "steadyrl"
 # The two sections of graphs beside our own names: what is learned, and how the policy moves.
 TRAIN = (
-    "reward/mean",
-    "kl_ref_k1_seq",
-    "kl_ref_exact_seq",
-    "algorithm/kl_coef",
-    "loss/policy",
-    "loss/value",
+    "reward/mean", "kl_ref_k1_seq", "kl_ref_exact_seq", "algorithm/kl_coef", "loss/policy", "loss/value",
     "completion/length",
-)
+)  # fmt: skip
 POLICY = (
-    "entropy",
-    "entropy_sampled",
-    "clip_fraction",
-    "kl_old_k3",
-    "advantage/mean",
-    "advantage/std",
-    "value/explained_variance",
-    "grad_norm",
-)
+    "entropy", "entropy_sampled", "clip_fraction", "kl_old_k3", "advantage/mean", "advantage/std",
+    "value/explained_variance", "grad_norm",
+)  # fmt: skip
 SECTIONS = {name: f"{section}/{name}" for section, names in (("train", TRAIN), ("policy", POLICY)) for name in names}
 
 

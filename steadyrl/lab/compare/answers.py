@@ -37,11 +37,9 @@ class Questions:
     samples: int
     """Answers to each."""
     sampling: Sampling
-    """How answers are sampled."""
     terms: Sequence[Term]
     """What scores them."""
     seed: int
-    """Of the draws."""
     environment: Environment | None
     """The environment of multi-turn problems; None for single-turn problems."""
     limit: PromptLimit = field(default_factory=PromptLimit)
@@ -80,14 +78,7 @@ def answer(
     answers_file: AnswersFile | None,
     progress: Callable[[Answers], None],
 ) -> dict[str, Sequence[Mapping[str, Any]]]:
-    """Answer all problems.
-
-    Args:
-        policy: Returns the subject's policy, the same one each time; called only where an answer is missing.
-        questions: What to answer.
-        answers_file: Earlier answers, which are not sampled again. New answers are added to it.
-        progress: Called with all answers so far after every part.
-    """
+    """Answer all problems; the policy is asked for only where an answer is missing, and every part is told."""
     answers: dict[str, Sequence[Mapping[str, Any]]] = {}
     for start in range(0, len(questions.problems), PART):
         part = questions.problems[start : start + PART]

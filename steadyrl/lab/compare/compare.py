@@ -92,7 +92,7 @@ def compare(
         gc.collect()
     note = (follow or Follow()).note
     answers = [
-        _answers(f"{label} = {subject.name} ({subject.what})", subject, questions_of, of_side, (note, metric))
+        _answers(f"{label} = {subject.name} ({subject.what})", subject, questions_of, of_side, note, metric)
         for label, subject, of_side in zip("AB", subjects, files, strict=True)
     ]
     called = (f"A ({subjects[0].name})", f"B ({subjects[1].name})")
@@ -129,7 +129,11 @@ def _judgement(
         **judged[deploy],
         "parts": [
             *judged[deploy]["parts"],
-            *(row for name, results in sets.items() for row in _rows_of_set(name, results, metric)),
+            *(
+                {**row, "name": f"{name}: {row['name']}"}
+                for name, results in sets.items()
+                for row in (metric_row(results, metric), *results["parts"])
+            ),
         ],
         "sets": sets,
         "doubts": list(doubts),
@@ -167,12 +171,6 @@ def _all_questions(task: Task, config: Config, options: Options, deploy: Decodin
         _beside(deploy): _questions(task, own, config, replace(options, samples=1), _beside(deploy)),
         **{further.name: _questions(task, further, config, options, deploy) for further in sets},
     }
-
-
-def _rows_of_set(name: str, judged: Mapping[str, Any], metric: str) -> list[dict[str, Any]]:
-    """Return the rows of a further set for the table of every measurement, under its name."""
-    row = metric_row(judged, metric)
-    return [{**own, "name": f"{name}: {own['name']}"} for own in (row, *judged["parts"])]
 
 
 def _heldout(task: Task, config: Config, options: Options) -> Sequence[Problem]:
@@ -218,20 +216,27 @@ def _answers_file(path: Path, subject: Subject, questions: Questions, config: Co
 
 
 def _answers(
-    title: str, subject: Subject, questions_of: QuestionsOf, files: Files, follow: tuple[Callable[[str], None], str]
+    title: str, subject: Subject, questions_of: QuestionsOf, files: Files, note: Callable[[str], None], metric: str
 ) -> dict[str, Answers]:
     """Return a subject's answers by way of decoding and by set.
 
     Its policy is loaded once, and not at all if all are known.
+
+    Raises:
+        DataError: Nothing was measured.
     """
     policy = cache(partial(open_policy, subject))
     answers: dict[str, Answers] = {}
     for decoding, questions in questions_of.items():
-        note, metric = follow
         note(f"answering {len(questions.problems)} problems: {title}, {decoding}")
         progress = partial(_follow, metric, questions)
         answers[decoding] = answer(policy, questions, files.get(decoding), progress)
-        _require_values(metric, answers[decoding])
+        records = [record for samples in answers[decoding].values() for record in samples]
+        if all(sample_value(record, metric) is None for record in records):
+            reason = next((record["unscored"] for record in records if record["unscored"]), "it was never measured")
+            raise DataError(
+                f"none of {len(records)} answers could be scored for '{metric}'; the first reason: {reason}"
+            )
     del policy
     gc.collect()  # a model can be in a cycle of references, and the next one needs its memory
     return answers
@@ -249,18 +254,6 @@ def _follow(metric: str, questions: Questions, answers: Answers) -> None:
         raise DataError(
             f"no reward part is called '{metric}'; there are: {', '.join(sorted({TOTAL, *MEASURED, *parts}))}"
         )
-
-
-def _require_values(metric: str, answers: Answers) -> None:
-    """Refuse a subject for which nothing was measured.
-
-    Raises:
-        DataError: With the first reason.
-    """
-    records = [record for samples in answers.values() for record in samples]
-    if all(sample_value(record, metric) is None for record in records):
-        reason = next((record["unscored"] for record in records if record["unscored"]), "it was never measured")
-        raise DataError(f"none of {len(records)} answers could be scored for '{metric}'; the first reason: {reason}")
 
 
 def _about(subject: Subject, answers: Answers, metric: str) -> dict[str, Any]:

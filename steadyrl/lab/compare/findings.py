@@ -137,13 +137,7 @@ def _parts(problems: Sequence[Problem], answers: tuple[Answers, Answers], metric
 def _by_difficulty(
     problems: Sequence[Problem], means: Sequence[tuple[float, float]], span: float
 ) -> list[dict[str, Any]]:
-    """Return a row for every level of difficulty, the easiest first, or none if problems have no difficulty.
-
-    Args:
-        problems: [n].
-        means: [n], of both subjects.
-        span: The largest possible difference between two problems. A single level may show less of it.
-    """
+    """Return a row for every level of difficulty, the easiest first, or none if problems have no difficulty."""
     levels = [next((p.columns[name] for name in DIFFICULTY if p.columns.get(name) is not None), None) for p in problems]
     if len(set(map(str, levels))) < 2:
         return []
@@ -166,12 +160,9 @@ def _groups(levels: Sequence[Any]) -> list[tuple[str, list[int]]]:
     by_level: dict[Any, list[int]] = {}
     for i, level in enumerate(levels):
         by_level.setdefault(level if isinstance(level, int | float | str) else str(level), []).append(i)
-    ordered = sorted(by_level, key=_by_size_then_alphabet)
+    texts = [level for level in by_level if isinstance(level, str)]
+    ordered = [*sorted(level for level in by_level if not isinstance(level, str)), *sorted(texts)]
     return [(f"{level}", by_level[level]) for level in ordered]
-
-
-def _by_size_then_alphabet(level: float | str) -> tuple[bool, float, str]:
-    return (True, 0.0, level) if isinstance(level, str) else (False, float(level), "")
 
 
 def _change(pairs: Sequence[tuple[float, float]], span: float) -> dict[str, Any]:

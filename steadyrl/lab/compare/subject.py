@@ -25,18 +25,12 @@ _STATE = "state.json"  # every checkpoint has one
 class Subject:
     """One of the two that are compared."""
 
-    name: str
-    """The name that the user gave."""
+    name: str  # the name that the user gave
     what: str
-    """A description."""
-    config: Config
-    """Its model, with the arithmetic of the comparison."""
-    folder: Path | None = None
-    """Where its weights are; None if the config names them."""
-    loads: bool = False
-    """True if its backend must load ``folder``; False if ``config.model.path`` is enough."""
-    run: RunDir | None = None
-    """The directory of the run that it comes from; None if it comes from none."""
+    config: Config  # its model, with the arithmetic of the comparison
+    folder: Path | None = None  # where its weights are; None if the config names them
+    loads: bool = False  # True if its backend must load ``folder``; False if ``config.model.path`` is enough
+    run: RunDir | None = None  # the directory of the run that it comes from; None if it comes from none
 
     def identity(self) -> dict[str, Any]:
         """Return what distinguishes these weights from others: where they are, and when they were written."""

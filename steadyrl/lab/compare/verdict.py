@@ -83,7 +83,10 @@ def judge(first: Samples, second: Samples, margin: float | None = None, seed: in
     sparse = wins + losses < LEAST_DIFFERING
     decision = decide(before, after, span, margin, seed)
     change = decision.change
-    smallest = _smallest(change, span, sparse)
+    smallest = smallest_detectable(change.standard_error, change.n) if span else None
+    if smallest is not None and sparse:
+        # So few differing problems have no usable spread, but at least six would have to differ by the largest amount.
+        smallest = max(smallest, min(1.0, LEAST_DIFFERING / change.n) * span)
     return Verdict(
         word=decision.word,
         reason=decision.reason,
@@ -121,7 +124,6 @@ class Conclusion:
     deploy: str
     """How that is: "sampled" or "greedy"."""
     reason: str
-    """What the word follows from."""
     doubts: tuple[str, ...]
     """What speaks against the word: answers drawn in another way that say something else, and what the doctor calls
     sick."""
@@ -133,13 +135,7 @@ class Conclusion:
 
 
 def conclude(decided: Mapping[str, tuple[Word, str]], deploy: str, harms: Mapping[str, Sequence[str]]) -> Conclusion:
-    """Judge a policy by the way it will be used, and name what contradicts that.
-
-    Args:
-        decided: By way of decoding, the word and what it follows from, as ``stats.decide`` gives them.
-        deploy: The one of them that counts (evaluate.deploy).
-        harms: By run, as a sentence calls it, the checks of the doctor that found harm.
-    """
+    """Judge a policy by the way it will be used (evaluate.deploy), and name what contradicts that."""
     word, reason = decided[deploy]
     contradictions = [
         answers_are(name, differing_word, why)
@@ -156,14 +152,7 @@ def with_doubts(verdict: str, doubts: Sequence[str]) -> str:
 
 
 def in_words(verdict: Verdict, first: str, second: str, metric: str) -> list[str]:
-    """Return the verdict as plain sentences with its numbers, the most important first.
-
-    Args:
-        verdict: See ``judge``.
-        first: What to call the first.
-        second: What to call the second.
-        metric: What to call the number that was compared.
-    """
+    """Return a verdict on what is called ``first`` and ``second`` as plain sentences, the most important first."""
     change, n = verdict.change, verdict.change.n
     digits = digits_of(change)
     numbers = (
@@ -227,14 +216,6 @@ def _sampling_noise(first: Samples, second: Samples, differences: np.ndarray) ->
         return None
     variances = [float(np.var(np.subtract(b, a), ddof=1)) / len(a) for a, b in pairs]
     return min(1.0, float(np.mean(variances)) / spread)
-
-
-def _smallest(change: PairedDifference, span: float, sparse: bool) -> float | None:
-    if span == 0:
-        return None
-    shown = smallest_detectable(change.standard_error, change.n)
-    # So few differing problems have no usable spread, but at least six would have to differ by the largest amount.
-    return max(shown, min(1.0, LEAST_DIFFERING / change.n) * span) if sparse else shown
 
 
 def _needed(change: PairedDifference, smallest: float | None) -> int | None:

@@ -24,21 +24,13 @@ OURS = (sys.executable, "-m", "steadyrl")
 class Command:
     """A program to start."""
 
-    name: str
-    """How the launcher calls it when it ended."""
+    name: str  # how the launcher calls it when it ended
     argv: tuple[str, ...]
-    """The program and its arguments."""
-    folder: Path
-    """Where it starts; an absolute path."""
-    log: Path
-    """The file that its output is appended to; an absolute path in a folder that exists."""
+    folder: Path  # where it starts; an absolute path
+    log: Path  # the file that its output is appended to; an absolute path in a folder that exists
 
     def shell(self, *before: str) -> str:
-        """Return a line for a shell that becomes the command, so that signals to the shell reach it.
-
-        Args:
-            before: Words in front of the program, as of `env`.
-        """
+        """Return a line for a shell that becomes the command, behind words as of `env`, so that signals reach it."""
         words = shlex.join((*before, *self.argv))
         return f"cd {shlex.quote(str(self.folder))} && exec {words} >> {shlex.quote(str(self.log))} 2>&1"
 
@@ -59,11 +51,8 @@ class Ended:
     """A command that ended."""
 
     name: str
-    """Of the command."""
-    code: int | None
-    """Its exit status, negative for a signal; None where it was not begun or nobody knows."""
-    why: str = ""
-    """What the launcher says of it, such as "TIMEOUT"; it may be empty."""
+    code: int | None  # its exit status, negative for a signal; None where it was not begun or nobody knows
+    why: str = ""  # what the launcher says of it, such as "TIMEOUT"; it may be empty
 
     @property
     def reason(self) -> str:
@@ -97,25 +86,13 @@ class Launcher(Protocol):
 
 
 def our_command(name: str, words: Sequence[str], logs: Path) -> Command:
-    """Return a command of steadyrl that starts where this process was started.
-
-    Args:
-        name: Of the command, and of its log.
-        words: What follows `steadyrl`.
-        logs: The folder of its log, which is made.
-    """
+    """Return a command of steadyrl that starts where this process was started, and makes the folder of its log."""
     logs.mkdir(parents=True, exist_ok=True)
     return Command(name, (*OURS, *words), Path.cwd(), (logs / f"{name}.log").absolute())
 
 
 def choose(name: str, args: Mapping[str, object], overrides: Sequence[str], at_once: int) -> Launcher:
-    """Return a launcher by its short name or import path.
-
-    Args:
-        name: "processes", "ray", "slurm", or "package.module".
-        args: Its settings.
-        overrides: KEY=VALUE each; they replace what ``args`` says.
-        at_once: Commands that may run at the same time.
+    """Return a launcher by its short name or import path; overrides (KEY=VALUE) replace what ``args`` says.
 
     Raises:
         ConfigError: There is no such launcher, or a setting is wrong.

@@ -43,8 +43,14 @@ class _Process:
     """A command as a process."""
 
     def __init__(self, command: Command) -> None:
-        forked = sys.platform == "linux" and command.argv[: len(OURS)] == OURS
-        self._name, self._process = command.name, _forked(command) if forked else _started(command)
+        self._name = command.name
+        self._process: subprocess.Popen[bytes] | multiprocessing.process.BaseProcess
+        if sys.platform != "linux" or command.argv[: len(OURS)] != OURS:
+            self._process = _started(command)
+            return
+        work = command.argv[len(OURS) :], command.folder, command.log, dict(os.environ)
+        self._process = _server().Process(target=_run, args=work)
+        self._process.start()
 
     def poll(self) -> Ended | None:
         process = self._process
@@ -66,13 +72,6 @@ def _started(command: Command) -> subprocess.Popen[bytes]:
             stderr=log,
             start_new_session=True,
         )
-
-
-def _forked(command: Command) -> multiprocessing.process.BaseProcess:
-    words = command.argv[len(OURS) :]
-    process = _server().Process(target=_run, args=(words, command.folder, command.log, dict(os.environ)))
-    process.start()
-    return process
 
 
 @cache

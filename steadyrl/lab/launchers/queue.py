@@ -25,12 +25,7 @@ class Running(Protocol):
 
 
 class Queue:
-    """Starts commands, so many at a time.
-
-    Args:
-        at_once: How many.
-        begin: Begins a command; an error leaves the command in the queue.
-    """
+    """Starts commands, so many at a time; an error in ``begin`` leaves its command in the queue."""
 
     def __init__(self, at_once: int, begin: Callable[[Command], Running]) -> None:
         self._at_once, self._begin = at_once, begin

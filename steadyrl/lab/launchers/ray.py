@@ -53,9 +53,10 @@ class _Job:
 
     def __init__(self, client: Any, settings: Settings, command: Command) -> None:
         self._client, self._name = client, command.name
+        path = os.environ.get("PYTHONPATH")  # a job inherits nothing of this process
         self._id = self._ask(
             "submit_job",
-            entrypoint=command.shell(*_import_path()),
+            entrypoint=command.shell(*(["env", f"PYTHONPATH={path}"] if path else [])),
             entrypoint_num_cpus=settings.cpus,
             entrypoint_num_gpus=settings.gpus,
             runtime_env={"env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(_SAVE_S)}},
@@ -78,12 +79,6 @@ class _Job:
             return getattr(self._client, method)(*args, **settings)
         except (OSError, RuntimeError) as error:  # requests' errors are OSErrors
             raise EngineError(f"Ray: {_line(error)}") from error
-
-
-def _import_path() -> list[str]:
-    """Return words that hand on the import path of this process: a job inherits nothing of it."""
-    path = os.environ.get("PYTHONPATH")
-    return ["env", f"PYTHONPATH={path}"] if path else []
 
 
 def _line(error: object) -> str:

@@ -68,7 +68,10 @@ class Slurm:
             *limit.options,
         ]
         try:
-            output = _ask(["sbatch", "--parsable", *wanted], _script(commands))
+            # Each task becomes its command, so that signals to the script reach it.
+            cases = [f"{number}) {command.shell()};;" for number, command in enumerate(commands)]
+            script = "\n".join(["#!/bin/sh", 'case "$SLURM_ARRAY_TASK_ID" in', *cases, "esac", ""])
+            output = _ask(["sbatch", "--parsable", *wanted], script)
         except EngineError as error:
             raise ConfigError(f"{error}; fix what it says with --launcher-args, or start the study again") from error
         array = output.strip().partition(";")[0]  # a federation adds the name of the cluster
@@ -102,12 +105,6 @@ class Slurm:
 
     def _arrays(self) -> list[str]:
         return sorted({task.partition("_")[0] for task in self._tasks})
-
-
-def _script(commands: Sequence[Command]) -> str:
-    """Return the batch script: each task becomes its command, so that signals to the script reach it."""
-    cases = [f"{number}) {command.shell()};;" for number, command in enumerate(commands)]
-    return "\n".join(["#!/bin/sh", 'case "$SLURM_ARRAY_TASK_ID" in', *cases, "esac", ""])
 
 
 def _queue(arrays: Sequence[str]) -> Iterator[tuple[str, tuple[int | None, str]]]:

@@ -45,19 +45,12 @@ class Made:
     """One run of an arm."""
 
     seed: int
-    """Its seed."""
     run: RunDir
-    """Its directory."""
-    state: str
-    """See ``state_of``."""
-    steps: int
-    """Made so far."""
-    ended: str
-    """Why a rule ended it; "" where none did."""
-    error: str
-    """What ended it; "" where nothing did."""
+    state: str  # see ``state_of``
+    steps: int  # made so far
+    ended: str  # why a rule ended it; "" where none did
+    error: str  # what ended it; "" where nothing did
     records: Sequence[Mapping[str, Any]]
-    """Its metrics, one per step."""
 
 
 @dataclass(frozen=True)
@@ -65,28 +58,20 @@ class Judged:
     """An expectation and its answer."""
 
     expect: Expect
-    """As in the file."""
     metric: str
-    than: str
-    """The experiment that it was compared with; "" for a number."""
+    than: str  # the experiment that it was compared with; "" for a number
     word: Word
-    """The verdict."""
-    values: tuple[float, ...]
-    """One number per run, in the order of the runs."""
-    others: tuple[float, ...]
-    """Of the other arm, likewise."""
-    change: Difference | None
-    """The difference; None for a comparison with a number, or where nothing was measured."""
+    values: tuple[float, ...]  # one number per run, in the order of the runs
+    others: tuple[float, ...]  # of the other arm, likewise
+    change: Difference | None  # the difference; None for a comparison with a number, or where nothing was measured
 
 
 @dataclass(frozen=True)
 class Cause:
     """A root cause that the doctor names."""
 
-    finding: Finding
-    """Of the first run that has it."""
-    seeds: int
-    """How many runs have it."""
+    finding: Finding  # of the first run that has it
+    seeds: int  # how many runs have it
 
 
 @dataclass(frozen=True)
@@ -109,9 +94,7 @@ class Claim:
     """An earlier conclusion, and the expectations that decide it."""
 
     text: str
-    """The conclusion."""
-    parts: tuple[tuple[str, Judged], ...]
-    """The name of an experiment and its expectation, in the order of the file."""
+    parts: tuple[tuple[str, Judged], ...]  # the name of an experiment and its expectation, in the order of the file
 
     @property
     def verdict(self) -> str:

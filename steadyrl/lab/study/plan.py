@@ -10,7 +10,7 @@ import difflib
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,6 @@ class Arm:
     """An experiment and its resolved settings."""
 
     experiment: Experiment
-    """As in the file."""
     config: Config
     """Its settings with the study's first seed."""
     changed: Mapping[str, tuple[Any, Any]]
@@ -50,17 +49,11 @@ class Study:
     """A study that may be run."""
 
     path: Path
-    """Of the file."""
     file: StudyFile
-    """What it says."""
-    arms: tuple[Arm, ...]
-    """In the order of the file."""
-    seeds: tuple[int, ...]
-    """Of this version, quick or whole."""
+    arms: tuple[Arm, ...]  # in the order of the file
+    seeds: tuple[int, ...]  # of this version, quick or whole
     quick: bool
-    """Whether this is the quick version."""
-    warm: Job | None = None
-    """The run whose policy all start from, or None."""
+    warm: Job | None = None  # the run whose policy all start from, or None
 
     def arm(self, name: str) -> Arm:
         """Return an arm by its name."""
@@ -100,11 +93,8 @@ class Job:
     """One run of a study."""
 
     arm: str
-    """Its experiment."""
     config: Config
-    """Its settings."""
-    start: str = ""
-    """The key of the run whose policy it starts from; "" for the config's own model."""
+    start: str = ""  # the key of the run whose policy it starts from; "" for the config's own model
 
     @property
     def key(self) -> str:
@@ -121,12 +111,7 @@ class Job:
 
 
 def read_study(path: Path | str, quick: bool = False, seeds: int | None = None) -> Study:
-    """Read a study file and refuse what could not be answered.
-
-    Args:
-        path: A TOML file.
-        quick: The quick version.
-        seeds: How many of the file's seeds; None for as many as the version has.
+    """Read a study file, with so many of its seeds (None: all of the version); refuse what could not be answered.
 
     Raises:
         ConfigError: It cannot be read, has fewer seeds, or two arms differ in more or less than they name.
@@ -135,20 +120,22 @@ def read_study(path: Path | str, quick: bool = False, seeds: int | None = None) 
     file = configs.validate(StudyFile, configs.read_toml(path, "study", "see studies/"), "")
     if seeds is not None and seeds > len(file.seeds):
         raise ConfigError(f"{path} names {len(file.seeds)} seeds, got --seeds {seeds}; add to 'seeds' in the file")
-    return _resolved(path, file, quick, file.seeds[:seeds] if seeds or not quick else file.quick.seeds)
-
-
-def _resolved(path: Path, file: StudyFile, quick: bool, seeds: Sequence[int]) -> Study:
-    more = file.quick.settings if quick else []
-    if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
-        raise ConfigError(f"{path}: seeds are {seeds}; expected one or more different numbers of 0 or more")
+    chosen = file.seeds[:seeds] if seeds or not quick else file.quick.seeds
+    if not chosen or len(set(chosen)) < len(chosen) or min(chosen) < 0:
+        raise ConfigError(f"{path}: seeds are {chosen}; expected one or more different numbers of 0 or more")
+    fixed = [*(file.quick.settings if quick else []), f"run.seed={chosen[0]}"]
     arms: dict[str, Arm] = {}
     for number, experiment in enumerate(file.experiments, 1):
         where = f"{path}, experiment {number} '{experiment.name}'"
         _check_names(where, experiment, arms)
         before, overrides = arms[experiment.base].config if experiment.base else None, experiment.overrides(quick)
         try:
-            config = _resolve(path, file, before, overrides, [*more, f"run.seed={seeds[0]}"])
+            if before is not None:
+                config = configs.resolve(configs.dump(before), overrides)
+            elif isinstance(file.config, str):
+                config = configs.load(path.parent / file.config, [*overrides, *fixed])
+            else:
+                config = configs.resolve(file.config, [*overrides, *fixed])
         except ConfigError as error:
             raise ConfigError(f"{where}: {error}") from error
         changed = differences(before, config) if before is not None else {}
@@ -159,7 +146,11 @@ def _resolved(path: Path, file: StudyFile, quick: bool, seeds: Sequence[int]) ->
     if unknown := [name for name in file.picture if name not in arms]:
         raise ConfigError(f"{path}: picture names '{unknown[0]}', which is no experiment; there are: {', '.join(arms)}")
     _check_metrics(path, file, arms)
-    return Study(path, file, tuple(arms.values()), tuple(seeds), quick, _warm(path, file, quick))
+    warm = None
+    if file.warm is not None:
+        settings = [*file.warm.settings, *(file.warm.quick if quick else [])]
+        warm = Job("warm-start", configs.load(path.parent / file.warm.config, settings))
+    return Study(path, file, tuple(arms.values()), tuple(chosen), quick, warm)
 
 
 def unnamed_rewards(study: Study) -> list[str]:
@@ -210,21 +201,6 @@ def differences(before: Config, after: Config) -> dict[str, tuple[Any, Any]]:
         for key in {**first, **second}
         if key not in _NOT_COMPARED and first.get(key) != second.get(key)
     }
-
-
-def _resolve(path: Path, file: StudyFile, before: Config | None, change: Sequence[str], more: Sequence[str]) -> Config:
-    if before is not None:
-        return configs.resolve(configs.dump(before), change)
-    if isinstance(file.config, str):
-        return configs.load(path.parent / file.config, [*change, *more])
-    return configs.resolve(file.config, [*change, *more])
-
-
-def _warm(path: Path, file: StudyFile, quick: bool) -> Job | None:
-    if file.warm is None:
-        return None
-    settings = [*file.warm.settings, *(file.warm.quick if quick else [])]
-    return Job("warm-start", configs.load(path.parent / file.warm.config, settings))
 
 
 def _check_names(where: str, experiment: Experiment, arms: Mapping[str, Arm]) -> None:

@@ -52,13 +52,7 @@ def state_of(run: RunDir | None, rules: Sequence[Stop]) -> State:
 def run_study(
     study: Study, root: Path, launcher: Launcher | None = None, follow: Follow | None = None
 ) -> dict[str, str]:
-    """Make every run of a study that is not done.
-
-    Args:
-        study: See ``read_study``.
-        root: Its folder is made here.
-        launcher: Makes the runs; None makes one after the other in this process.
-        follow: Follows it, and may stop it.
+    """Make every run of a study that is not done: by a launcher, or one after the other in this process.
 
     Returns:
         What ended in an error, by the job's key: the study goes on with the others.
@@ -171,13 +165,7 @@ class Followed:
     """A run that a command makes, perhaps on another machine: what is new in its run directory, all that is known."""
 
     def __init__(self, command: Command, find: Callable[[], RunDir | None], rules: Sequence[Stop] = ()) -> None:
-        """Remember how far the run is now.
-
-        Args:
-            command: It is called as the run is in events.
-            find: Returns the newest run directory, None as long as there is none.
-            rules: Reasons to end the run early.
-        """
+        """Remember how far the run is now."""
         run = find()
         self._command, self._find, self._rules = command, find, rules
         self._reported = False
@@ -316,11 +304,6 @@ def _same_until(short: Config, long: Config) -> bool:
 
 def copied(run: RunDir, long: Config, place: Path) -> RunDir | None:
     """Copy a run that came to its end, with its last checkpoint, as one that was interrupted on its longer way.
-
-    Args:
-        run: The shorter one.
-        long: Settings of the longer one.
-        place: The folder in which the copy is put.
 
     Returns:
         The copy; None where the run did not come to its end.

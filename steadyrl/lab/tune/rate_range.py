@@ -37,37 +37,24 @@ class Point:
     """What one step at a rate did."""
 
     rate: float
-    """The learning rate."""
-    kl: float | None
-    """Of the step, to the policy before it, nats per token (k3); None where the step could not be made."""
-    entropy: float | None
-    """After the step, as a share of that before; None where the step was too small to look."""
-    reward: float | None
-    """Mean of the answers after the step; None likewise."""
-    broken: bool
-    """True if the policy was left behind: nothing is learned at this rate."""
+    kl: float | None  # of the step, to the policy before it, nats per token (k3); None where the step could not be made
+    entropy: float | None  # after the step, as a share of that before; None where the step was too small to look
+    reward: float | None  # mean of the answers after the step; None likewise
+    broken: bool  # True if the policy was left behind: nothing is learned at this rate
 
 
 @dataclass(frozen=True)
 class Range:
     """The rates that a search is worth at."""
 
-    points: tuple[Point, ...]
-    """What was measured, by rising rate."""
-    centre: float
-    """The rate whose step moves the policy by the middle of the band."""
-    samples: int
-    """Completions that the test took."""
-    before: float
-    """Mean reward of the policy that was forked."""
+    points: tuple[Point, ...]  # what was measured, by rising rate
+    centre: float  # the rate whose step moves the policy by the middle of the band
+    samples: int  # completions that the test took
+    before: float  # mean reward of the policy that was forked
 
 
 def range_test(config: Config, tell: Callable[[Point], None] = lambda point: None) -> Range:
-    """Sweep the rate upwards until a step breaks the policy.
-
-    Args:
-        config: Of the run; its rate, warm-up and schedule do not matter here.
-        tell: Called with every point.
+    """Sweep the rate upwards until a step breaks the policy, and tell every point; the config's own rate is not used.
 
     Raises:
         SteadyError: The config cannot be run.

@@ -40,20 +40,13 @@ SURE = 2.0  # standard errors by which a paused run must lead a whole one, which
 class Trial:
     """One run of the search."""
 
-    settings: Mapping[str, float]
-    """What was tried, by dotted name."""
+    settings: Mapping[str, float]  # what was tried, by dotted name
     seed: int
-    """Its seed."""
-    score: float | None
-    """Held-out score at its end, see ``score_of``; None where there is none."""
+    score: float | None  # held-out score at its end, see ``score_of``; None where there is none
     critical: tuple[str, ...]
-    """The doctor's critical findings."""
     steps: int
-    """Made."""
-    state: str
-    """"finished", "paused" or "failed"."""
-    error: float = 0.0
-    """Standard error of the score, of the answers that it is the mean of."""
+    state: str  # "finished", "paused" or "failed"
+    error: float = 0.0  # standard error of the score, of the answers that it is the mean of
 
     @property
     def rank(self) -> tuple[bool, bool, float]:
@@ -70,14 +63,10 @@ class Trial:
 class Candidate:
     """What a search tries: a job whose settings are chosen while it runs."""
 
-    label: str
-    """How lines call it."""
-    settings: Mapping[str, float]
-    """What is tried, by dotted name."""
+    label: str  # how lines call it
+    settings: Mapping[str, float]  # what is tried, by dotted name
     seed: int
-    """Of the run."""
-    until: int
-    """Steps after which it pauses or ends."""
+    until: int  # steps after which it pauses or ends
 
 
 @dataclass(frozen=True)
@@ -107,11 +96,7 @@ def samples_per_step(config: Config) -> int:
 
 
 def try_all(search: Search, candidates: Sequence[Candidate]) -> list[Trial] | None:
-    """Try candidates that have not been tried, beside other processes.
-
-    Returns:
-        What became of each, or None where the user stopped it.
-    """
+    """Try candidates that have not been tried, beside other processes; None where the user stopped it."""
     places = {f"{n}": search.place(candidate) for n, candidate in enumerate(candidates)}
     files = {key: place / f"trial-{candidates[int(key)].until:06d}.json" for key, place in places.items()}
 
@@ -146,7 +131,10 @@ def make_trial(search: Search, candidate: Candidate) -> Trial:
     if state == "finished" and run.status != "finished":
         state = "paused"
     score, error = (None, 0.0) if state == "failed" or follow.stop() else score_of(search.config, run)
-    trial = Trial(candidate.settings, candidate.seed, score, _critical(run), len(run.metrics()), state, error)
+    steps_made = len(run.metrics())
+    findings = [f for d in (diagnose(run.path) if steps_made else ()) for f in d.findings if f.severity == "critical"]
+    checks = tuple(dict.fromkeys(finding.check for finding in findings))
+    trial = Trial(candidate.settings, candidate.seed, score, checks, steps_made, state, error)
     if not follow.stop():
         critical = f"; critical: {', '.join(trial.critical)}" if trial.critical else ""
         shown = "no score" if score is None else f"score {score:.4f}"
@@ -157,10 +145,6 @@ def make_trial(search: Search, candidate: Candidate) -> Trial:
 
 def score_of(config: Config, run: RunDir) -> tuple[float | None, float]:
     """Return the mean of the task's metric over sampled answers of a run's newest checkpoint, and its standard error.
-
-    Args:
-        config: Of the search; its seed, problems and sampling are the same for all trials.
-        run: With a checkpoint.
 
     Returns:
         Mean and standard error; None and 0 where no answer has a value.
@@ -184,13 +168,6 @@ def score_of(config: Config, run: RunDir) -> tuple[float | None, float]:
     if not scores:
         return None, 0.0
     return float(np.mean(scores)), float(np.std(scores, ddof=1) / math.sqrt(len(scores))) if len(scores) > 1 else 0.0
-
-
-def _critical(run: RunDir) -> tuple[str, ...]:
-    if not run.metrics():
-        return ()
-    checks = (f.check for diagnosis in diagnose(run.path) for f in diagnosis.findings if f.severity == "critical")
-    return tuple(dict.fromkeys(checks))
 
 
 def best_first(trials: Sequence[Trial]) -> list[Trial]:

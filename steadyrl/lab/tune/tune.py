@@ -55,12 +55,9 @@ INTERRUPTED = 130  # exit status of `steadyrl tune` after a signal
 class Options:
     """How to search."""
 
-    samples: int
-    """Completions that the whole search may take, evaluations not counted."""
-    seeds: int = 3
-    """Seeds of the finalists."""
-    space: Space = field(default_factory=dict)
-    """What is searched besides the rate."""
+    samples: int  # completions that the whole search may take, evaluations not counted
+    seeds: int = 3  # seeds of the finalists
+    space: Space = field(default_factory=dict)  # what is searched besides the rate
 
 
 def tune(config: Config, folder: Path, options: Options, follow: Follow | None = None) -> dict[str, Any] | None:
@@ -147,17 +144,7 @@ def _shown(point: Point) -> str:
 
 
 def _rounds(search: Search, centre: float, space: Space, most: int) -> list[Trial] | None:
-    """Try candidates in rounds, beside other processes.
-
-    Args:
-        search: The search.
-        centre: Of the range test.
-        space: What is searched besides the rate.
-        most: Steps that all rounds may take, enough for a run.
-
-    Returns:
-        What became of every candidate, or None where the user stopped it.
-    """
+    """Try candidates in rounds of so many steps in all, beside other processes; None where the user stopped it."""
     bounds, steps = (centre / BELOW, min(10.0, centre * ABOVE)), search.config.run.steps
     candidates: Sequence[Mapping[str, float]] = [{RATE: rate} for rate in rates_around(centre, bounds)]
     trials: list[Trial] = []
@@ -201,11 +188,7 @@ def suggested(trials: Sequence[Trial], space: Space, seed: int) -> list[dict[str
 
 
 def _finals(search: Search, trials: Sequence[Trial], seeds: int) -> list[tuple[Trial, list[Trial]]] | None:
-    """Repeat the best trials with other seeds, beside other processes.
-
-    Returns:
-        Each of the best with all its runs, or None where the user stopped.
-    """
+    """Repeat the best trials with other seeds, and return each with all its runs; None where the user stopped it."""
     best = best_first(trials)[:FINALISTS]
     candidates = [
         Candidate(f"finalist {number}, seed {seed}", trial.settings, seed, search.config.run.steps)
@@ -280,16 +263,7 @@ def rates_around(centre: float, bounds: tuple[float, float]) -> list[float]:
 
 
 def halve(search: Search, name: str, candidates: Sequence[Mapping[str, float]]) -> list[Trial] | None:
-    """Try candidates side by side, beside other processes.
-
-    Args:
-        search: The search.
-        name: What lines call the round.
-        candidates: Their settings.
-
-    Returns:
-        What became of each at its last rung, or None where the user stopped it.
-    """
+    """Return what became of candidates tried side by side, at their last rung; None where the user stopped."""
     trials: dict[int, Trial] = {}
     seed, alive = search.config.run.seed, list(range(len(candidates)))
     for rung in rungs(search.config.run.steps):
@@ -314,17 +288,7 @@ def _survivors(count: int) -> int:
 def tune_together(
     launcher: Launcher, processes: int, words: Sequence[str], folder: Path, follow: Follow
 ) -> dict[str, Any] | None:
-    """Search by several processes.
-
-    Args:
-        launcher: Starts them.
-        processes: How many.
-        words: Of the command that each of them is, as given to `steadyrl`.
-        folder: Of the search, on a file system that all machines see.
-        follow: Follows the search, and may stop it.
-
-    Returns:
-        What result.json holds; None where ``follow.stop`` ended the search.
+    """Search by several processes, each of them `steadyrl` with these words; None where ``follow.stop`` ended it.
 
     Raises:
         ConfigError: The launcher cannot start them.

@@ -148,10 +148,7 @@ def entropy_share(first_entropy: float | None) -> float:
 def observe(pilot: PilotState, record: Mapping[str, Any], findings: Sequence[Finding] | None) -> PilotState:
     """Return the autopilot's state with what a step that is kept shows about its band.
 
-    Args:
-        pilot: The state before.
-        record: The step's metrics.
-        findings: What the doctor found at this step; None where it did not look.
+    ``findings`` is None where the doctor did not look.
     """
     pilot = replace(pilot, held_by=_held_by(pilot, record, findings))
     if pilot.first_entropy is None:

@@ -28,11 +28,7 @@ def decide(
 ) -> Action:
     """Return what to do after a step.
 
-    Args:
-        pilot: The autopilot's state.
-        record: The step's line of metrics.
-        findings: What the doctor found at this step, causes before consequences; None where it did not look.
-        context: What else the decision rests on.
+    ``findings``, causes before consequences, are None where the doctor did not look.
     """
     mode = context.config.autopilot.mode
     if mode == "off":
@@ -43,11 +39,9 @@ def decide(
     if back is not None:
         return back
     action = hold_kl_ref(hold_rate(observe(pilot, record, findings), record, context), record, context)
-    return _remember_coefficient(action if findings is None else _answer_findings(action, findings, context))
-
-
-def _remember_coefficient(action: Action) -> Action:
-    """Keep the KL coefficient that the last line about it ends with, whatever changed it: the next one begins there."""
+    if findings is not None:
+        action = _answer_findings(action, findings, context)
+    # Whatever changed the KL coefficient, the next line about it begins where the last one ends.
     coefs = [line["after"] for line in action.lines if line["knob"] == KL_COEF]
     return replace(action, pilot=replace(action.pilot, reported_coef=coefs[-1])) if coefs else action
 
@@ -77,10 +71,7 @@ def _findings_since(step: int, pilot: PilotState, context: Context) -> tuple[Fin
 def _move(action: Action, adjustment: Adjustment, context: Context) -> Action:
     """Make a move; for a critical finding, go back to the newest checkpoint from before its onset."""
     finding, pilot, back_to = adjustment.finding, action.pilot, None
-    line = action_line(
-        context, "move", adjustment.knob, adjustment.before, adjustment.after, finding.message, finding.evidence
-    )
-    line |= {"check": finding.check, "cause": finding.cause}
+    line = _move_line(adjustment, context)
     before = [step for step in context.checkpoints if step <= (finding.since_step or 0)]
     numbers = action.numbers
     if finding.severity == "critical" and before and may_roll_back(pilot):
@@ -92,6 +83,12 @@ def _move(action: Action, adjustment: Adjustment, context: Context) -> Action:
     move = LastMove(step, finding.check, finding.cause, adjustment.move, adjustment.knob, adjustment.before)
     pilot = replace(pilot, last_move=move, findings_since=step)
     return Action(pilot, {**numbers, **changed}, (*action.lines, line), back_to, skips_problems=back_to is not None)
+
+
+def _move_line(adjustment: Adjustment, context: Context) -> Line:
+    finding, before, after = adjustment.finding, adjustment.before, adjustment.after
+    line = action_line(context, "move", adjustment.knob, before, after, finding.message, finding.evidence)
+    return line | {"check": finding.check, "cause": finding.cause}
 
 
 def _judge(action: Action, last: LastMove, findings: Sequence[Finding], context: Context) -> Action:
@@ -117,13 +114,14 @@ def advise(pilot: PilotState, record: Mapping[str, Any], findings: Sequence[Find
     pilot, advice = _advise_rate(pilot, record, context)
     lines = [advice] if advice else []
     adjustment = choose(context.config, pilot, context.numbers, findings, context.rows)
-    if adjustment is not None:
-        finding = adjustment.finding
-        line = action_line(
-            context, "move", adjustment.knob, adjustment.before, adjustment.after, finding.message, finding.evidence
-        )
-        lines.append(line | {"check": finding.check, "cause": finding.cause})
-    return Action(pilot, lines=tuple({**line, "done": False} for line in lines if not _is_said(line, context.actions)))
+    lines += [] if adjustment is None else [_move_line(adjustment, context)]
+    new_lines = []
+    for line in lines:
+        # On a finding it is compared by cause, for its text has numbers.
+        keys = ("kind", "knob", "check", "cause") if "check" in line else ("kind", "knob", "why")
+        if not any(all(line[key] == action.get(key) for key in keys) for action in context.actions):
+            new_lines.append({**line, "done": False})
+    return Action(pilot, lines=tuple(new_lines))
 
 
 def _advise_rate(pilot: PilotState, record: Mapping[str, Any], context: Context) -> tuple[PilotState, Line | None]:
@@ -151,9 +149,3 @@ def _advise_rate(pilot: PilotState, record: Mapping[str, Any], context: Context)
     if side > 0 and (lowered or not record.get("reward/std")):
         return pilot, None
     return pilot, rate_line(pilot, context, "rate", 1.0, factor, why, [kl_sentence(record, band)])
-
-
-def _is_said(line: Line, actions: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether this advice was given before; on a finding it is compared by cause, for its text has numbers."""
-    keys = ("kind", "knob", "check", "cause") if "check" in line else ("kind", "knob", "why")
-    return any([line[key] for key in keys] == [action.get(key) for key in keys] for action in actions)

@@ -110,11 +110,7 @@ def adjust(config: Config, pilot: PilotState) -> Config:
 def read_knob(config: Config, pilot: PilotState, numbers: Numbers, knob: str) -> float | None:
     """Return the present value of a knob, or None where the algorithm has no such setting.
 
-    Args:
-        config: As configured.
-        pilot: The autopilot's state, with its changes.
-        numbers: The algorithm's numbers; if they have a KL coefficient, it is the one in force.
-        knob: "rate_multiplier", or a setting's name.
+    A KL coefficient among the algorithm's ``numbers`` is the one in force.
     """
     if knob == RATE_MULTIPLIER:
         return pilot.rate_multiplier
@@ -147,12 +143,7 @@ def choose(
 ) -> Adjustment | None:
     """Return the adjustment for the first finding that a move can answer, or None.
 
-    Args:
-        config: As configured.
-        pilot: The autopilot's state; a move that did not help against a cause is not made against it again.
-        numbers: The algorithm's numbers.
-        findings: Causes before consequences, as ``doctor.examine`` orders them.
-        rows: Lines of metrics.
+    A move that did not help against a cause is not made against it again.
     """
     for finding in findings:
         if finding.severity == "info":

@@ -36,10 +36,7 @@ def step_kl(backend: Backend, batch: Batch, sampling: Sampling) -> float | None:
 
     It is measured after the last update, so that a step with a single update has one too.
 
-    Args:
-        backend: After the updates.
-        batch: What trained, with ``old`` scores; evenly spaced rows of it are measured again.
-        sampling: The settings with which the batch was sampled.
+    Evenly spaced rows of what trained (with ``old`` scores) are measured again, by the backend after its updates.
     """
     assert batch.old is not None, "score the batch before its updates"
     # An episode may have ended before its first turn, and of demonstrations only some rows were scored.
@@ -57,15 +54,7 @@ def step_kl(backend: Backend, batch: Batch, sampling: Sampling) -> float | None:
 def pilot_metrics(
     backend: Backend, batch: Batch, sampling: Sampling, config: Config, state: State
 ) -> dict[str, float | None]:
-    """Return the KL of a step's updates and, in mode "act", the autopilot's factors and the KL coefficient it holds.
-
-    Args:
-        backend: After the updates.
-        batch: See ``step_kl``.
-        sampling: See ``step_kl``.
-        config: With the autopilot's changes.
-        state: Of the step.
-    """
+    """Return the KL of a step's updates and, in mode "act", the autopilot's factors and the KL coefficient it holds."""
     if config.autopilot.mode == "off":
         return {}
     metrics = {KL_STEP: step_kl(backend, batch, sampling)}
@@ -100,12 +89,9 @@ class Autopilot:
             checkpoint.save(self.run, self.backend, state, self.config.run.keep_checkpoints)
 
     def steer(self, state: State, record: Mapping[str, Any], findings: Sequence[Finding] | None) -> State:
-        """Decide and act after a step.
+        """Decide and act after a step; the state changes in place.
 
-        Args:
-            state: The state after the step; it changes in place.
-            record: The step's line of metrics.
-            findings: What the doctor found at this step, causes first; None where it did not look.
+        ``findings``, causes first, are None where the doctor did not look.
 
         Returns:
             The same state, or an earlier one that the run goes on from.

@@ -128,17 +128,7 @@ def share_of_rate(pilot: PilotState, record: Mapping[str, Any], config: Config) 
 def rate_line(
     pilot: PilotState, context: Context, kind: str, before: float, after: float, why: str, evidence: Sequence[str]
 ) -> Line:
-    """Return a line of actions.jsonl about the learning rate; it gives the rates that hold after the warm-up.
-
-    Args:
-        pilot: For its rate multiplier.
-        context: What the decision rests on.
-        kind: "rate" or "rollback".
-        before: The scale before.
-        after: The scale after.
-        why: As in the line.
-        evidence: As in the line.
-    """
+    """Return a line of actions.jsonl about a change of scale, with the learning rates that hold after the warm-up."""
     full = context.config.update.learning_rate * pilot.rate_multiplier
     return action_line(context, kind, "update.learning_rate", full * before, full * after, why, evidence)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 from pydantic import Field
@@ -10,7 +11,7 @@ from pydantic import Field
 from steadyrl.core.errors import DataError
 from steadyrl.core.sections import Section
 from steadyrl.core.types import Problem
-from steadyrl.loop.curriculum.choice import Choice, Curriculum, Request, draw, entropy, shares
+from steadyrl.loop.curriculum.choice import Choice, Curriculum, Request, shares, weighed
 from steadyrl.loop.curriculum.memory import Memory, look_up, record_outcomes
 
 MOST_ARMS = 100  # a column with more values is not a category but a number that should be rounded
@@ -48,18 +49,16 @@ def build(settings: Settings) -> Curriculum:
         by_arm = (1 - settings.uniform_share) * by_arm + settings.uniform_share / len(names)
         index = np.array([names.index(name) for name in own])
         probabilities = by_arm[index] / np.bincount(index)[index]
-        chosen = draw(probabilities, request.count, request.generator())
-        why = [
-            f"arm {own[i]}: mean |advantage| {stats.deviation[index[i]]:.3g}; "
-            f"probability {by_arm[index[i]]:.3g} of {len(names)} arms"
-            for i in chosen
-        ]
-        return Choice([request.problems[i] for i in chosen], why, entropy(probabilities), memory)
 
-    return Curriculum(
-        choose=choose,
-        observe=lambda memory, groups, step: record_outcomes(memory, groups, step, settings.decay, arm),
-    )
+        def why(i: int) -> str:
+            return (
+                f"arm {own[i]}: mean |advantage| {stats.deviation[index[i]]:.3g}; "
+                f"probability {by_arm[index[i]]:.3g} of {len(names)} arms"
+            )
+
+        return weighed(request.problems, probabilities, request, memory, why)
+
+    return Curriculum(choose=choose, observe=partial(record_outcomes, decay=settings.decay, name=arm))
 
 
 def _require_arms(names: Sequence[str], column: str) -> None:

@@ -102,6 +102,19 @@ def draw(probabilities: np.ndarray, count: int, generator: np.random.Generator) 
     return [*range(size)] * repeats + [int(i) for i in generator.choice(size, remainder, replace=False, p=never_zero)]
 
 
+def weighed(
+    pool: Sequence[Problem],
+    probabilities: np.ndarray,
+    request: Request,
+    memory: Memory,
+    why: Callable[[int], str],
+    generator: np.random.Generator | None = None,
+) -> Choice:
+    """Draw a step's problems from a pool with these probabilities [N]; ``why`` gives the reason for a place in it."""
+    chosen = draw(probabilities, request.count, generator or request.generator())
+    return Choice([pool[i] for i in chosen], [why(i) for i in chosen], entropy(probabilities), memory)
+
+
 def reason(what: str, score: np.ndarray, stats: Known, probabilities: np.ndarray, i: int) -> str:
     """Return the reason why a problem was drawn: one line with its numbers."""
     chance = f"probability {probabilities[i]:.3g} of {len(score)} problems"

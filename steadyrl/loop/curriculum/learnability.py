@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 from pydantic import Field, model_validator
 
 from steadyrl.core.sections import Section
-from steadyrl.loop.curriculum.choice import Choice, Curriculum, Request, draw, entropy, reason, shares
+from steadyrl.loop.curriculum.choice import Choice, Curriculum, Request, reason, shares, weighed
 from steadyrl.loop.curriculum.memory import Known, Memory, look_up, record_outcomes
 
 PRIOR_ROLLOUTS = 2.0  # weight of the prior, as much as two rollouts: a uniform prior of a success rate
@@ -59,15 +61,7 @@ def build(settings: Settings) -> Curriculum:
             + settings.stale_share * shares(stats.stale)
             + settings.uniform_share / len(score)
         )
-        chosen = draw(probabilities, request.count, request.generator())
-        return Choice(
-            [request.problems[i] for i in chosen],
-            [reason("learnability", score, stats, probabilities, i) for i in chosen],
-            entropy(probabilities),
-            memory,
-        )
+        why = partial(reason, "learnability", score, stats, probabilities)
+        return weighed(request.problems, probabilities, request, memory, why)
 
-    return Curriculum(
-        choose=choose,
-        observe=lambda memory, groups, step: record_outcomes(memory, groups, step, settings.decay),
-    )
+    return Curriculum(choose=choose, observe=partial(record_outcomes, decay=settings.decay))

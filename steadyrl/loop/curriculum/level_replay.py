@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -10,7 +11,7 @@ from pydantic import Field
 
 from steadyrl.core.sections import Section
 from steadyrl.core.types import Problem
-from steadyrl.loop.curriculum.choice import Choice, Curriculum, Request, draw, entropy, reason, shares
+from steadyrl.loop.curriculum.choice import Choice, Curriculum, Request, reason, shares, weighed
 from steadyrl.loop.curriculum.memory import Known, Memory, look_up, record_outcomes
 
 
@@ -85,25 +86,16 @@ def build(settings: Settings) -> Curriculum:
     """Return prioritized level replay as a record of functions."""
     return Curriculum(
         choose=lambda request, memory: replay(request.problems, request, memory, settings, request.generator()),
-        observe=lambda memory, groups, step: record_outcomes(memory, groups, step, settings.decay),
+        observe=partial(record_outcomes, decay=settings.decay),
     )
 
 
 def replay(
     pool: Sequence[Problem], request: Request, memory: Memory, settings: Settings, generator: np.random.Generator
 ) -> Choice:
-    """Draw a step's problems from a pool.
-
-    Args:
-        pool: The task's problems, and those that were made from them.
-        request: What the step asks for.
-        memory: What is known of them.
-        settings: How they share the step.
-        generator: Of the draw.
-    """
+    """Draw a step's problems from a pool."""
     stats = look_up([problem.id for problem in pool], memory, request.step)
     score = SCORES[settings.score](stats)
     probabilities = replay_probabilities(score, stats, settings)
-    chosen = draw(probabilities, request.count, generator)
-    why = [reason(settings.score, score, stats, probabilities, i) for i in chosen]
-    return Choice([pool[i] for i in chosen], why, entropy(probabilities), memory)
+    why = partial(reason, settings.score, score, stats, probabilities)
+    return weighed(pool, probabilities, request, memory, why, generator)

@@ -12,7 +12,7 @@ from pydantic import Field
 from steadyrl.core.errors import DataError
 from steadyrl.core.sections import Section
 from steadyrl.core.types import Group, Problem
-from steadyrl.loop.curriculum.choice import Choice, Curriculum, Request, draw, entropy, shares
+from steadyrl.loop.curriculum.choice import Choice, Curriculum, Request, shares, weighed
 from steadyrl.loop.curriculum.memory import Memory, record_outcomes
 
 _STAGE = "stage"  # the memory's entry that holds the present level
@@ -44,19 +44,15 @@ def build(settings: Settings) -> Curriculum:
         probabilities = (1 - earlier) * shares(now.astype(float))
         if earlier:
             probabilities = probabilities + earlier * shares(passed.astype(float))
-        chosen = draw(probabilities, request.count, request.generator())
         record = memory.seen.get(_name(stage))
         mean = f"mean reward {record['mean']:.3g}" if record and "mean" in record else "not tried yet"
-        why = {True: f"the present level {stage:g}, {mean}", False: f"a passed level; the present one is {stage:g}"}
-        return Choice(
-            [request.problems[i] for i in chosen],
-            [
-                why[bool(now[i])] if not levels[i] > stage else f"beyond level {stage:g}, for lack of others"
-                for i in chosen
-            ],
-            entropy(probabilities),
-            _with_stage(memory, stage, levels),
-        )
+
+        def why(i: int) -> str:
+            if levels[i] > stage:
+                return f"beyond level {stage:g}, for lack of others"
+            return f"the present level {stage:g}, {mean}" if now[i] else f"a passed level; the present one is {stage:g}"
+
+        return weighed(request.problems, probabilities, request, _with_stage(memory, stage, levels), why)
 
     def observe(memory: Memory, groups: Sequence[Group], step: int) -> Memory:
         updated = record_outcomes(

@@ -35,14 +35,7 @@ class Measured:
 
 
 def affine(few: Timed, many: Timed, rows: float, calls: float) -> float:
-    """Return the seconds of ``rows`` rows in ``calls`` calls, by a cost per call and one per row.
-
-    Args:
-        few: A call with few rows.
-        many: One with more of them.
-        rows: In all calls together.
-        calls: How many.
-    """
+    """Return the seconds of so many rows in so many calls, by a cost per call and one per row, from two calls."""
     if many.rows <= few.rows:
         return many.seconds / many.rows * rows
     per_row = min(max(many.seconds - few.seconds, 0.0) / (many.rows - few.rows), many.seconds / many.rows)

@@ -44,12 +44,16 @@ def sampler_parity(trial: Trial) -> Result:
         return Found("raw_logprobs", message=f"sampling.logprobs is 'raw'; {DELIBERATE}")
     gap = _gap(trial.batch, trial.scores.logprobs)
     message = _sizes("log-probs of sampler and trainer", gap)
-    if _within(trial.session, gap):
+    return _explained(message, gap, _within(trial.session, gap), lambda: _explain(trial, gap))
+
+
+def _explained(message: str, gap: np.ndarray, agrees: bool, explain: Callable[[], Found]) -> Result:
+    if agrees:
         return Passed(message)
     if not np.isfinite(gap).all():
         return Found("not_finite", message=f"{message}; {NOT_FINITE}")
-    explained = _explain(trial, gap)
-    return replace(explained, message=f"{message}; {explained.message}")
+    finding = explain()
+    return replace(finding, message=f"{message}; {finding.message}")
 
 
 @check("sampled_entropy")
@@ -91,12 +95,8 @@ def reference_parity(trial: Trial) -> Result:
     if exact is not None:
         message += f"; exact KL at most {np.abs(exact[mask]).max():.2g} nats/token"
         apart = not bool(np.abs(exact[mask]).max() <= allowed)
-    if _within(trial.session, gap) and not apart:
-        return Passed(message)
-    if not np.isfinite(gap).all():
-        return Found("not_finite", message=f"{message}; {NOT_FINITE}")
-    explained = _explain_reference(trial)
-    return replace(explained, message=f"{message}; {explained.message}")
+    agrees = _within(trial.session, gap) and not apart
+    return _explained(message, gap, agrees, lambda: _explain_reference(trial))
 
 
 def _explain(trial: Trial, gap: np.ndarray) -> Found:

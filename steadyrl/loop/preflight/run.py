@@ -44,10 +44,6 @@ FALLEN_BY, HARDLY = 0.8, 0.1  # of a run: by then its schedule is over, and this
 def preflight(session: Session, phase: Callable[[str], None] = silent) -> list[Finding]:
     """Sample a few prompts, make a few updates and take them back; judge what is seen.
 
-    Args:
-        session: What is looked at.
-        phase: Called with a line when something longer begins.
-
     Returns:
         Findings in the order of a step, then time, memory and disk of the whole run.
 
@@ -114,7 +110,11 @@ def completions(trial: Trial) -> Result:
     truncated = _share(r.stop_reason == "length" and not ends[id(r)] for r in rollouts)
     empty = _share(not r.text.strip() for r in rollouts)
     ended = _share(ends.values())
-    beyond = _share(_goes_on(r, end_ids) for r in rollouts)
+    # The policy's own tokens behind an end of its text; what the environment answers may stand there.
+    beyond = _share(
+        bool((np.isin(r.completion_ids[:-1], end_ids) & r.completion_mask[:-1] & r.completion_mask[1:]).any())
+        for r in rollouts
+    )
     tokens = float(np.mean([r.length for r in rollouts]))
     message = (
         f"{len(rollouts)} of {tokens:.1f} tokens on average: {truncated:.0%} truncated, {ended:.0%} ended by an "
@@ -145,12 +145,6 @@ def _ill_ended(trial: Trial, cause: str, message: str, change: Mapping[str, Valu
     if not in_force(trial.session.config, "model.chat_template=auto"):
         remedy += " The model's chat template teaches it where to end."
     return Found(cause, message=message, remedy=remedy, change=change)
-
-
-def _goes_on(rollout: Rollout, end_ids: tuple[int, ...]) -> bool:
-    """Return whether the policy's own tokens stand behind an end of its text; what the environment answers may."""
-    ids, mask = rollout.completion_ids, rollout.completion_mask
-    return bool((np.isin(ids[:-1], end_ids) & mask[:-1] & mask[1:]).any())
 
 
 @check("rewards")
@@ -218,12 +212,13 @@ def _share(truths: Iterable[bool]) -> float:
 def schedule(trial: Trial) -> Result:
     config = trial.session.config
     update, steps = config.update, config.run.steps
-    for finding in rate_not_reached(_planned(config)):
-        if finding.state == "found" and steps < LEAST:
-            return Passed(f"{finding.message}; so few steps are a trial")
-        if finding.state == "found":
-            change = dict(override.split("=") for override in finding.overrides)
-            return Found(finding.cause, "warning", message=finding.message, change=change)
+    run = _planned(config)
+    ill_planned = rate_not_reached.find(run)
+    if isinstance(ill_planned, Found):
+        if steps < LEAST:
+            return Passed(f"{ill_planned.message}; so few steps are a trial")
+        change = {run.keys[name]: value for name, value in (ill_planned.change or {}).items()}
+        return replace(ill_planned, severity="warning", change=change)
     if update.schedule != "constant" and 0 < update.schedule_steps <= update.warmup_steps:
         return Found(
             "never_falls",

@@ -75,10 +75,6 @@ def silent(line: str) -> None:
 def begin_trial(session: Session, phase: Callable[[str], None] = silent) -> Trial:
     """Sample and score a few rollouts; the session stays as it is.
 
-    Args:
-        session: What is looked at.
-        phase: Called with a line when something longer begins.
-
     Raises:
         DataError: None of them holds a token of the policy: no turn fits, or the environment is broken.
     """

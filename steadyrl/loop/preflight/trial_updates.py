@@ -58,7 +58,7 @@ class TrialUpdates:
     """What the updates told."""
 
     findings: Sequence[Finding]
-    """"gradient", "update" and "continuation"."""
+    """"gradient", "limits", "update" and "continuation"."""
     updates: tuple[Timed, Timed] | None = None
     """What one optimizer step took, on a part of the rows and on all; None where none was made."""
     saved_bytes: int | None = None
@@ -118,10 +118,6 @@ class _Attempt:
 
 def make_trial_updates(trial: Trial, phase: Callable[[str], None] = silent) -> TrialUpdates:
     """Make a few updates and take them back.
-
-    Args:
-        trial: Its rollouts train.
-        phase: Called with a line when something longer begins.
 
     Raises:
         AccessError: There is no room for the state in the folder for temporary files.
@@ -220,9 +216,8 @@ def gradient(attempt: _Attempt) -> Result:
         if batch.advantages is not None and not batch.advantages[mask].any():
             kept = batch.measured.get("kept")
             if kept is not None and not kept.any():
-                message += (
-                    f"; the algorithm keeps none of the completions, which earn {_best(attempt.trial):.3g} at most"
-                )
+                earned = (r.reward for group in attempt.trial.groups for r in group.rollouts if r.reward is not None)
+                message += f"; the algorithm keeps none of the completions, which earn {max(earned):.3g} at most"
                 return Found("nothing_kept", message=message)
             message += "; every advantage is 0: the rewards do not differ where the algorithm compares them"
             return Found("no_signal", message=message, change=more_signal(attempt.trial))
@@ -246,7 +241,7 @@ def update(attempt: _Attempt) -> Result:
     after = attempt.further.after
     if not _differ(after.logprobs, before.logprobs):
         return Found("no_update", message=f"one update at learning rate {rate:g} left every log-prob as it was")
-    moved, limit = _moved(batch, before, after), _longest(session)
+    moved, limit = _moved(batch, before, after), max(_LEAP, session.config.update.kl_old_limit)
     message = f"one update at learning rate {rate:g} took the policy {moved:.3g} nats/token (k3) from the old one"
     if batch.advantages is None or not batch.advantages[batch.completion_mask].any():
         return Unknown(f"{message}; without advantages no direction is better than another")
@@ -268,7 +263,7 @@ def update(attempt: _Attempt) -> Result:
     if moved <= limit and abs(gain) <= _ERRORS * error and session.backend.describe().get("precision") == "bf16":
         # Any change of the weights changes how bfloat16 rounds, and so each log-prob a little, in either direction.
         return Unknown(f"{message}, too little to tell from the rounding of bfloat16 (standard error {error:.3g})")
-    return _no_gain(attempt, message, moved)
+    return _no_gain(attempt, message, moved, limit)
 
 
 def _reach(session: Session, moved: float, rate: float) -> float:
@@ -302,24 +297,14 @@ def _cut(attempt: _Attempt) -> list[Finding]:
     return [finding for finding in limit_too_narrow(planned) if finding.state == "found"]
 
 
-def _best(trial: Trial) -> float:
-    """Return the highest reward of the trial."""
-    return max(r.reward for group in trial.groups for r in group.rollouts if r.reward is not None)
-
-
-def _longest(session: Session) -> float:
-    """Return how far an update may go, in nats/token."""
-    return max(_LEAP, session.config.update.kl_old_limit)
-
-
-def _no_gain(attempt: _Attempt, message: str, moved: float) -> Found:
+def _no_gain(attempt: _Attempt, message: str, moved: float, limit: float) -> Found:
     """Say why an update did not make the mean of advantage times log-prob rise: try it again at lower rates."""
     session, batch, before, rate = attempt.session, attempt.batch, attempt.before, attempt.rate
     for share in _SLOWER:
         session.backend.load(attempt.start)
         slower = _take(session, batch, batch, rate * share).after
         gain, distance = _gain(batch, before, slower)[0], _moved(batch, before, slower)
-        if gain > 0 and distance <= _longest(session):
+        if gain > 0 and distance <= limit:
             return Found(
                 "learning_rate",
                 message=f"{message}; at learning rate {rate * share:g} by {gain:+.3g} and {distance:.3g} nats/token "
@@ -425,11 +410,7 @@ def _save(session: Session, folder: Path) -> None:
 
 
 def _require_room(session: Session) -> None:
-    """Refuse a folder for temporary files that has no room for two saved states.
-
-    Raises:
-        AccessError: It has none, or there is no such folder.
-    """
+    """Refuse a folder for temporary files that has no room for two saved states."""
     described = session.backend.describe()
     trained = described.get("trained", described.get("parameters", 0))
     needed = 2 * _BYTES_PER_PARAMETER * (trained if isinstance(trained, int) else 0)

@@ -24,14 +24,9 @@ def too_long(timeout_s: float) -> TimeoutError:
 
 
 def within(timeout_s: float, function: Callable[..., Any], *args: Any) -> Any:
-    """Call a function, and return what it returns.
+    """Call a function, and return what it returns; without a limit in the calling thread.
 
     A thread cannot be ended: one that takes too long goes on beside the run, and ends with the process at the latest.
-
-    Args:
-        timeout_s: Seconds; 0 for no limit, and the calling thread.
-        function: What is called.
-        args: Its arguments.
 
     Raises:
         TimeoutError: It took longer.
@@ -59,14 +54,7 @@ def within(timeout_s: float, function: Callable[..., Any], *args: Any) -> Any:
 
 
 def repeated(name: str, call: Callable[[Sequence[Item]], list[Any]], items: Sequence[Item], retries: int) -> list[Any]:
-    """Call for many items, and again for those that gave an exception, with longer and longer waits between.
-
-    Args:
-        name: Of the reward, for the log.
-        call: Returns a value or an exception for each item.
-        items: What is called for.
-        retries: How many times it is called again at most.
-    """
+    """Call for many items, and again for those that gave an exception, with longer and longer waits between."""
     values = call(items)
     for retry in range(retries):
         failed = [i for i, value in enumerate(values) if isinstance(value, BaseException)]

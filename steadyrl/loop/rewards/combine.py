@@ -19,11 +19,10 @@ from steadyrl.core.protocols import Checking, RewardFn, Task
 from steadyrl.core.sections import FunctionSettings, RewardSettings
 from steadyrl.core.types import Group, Problem, Rollout, Score
 from steadyrl.loop.rewards.attempts import NO_LIMITS
-from steadyrl.loop.rewards.functions import TAKEN, BatchReward, Prepared, per_rollout, required
+from steadyrl.loop.rewards.functions import TAKEN, BatchReward, Prepared, from_text, per_rollout, required
 from steadyrl.loop.rewards.reasoning import answers_alone
-from steadyrl.loop.rewards.text import columns_for_text, from_text, is_for_text
-from steadyrl.loop.rewards.trl import columns_for_trl, from_trl, hidden_by_trl, is_for_trl
-from steadyrl.loop.rewards.verl import columns_for_verl, from_verl, is_for_verl
+from steadyrl.loop.rewards.trl import columns_for_trl, from_trl, is_for_trl
+from steadyrl.loop.rewards.verl import from_verl
 
 _EXPECTED = (
     "a function (problem, rollout), a function of the text 'completion' and of columns of the data by their names, as "
@@ -69,11 +68,6 @@ def make_terms(rewards: Mapping[str, float | RewardSettings], task: Task, max_st
 
     The task's metric is always among the terms, with weight 0 where the user gave none, so that every run measures
     what its evaluation compares.
-
-    Args:
-        rewards: Weights by name, or settings where a reward has some.
-        task: Gives rewards of its own.
-        max_steps: Optimizer steps of the whole run, for rewards that ask how far the training is.
 
     Raises:
         ConfigError: A name is unknown, or a reward lacks a setting.
@@ -295,13 +289,14 @@ def _adapt(
         signature = inspect.signature(function)
     except ValueError as error:  # of some functions in C the parameters are not known
         raise ConfigError(f"the reward '{name}': {error}; expected {_EXPECTED}") from error
-    if is_for_text(function):
-        return per_rollout(name, from_text(function), limits), columns_for_text(function), frozenset()
-    if is_for_trl(function):
-        return from_trl(name, function, max_steps, limits), columns_for_trl(function), hidden_by_trl(function)
-    if is_for_verl(function):
-        return per_rollout(name, from_verl(name, function), limits), columns_for_verl(function), frozenset()
     needed = required(function)
+    if "completion" in signature.parameters:
+        return per_rollout(name, from_text(function), limits), needed - {"completion", "prompt"}, frozenset()
+    if is_for_trl(function):
+        return from_trl(name, function, max_steps, limits), *columns_for_trl(function)
+    if "solution_str" in signature.parameters:
+        columns = frozenset({"reward_model"} if "ground_truth" in needed else ())
+        return per_rollout(name, from_verl(name, function), limits), columns, frozenset()
     peers = plugins.of_peers("rewards")
     if needed and needed <= peers.keys():
         peer = peers[min(needed)]

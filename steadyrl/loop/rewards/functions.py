@@ -87,6 +87,17 @@ def of_rollout(
     return async_reward if is_async(function) else reward
 
 
+def from_text(function: Callable[..., Any]) -> AnyRewardFn:
+    """Return a function of one completion's text, such as ``lambda completion: 1 / len(completion)``, as a reward.
+
+    The parameter ``completion`` gets the text, ``prompt`` the prompt's text, and any other parameter the column of the
+    data that has its name. A function whose parameters end with ``**columns`` gets all columns.
+    """
+    return of_rollout(function, lambda problem, rollout: {
+        **problem.columns, "prompt": problem.prompt, "completion": rollout.text,
+    })  # fmt: skip
+
+
 def per_rollout(name: str, function: AnyRewardFn, settings: FunctionSettings = NO_LIMITS) -> BatchReward:
     """Lift a function of one rollout. What it raises at last becomes an unscored rollout with the reason.
 
@@ -98,7 +109,10 @@ def per_rollout(name: str, function: AnyRewardFn, settings: FunctionSettings = N
             return wait_for([function(*pair) for pair in pairs], settings.timeout_s)
         called: list[Any] = []
         for pair in pairs:
-            called.append(_call(function, settings.timeout_s, *pair))
+            try:
+                called.append(within(settings.timeout_s, function, *pair))
+            except RAISED as error:  # the rollout boundary
+                called.append(error)
             tell(f"rollouts scored by {name}", len(called), len(pairs))
         return called
 
@@ -117,13 +131,6 @@ def per_rollout(name: str, function: AnyRewardFn, settings: FunctionSettings = N
         return scores
 
     return reward
-
-
-def _call(function: AnyRewardFn, timeout_s: float, problem: Problem, rollout: Rollout) -> Any:
-    try:
-        return within(timeout_s, function, problem, rollout)
-    except RAISED as error:  # the rollout boundary
-        return error
 
 
 def raised_reason(name: str, error: BaseException) -> str:
@@ -161,11 +168,7 @@ def as_score(name: str, value: object) -> Score:
 
 
 def _parts(name: str, parts: object) -> dict[str, float]:
-    """Return the parts that are known: without those that are None or not finite.
-
-    Raises:
-        DataError: One is no number or has the name of a statistic, or they have no names.
-    """
+    """Return the parts that are known: without those that are None or not finite."""
     if not isinstance(parts, Mapping):
         raise DataError(f"the reward '{name}' returned the parts {reprlib.repr(parts)}; expected a dict of numbers")
     numbers = {str(key): _number(name, part) for key, part in parts.items() if part is not None}

@@ -81,14 +81,13 @@ def is_for_trl(function: Callable[..., Any]) -> bool:
     return any(parameter.name == "completions" for parameter in parameters) or (bool(parameters) and named)
 
 
-def columns_for_trl(function: Callable[..., Any]) -> frozenset[str]:
-    """Return the columns of the data without which a function written for TRL cannot be called."""
-    return required(function) - _arguments([], Logged(), 0).keys()
+def columns_for_trl(function: Callable[..., Any]) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the columns of the data without which a function cannot be called, and those that it cannot get.
 
-
-def hidden_by_trl(function: Callable[..., Any]) -> frozenset[str]:
-    """Return the columns of the data that a function cannot get: those with the name of an argument that it takes."""
-    return frozenset(filter(accepts(function), _arguments([], Logged(), 0)))
+    The latter have the name of an argument that it takes.
+    """
+    arguments = _arguments([], Logged(), 0)
+    return required(function) - arguments.keys(), frozenset(filter(accepts(function), arguments))
 
 
 def from_trl(
@@ -98,12 +97,6 @@ def from_trl(
 
     Columns that only some problems have are filled with None. A completion for which the function returns None is not
     its business: the other rewards count alone, as in TRL.
-
-    Args:
-        name: Of the reward.
-        function: The function.
-        max_steps: Optimizer steps of the run.
-        settings: How long a call may take, and how often it is repeated.
 
     Raises:
         ConfigError: It needs what only TRL's environments give.

@@ -6,7 +6,6 @@ The columns are those of verl's parquet files: ``data_source``, ``reward_model``
 
 from __future__ import annotations
 
-import inspect
 import numbers
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -14,17 +13,7 @@ from typing import Any
 
 from steadyrl.core.errors import DataError
 from steadyrl.core.types import Problem, Rollout, Score
-from steadyrl.loop.rewards.functions import AnyRewardFn, of_rollout, required
-
-
-def is_for_verl(function: Callable[..., Any]) -> bool:
-    """Return whether a function takes verl's ``solution_str``."""
-    return "solution_str" in inspect.signature(function).parameters
-
-
-def columns_for_verl(function: Callable[..., Any]) -> frozenset[str]:
-    """Return the columns of the data without which a function written for verl cannot be called."""
-    return frozenset({"reward_model"} if "ground_truth" in required(function) else ())
+from steadyrl.loop.rewards.functions import AnyRewardFn, of_rollout
 
 
 def from_verl(name: str, function: Callable[..., Any]) -> AnyRewardFn:
@@ -36,22 +25,18 @@ def from_verl(name: str, function: Callable[..., Any]) -> AnyRewardFn:
 
 
 def _arguments(problem: Problem, rollout: Rollout) -> dict[str, Any]:
-    return {
-        "data_source": problem.columns.get("data_source"),
-        "solution_str": rollout.text,
-        "ground_truth": _ground_truth(problem),
-        "extra_info": problem.columns.get("extra_info"),
-    }
-
-
-def _ground_truth(problem: Problem) -> Any:
     graded = problem.columns.get("reward_model")
     if not isinstance(graded, Mapping) or "ground_truth" not in graded:
         raise DataError(
             f"the problem '{problem.id}' has no column 'reward_model' with a 'ground_truth', which a reward written "
             "for verl is given; add it to the data"
         )
-    return graded["ground_truth"]
+    return {
+        "data_source": problem.columns.get("data_source"),
+        "solution_str": rollout.text,
+        "ground_truth": graded["ground_truth"],
+        "extra_info": problem.columns.get("extra_info"),
+    }
 
 
 def _scored(name: str, value: Any) -> Any:

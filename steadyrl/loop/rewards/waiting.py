@@ -27,9 +27,7 @@ def is_async(function: Callable[..., Any]) -> bool:
 def wait_for(coroutines: Sequence[Coroutine[Any, Any, Any]], timeout_s: float = 0.0) -> list[Any]:
     """Run coroutines at the same time; return for each, in order, what it returned or the exception it raised.
 
-    Args:
-        coroutines: What is run.
-        timeout_s: Seconds that each may take; 0 for no limit.
+    Each may take ``timeout_s`` seconds; 0 is no limit.
 
     Raises:
         KeyboardInterrupt: One of them raised it, or it came while they ran; what still runs is cancelled then.

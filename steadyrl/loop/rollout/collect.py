@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -24,20 +24,17 @@ def collect(
 ) -> list[Group]:
     """Sample every problem several times with the present policy.
 
-    Args:
-        backend: Holds the policy.
-        problems: One group each.
-        samples: Completions per problem.
-        sampling: How to draw; of several turns, each of them.
-        key: What the draws depend on, such as (seed, step); equal keys give equal completions.
-        policy_version: Recorded on the rollouts.
-        environment: Where problems answer back; None for problems of one turn.
+    What is drawn depends on the key, such as (seed, step): equal keys give equal completions.
     """
     attempts = [Attempt(p, (*key, i, s)) for i, p in enumerate(problems) for s in range(samples)]
-    if environment is None:
-        rollouts = _one_turn(backend, attempts, sampling, policy_version)
-    else:
+    if environment is not None:
         rollouts = iter(play_policy(backend, environment, attempts, sampling, policy_version))
+    else:
+        encoded = {problem.id: backend.tokenizer.encode_prompt(problem.asked) for problem in problems}
+        prompts = [encoded[a.problem.id] for a in attempts]
+        completions = backend.generate(prompts, sampling, [a.seed() for a in attempts])
+        drawn = zip(attempts, prompts, completions, strict=True)
+        rollouts = (_rollout(backend, a.problem, p, c, sampling.stop, policy_version) for a, p, c in drawn)
     return [Group(problem, tuple(next(rollouts) for _ in range(samples))) for problem in problems]
 
 
@@ -93,17 +90,6 @@ def require_answers_fit(backend: Backend, problems: Sequence[Problem], task: Tas
             _demonstration(backend, problem, text, context)
 
 
-def _one_turn(
-    backend: Backend, attempts: Sequence[Attempt], sampling: Sampling, policy_version: int
-) -> Iterator[Rollout]:
-    encoded = {a.problem.id: backend.tokenizer.encode_prompt(a.problem.asked) for a in attempts}
-    prompts = [encoded[a.problem.id] for a in attempts]
-    completions = backend.generate(prompts, sampling, [a.seed() for a in attempts])
-    for attempt, prompt, completion in zip(attempts, prompts, completions, strict=True):
-        text = text_of(backend.tokenizer, completion.ids, sampling.stop)
-        yield _rollout(attempt.problem, prompt, completion, text, policy_version)
-
-
 def _demonstration(backend: Backend, problem: Problem, text: str, context: int | None) -> Rollout:
     prompt, ids = backend.tokenizer.encode_prompt(problem.asked), backend.tokenizer.encode_answer(text, problem.prompt)
     if context is not None and len(prompt) + len(ids) > context:
@@ -113,18 +99,24 @@ def _demonstration(backend: Backend, problem: Problem, text: str, context: int |
             "longer context"
         )
     completion = Completion(ids, np.full(len(ids), np.nan, np.float32), "stop")  # no sampler drew it
-    shown = text_of(backend.tokenizer, ids, ())
-    return _rollout(problem, prompt, completion, shown, 0)
+    return _rollout(backend, problem, prompt, completion)
 
 
-def _rollout(problem: Problem, prompt: np.ndarray, completion: Completion, text: str, policy_version: int) -> Rollout:
+def _rollout(
+    backend: Backend,
+    problem: Problem,
+    prompt: np.ndarray,
+    completion: Completion,
+    stop: Sequence[str] = (),
+    policy_version: int = 0,
+) -> Rollout:
     return Rollout(
         problem_id=problem.id,
         prompt_ids=prompt,
         completion_ids=completion.ids,
         completion_mask=np.ones(len(completion.ids), bool),
         sampling_logprobs=completion.logprobs,
-        text=text,
+        text=text_of(backend.tokenizer, completion.ids, stop),
         stop_reason=completion.stop_reason,
         policy_version=policy_version,
         kept_ids=completion.kept_ids,

@@ -15,7 +15,7 @@ import numpy as np
 
 from steadyrl.backends.text_chat import TextChat
 from steadyrl.core.errors import DataError, ModelError
-from steadyrl.core.protocols import Backend, Bounded, Chat, Conversing, Episode, Interactive, Task, Tokenizer, ToolUsing
+from steadyrl.core.protocols import Backend, Chat, Conversing, Episode, Interactive, Task, Tokenizer, ToolUsing
 from steadyrl.core.sections import RolloutSection
 from steadyrl.core.types import Group, Problem, Rollout, Sampling, StopReason, ToolCall, until_stop
 
@@ -40,16 +40,6 @@ class Environment:
     """Strings that end a turn."""
     together: bool = True
     """Whether the policy answers all episodes together, or those that wait for it (``rollout.turns``)."""
-
-    @property
-    def max_open(self) -> int | None:
-        """Return how many episodes may be open at the same time, or None for no limit."""
-        return self.task.max_open if isinstance(self.task, Bounded) else None
-
-    @property
-    def takes_messages(self) -> bool:
-        """Return whether episodes take messages, and not texts."""
-        return isinstance(self.task, ToolUsing)
 
     @property
     def tools(self) -> Sequence[Mapping[str, Any]]:

@@ -28,7 +28,7 @@ from steadyrl.core.counting.count import tell
 from steadyrl.core.counting.interrupts import at_once
 from steadyrl.core.errors import DataError, EpisodeError, SteadyError, exception_line
 from steadyrl.core.plugins import require_members
-from steadyrl.core.protocols import Backend, Chat, Episode, PrefixCaching, Tokenizer, Turn
+from steadyrl.core.protocols import Backend, Bounded, Chat, Episode, PrefixCaching, Tokenizer, ToolUsing, Turn
 from steadyrl.core.types import Completion, Message, Problem, Rollout, Sampling, ToolCall, encodable, require_texts
 from steadyrl.loop.rewards.functions import RAISED
 from steadyrl.loop.rollout.episode import Attempt, Environment, Playing, cut_observation
@@ -45,13 +45,6 @@ def play_policy(
     backend: Backend, environment: Environment, attempts: Sequence[Attempt], sampling: Sampling, policy_version: int
 ) -> list[Rollout]:
     """Play all attempts to their ends, every turn drawn from the policy.
-
-    Args:
-        backend: Holds the policy.
-        environment: Where they are played.
-        attempts: What is played.
-        sampling: How to draw a turn.
-        policy_version: Recorded on the rollouts.
 
     Returns:
         A rollout per attempt, in order; unscored where its environment broke.
@@ -100,12 +93,13 @@ def _play(
     policy_version: int,
     without: Sequence[str] = (),
 ) -> list[Rollout]:
-    environment = setting.environment
-    most_open = environment.max_open or len(attempts)
+    environment, task = setting.environment, setting.environment.task
+    most_open = (task.max_open if isinstance(task, Bounded) else None) or len(attempts)
     playing: list[Playing] = []  # all that were opened, in the order of the attempts
     waiting: list[Playing] = []  # for their next turn
     over = 0
-    with _crew(environment.task.workers, playing) as crew:
+    crew = _Crew(task.workers)
+    try:
         while over < len(attempts):
             for attempt in attempts[len(playing) : over + most_open]:
                 playing.append(_begin(environment, attempt))
@@ -122,6 +116,11 @@ def _play(
             for play, completion in zip(waiting, speak(waiting), strict=True):
                 crew.start(partial(_take_turn, setting, completion), play)
             waiting = []
+    except KeyboardInterrupt:
+        crew.interrupt()
+        raise
+    finally:
+        crew.close(playing)  # none of the episodes stays open
     return [_rollout(play, policy_version) for play in playing]
 
 
@@ -173,7 +172,7 @@ def _take_turn(setting: _Setting, completion: Completion | None, play: Playing) 
     play.stop_reason = completion.stop_reason
     observation: str | Sequence[Message] = ""
     with _survived(play):
-        written = reply.message if environment.takes_messages else reply.text
+        written = reply.message if isinstance(environment.task, ToolUsing) else reply.text
         answer = _returned("step", play.episode.step(written), Turn, "steadyrl.core.protocols.Turn")
         observation = _observation("step", answer.observation)
         if answer.reward is not None:
@@ -328,19 +327,6 @@ def _do(work: Callable[[Playing], None], play: Playing) -> None:
     work(play)
     if play.done and not play.closed:
         _close(play)
-
-
-@contextmanager
-def _crew(workers: int, playing: Sequence[Playing]) -> Iterator[_Crew]:
-    """Yield a crew, and leave none of the episodes that are being played open."""
-    crew = _Crew(workers)
-    try:
-        yield crew
-    except KeyboardInterrupt:
-        crew.interrupt()
-        raise
-    finally:
-        crew.close(playing)
 
 
 def _rollout(play: Playing, policy_version: int) -> Rollout:

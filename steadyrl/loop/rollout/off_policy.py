@@ -40,12 +40,6 @@ def correct(algorithm: Algorithm, batch: Batch, setting: str, state: State) -> A
 
     With "auto" nothing is corrected until a step measures that sampler and trainer differ; from then on every step is.
 
-    Args:
-        algorithm: The step's algorithm.
-        batch: What it trains on, prepared.
-        setting: ``update.correction``.
-        state: Remembers what "auto" has measured.
-
     Raises:
         ConfigError: A correction is asked for by name, and there is nothing that it could weigh.
     """

@@ -59,15 +59,6 @@ def fit_splits(
     return fitted
 
 
-def fit_heldout(task: Task, problems: Sequence[Problem], backend: Backend, sampling: Sampling) -> Sequence[Problem]:
-    """Return the problems of a further held-out set whose prompts fit.
-
-    Raises:
-        DataError: See ``fit_splits``.
-    """
-    return fit_splits(task, (), problems, backend, sampling)[1].problems
-
-
 def fit_prompts(problems: Sequence[Problem], backend: Backend, sampling: Sampling, limit: PromptLimit) -> Fitted:
     """Return the problems whose prompts fit the limit and leave room for a completion.
 

@@ -37,11 +37,7 @@ class TokenLook:
     _part: Batch | None = None
 
     def before(self, batch: Batch) -> None:
-        """Choose rollouts of a batch that is ready to train, and measure them.
-
-        Args:
-            batch: With ``old`` scores and advantages.
-        """
+        """Choose rollouts of a batch that is ready to train (with ``old`` scores and advantages), and measure them."""
         written = np.flatnonzero(batch.completion_mask.any(axis=1))
         by_reward = written[np.argsort(batch.rewards[written], kind="stable")]
         half = ROLLOUTS // 2
@@ -52,12 +48,7 @@ class TokenLook:
         self._part = replace(part, old=self.backend.score(part, self.sampling, self.needs & {"ref_logprobs"}))
 
     def after(self, training: Sequence[Group], groups: Sequence[Group]) -> None:
-        """Measure the rollouts again after the updates, and make the lines that are recorded.
-
-        Args:
-            training: What the batch was made of.
-            groups: All groups of the step, in the order in which its rollouts are recorded.
-        """
+        """Measure the rollouts again after the updates, and make the lines that are recorded."""
         part, rows = self._part, self._rows
         if part is None or rows is None or part.old is None:
             return

@@ -237,11 +237,7 @@ def _without_caches(files: Sequence[Path]) -> list[Path]:
 
 
 def _by_split(root: Path) -> Splits:
-    """Return the data files of a folder, in the order of their names, by what folders and files are called.
-
-    Raises:
-        DataError: There are none.
-    """
+    """Return the data files of a folder, in the order of their names, by what folders and files are called."""
     paths = sorted(path for path in root.rglob("*") if kind_of_file(path) and path.name not in NO_DATA)
     files = [path for path in paths if path.is_file() and not _hidden(root, path)]
     if not files:

@@ -13,13 +13,7 @@ Counts = Mapping[str, Mapping[str, Any]]
 
 
 def data_counts(task: Task, train: Sequence[Problem], heldout: Sequence[Problem]) -> dict[str, dict[str, Any]]:
-    """Return what run.json says of the problems of each split, beside their digest.
-
-    Args:
-        task: Where they come from.
-        train: The problems that are trained on.
-        heldout: Those that judge: all of the task's, or the share that evaluations take.
-    """
+    """Return what run.json says of the problems of each split, beside their digest."""
     sources = task.sources if isinstance(task, Sourced) else {}
     prompts = {_prompt_of(task, problem) for problem in train}
     counts: dict[str, dict[str, Any]] = {

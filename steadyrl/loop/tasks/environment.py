@@ -94,11 +94,7 @@ class EnvironmentTask(Task):
     name = "environment"
 
     def __init__(self, settings: Settings, seed: int = 0) -> None:
-        """Read problems and tools.
-
-        Args:
-            settings: Which class, tools and problems.
-            seed: The run's; the problems do not depend on it.
+        """Read problems and tools; the problems do not depend on the seed.
 
         Raises:
             SteadyError: The class or a tool lacks what is needed, or a file has a defect.

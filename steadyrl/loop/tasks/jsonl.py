@@ -96,10 +96,6 @@ def text_field(record: Mapping[str, Any], key: str, path: Path, number: int) -> 
 def checked_text(value: object, place: str) -> str:
     """Return a value that must be text that UTF-8 can represent.
 
-    Args:
-        value: Of whatever type.
-        place: What an error calls it.
-
     Raises:
         DataError: It is of another type, or contains half a surrogate pair.
     """

@@ -92,10 +92,7 @@ class PromptsTask(Task):
     def __init__(self, settings: Settings, seed: int = 0) -> None:
         """Read the files.
 
-        Args:
-            settings: Which files.
-            seed: The run's seed. The split does not depend on it, so runs with different seeds are compared on the same
-                held-out problems.
+        The split does not depend on the seed, so runs with different seeds are compared on the same held-out problems.
 
         Raises:
             DataError: A file has a defect; the error names the first one by file and line.
@@ -183,9 +180,12 @@ def _rows(source: str, files: Sequence[Path], settings: PromptsTask.Settings, pl
         prompt, messages = _prompt(record, settings.prompt_column, place)
         texts = [message["content"] for message in messages] or [prompt]
         require_read(record, texts, passed_over, place)
-        own = _own_id(record, settings.id_column, place)
-        prompt_id = _id_of(prompt, messages)
-        id = own or _numbered(prompt_id, places)
+        prompt_id, own = _id_of(prompt, messages), record.get(settings.id_column)
+        if own is None:
+            id = _numbered(prompt_id, places)
+        else:
+            is_number = isinstance(own, int) and not isinstance(own, bool)
+            id = str(own) if is_number else _filled(own, f"{place}: '{settings.id_column}'")
         if id in places:
             raise DataError(
                 f"{place}: the id '{id}' is at {places[id]} too; remove one, change its id, or set "
@@ -205,13 +205,6 @@ def _rows(source: str, files: Sequence[Path], settings: PromptsTask.Settings, pl
 def _answers(gold: Any) -> Sequence[Any]:
     """Return the known good answers of a column that holds one, or a list of them."""
     return gold if isinstance(gold, list) else [gold]
-
-
-def _own_id(record: Mapping[str, Any], column: str, place: str) -> str | None:
-    own = record.get(column)
-    if isinstance(own, int) and not isinstance(own, bool):
-        return str(own)
-    return None if own is None else _filled(own, f"{place}: '{column}'")
 
 
 def _prompt(record: Mapping[str, Any], column: str, place: str) -> tuple[str, tuple[Message, ...]]:

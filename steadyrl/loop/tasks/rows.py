@@ -7,19 +7,19 @@ read from.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from steadyrl.core.errors import DataError
 from steadyrl.core.plugins import require
-from steadyrl.core.rundir import parse_json
+from steadyrl.core.rundir import is_lfs_pointer, parse_json
 from steadyrl.loop.tasks.data_files import kind_of_file
 from steadyrl.loop.tasks.jsonl import kind_of, read_lines, read_objects, refuse_constant
 
 _BATCH = 1024  # rows of a parquet file that are held as Python objects at once
 _CODE = r"^[+-]?0\d"
-_POINTER = b"version https://git-lfs"  # what such a file of Git LFS begins with
 
 
 def read_rows(files: Sequence[Path]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -33,21 +33,13 @@ def read_rows(files: Sequence[Path]) -> Iterator[tuple[str, dict[str, Any]]]:
     """
     readers = {"parquet": _parquet, "arrow": _arrow, "csv": _csv}
     for file in files:
-        if _is_pointer(file):
-            raise DataError(f"'{file}' is a pointer of Git LFS, and not the file itself; run `git lfs pull`")
+        with suppress(OSError):  # its reader says why it cannot be read
+            if is_lfs_pointer(file):
+                raise DataError(f"'{file}' is a pointer of Git LFS, and not the file itself; run `git lfs pull`")
         reader = readers.get(kind_of_file(file))
-        what, rows = ("row", reader(file)) if reader else _json(file)
+        what, rows = ("row", _columnar(file, reader)) if reader else _json(file)
         for number, row in rows:
             yield f"{file}, {what} {number}", row
-
-
-def _is_pointer(path: Path) -> bool:
-    """Return whether Git left a pointer in the place of a large file that it has not fetched."""
-    try:
-        with path.open("rb") as file:
-            return file.read(len(_POINTER)) == _POINTER
-    except OSError:  # its reader says why
-        return False
 
 
 def _json(path: Path) -> tuple[str, Iterator[tuple[int, dict[str, Any]]]]:
@@ -71,54 +63,49 @@ def _items(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         yield number, item
 
 
-def _csv(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def _columnar(path: Path, batches: Callable[[Path], Iterable[Any]]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the rows of a file that pyarrow reads in batches, numbered from 1."""
+    arrow = require("pyarrow")
+    try:
+        yield from enumerate((row for batch in batches(path) for row in _dicts(path, batch)), start=1)
+    except FileNotFoundError as error:
+        raise DataError(f"there is no file {path}; check the path") from error
+    except (OSError, arrow.ArrowException) as error:
+        first_line = str(error).partition("\n")[0]
+        raise DataError(f"cannot read '{path}' ({first_line:.200}); expected a whole {path.suffix[1:]} file") from error
+
+
+def _csv(path: Path) -> Iterable[Any]:
     arrow, csv, compute = require("pyarrow"), require("pyarrow.csv"), require("pyarrow.compute")
     tabs = ".tsv" in path.name.lower()
     layout = csv.ParseOptions(delimiter="\t" if tabs else ",", newlines_in_values=True)
-    try:
-        table = csv.read_csv(path, parse_options=layout)
-        _require_distinct(path, table.schema.names)
-        # Whatever looks like a date stays a text, as it does in ``datasets``. So do numbers with zeros before them, for
-        # the code 007 is another answer than 7.
-        inferred = [field for field in table.schema if arrow.types.is_primitive(field.type)]
-        names = [field.name for field in inferred]
-        options = csv.ConvertOptions(column_types=dict.fromkeys(names, arrow.string()), include_columns=names)
-        texts = csv.read_csv(path, parse_options=layout, convert_options=options) if names else table
-        for field in inferred:
-            text = texts.column(field.name)
-            if arrow.types.is_temporal(field.type) or compute.any(compute.match_substring_regex(text, _CODE)).as_py():
-                table = table.set_column(table.schema.get_field_index(field.name), field.name, text)
-    except (OSError, arrow.ArrowException) as error:
-        raise _unreadable(path, error) from error
+    table = csv.read_csv(path, parse_options=layout)
+    _require_distinct(path, table.schema.names)
+    # Whatever looks like a date stays a text, as it does in ``datasets``. So do numbers with zeros before them, for
+    # the code 007 is another answer than 7.
+    inferred = [field for field in table.schema if arrow.types.is_primitive(field.type)]
+    names = [field.name for field in inferred]
+    options = csv.ConvertOptions(column_types=dict.fromkeys(names, arrow.string()), include_columns=names)
+    texts = csv.read_csv(path, parse_options=layout, convert_options=options) if names else table
+    for field in inferred:
+        text = texts.column(field.name)
+        if arrow.types.is_temporal(field.type) or compute.any(compute.match_substring_regex(text, _CODE)).as_py():
+            table = table.set_column(table.schema.get_field_index(field.name), field.name, text)
     if undecoded := [field.name for field in table.schema if arrow.types.is_binary(field.type)]:
         raise DataError(f"'{path}': the column '{undecoded[0]}' is not valid UTF-8; save the file as UTF-8")
-    yield from _numbered(path, table.to_batches(max_chunksize=_BATCH))
+    batches: Iterable[Any] = table.to_batches(max_chunksize=_BATCH)
+    return batches
 
 
-def _parquet(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    arrow, parquet = require("pyarrow"), require("pyarrow.parquet")
-    try:
-        with parquet.ParquetFile(path) as file:
-            yield from _numbered(path, file.iter_batches(batch_size=_BATCH))
-    except (OSError, arrow.ArrowException) as error:
-        raise _unreadable(path, error) from error
+def _parquet(path: Path) -> Iterable[Any]:
+    with require("pyarrow.parquet").ParquetFile(path) as file:
+        yield from file.iter_batches(batch_size=_BATCH)
 
 
-def _arrow(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def _arrow(path: Path) -> Iterable[Any]:
     arrow = require("pyarrow")
-    try:
-        with arrow.memory_map(str(path)) as source, arrow.ipc.open_stream(source) as stream:
-            yield from _numbered(path, stream)
-    except (OSError, arrow.ArrowException) as error:
-        raise _unreadable(path, error) from error
-
-
-def _numbered(path: Path, batches: Any) -> Iterator[tuple[int, dict[str, Any]]]:
-    number = 0
-    for batch in batches:
-        for row in _dicts(path, batch):
-            number += 1
-            yield number, row
+    with arrow.memory_map(str(path)) as source, arrow.ipc.open_stream(source) as stream:
+        yield from stream
 
 
 def _dicts(path: Path, batch: Any) -> list[dict[str, Any]]:
@@ -139,10 +126,3 @@ def _require_distinct(path: Path, columns: Sequence[str]) -> None:
     """Refuse two columns of one name, of which a row could hold one alone."""
     if copies := [name for name, count in Counter(columns).items() if count > 1]:
         raise DataError(f"'{path}' has two columns called '{copies[0]}'; rename or remove one of them")
-
-
-def _unreadable(path: Path, error: Exception) -> DataError:
-    if isinstance(error, FileNotFoundError):
-        return DataError(f"there is no file {path}; check the path")
-    first_line = str(error).partition("\n")[0]
-    return DataError(f"cannot read '{path}' ({first_line:.200}); expected a whole {path.suffix[1:]} file")

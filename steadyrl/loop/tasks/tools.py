@@ -193,13 +193,7 @@ def _without_titles(schema: Any) -> Any:
 
 
 class Toolbox:
-    """The tools of one episode, and how often they were called.
-
-    Args:
-        tools: What may be called.
-        environment: The first argument of methods.
-        limits: See Limits.
-    """
+    """The tools of one episode, and how often they were called; methods get the environment first."""
 
     def __init__(self, tools: Sequence[Tool], environment: Any, limits: Limits):
         self._tools, self._environment, self._limits = {tool.name: tool for tool in tools}, environment, limits
@@ -315,12 +309,7 @@ def result_message(request: Mapping[str, Any], text: str) -> Message:
 
 
 def sample_arguments(tool: Mapping[str, Any], words: str) -> dict[str, Any]:
-    """Return arguments that a tool's schema allows, for scripted policies.
-
-    Args:
-        tool: Its schema in OpenAI's form.
-        words: What stands in for a text.
-    """
+    """Return arguments that a tool's schema allows, for scripted policies; ``words`` stands in for a text."""
     parameters = tool["function"]["parameters"]
     properties, required = parameters.get("properties", {}), parameters.get("required", ())
     return {name: _sample(schema, words) for name, schema in properties.items() if name in required}

@@ -28,7 +28,6 @@ class Span:
     """Words with a role inside a text."""
 
     text: str
-    """The words."""
     role: Literal["strong", "code", "soft", "word", ""] = ""
     """"strong", "code" or "soft"; a judging word has "word" and is shown in its tone."""
     href: str = ""
@@ -64,11 +63,8 @@ class Heading:
     """A heading."""
 
     text: Text
-    """Its words."""
-    level: int = 2
-    """1 for the page's own, 2 for its parts."""
-    anchor: str = ""
-    """What links point to; "" where none does."""
+    level: int = 2  # 1 for the page's own, 2 for its parts
+    anchor: str = ""  # what links point to; "" where none does
 
 
 @dataclass(frozen=True)
@@ -106,12 +102,9 @@ class Column:
 class Table:
     """A table."""
 
-    columns: Sequence[Column | str]
-    """A plain string is a column of text."""
-    rows: Sequence[Sequence[Text] | str]
-    """A cell for each column; a row that is a single text heads those below it."""
-    ours: frozenset[int] = frozenset()
-    """The numbers of the rows that the page is about."""
+    columns: Sequence[Column | str]  # A plain string is a column of text
+    rows: Sequence[Sequence[Text] | str]  # A cell for each column; a row that is a single text heads those below it
+    ours: frozenset[int] = frozenset()  # the numbers of the rows that the page is about
 
     @property
     def heads(self) -> list[Column]:
@@ -130,14 +123,10 @@ class Code:
 class Picture:
     """A picture."""
 
-    file: str
-    """Of the whole picture, beside the page."""
-    label: str
-    """What it shows, for those who do not see it."""
-    caption: str = ""
-    """Stands below it."""
-    panels: Sequence[str] = ()
-    """SVG texts that an HTML page places as its width allows; without any the file is shown."""
+    file: str  # of the whole picture, beside the page
+    label: str  # what it shows, for those who do not see it
+    caption: str = ""  # stands below it
+    panels: Sequence[str] = ()  # SVG texts that an HTML page places as its width allows; without any the file is shown
 
 
 @dataclass(frozen=True)
@@ -181,14 +170,10 @@ class Panel:
 class Curves:
     """Curves that a reader explores, drawn by a script of the HTML page."""
 
-    data: str
-    """JSON of the groups of runs, see ``report.pictures.curves``."""
-    overview: Sequence[Panel]
-    """The charts that are looked at first."""
-    topics: Mapping[str, Sequence[Panel]]
-    """All others by topic."""
-    file: str
-    """The HTML page, to which Markdown links."""
+    data: str  # JSON of the groups of runs, see ``report.pictures.curves``
+    overview: Sequence[Panel]  # the charts that are looked at first
+    topics: Mapping[str, Sequence[Panel]]  # all others by topic
+    file: str  # the HTML page, to which Markdown links
 
 
 @dataclass(frozen=True)

@@ -63,13 +63,7 @@ def write_card(path: Path, run: Path, exported: Mapping[str, Any]) -> None:
 
 
 def write_joined_card(path: Path, runs: Sequence[Path], exported: Mapping[str, Any]) -> None:
-    """Write the model card of a policy that several runs were joined into.
-
-    Args:
-        path: Of the page.
-        runs: The run directories.
-        exported: See ``write_card``; ``joined`` has a record for each run with its ``step``.
-    """
+    """Write the model card of a policy that several runs were joined into; ``joined`` has a record for each."""
     members = []
     for run, record in zip(runs, exported["joined"], strict=True):
         evidence = read_evidence(run)
@@ -88,7 +82,12 @@ def _page(template: str, view: Mapping[str, Any]) -> str:
 
 
 def _base(exported: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what every card says of the model that was trained from."""
+    """Return what every card says of the model that was trained from, and an example that is prompted as in training.
+
+    What the example asks is Python that no request can end early.
+    """
+    question = (exported.get("prompt") or REQUEST).replace(REQUEST, "your request")
+    messages = [*exported.get("messages_before", ()), {"role": "user", "content": question}]
     return {
         "exported": exported,
         "base": _base_name(exported["base"]),
@@ -98,15 +97,6 @@ def _base(exported: Mapping[str, Any]) -> dict[str, Any]:
         "gguf": exported.get("gguf", False),
         "precision": Markup(exported["precision"]),
         "datasets": [Markup(name) for name in exported.get("datasets", ())],
-        **_snippet(exported),
-    }
-
-
-def _snippet(exported: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the card's example asks, prompted as in training, as Python that no request can end early."""
-    question = (exported.get("prompt") or REQUEST).replace(REQUEST, "your request")
-    messages = [*exported.get("messages_before", ()), {"role": "user", "content": question}]
-    return {
         "snippet_messages": Markup(repr(messages)),
         "snippet_prompt": Markup(repr(plain_text(messages))),
         "snippet_args": Markup(repr(dict(exported.get("template_args") or {}))),
@@ -114,12 +104,7 @@ def _snippet(exported: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def copy_licences(base_folder: str | None, folder: Path) -> str | None:
-    """Copy the licence texts of the base model, and return the licence that its own page names; None if it names none.
-
-    Args:
-        base_folder: Where the base model is; None if that is no folder here.
-        folder: The exported one.
-    """
+    """Copy the licence texts in a base model's folder, if there is one; return the licence that its page names."""
     if base_folder is None:
         return None
     base = Path(base_folder)

@@ -60,12 +60,7 @@ def write_diagnosis(diagnoses: Sequence[Diagnosis], folder: Path | str) -> Path:
 
 
 def diagnosis_view(diagnosis: Diagnosis, pictures: Sequence[Picture] = ()) -> list[Record]:
-    """Return what every page shows of a diagnosis.
-
-    Args:
-        diagnosis: Of one run.
-        pictures: Of the series that decide its findings.
-    """
+    """Return what every page shows of a diagnosis, with pictures of the series that decide its findings."""
     run, roots = diagnosis.run, harmful_roots(diagnosis)
     return [
         Heading((f"{run.path} ", word(diagnosis.verdict))),
@@ -127,11 +122,7 @@ def _chain(root: Finding, findings: Sequence[Finding]) -> list[Finding]:
 
 
 def overrides(findings: Sequence[Finding]) -> tuple[list[str], list[str]]:
-    """Return the settings to paste, and those that contradict a setting of a more urgent finding.
-
-    Args:
-        findings: The most urgent first.
-    """
+    """Return the settings to paste of findings, the most urgent first, and those that contradict a more urgent one."""
     chosen: dict[str, str] = {}
     conflicts = []
     for text in dict.fromkeys(text for finding in findings for text in finding.overrides):

@@ -47,14 +47,10 @@ _OF_NO_INTEREST = ("run.seed", "run.steps", "run.checkpoint_every", "run.keep_ch
 class Compared:
     """A run that is compared with others."""
 
-    name: str
-    """On the page."""
-    run: RunDir | None
-    """Its directory; None for another trainer's log."""
-    read: Callable[[], Run]
-    """Returns what the doctor reads of it."""
-    harms: Sequence[str] = ()
-    """The checks of the doctor that found harm in it."""
+    name: str  # on the page
+    run: RunDir | None  # its directory; None for another trainer's log
+    read: Callable[[], Run]  # returns what the doctor reads of it
+    harms: Sequence[str] = ()  # the checks of the doctor that found harm in it
 
     @cached_property
     def settings(self) -> dict[str, str]:
@@ -94,7 +90,7 @@ def conclusions(runs: Sequence[Compared]) -> list[Record]:
     """Return the verdict on the held-out answers of each run against those of the first, where there is one."""
     records: list[Record] = []
     for run in runs[1:]:
-        conclusion = concluded(_changes(runs[0], run), _deploy(run), {one.name: one.harms for one in (runs[0], run)})
+        conclusion = concluded(_changes(runs[0], run), _deploy(run), {side.name: side.harms for side in (runs[0], run)})
         if conclusion and _changes(runs[0], run)[_deploy(run)]["n"]:
             judged = strong(conclusion.word) if conclusion.doubts else word(conclusion.word)
             names = (judged, ": ", strong(run.name), f" against {runs[0].name}: {conclusion.sentence}.")

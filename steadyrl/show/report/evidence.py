@@ -25,19 +25,12 @@ class Answer:
     """The answer of a policy or baseline to one problem."""
 
     text: str
-    """The answer itself."""
-    metric: float | None
-    """The task's metric, the mean of several samples; None if it could not be measured."""
-    parts: Mapping[str, float]
-    """Every other measurement."""
-    unscored: str | None
-    """Why there is no reward; None if there is one."""
-    note: str
-    """The scorer's remark."""
-    truncated: bool
-    """True if the token limit ended it."""
-    samples: tuple[float, ...] = ()
-    """The task's metric of every sample that has it."""
+    metric: float | None  # the task's metric, the mean of several samples; None if it could not be measured
+    parts: Mapping[str, float]  # every other measurement
+    unscored: str | None  # why there is no reward; None if there is one
+    note: str  # the scorer's remark
+    truncated: bool  # True if the token limit ended it
+    samples: tuple[float, ...] = ()  # the task's metric of every sample that has it
 
 
 @dataclass(frozen=True)

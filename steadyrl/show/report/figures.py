@@ -134,12 +134,7 @@ def summarise(evidence: Evidence, harmful: Sequence[str] = ()) -> dict[str, Any]
 
 
 def against_rules(after: float | None, baselines: Mapping[str, Mapping[str, float | None]]) -> str:
-    """Say which answers without a model score higher than those of the trained model; "" where nothing is compared.
-
-    Args:
-        after: The mean of the metric after training.
-        baselines: The means of each kind of answers without a model.
-    """
+    """Say which answers without a model score higher on average than the trained one; "" where none is compared."""
     scores = {name: score for name, part_means in baselines.items() if (score := part_means["metric"]) is not None}
     if after is None or not scores:
         return ""
@@ -182,16 +177,7 @@ def contradicting(summary: Mapping[str, Any]) -> list[str]:
 def concluded(
     by_decoding: Mapping[str, Mapping[str, Any]], deploy: Decoding, harms: Mapping[str, Sequence[str]]
 ) -> Conclusion | None:
-    """Return what the answers as they will be used say, and what contradicts it.
-
-    Args:
-        by_decoding: The comparisons of ``change``.
-        deploy: Which of them counts.
-        harms: See ``verdict.conclude``.
-
-    Returns:
-        None while there is no evaluation after training.
-    """
+    """Return what the answers as they will be used say, and what contradicts it; None before training has ended."""
     if by_decoding[deploy]["verdict"] is None:
         return None
     return conclude({name: (c["verdict"], c["reason"]) for name, c in by_decoding.items()}, deploy, harms)
@@ -243,30 +229,24 @@ def _health(evidence: Evidence) -> dict[str, Any]:
     entropy = entropy[np.isfinite(entropy)]
     first = min(ENTROPY_START_STEPS, len(entropy) // 2)  # start and end share no step
     start, end = _mean(entropy[:first]), _mean(entropy[first:][-ENTROPY_END_STEPS:]) if first else None
+    kl, error = series(evidence.metrics, "kl_ref_k1_seq"), series(evidence.metrics, "kl_ref_k1_seq_se")
+    judged = np.isfinite(kl) & (np.nan_to_num(error) > 0)
+    in_se = kl[judged] / error[judged]
     return {
         "parseable": _mean(part_values(evidence.after.of(evidence.deploy), "parseable").values()),
         "entropy_start": start,
         "entropy_end": end,
         "entropy_ratio": end / start if start and end is not None else None,
-        **_kl_health(evidence.metrics),
+        "kl_ref_k1_seq_min": _least(kl),
+        "kl_ref_k1_seq_min_in_se": _least(in_se),
+        "kl_steps_below_minus_2se": int((in_se < -KL_NOISE_SE).sum()) if in_se.size else None,
+        "kl_ref_exact_seq_min": _least(series(evidence.metrics, "kl_ref_exact_seq")),
         "steps": len(evidence.metrics),
         "unscored": _mean(series(evidence.metrics, "reward/unscored")),
         "non_finite_steps": sum(
             any(isinstance(value, float) and not math.isfinite(value) for value in record.values())
             for record in evidence.metrics
         ),
-    }
-
-
-def _kl_health(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    kl, error = series(metrics, "kl_ref_k1_seq"), series(metrics, "kl_ref_k1_seq_se")
-    judged = np.isfinite(kl) & (np.nan_to_num(error) > 0)
-    in_se = kl[judged] / error[judged]
-    return {
-        "kl_ref_k1_seq_min": _least(kl),
-        "kl_ref_k1_seq_min_in_se": _least(in_se),
-        "kl_steps_below_minus_2se": int((in_se < -KL_NOISE_SE).sum()) if in_se.size else None,
-        "kl_ref_exact_seq_min": _least(series(metrics, "kl_ref_exact_seq")),
     }
 
 

@@ -18,11 +18,7 @@ MOST_RUNS = 26  # a letter each
 
 
 def write_overlay(runs: Sequence[RunDir], to: Path) -> Path:
-    """Write overlay.md, overlay.svg and overlay.html, and return the page's path.
-
-    Args:
-        runs: Two or more.
-        to: The folder; made if it is not there.
+    """Write overlay.md, overlay.svg and overlay.html of two or more runs, and return the page's path.
 
     Raises:
         ConfigError: Too many runs, or one twice.

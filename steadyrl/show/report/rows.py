@@ -129,11 +129,7 @@ def _flat(settings: Mapping[str, Any]) -> dict[str, str]:
 
 
 def epochs_view(table: Mapping[str, Any] | None) -> list[Record]:
-    """Return what pages and terminal show of a run's epochs: rewards and losses, without empty columns, and trends.
-
-    Args:
-        table: See ``epoch_table``; None where there is none.
-    """
+    """Return what pages and terminal show of an ``epoch_table``: rewards and losses, no empty columns, and trends."""
     if table is None:
         return []
     tables: list[Record] = []
@@ -231,14 +227,9 @@ def _shown(answer: Answer, when: str, metric: str) -> records.Answer:
 
 
 def overview(evidence: Evidence, summary: Mapping[str, Any], diagnosis: Diagnosis) -> list[tuple[str, str]]:
-    """Return the lines of the block, each with its name; what the run did not record is left out.
-
-    Args:
-        evidence: Of the run.
-        summary: See ``figures.summarise``.
-        diagnosis: Of the run.
-    """
-    info, settings = evidence.info, evidence.settings
+    """Return the lines of the block, each with its name; what the run did not record is left out."""
+    info, settings, seconds = evidence.info, evidence.settings, elapsed(evidence)
+    began = f"began {moment(info.get('started'))}" if moment(info.get("started")) else ""
     lines = {
         "verdict": _verdict(summary, diagnosis),
         "model": _model(info, settings),
@@ -246,7 +237,7 @@ def overview(evidence: Evidence, summary: Mapping[str, Any], diagnosis: Diagnosi
         "data": _data(info.get("data") or {}),
         "algorithm": _algorithm(info, settings),
         "steps": _steps(evidence),
-        "time": _time(evidence),
+        "time": ", ".join(filter(None, ["" if seconds is None else duration(seconds), began])),
         "cost": _cost(evidence),
         "memory": memory(info),
     }
@@ -327,11 +318,6 @@ def elapsed(evidence: Evidence) -> float | None:
     return float(np.nansum(steps)) if np.isfinite(steps).any() else None
 
 
-def _time(evidence: Evidence) -> str:
-    seconds, began = elapsed(evidence), moment(evidence.info.get("started"))
-    return ", ".join([*([] if seconds is None else [duration(seconds)]), *([f"began {began}"] if began else [])])
-
-
 def _cost(evidence: Evidence) -> str:
     """Return the hours of processors or of the GPU, and what the judge's tokens cost where they have a price.
 
@@ -345,7 +331,10 @@ def _cost(evidence: Evidence) -> str:
     if seconds:
         hours = markup.number(seconds / HOUR_S * ranks)
         parts.append(f"{hours} {'GPU' if on_gpu else 'processor'} hours ({device})")
-    parts += _judge_cost(evidence.metrics)
+    judge = series(evidence.metrics, "judge/cost")
+    if np.isfinite(judge).any():
+        spent = markup.number(float(np.nansum(judge)))
+        parts.append(f"{spent} for the judge's tokens, in the currency of rewards.judge.price_in")
     return "; ".join(parts)
 
 
@@ -358,12 +347,3 @@ def memory(info: Mapping[str, Any]) -> str:
     if not peak or not total:
         return ""
     return f"{peak / GIB:.2f} of {total / GIB:.1f} GiB at most ({markup.clean(str(recorded.get('place')))})"
-
-
-def _judge_cost(metrics: Sequence[Mapping[str, Any]]) -> list[str]:
-    cost = series(metrics, "judge/cost")
-    if not np.isfinite(cost).any():
-        return []
-    return [
-        f"{markup.number(float(np.nansum(cost)))} for the judge's tokens, in the currency of rewards.judge.price_in"
-    ]

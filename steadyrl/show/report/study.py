@@ -44,11 +44,6 @@ LEAST_ARMS = 2  # that name a bound: one of a single experiment is in its own se
 def write_study(study: Study, root: Path, to: Path | None = None) -> tuple[Path, dict[str, dict[str, Any]]]:
     """Write the report of a study into its folder, or into ``to``.
 
-    Args:
-        study: As it was run.
-        root: Where the folders of studies are.
-        to: Another folder for the report.
-
     Returns:
         The page, and what summary.json holds: verdict, finding, expectations and runs by experiment.
 
@@ -86,9 +81,9 @@ def write_study(study: Study, root: Path, to: Path | None = None) -> tuple[Path,
 
 def _drawn(study: Study, arm_outcomes: Sequence[Outcome], metrics: Mapping[str, Sequence[Records]]) -> dict[str, str]:
     """Draw the answer, experiments over one another, and the topics of each experiment beside what it starts from."""
-    whole = pictures.Topic(study.file.metric, (study.file.metric,))  # of many experiments only one panel can be read
+    metric = pictures.Topic(study.file.metric, (study.file.metric,))  # of many experiments only one panel can be read
     shown = {name: metrics[name] for name in _pictured(study, metrics)}
-    drawn = {"answer.svg": pictures.overlay(shown, pictures.TOPICS if study.file.picture else (whole,))}
+    drawn = {"answer.svg": pictures.overlay(shown, pictures.TOPICS if study.file.picture else (metric,))}
     for outcome in arm_outcomes:
         if metrics[outcome.arm.name]:
             arms = (outcome.arm.experiment.base, outcome.arm.name)
@@ -198,8 +193,8 @@ def _section(study: Study, outcome: Outcome, every: Sequence[Outcome], drawn: Ma
     yield Note((strong(f"{experiment.title}{against}: "), word(outcome.word), "."))
     if changed := [(key, _value(a), _value(b)) for key, (a, b) in outcome.arm.changed.items()]:
         yield Table(("setting", *numbers(experiment.base, experiment.name)), changed)
-    said = {"Why": experiment.why, "Hypothesis": experiment.hypothesis, "Concluded before": experiment.concluded}
-    for name, text in said.items():
+    reasons = {"Why": experiment.why, "Hypothesis": experiment.hypothesis, "Concluded before": experiment.concluded}
+    for name, text in reasons.items():
         if text:
             yield Note(f"{name}: {text}")
     if outcome.judged:
@@ -265,7 +260,8 @@ def numbers_of(judged: Judged) -> str:
         return f"{text}; one seed, so there is no interval."
     bounds = markup.interval([change.low, change.high])
     over = f"{change.seeds[1]} pairs of equal" if change.paired else f"{change.seeds[1]} and {change.seeds[0]}"
-    return f"{text} {bounds} over {over} seeds."
+    margin = f" (a difference below {expect.margin:g} counts as none)" if expect.margin else ""
+    return f"{text} {bounds} over {over} seeds{margin}."
 
 
 def _power(judged: Judged) -> str:
@@ -372,10 +368,6 @@ def criteria(study: Study, outcomes: Sequence[Outcome]) -> list[Record]:
 
     An experiment is measured against every one of them, whether it names it or not. Where some experiments expect a
     number above a bound and others below it, the direction that more of them expect is taken.
-
-    Args:
-        study: Whose rule says how a curve becomes a number.
-        outcomes: What became of its experiments.
     """
     named = [
         ((expect.metric or study.file.metric, expect.take, expect.value), expect)

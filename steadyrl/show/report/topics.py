@@ -37,12 +37,7 @@ def topic_of(name: str) -> str:
 
 
 def panels(names: Iterable[str], apart: bool = False) -> dict[str, list[Panel]]:
-    """Return the panels of some metrics by topic.
-
-    Args:
-        names: Of the metrics.
-        apart: Each metric has a panel of its own, for pictures with the lines of many runs.
-    """
+    """Return the panels of some metrics by topic; ``apart`` gives each its own, for pictures of many runs."""
     titled: dict[tuple[str, str], list[str]] = {}
     for name in names:
         title = name if apart else _NAMES.get(name, name)
@@ -76,13 +71,12 @@ def overview(names: Sequence[Mapping[str, str]], score: str = "", apart: bool = 
 
     def lines(*metrics: str) -> list[str]:
         """Return the line of each run that has the first metric that all of them have, or else that the run has."""
-        shared = [name for name in metrics if all(name in held for held in names)][:1]
-        found = (next((held[name] for name in shared or metrics if name in held), "") for held in names)
-        return list(dict.fromkeys(name for name in found if name))
+        shared = [name for name in metrics if all(name in of_run for of_run in names)][:1]
+        every = (next((of_run[name] for name in shared or metrics if name in of_run), "") for of_run in names)
+        return list(dict.fromkeys(name for name in every if name))
 
-    heldout = lines(
-        *([score] if score else sorted({name for held in names for name in held if name.startswith("heldout/")}))
-    )
+    scores = [score] if score else sorted({name for of_run in names for name in of_run if name.startswith("heldout/")})
+    heldout = lines(*scores)
     reward = lines("reward/mean", "reward")
     titled = [("Held-out score", heldout), ("Reward", reward)]
     if heldout and reward and not apart:

@@ -74,11 +74,8 @@ class Report:
     """What the report of a run is made of."""
 
     evidence: Evidence
-    """As it was read."""
     diagnosis: Diagnosis
-    """Of the doctor."""
-    summary: Mapping[str, Any]
-    """The numbers of summary.json."""
+    summary: Mapping[str, Any]  # the numbers of summary.json
 
     @property
     def headline(self) -> str:
@@ -143,12 +140,7 @@ def read_report(path: Path | str) -> Report:
 
 
 def report_view(report: Report, panels: Mapping[str, Sequence[str]] | None = None) -> list[Record]:
-    """Return what every page shows of a run.
-
-    Args:
-        report: Of the run.
-        panels: SVG texts of each picture; None for a page without pictures.
-    """
+    """Return what every page shows of a run; ``panels`` are SVG texts of each picture, None for no pictures."""
     evidence, summary = report.evidence, report.summary
     pictures: dict[str, Picture] = {}
     if panels is not None:  # with what to look for in each

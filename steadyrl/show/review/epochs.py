@@ -43,22 +43,14 @@ class _Notice:
 
     check: str
     severity: str
-    """Of the finding."""
-    steps: tuple[float, ...]
-    """At which it shows or was raised."""
-    end: float | None = None
-    """The step after which it held no longer; None if it holds at the end."""
+    steps: tuple[float, ...]  # at which it shows or was raised
+    end: float | None = None  # the step after which it held no longer; None if it holds at the end
 
 
 def epoch_table(
     metrics: Records, findings: Sequence[Finding], live: Sequence[Mapping[str, Any]] = ()
 ) -> dict[str, Any] | None:
     """Return a run's epochs as plain data, or None if it has fewer than two or did not count them.
-
-    Args:
-        metrics: One record per step.
-        findings: What the doctor found in the run.
-        live: What it raised and cleared while the run went on, see ``RunDir.findings``.
 
     Returns:
         "rows" (a dict per epoch: name, first and last step, means by column, changes of the reward and of the loss with
@@ -69,7 +61,14 @@ def epoch_table(
     parts = split(metrics)
     if parts is None:
         return None
-    notices = [*_diagnosed(findings, metrics[0]["step"]), *_raised(live)]
+    # What the doctor found at the end stands at the step where it begins, or at the first if it holds throughout.
+    begun = [
+        (finding, metrics[0]["step"] if finding.since_step is None else finding.since_step) for finding in findings
+    ]
+    notices = [
+        _Notice(finding.check, finding.severity, (step,)) for finding, step in begun if finding.severity in WORST
+    ]
+    notices += _raised(live)
     before = [None, *(records for _, records in parts[:-1])]
     rows = [_row(name, records, last, notices) for (name, records), last in zip(parts, before, strict=True)]
     passes = float(series(metrics, "data_epoch")[-1])
@@ -102,15 +101,6 @@ def values_of(metrics: Records, column: str) -> np.ndarray:
         variance: np.ndarray = series(metrics, SQUARES[column]) ** 2
         return variance
     return series(metrics, MEANS[column])
-
-
-def _diagnosed(findings: Sequence[Finding], first: int) -> Iterator[_Notice]:
-    """Place what the doctor found at the end: at the step where it begins, or at the first if it holds throughout."""
-    for finding in findings:
-        if finding.severity in WORST:
-            yield _Notice(
-                finding.check, finding.severity, (first if finding.since_step is None else finding.since_step,)
-            )
 
 
 def _raised(live: Sequence[Mapping[str, Any]]) -> Iterator[_Notice]:

@@ -21,7 +21,6 @@ from starlette.staticfiles import StaticFiles
 from steadyrl.core.errors import RunError, SteadyError
 from steadyrl.core.rundir import RunDir
 from steadyrl.doctor.examine import Diagnosis
-from steadyrl.show.page.records import Record
 from steadyrl.show.report.diagnosis import diagnosis_view
 from steadyrl.show.web.columns import Shelf
 from steadyrl.show.web.compare_page import boards_of, compare_view
@@ -99,9 +98,11 @@ class Pages:
     def run_doctor(self, request: Request) -> Response:
         """Answer with the diagnosis of a run or log."""
         place = self._run(request)
-        view = {**head_view(place), "problem": "", "diagnoses": []}
+        view: dict[str, Any] = {**head_view(place), "problem": "", "diagnoses": []}
         try:
-            view["diagnoses"] = [self._diagnosis(diagnosis) for diagnosis in self.diagnoses.of(place)]
+            for diagnosis in self.diagnoses.of(place):
+                shown_run = replace(diagnosis.run, path=self._name(diagnosis))
+                view["diagnoses"].append(diagnosis_view(replace(diagnosis, run=shown_run)))
         except RunError as error:
             view["problem"] = str(error)
         return page("run_doctor.html.j2", view)
@@ -222,9 +223,6 @@ class Pages:
         """Return the path of a run below the folder: where that lies on the machine is nobody's business."""
         return diagnosis.run.path.removeprefix(f"{self.folder.root}/")
 
-    def _diagnosis(self, diagnosis: Diagnosis) -> list[Record]:
-        return diagnosis_view(replace(diagnosis, run=replace(diagnosis.run, path=self._name(diagnosis))))
-
     def _own_run(self, request: Request) -> Place:
         place = self._run(request)
         if place.kind == "log":
@@ -292,7 +290,7 @@ def create(root: Path) -> Starlette:
     ]
     handlers: dict[Any, Callable[..., Response]] = {
         SteadyError: _refused,
-        ClientDisconnect: _nobody,
+        ClientDisconnect: lambda request, error: Response(status_code=400),  # whoever sent half a log is gone
         OSError: _unreadable,
         404: _missing,
         405: _missing,
@@ -310,10 +308,6 @@ def _unreadable(request: Request, error: OSError) -> Response:
     """Answer where a file is gone, or may not be read, or is none."""
     name = Path(str(error.filename or "a file")).name
     return _refused(request, RunError(f"'{name}' cannot be read: {error.strerror or error}; reload the page"))
-
-
-def _nobody(request: Request, error: ClientDisconnect) -> Response:
-    return Response(status_code=400)  # whoever sent half a log is gone
 
 
 def _missing(request: Request, error: HTTPException) -> Response:

@@ -151,12 +151,7 @@ class Columns:
     def arrays(
         self, names: Iterable[str] | None = None, between: tuple[int, int] | None = None
     ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Return the steps and some metrics (all by default) in the order of the steps, as copies.
-
-        Args:
-            names: Which metrics; None for all.
-            between: First and last step; None for all.
-        """
+        """Return the steps and some metrics (None: all) in the order of the steps, between two of them, as copies."""
         with self._alone:
             steps = np.array(self._steps, np.int64)
             in_order = len(steps) < 2 or bool((np.diff(steps) > 0).all())
@@ -268,13 +263,7 @@ class Shelf:
                 self._reading.discard(columns.path)
 
     def curves(self, run: RunDir, names: Sequence[str] | None = None, between: tuple[int, int] | None = None) -> Curves:
-        """Return the curves of a run.
-
-        Args:
-            run: A run directory.
-            names: Which metrics; None for all.
-            between: First and last step; None for all.
-        """
+        """Return the curves of a run: of some metrics, between a first and a last step; None for all."""
         columns = self.columns(run)
         complete = columns.unread <= AT_ONCE
         version = columns.version if complete else ""

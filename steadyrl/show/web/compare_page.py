@@ -22,13 +22,7 @@ TOGETHER = 2  # runs in whose pictures several metrics may stand
 
 
 def compare_view(folder: Folder, shelf: Shelf, diagnoses: Diagnoses, ids: Sequence[str]) -> dict[str, Any]:
-    """Return what the page shows of some runs; with fewer than two, the runs that can be chosen.
-
-    Args:
-        folder: Of the runs.
-        shelf: Their metrics.
-        diagnoses: Of those that are logs of other trainers.
-        ids: Of the runs, the first of which the others are compared with.
+    """Return what the page shows of runs beside the first; with fewer than two, the runs that can be chosen.
 
     Raises:
         RunError: A run cannot be read, or there are more than ``MOST_RUNS``.

@@ -99,11 +99,7 @@ class Diagnoses:
             return _diagnose(place.path, size, changed)
 
     def of_text(self, content: bytes, suffix: str) -> list[Diagnosis]:
-        """Return the diagnoses of a log's content.
-
-        Args:
-            content: At most ``MOST_PASTED`` bytes.
-            suffix: Of the file that it was, such as ".csv"; "" for what was pasted.
+        """Return the diagnoses of a log's content; the suffix is that of its file, such as ".csv", "" if it was pasted.
 
         Raises:
             RunError: It is no log that can be read.

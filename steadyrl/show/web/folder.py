@@ -59,16 +59,11 @@ class Label:
 class Place:
     """A run that was found."""
 
-    id: str
-    """Its name in addresses."""
-    name: str
-    """Its path below the folder, for people."""
+    id: str  # its name in addresses
+    name: str  # its path below the folder, for people
     path: Path
-    """Of its directory or log."""
-    kind: Literal["run", "log"]
-    """"run" for a run directory of steadyrl, "log" for anything that another trainer wrote."""
+    kind: Literal["run", "log"]  # "run" for a run directory of steadyrl, "log" for anything that another trainer wrote
     label: Label = field(default_factory=Label)
-    """What people wrote beside it."""
 
     @property
     def title(self) -> str:
@@ -92,7 +87,10 @@ class Folder:
         """Return all runs, sorted by name."""
         with self._alone:
             if time.monotonic() - self._searched >= FRESH_S:
-                self._places = {place.id: place for place in _search(self.root)}
+                folders = _below(self.root, self.root, 0, [MAX_FILES])
+                names = [(self._name(path), path, kind) for path, kind in folders]
+                places = [Place(_id_of(name), name, path, kind) for name, path, kind in names]
+                self._places = {place.id: place for place in places}
                 self._searched = time.monotonic()
             places = list(self._places.values())
         return self._labelled(places)
@@ -122,18 +120,14 @@ class Folder:
 
     def id_of(self, path: Path) -> str:
         """Return the name that stands for a folder below this one, or for this one, in addresses."""
-        return _id_of(path.relative_to(self.root).as_posix() if path != self.root else self.root.name)
+        return _id_of(self._name(path))
+
+    def _name(self, path: Path) -> str:
+        return path.relative_to(self.root).as_posix() if path != self.root else self.root.name
 
     def file(self, path: Path) -> Path | None:
         """Return a plain file that lies in the folder, or None if it does not exist or a link leads out of it."""
         return path if path.is_file() and path.resolve().is_relative_to(self.root) else None
-
-
-def _search(root: Path) -> Iterator[Place]:
-    left = [MAX_FILES]
-    for path, kind in _below(root, root, 0, left):
-        name = path.relative_to(root).as_posix()
-        yield Place(_id_of(root.name if name == "." else name), root.name if name == "." else name, path, kind)
 
 
 def _below(root: Path, folder: Path, depth: int, left: list[int]) -> Iterator[tuple[Path, Literal["run", "log"]]]:

@@ -46,7 +46,6 @@ class Row:
     """What the table says of a run; None and "" are unknown."""
 
     place: Place
-    """The run."""
     status: str = "log"
     """"running", "finished", "interrupted", "failed", "killed", or "log" for another trainer's."""
     task: str = ""

@@ -41,15 +41,15 @@ _NAMED = frozenset(
     "turn_rewards".split()
 )
 LEVELS = 5  # of a colour, on each side of the middle
-# What colours tokens: name, words, and whether the colours part at 0 (or at 1 for a ratio).
-COLOURED = (
-    ("logprob", "log-prob", "how likely the policy found the token; darker is less likely", False),
-    ("entropy", "entropy", "how open the choice was; darker is more open, in nats", False),
-    ("ratio", "ratio", "probability after the step / before it; blue rose, orange fell", True),
-    ("advantage", "advantage", "what the update used; blue is better than expected, orange worse", True),
-    ("kl_ref_exact", "KL to reference", "exact KL to the reference at the token, in nats; darker is more", False),
-    ("kl_ref_k1", "log-prob less reference", "log p - log ref; blue is likelier than for the reference", True),
-)
+# What colours tokens: words, what they mean, and whether the colours part at 0 (or at 1 for a ratio).
+COLOURED = {
+    "logprob": ("log-prob", "how likely the policy found the token; darker is less likely", False),
+    "entropy": ("entropy", "how open the choice was; darker is more open, in nats", False),
+    "ratio": ("ratio", "probability after the step / before it; blue rose, orange fell", True),
+    "advantage": ("advantage", "what the update used; blue is better than expected, orange worse", True),
+    "kl_ref_exact": ("KL to reference", "exact KL to the reference at the token, in nats; darker is more", False),
+    "kl_ref_k1": ("log-prob less reference", "log p - log ref; blue is likelier than for the reference", True),
+}
 _WORDS = re.compile(r"\s+|\w+|[^\w\s]")
 MOST_COMPARED = 12  # different answers of a problem; more share hardly a word
 
@@ -132,13 +132,9 @@ def _group(entries: Sequence[Entry], records: Sequence[Mapping[str, Any]]) -> di
     """
     several = [_short(entry, record) for entry, record in zip(entries, records, strict=False)]
     alike: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    for one in several:
-        key = (
-            *(one[name] for name in ("completion", "reward", "stop", "unscored", "note", "turns", "calls")),
-            *one["parts"],
-            *one["failures"],
-        )
-        alike.setdefault(key, []).append(one)
+    for rollout in several:
+        key = tuple(rollout[name] for name in ("completion", "reward", "stop", "unscored", "note", "turns", "calls"))
+        alike.setdefault((*key, *rollout["parts"], *rollout["failures"]), []).append(rollout)
     pieces = marked([same[0]["completion"] for same in alike.values()])
     return {
         "problem": entries[0].problem,
@@ -147,7 +143,7 @@ def _group(entries: Sequence[Entry], records: Sequence[Mapping[str, Any]]) -> di
         "count": len(entries),
         "shown": len(several),
         "rollouts": [
-            {**same[0], "numbers": [one["number"] for one in same], "words": words}
+            {**same[0], "numbers": [rollout["number"] for rollout in same], "words": words}
             for same, words in zip(alike.values(), pieces, strict=True)
         ],
     }
@@ -168,8 +164,9 @@ def rollout_view(place: Place, rollouts: Rollouts, step: int, number: int, colou
     (record,) = rollouts.records(path, [entry])
     group = [member for member in entries if member.problem == entry.problem]
     tokens = rollouts.tokens(run, step, number)
-    measured = [name for name, _, _, _ in COLOURED if tokens and _numbers(tokens, name)]
+    measured = [name for name in COLOURED if tokens and _numbers(tokens, name)]
     chosen = colour if colour in measured else next(iter(measured), "")
+    _, explained, parted = COLOURED.get(chosen, ("", "", False))
     return {
         **head_view(place),
         "step": step,
@@ -180,9 +177,9 @@ def rollout_view(place: Place, rollouts: Rollouts, step: int, number: int, colou
         "next": number + 1 if number + 1 < len(entries) else None,
         "tokens": _coloured(tokens, chosen) if tokens and chosen else None,
         "colour": chosen,
-        "colours": [(name, words) for name, words, _, _ in COLOURED if name in measured],
-        "explained": next((text for name, _, text, _ in COLOURED if name == chosen), ""),
-        "parted": next((parted for name, _, _, parted in COLOURED if name == chosen), False),
+        "colours": [(name, COLOURED[name][0]) for name in measured],
+        "explained": explained,
+        "parted": parted,
         "levels": LEVELS,
         "problem_query": urlencode({"problem": entry.problem}),
     }
@@ -263,9 +260,8 @@ def _numbers(tokens: Mapping[str, Any], name: str) -> list[float | None]:
 
 def _coloured(tokens: Mapping[str, Any], chosen: str) -> dict[str, Any]:
     """Return the tokens with the level of their colour, -LEVELS to LEVELS, and the ends of the scale."""
-    numbers = {name: _numbers(tokens, name) for name, _, _, _ in COLOURED}
-    parted = next(parted for name, _, _, parted in COLOURED if name == chosen)
-    values = numbers[chosen]
+    numbers = {name: _numbers(tokens, name) for name in COLOURED}
+    values, parted = numbers[chosen], COLOURED[chosen][2]
     distances = [_distance(value, chosen) for value in values]
     size = np.array([abs(value) for value in distances if value is not None])
     # The few largest would make all others pale.
@@ -276,7 +272,7 @@ def _coloured(tokens: Mapping[str, Any], chosen: str) -> dict[str, Any]:
     for at, text in enumerate(tokens["tokens"]):
         measurements = [
             f"{words} {column[at]:.4g}"
-            for name, words, _, _ in COLOURED
+            for name, (words, _, _) in COLOURED.items()
             if (column := numbers[name]) and column[at] is not None
         ]
         shown.append(
@@ -317,11 +313,7 @@ def _level(distance: float | None, scale: float) -> int | None:
 
 
 def marked(answers: Sequence[str]) -> list[list[tuple[str, bool]]]:
-    """Return each answer as pieces, and of each piece whether it differs: whether another answer lacks it.
-
-    Args:
-        answers: To one problem, each at most some hundred words.
-    """
+    """Return each answer to a problem as pieces, and of each piece whether another answer lacks it."""
     split = [_WORDS.findall(answer) for answer in answers]
     common = split[0] if split else []
     for words in split[1:MOST_COMPARED]:

@@ -81,13 +81,7 @@ def ended_diagnosis(place: Place, run_row: Row, diagnoses: Diagnoses) -> Diagnos
 
 
 def verdict_view(run_row: Row, diagnosis: Diagnosis | None, placed: Sequence[Placed]) -> dict[str, Any]:
-    """Return the words that a run is judged by, and its leading finding.
-
-    Args:
-        run_row: Its row in the table of runs.
-        diagnosis: Of a run that has ended.
-        placed: The findings that hold, the leading one first.
-    """
+    """Return the words that a run is judged by, and its leading finding, the first harmful one that is placed."""
     harmful = [entry.finding for entry in placed if entry.finding.harms]
     word: str = diagnosis.verdict if diagnosis else "sick" if harmful else ""
     judgement = diagnosis.judgement if diagnosis else None

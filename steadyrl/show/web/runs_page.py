@@ -25,13 +25,9 @@ class Column:
     """A column of the table."""
 
     title: str
-    """Its heading."""
-    name: str
-    """In addresses and in the file of labels."""
-    number: bool
-    """Whether it is set to the right, and sorted from the greatest first."""
-    key: Callable[[Row], Any]
-    """What a row is sorted by; None comes last both ways."""
+    name: str  # in addresses and in the file of labels
+    number: bool  # whether it is set to the right, and sorted from the greatest first
+    key: Callable[[Row], Any]  # what a row is sorted by; None comes last both ways
 
 
 COLUMNS: tuple[Column, ...] = (
@@ -61,24 +57,24 @@ MOST_OFFERED = 200  # metrics that can be columns
 
 
 def runs_view(folder: Folder, diagnoses: Diagnoses, query: Mapping[str, str]) -> dict[str, Any]:
-    """Return what the page shows.
-
-    Args:
-        folder: Of the runs.
-        diagnoses: Of the logs among them.
-        query: Of the address: "q", "status", "task", "algorithm", "tag", "hidden", "by", "sort" and "page".
-    """
+    """Return what the page shows."""
     every = rows(folder, diagnoses)
     written = folder.labels.read()
     selection = {"q": query.get("q", ""), "sort": query.get("sort", NEWEST_FIRST)}
     selection |= {name: query.get(name, "") for name in (*FILTERS, "tag", "by", "hidden")}
     fitting = [row for row in every if _fits(row, selection)]
     columns = _columns(FIRST_COLUMNS if written.columns is None else written.columns)
-    ordered = _sorted(fitting, selection["sort"], columns)
+    by = selection["sort"].removeprefix("-")
+    key = next((column.key for column in (*COLUMNS, *columns) if column.name == by), _RUN.key)
+    keyed = [row for row in fitting if key(row) is not None]
+    ordered = sorted(keyed, key=key, reverse=selection["sort"].startswith("-"))
+    ordered += [row for row in fitting if key(row) is None]
     page = max(1, min(whole_number(query.get("page"), 1), _pages(len(ordered))))
     first = (page - 1) * PER_PAGE
     shown = ordered[first : first + PER_PAGE]
     hidden = sum(row.place.label.hidden for row in every)
+    # What can be a column, as (name, title): the table's own, and the metrics of the last steps.
+    metrics = sorted({name for row in shown for name in row.metrics} - {"step", "attempt", "time", "reward/mean"})
     choices = {name: sorted({str(getattr(row, name)) for row in every} - {""}) for name in FILTERS}
     return {
         "section": "runs",
@@ -90,7 +86,10 @@ def runs_view(folder: Folder, diagnoses: Diagnoses, query: Mapping[str, str]) ->
         "columns": columns,
         "headings": [_heading(column, selection) for column in (_RUN, *columns)],
         "chosen": [column.name for column in columns],
-        "offered": _offered(shown),
+        "offered": {
+            "": [(column.name, column.title) for column in COLUMNS],
+            "the last step's": [(name, name) for name in metrics[:MOST_OFFERED]],
+        },
         "own_columns": [column.name for column in COLUMNS],
         "rows": shown,
         "groups": _groups(shown, selection["by"]),
@@ -111,15 +110,6 @@ def _columns(names: Sequence[str]) -> list[Column]:
     """Return columns by their names; a name that is none of the table's own is that of a metric."""
     own = {column.name: column for column in COLUMNS}
     return [own.get(name) or Column(name, name, True, lambda row, name=name: row.metrics.get(name)) for name in names]  # type: ignore[misc] # its name is bound
-
-
-def _offered(shown: Sequence[Row]) -> dict[str, list[tuple[str, str]]]:
-    """Return the columns that can be chosen, as (name, title): the table's own, and the metrics of the last steps."""
-    metrics = sorted({name for row in shown for name in row.metrics} - {"step", "attempt", "time", "reward/mean"})
-    return {
-        "": [(column.name, column.title) for column in COLUMNS],
-        "the last step's": [(name, name) for name in metrics[:MOST_OFFERED]],
-    }
 
 
 def _groups(shown: Sequence[Row], by: str) -> dict[str, list[Row]]:
@@ -195,13 +185,6 @@ def _fits(row: Row, selection: Mapping[str, str]) -> bool:
     texts = (*of_run, *finding, label.name, label.group, label.note, *label.tags)
     haystack = " ".join(str(text) for text in texts if text).lower()
     return all(word in haystack for word in selection["q"].lower().split())
-
-
-def _sorted(fitting: list[Row], sort: str, columns: Sequence[Column]) -> list[Row]:
-    name = sort.removeprefix("-")
-    key = next((column.key for column in (*COLUMNS, *columns) if column.name == name), _RUN.key)
-    keyed = sorted((row for row in fitting if key(row) is not None), key=key, reverse=sort.startswith("-"))
-    return keyed + [row for row in fitting if key(row) is None]
 
 
 def _heading(column: Column, selection: Mapping[str, str]) -> dict[str, Any]:

@@ -184,26 +184,22 @@ class Guard:
             return None
         parts = parse_qsl(query, keep_blank_values=True)
         tokens = [value for name, value in parts if name == "token"]
-        if tokens and self._is_token(tokens[-1]):
-            params = urlencode([part for part in parts if part[0] != "token"])
-            return self._let_in(f"{scope['path']}{'?' if params else ''}{params}") if scope["method"] == "GET" else None
-        if any(map(self._is_token, self._cookies(headers))):
+        if not (tokens and self._is_token(tokens[-1])):
+            # Other programs of the machine may have set cookies of any form.
+            pairs = (pair.partition("=") for header in headers.getlist("cookie") for pair in header.split(";"))
+            cookies = [value.strip(' \t"') for name, _, value in pairs if name.strip() == self.cookie]
+            return None if any(map(self._is_token, cookies)) else PlainTextResponse(NO_TOKEN, 403)
+        if scope["method"] != "GET":
             return None
-        return PlainTextResponse(NO_TOKEN, 403)
-
-    def _let_in(self, address: str) -> Response:
-        """Return an answer that keeps the token as a cookie, so that it stands in no further address."""
-        answer = RedirectResponse("/" + address.lstrip("/\\"), status_code=303)
+        params = urlencode([part for part in parts if part[0] != "token"])
+        address = f"{scope['path']}{'?' if params else ''}{params}".lstrip("/\\")
+        answer = RedirectResponse(f"/{address}", status_code=303)
+        # A cookie keeps the token, so that it stands in no further address.
         answer.set_cookie(self.cookie, self.token, httponly=True, samesite="strict", path="/")
         return answer
 
     def _is_token(self, token: str) -> bool:
         return hmac.compare_digest(token.encode(), self.token.encode())
-
-    def _cookies(self, headers: Headers) -> list[str]:
-        """Return the values of this server's cookie. Other programs of the machine may have set cookies of any form."""
-        pairs = (pair.partition("=") for header in headers.getlist("cookie") for pair in header.split(";"))
-        return [value.strip(' \t"') for name, _, value in pairs if name.strip() == self.cookie]
 
     def _is_own_name(self, host: str) -> bool:
         try:

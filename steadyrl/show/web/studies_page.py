@@ -33,14 +33,10 @@ _MOST_BYTES = 4 << 20  # of plan.json and summary.json
 class Study:
     """A study that was found."""
 
-    id: str
-    """Its name in addresses."""
-    name: str
-    """Of its folder, below the one that is served."""
+    id: str  # its name in addresses
+    name: str  # of its folder, below the one that is served
     path: Path
-    """Of its folder."""
-    runs: Mapping[tuple[str, int], Place]
-    """The newest run of each experiment and seed, by both."""
+    runs: Mapping[tuple[str, int], Place]  # the newest run of each experiment and seed, by both
 
 
 def find_studies(folder: Folder) -> list[Study]:
@@ -66,12 +62,7 @@ def studies_view(folder: Folder) -> dict[str, Any]:
 
 
 def study_view(folder: Folder, study_id: str, wanted: Sequence[str]) -> dict[str, Any]:
-    """Return what the page of a study shows.
-
-    Args:
-        folder: Of the runs.
-        study_id: Of the study.
-        wanted: The experiments whose curves are shown; the first ones where none is named.
+    """Return what the page of a study shows, with the curves of the experiments ``wanted``, or else of the first.
 
     Raises:
         RunError: There is no such study.

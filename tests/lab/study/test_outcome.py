@@ -8,6 +8,7 @@ from steadyrl.core.rundir import RunDir
 from steadyrl.lab.study.file import Expect, Experiment, Rule
 from steadyrl.lab.study.outcome import Made, _judge
 from steadyrl.lab.study.plan import Arm
+from steadyrl.show.report.study import numbers_of
 
 STUDY = SimpleNamespace(seeds=(0, 1, 2), file=SimpleNamespace(metric="reward/mean", rule=Rule()))
 EXPECT = Expect(says="It is higher.", be="higher")
@@ -38,6 +39,21 @@ def test_runs_are_pairs_where_both_experiments_have_the_same_seeds(tmp_path, rew
     judged = _judge(STUDY, arm, EXPECT, runs)
     assert judged.change.paired == paired
     assert judged.word == ("supported" if paired else "undecided")
+
+
+@pytest.mark.parametrize(
+    ("margin", "word", "end"),
+    [
+        (0.75, "supported", "seeds (a difference below 0.75 counts as none)."),
+        (0.25, "refuted", "below 0.25 counts as none)."),
+    ],
+)
+def test_a_reader_is_shown_the_margin_that_decides_a_comparison(tmp_path, margin, word, end):
+    runs = {"base": made(tmp_path, "base", BASE), "arm": made(tmp_path, "arm", FIRST_THREE)}  # about 0.5 higher
+    arm = Arm(Experiment(name="arm", title="t", **{"from": "base"}), None, {})
+    judged = _judge(STUDY, arm, Expect(says="It is the same.", be="same", margin=margin), runs)
+    assert judged.word == word
+    assert numbers_of(judged).endswith(end)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 from steadyrl.core.errors import ConfigError
 from steadyrl.core.types import Problem
 from steadyrl.loop.rewards.combine import make_terms, require_columns, written
-from steadyrl.loop.rewards.text import columns_for_text, from_text, is_for_text
+from steadyrl.loop.rewards.functions import from_text
 
 PROBLEM = Problem("1", "two and two", {"answer": "4", "level": 3})
 
@@ -22,22 +22,21 @@ PROBLEM = Problem("1", "two and two", {"answer": "4", "level": 3})
     ],
 )
 def test_parameters_are_filled_by_their_names(function, value):
-    assert is_for_text(function)
     assert from_text(function)(PROBLEM, written(PROBLEM, "a 4")) == value
 
 
 @pytest.mark.parametrize(
-    "function", [lambda problem, rollout: 0, lambda prompts, completions: 0, lambda solution_str: 0, lambda text: 0]
+    ("function", "columns"),
+    [
+        ("def reward(completion, answer, prompt, level=1, *, name, **columns): return 0.0", {"answer", "name"}),
+        ("def reward(prompts, completions): return [0.0]", set()),
+        ("def reward(solution_str): return 0.0", set()),
+        ("def reward(problem, rollout): return 0.0", set()),
+    ],
 )
-def test_functions_of_other_forms_are_none(function):
-    assert not is_for_text(function)
-
-
-def test_columns_without_a_default_are_needed():
-    def function(completion, answer, prompt, level=1, *, name, **columns):
-        return 0.0
-
-    assert columns_for_text(function) == {"answer", "name"}
+def test_columns_without_a_default_are_needed_by_functions_of_a_completion_alone(users_module, function, columns):
+    (term,) = make_terms({f"{users_module('of_texts', function)}:reward": 1.0}, NoTask())
+    assert term.columns == columns
 
 
 def test_a_missing_column_is_refused_before_anything_is_sampled(users_module):

@@ -36,13 +36,7 @@ class Engine(Protocol):
 
 
 class Rows:
-    """B rows of a cache.
-
-    Args:
-        engine: Goes on from them.
-        waiting: All prompts.
-        count: How many begin.
-        read: Reads them.
+    """B rows of a cache, in which as many prompts begin.
 
     Attributes:
         numbers: [B], the prompt of each row.

@@ -17,10 +17,8 @@ DEAD = 0.25  # share of the filled columns from which on those that no row sees 
 class Known:
     """Keys and values of one sequence."""
 
-    keys: Layers
-    """[kv_heads, N, head_dim] each."""
-    values: Layers
-    """As keys."""
+    keys: Layers  # [kv_heads, N, head_dim] each
+    values: Layers  # as keys
 
     def __len__(self) -> int:
         """Return the number of tokens."""

@@ -80,15 +80,7 @@ class Decoder:
         return self._logits(hidden[:, -1]), cache
 
     def step(self, tokens: torch.Tensor, cache: Cache) -> torch.Tensor:
-        """Append one token to every row.
-
-        Args:
-            tokens: [B] int64.
-            cache: Moves on by one column.
-
-        Returns:
-            Logits of the next token [B, V] float32.
-        """
+        """Append tokens [B] int64, one column of the cache; return logits of the next, [B, V] float32."""
         hidden = self._through(tokens[:, None], cache.places[:, None], cache, _Step(cache, self.dtype))
         cache.places = cache.places + 1
         cache.used += 1
@@ -168,7 +160,8 @@ class _Prefill(_Decoding):
         rotated, self._rotated = self._rotated, None
         if rotated is not None and rotated[0] is q and rotated[1] is k:
             cache.rotated.add(layer)
-        keys, values = (_room(x, cache.length, self._dtype) for x in (k, v))
+        # Zeros: what is masked is still multiplied, and 0 times whatever lies in fresh memory may be no number.
+        keys, values = (x.new_zeros(*x.shape[:2], cache.length, x.shape[3], dtype=self._dtype) for x in (k, v))
         for row, prefix in enumerate(self._prefixes):
             if prefix is not None:
                 columns = slice(begin - len(prefix), begin)
@@ -280,8 +273,3 @@ def kernels(device: torch.device) -> ModuleType:
         token, token, token, number, number, seen, torch.zeros(1, dtype=torch.long, device=device), 1.0
     )
     return decoding_kernels
-
-
-def _room(like: torch.Tensor, length: int, dtype: torch.dtype) -> torch.Tensor:
-    """Return zeros: what is masked is still multiplied, and 0 times whatever lies in fresh memory may be no number."""
-    return torch.zeros(*like.shape[:2], length, like.shape[3], dtype=dtype, device=like.device)

@@ -77,10 +77,6 @@ class ForwardDecoder:
 def pads(parts: Parts, kind: str) -> bool:
     """Return whether prompts of different lengths may be decoded together; if not, those of one length may.
 
-    Args:
-        parts: Of a model that our attention does not fit.
-        kind: Its model type, for the message.
-
     Raises:
         ModelError: The model's own cache gives other log-probs than its plain forward pass, or it has none.
     """

@@ -21,15 +21,7 @@ from steadyrl.core.types import Completion, Sampling
 
 
 class Generation:
-    """Samples from a model.
-
-    Args:
-        parts: Of a transformers causal model in eval mode.
-        kind: Its model type.
-        tokenizer: Its own.
-        lower: Type that the decoder multiplies matrices in; None for that of the weights.
-        rows: Completions that are sampled at the same time, at most; fewer once memory has run out.
-    """
+    """Samples from a model: so many completions at the same time, fewer once memory has run out."""
 
     def __init__(self, parts: Parts, kind: str, tokenizer: Tokenizer, lower: torch.dtype | None, rows: int):
         self._parts, self._tokenizer, self._lower = parts, tokenizer, lower
@@ -55,14 +47,7 @@ class Generation:
         seeds: Sequence[int],
         within: Callable[[], AbstractContextManager[object]],
     ) -> list[Completion]:
-        """Return a completion per prompt; see Backend.
-
-        Args:
-            prompts: Token ids, at least one each.
-            sampling: How to draw.
-            seeds: One per prompt.
-            within: The context that the model reads in.
-        """
+        """Return a completion per prompt, read within a context; see Backend."""
         prefixes = self._prefixes
         known_prefixes = [None] * len(prompts) if prefixes is None else prefixes.hand_over(prompts)
         unread = [len(prompt) - len(prefix or ()) for prompt, prefix in zip(prompts, known_prefixes, strict=True)]

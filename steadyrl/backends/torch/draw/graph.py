@@ -26,11 +26,7 @@ Function = Callable[..., Any]
 
 
 class GraphDecoder:
-    """A decoder whose steps are replayed graphs; see ``batch.Engine``.
-
-    Args:
-        decoder: Whose steps are captured.
-    """
+    """A decoder whose steps are replayed graphs; see ``batch.Engine``."""
 
     def __init__(self, decoder: Decoder):
         self._decoder, self._captures = decoder, True

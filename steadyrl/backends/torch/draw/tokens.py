@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,16 +18,8 @@ class Tokens:
     Each prompt has a uniform number for each of its tokens, from its own seed: what is drawn does not depend on the row
     that the prompt has in a batch, nor on the step at which it began.
 
-    Args:
-        sampling: How tokens are drawn.
-        seeds: One per prompt.
-        end_ids: Each ends a completion.
-        stops: Strings that end a completion too; None for none.
-        vocabulary: Ids that may be drawn.
-        device: Where the model is.
-
     Attributes:
-        sampling: The same.
+        sampling: How tokens are drawn.
         uniforms: [N, max_new_tokens].
         ended: [N] bool, by an end token or a stop string.
     """
@@ -43,7 +34,9 @@ class Tokens:
         device: torch.device,
     ):
         self.sampling, self._stops = sampling, stops
-        self.uniforms = _uniforms(seeds, sampling.max_new_tokens, device)
+        uniforms = np.stack([np.random.default_rng(seed).random(sampling.max_new_tokens) for seed in seeds])
+        # float32 would round the largest to 1
+        self.uniforms = sent(np.minimum(uniforms, 1 - 2.0**-24).astype(np.float32), device)
         self._ids = torch.full_like(self.uniforms, -1, dtype=torch.long)  # -1 after the end
         self._logprobs = torch.zeros_like(self.uniforms)
         self.ended = torch.zeros(len(self.uniforms), dtype=torch.bool, device=device)
@@ -138,9 +131,3 @@ class _Allowed:
         of_rows = np.split(places[:, 1].astype(np.int32), starts)[1:]
         for place, ids in zip(places[starts, 0], of_rows, strict=True):
             self.ids[numbers[place]].append(ids)
-
-
-def _uniforms(seeds: Sequence[int], count: int, device: Any) -> torch.Tensor:
-    numbers = np.stack([np.random.default_rng(seed).random(count) for seed in seeds])
-    numbers = np.minimum(numbers, 1 - 2.0**-24).astype(np.float32)  # float32 would round the largest to 1
-    return sent(numbers, device)

@@ -16,14 +16,7 @@ Read = Callable[[torch.Tensor, torch.Tensor, list[Known | None]], tuple[torch.Te
 
 
 class Waiting:
-    """The prompts that were not read yet.
-
-    Args:
-        prompts: Token ids, at least one each.
-        prefixes: What of each prompt needs no reading, less than the whole. Each is emptied when its prompt is read.
-        pad_id: Fills the left of short prompts.
-        device: Where they are read.
-    """
+    """The prompts that were not read yet; what needs no reading of one is emptied when the prompt is read."""
 
     def __init__(self, prompts: Sequence[np.ndarray], prefixes: list[Known | None], pad_id: int, device: torch.device):
         self._prompts, self._prefixes, self._pad_id, self._device = prompts, prefixes, pad_id, device
@@ -74,20 +67,15 @@ class Waiting:
             self._prompts[number][0 if prefix is None else len(prefix) :]
             for number, prefix in zip(first, before, strict=True)
         ]
-        logits, cache = read(*_left_pad(unread, self._pad_id, self._device), before)
+        width = max(map(len, unread))
+        ids = np.full((len(unread), width), self._pad_id, np.int64)
+        visible = np.zeros((len(unread), width), bool)
+        for row, prompt in enumerate(unread):  # padded on the left
+            ids[row, width - len(prompt) :] = prompt
+            visible[row, width - len(prompt) :] = True
+        logits, cache = read(sent(ids, self._device), sent(visible, self._device), before)
         before.clear()
         if len(first) == count:
             return numbers, logits, cache, None
         continued = sent(np.array(owner), self._device)
         return numbers, logits[continued], cache, continued
-
-
-def _left_pad(prompts: Sequence[np.ndarray], pad_id: int, device: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return (ids [B, P] int64, visible [B, P] bool)."""
-    width = max(len(p) for p in prompts)
-    ids = np.full((len(prompts), width), pad_id, np.int64)
-    visible = np.zeros((len(prompts), width), bool)
-    for row, prompt in enumerate(prompts):
-        ids[row, width - len(prompt) :] = prompt
-        visible[row, width - len(prompt) :] = True
-    return sent(ids, device), sent(visible, device)

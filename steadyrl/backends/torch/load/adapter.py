@@ -14,13 +14,9 @@ class Added:
     """What one plain adapter adds to x @ base.weight.T: scale * x @ down.T @ up.T."""
 
     base: nn.Module
-    """The linear module that is adapted."""
-    down: torch.Tensor
-    """[rank, in]."""
-    up: torch.Tensor
-    """[out, rank]."""
-    scale: float
-    """Alpha over the rank."""
+    down: torch.Tensor  # [rank, in]
+    up: torch.Tensor  # [out, rank]
+    scale: float  # alpha over the rank
 
 
 def added_to(module: nn.Module) -> Added | None:

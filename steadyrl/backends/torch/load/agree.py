@@ -26,7 +26,11 @@ def agree(logits: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype) -> t
     """
     if logits.shape != expected.shape:
         return False, _shapes(logits, expected)
-    require_finite(expected)
+    if not torch.isfinite(expected).all():
+        raise ModelError(
+            "the model's log-probs are not finite numbers (NaN or infinite): its weights are damaged, or a number in "
+            "config.json is wrong; download both again"
+        )
     logp, expected_logp = logits.float().log_softmax(-1), expected.float().log_softmax(-1)
     if dtype == torch.float32:
         far = (logp - expected_logp).abs().max().item()
@@ -47,16 +51,3 @@ def equal_logits(logits: torch.Tensor, expected: torch.Tensor) -> tuple[bool, st
 
 def _shapes(logits: torch.Tensor, expected: torch.Tensor) -> str:
     return f"of other shapes, {list(logits.shape)} and {list(expected.shape)}"
-
-
-def require_finite(logits: torch.Tensor) -> None:
-    """Refuse a model whose own forward pass gives logits [..., V] that are not finite.
-
-    Raises:
-        ModelError: It does.
-    """
-    if not torch.isfinite(logits).all():
-        raise ModelError(
-            "the model's log-probs are not finite numbers (NaN or infinite): its weights are damaged, or a number in "
-            "config.json is wrong; download both again"
-        )

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn import functional as F
 
 from steadyrl.backends.huggingface.folder import READING_ERRORS
 from steadyrl.backends.torch.arithmetic import full_float32
@@ -33,12 +34,7 @@ PROMPT, ANSWER, ROWS = 7, 4, 3  # tokens of the longest ones, and rows of which 
 @torch.no_grad()
 @full_float32()
 def through_ours(model: Any, parts: Parts) -> Parts:
-    """Return the parts of a model as they are to be read, and register its attention where ours fits it.
-
-    Args:
-        model: A transformers causal model in eval mode, perhaps under an adapter.
-        parts: Of the model.
-    """
+    """Return the parts of a model as they are to be read, and register its attention where ours fits it."""
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model
     before = inner.config.get_text_config()._attn_implementation
     batch = _batch(parts)
@@ -80,9 +76,7 @@ def _reads(parts: Parts, batch: Batch, expected: torch.Tensor) -> bool:
 def _decodes(parts: Parts, ids: torch.Tensor, expected: torch.Tensor) -> bool:
     """Return whether rows that are padded and decoded token by token have the log-probs of whole ones."""
     begun = PROMPT - 2
-    prompts = ids[:2, :begun].clone()
-    visible = torch.ones_like(prompts, dtype=torch.bool)
-    padded = torch.cat([prompts.new_zeros(2, 2), prompts], dim=1)
+    padded = F.pad(ids[:2, :begun], (2, 0))
     padded[1] = ids[1, : begun + 2]
     visible = torch.ones_like(padded, dtype=torch.bool)
     visible[0, :2] = False

@@ -166,8 +166,11 @@ def add_lora(model: Any, section: ModelSection) -> Any:
         reason = " ".join(str(error).split())[:300]
         raise ConfigError(f"model.lora_targets = '{section.lora_targets}': {reason} ({expected})") from error
     names = adapted.base_model.targeted_module_names
-    named = [] if section.lora_targets == "all-linear" else targets
-    if unknown := _passed_over(adapted.peft_config["default"], named, names):
+    wanted, own = [] if section.lora_targets == "all-linear" else targets, adapted.peft_config["default"]
+    if getattr(own, "target_parameters", None):  # peft has moved the names of fused experts there
+        wanted = [name for name in wanted if name in own.target_modules]
+    # peft does not tell that it found no module for one where it found others.
+    if unknown := [name for name in wanted if not any(f".{module}".endswith(f".{name}") for module in names)]:
         raise ConfigError(
             f"model.lora_targets = '{section.lora_targets}': the model has no module '{unknown[0]}'; {expected}"
         )
@@ -208,13 +211,6 @@ def _multiplies(module: nn.Module) -> bool:
     except READING_ERRORS:
         return False
     return isinstance(y, torch.Tensor) and torch.allclose(y, nn.functional.linear(x, module.weight, module.bias))
-
-
-def _passed_over(config: Any, targets: Sequence[str], adapted: list[str]) -> list[str]:
-    """Return the targets that peft found no module for, which it does not tell where it found others."""
-    if getattr(config, "target_parameters", None):  # peft has moved the names of fused experts there
-        targets = [target for target in targets if target in config.target_modules]
-    return [target for target in targets if not any(f".{name}".endswith(f".{target}") for name in adapted)]
 
 
 def _linear_names(modules: dict[str, nn.Module], table: torch.Tensor) -> list[str]:

@@ -44,10 +44,6 @@ def adam(
 def in_four_bits(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
     """Return what transformers is told to load a model's matrices in 4 bits; the head and the embedding stay.
 
-    Args:
-        device: Where they go.
-        dtype: That they are multiplied in.
-
     Raises:
         ConfigError: The device has no such products.
         MissingExtraError: bitsandbytes or accelerate is not installed.

@@ -16,13 +16,7 @@ from steadyrl.backends.torch.read.reader import Reader
 
 
 class Reference:
-    """A copy of a model, never trained.
-
-    Args:
-        model: The policy, on its device.
-        parts: Of the policy.
-        lower: See ``Reader``.
-        kept_on: Where its weights are while nothing is scored: in the memory of the machine, or on the policy's device.
+    """A copy of a model, never trained; ``kept_on`` says where its weights are while nothing is scored.
 
     Attributes:
         model: The copy.

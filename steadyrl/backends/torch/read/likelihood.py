@@ -24,11 +24,7 @@ class LikelihoodRatio:
     """How much likelier texts are given their requests than without, or to one model than to another."""
 
     def __init__(self, folder: str, baseline: str = ""):
-        """Load the models, on a GPU where there is one.
-
-        Args:
-            folder: A model folder, or "base".
-            baseline: A second one to compare with; "" compares with no request.
+        """Load the models, on a GPU where there is one; "" as the baseline compares with no request.
 
         Raises:
             ModelError: One of them cannot be loaded.

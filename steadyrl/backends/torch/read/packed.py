@@ -102,8 +102,10 @@ def pack(part: Batch, device: torch.device) -> Packed:
     elif answer_lengths.any():
         prompts, answers = [_segments(prompt_lengths, device)], _segments(answer_lengths, device)
     else:
-        groups = np.split(prompt_lengths, _ends_of_groups(prompt_lengths, device))
-        prompts = [_segments(lengths, device) for lengths in groups]
+        ends_of_groups = np.zeros(0, np.int64)
+        if device.type == "cpu":  # there padding to twice a length costs more than a call
+            ends_of_groups = np.flatnonzero(np.diff(np.ceil(np.log2(np.maximum(prompt_lengths, 1))))) + 1
+        prompts = [_segments(lengths, device) for lengths in np.split(prompt_lengths, ends_of_groups)]
 
     def send(array: np.ndarray) -> torch.Tensor:
         return sent(array, device)
@@ -118,12 +120,6 @@ def pack(part: Batch, device: torch.device) -> Packed:
         prompt_of=send(prompt_of.astype(np.int64)),
         starts=send(starts.astype(np.int64)),
     )
-
-
-def _ends_of_groups(lengths: np.ndarray, device: torch.device) -> np.ndarray:
-    """Return where rows of rising lengths [R] are split: on a CPU padding to twice a length costs more than a call."""
-    doublings = np.ceil(np.log2(np.maximum(lengths, 1)))
-    return np.flatnonzero(np.diff(doublings)) + 1 if device.type == "cpu" else np.zeros(0, np.int64)
 
 
 def _segments(lengths: np.ndarray, device: torch.device) -> Segments:

@@ -19,14 +19,7 @@ from steadyrl.core.types import Batch
 
 
 class Reader:
-    """Reads rows with one model.
-
-    Args:
-        model: A transformers causal model, perhaps under an adapter.
-        parts: Of the model.
-        lower: Type that matrices are multiplied in; None for that of the weights.
-        recompute: Keep only each layer's input for the way back.
-    """
+    """Reads rows with one model, in a lower type if given; ``recompute`` keeps only each layer's input."""
 
     def __init__(self, model: Any, parts: Parts, lower: torch.dtype | None, recompute: bool):
         self._parts, self._lower = parts, lower

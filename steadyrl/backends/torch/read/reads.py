@@ -22,10 +22,8 @@ _LOOKS = {"__get__", "size", "dim", "numel"}  # operations that ask a tensor for
 class Reads:
     """What a few tokens showed."""
 
-    siblings: list[list[nn.Module]]
-    """Groups of linear modules that read one and the same input, several in each."""
-    multiplied: list[nn.Module]
-    """Norms whose outputs linear modules read, and nothing else does."""
+    siblings: list[list[nn.Module]]  # groups of linear modules that read one and the same input, several in each
+    multiplied: list[nn.Module]  # norms whose outputs linear modules read, and nothing else does
 
 
 @dataclass(frozen=True)
@@ -56,11 +54,12 @@ class Watch(TorchFunctionMode):
     def hook(self, module: nn.Module) -> Iterator[RemovableHandle]:
         """Note the calls of a module."""
         yield module.register_forward_hook(self._ended, with_kwargs=True)
-        if is_linear(module):
-            yield module.register_forward_pre_hook(self._linear_begins)
 
-    def _linear_begins(self, *_: Any) -> None:
-        self._in_linear += 1
+        def linear_begins(*_: Any) -> None:
+            self._in_linear += 1
+
+        if is_linear(module):
+            yield module.register_forward_pre_hook(linear_begins)
 
     def _ended(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         self._in_linear -= is_linear(module)

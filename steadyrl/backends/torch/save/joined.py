@@ -33,10 +33,6 @@ def join_adapters(checkpoints: Sequence[Path], to: Path) -> int:
 
     The matrices stand side by side: [c1 B1, c2 B2] times [A1; A2] is c1 B1 A1 + c2 B2 A2, without an approximation.
 
-    Args:
-        checkpoints: Of runs with an adapter of the same modules of one model.
-        to: The new checkpoint's folder.
-
     Raises:
         CheckpointError: A checkpoint is damaged.
         ModelError: The adapters have other modules or shapes, or matrices that cannot stand side by side.
@@ -44,7 +40,14 @@ def join_adapters(checkpoints: Sequence[Path], to: Path) -> int:
     policies = [checkpoint / POLICY for checkpoint in checkpoints]
     read = [load_tensors(policy / ADAPTER) for policy in policies]
     settings = [read_json(policy / SETTINGS) for policy in policies]
-    sides = [{name: _outer(name, matrix) for name, matrix in tensors.items()} for tensors in read]
+    # The side of each matrix that is not its rank.
+    sides = [
+        {
+            name: matrix.shape[1 if _is_first(name) else 0] if matrix.ndim == 2 else -1
+            for name, matrix in tensors.items()
+        }
+        for tensors in read
+    ]
     for policy, tensors, own, side in zip(policies, read, settings, sides, strict=True):
         _require_plain(policy, tensors, own)
         _require_alike(policy, side, policies[0], sides[0])
@@ -68,10 +71,6 @@ def join_adapters(checkpoints: Sequence[Path], to: Path) -> int:
 
 def join_weights(checkpoints: Sequence[Path], to: Path) -> None:
     """Write a checkpoint with the mean of whole weights, computed in float32 and kept in their precision.
-
-    Args:
-        checkpoints: Of runs that trained all weights of one model.
-        to: The new checkpoint's folder.
 
     Raises:
         CheckpointError: A checkpoint is damaged.
@@ -133,11 +132,6 @@ def _is_first(name: str) -> bool:
 
 def _second(name: str) -> str:
     return name.replace(".lora_A.", ".lora_B.").replace("lora_embedding_A", "lora_embedding_B")
-
-
-def _outer(name: str, matrix: torch.Tensor) -> int:
-    """Return the side of an adapter's matrix that is not its rank."""
-    return matrix.shape[1 if _is_first(name) else 0] if matrix.ndim == 2 else -1
 
 
 def _require_plain(policy: Path, tensors: Mapping[str, torch.Tensor], own: Mapping[str, object]) -> None:

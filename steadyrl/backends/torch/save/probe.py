@@ -17,33 +17,23 @@ def make(model: Any) -> dict[str, Any] | None:
     """See ``portable.make_probe``."""
     # Some embeddings have rows that nothing is ever drawn for (Llama 3.2 Vision).
     vocabulary = min(part().weight.shape[0] for part in (model.get_input_embeddings, model.get_output_embeddings))
-    return portable.make_probe(
-        vocabulary, context_length(model.config), lambda ids: _measure(model, ids), _precision(model)
-    )
+    return portable.make_probe(vocabulary, context_length(model.config), *of(model))
 
 
 def check(folder: Path, model: Any) -> None:
-    """Refuse a model that computes something else than when it was saved; a folder without a probe passes.
-
-    Raises:
-        CheckpointError: It does.
-    """
-    portable.check_probe(folder, lambda ids: _measure(model, ids), _precision(model))
+    """See ``portable.check_probe``."""
+    portable.check_probe(folder, *of(model))
 
 
-def check_reference(folder: Path, path: str, model: Any) -> None:
-    """See ``portable.check_reference``."""
-    portable.check_reference(folder, path, lambda ids: _measure(model, ids), _precision(model))
+def of(model: Any) -> tuple[portable.Measure, str]:
+    """Return how a model reads the tokens of a probe, and the precision of its layers."""
 
+    @torch.inference_mode()
+    @full_float32()
+    def measure(ids: np.ndarray) -> np.ndarray:
+        tokens = torch.from_numpy(ids.astype(np.int64)).to(model.device)[None]
+        logp = model(input_ids=tokens, use_cache=False).logits[0, :-1].float().log_softmax(-1)
+        logprobs: np.ndarray = logp.gather(1, tokens[0, 1:, None])[:, 0].cpu().double().numpy()
+        return logprobs
 
-@torch.inference_mode()
-@full_float32()
-def _measure(model: Any, ids: np.ndarray) -> np.ndarray:
-    tokens = torch.from_numpy(ids.astype(np.int64)).to(model.device)[None]
-    logp = model(input_ids=tokens, use_cache=False).logits[0, :-1].float().log_softmax(-1)
-    logprobs: np.ndarray = logp.gather(1, tokens[0, 1:, None])[:, 0].cpu().double().numpy()
-    return logprobs
-
-
-def _precision(model: Any) -> str:
-    return "fp32" if model.dtype == torch.float32 else "bf16"
+    return measure, "fp32" if model.dtype == torch.float32 else "bf16"

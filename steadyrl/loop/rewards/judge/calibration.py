@@ -6,7 +6,7 @@ and nothing is put there, for a cache agrees with itself.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -17,8 +17,7 @@ from steadyrl.core.protocols import Interactive, Task
 from steadyrl.core.types import Problem, Rollout
 from steadyrl.loop.rewards.combine import Term, make_terms, score_texts, term_metrics
 from steadyrl.loop.rewards.judge.agreement import Estimate, concordance, mean, rank_correlation
-from steadyrl.loop.rewards.judge.judge import NAME
-from steadyrl.loop.rewards.judge.plugin import require_gate
+from steadyrl.loop.rewards.judge.judge import NAME, require_gate
 from steadyrl.loop.rewards.judge.settings import JudgeSettings
 
 GOLD = "gold answer"
@@ -83,14 +82,13 @@ class _Answer:
     text: str
 
 
+Scored = Sequence[tuple[_Answer, Mapping[str, float]]]  # answers with what was measured of them, by name
+
+
 def calibrate(section: JudgeSettings, task: Task, problems: Sequence[Problem], repeats: int) -> Calibration:
     """Ask the judge about known answers.
 
-    Args:
-        section: Its settings; cache and gate are not used, but a gate that the task lacks is refused.
-        task: Gives answers and tests.
-        problems: To use.
-        repeats: >= 1, how often everything is asked.
+    Cache and gate are not used, but a gate that the task lacks is refused.
 
     Raises:
         ConfigError: The task has no tests of its own, no answers, or no reward named like the gate.
@@ -113,8 +111,10 @@ def calibrate(section: JudgeSettings, task: Task, problems: Sequence[Problem], r
     terms = make_terms({NAME: section.model_copy(update={"cache": "", "gate": "", "weight": 1.0})}, task)
     rounds = [score_texts([(a.problem, a.text) for a in answers], terms) for _ in range(repeats)]
     first = rounds[0]
-    injection = _injection(answers, first, terms, task.metric)
-    measured = _by_problem(answers, first, task.metric)
+    scored = [(answer, rollout.parts) for answer, rollout in zip(answers, first, strict=True)]
+    injection = _injection(scored, terms, task.metric)
+    columns = [np.array([values for _, values in group]).T for group in _by_problem(scored, task.metric, NAME)]
+    measured = [(tests, judge) for tests, judge in columns]
     same, spread = _steadiness(rounds)
     return Calibration(
         mode=section.mode,
@@ -123,14 +123,14 @@ def calibrate(section: JudgeSettings, task: Task, problems: Sequence[Problem], r
         problems=len({answer.problem.id for answer in answers}),
         answers=len(answers),
         unscored=sum(NAME not in rollout.parts for rollout in first),
-        kinds=_kinds(answers, first, task.metric),
+        kinds=_kinds(scored, task.metric),
         concordance=concordance(measured),
         rank_correlation=rank_correlation(measured),
         repeats=repeats,
         same=same,
         spread=spread,
-        orders_agree=_mean_of_part(answers, first, f"{NAME}_orders_agree"),
-        first_place=_mean_of_part(answers, first, f"{NAME}_first_place"),
+        orders_agree=_mean_of_part(scored, f"{NAME}_orders_agree"),
+        first_place=_mean_of_part(scored, f"{NAME}_first_place"),
         injection=injection,
         costs=term_metrics(terms),
     )
@@ -149,16 +149,13 @@ def known_answers(task: Task, problems: Sequence[Problem]) -> list[_Answer]:
     return answers
 
 
-def _by_problem(
-    answers: Sequence[_Answer], rollouts: Sequence[Rollout], metric: str
-) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return for each problem what tests and judge say of the answers that both know something of."""
-    by_problem: dict[str, list[tuple[float, float]]] = {}
-    for answer, rollout in zip(answers, rollouts, strict=True):
-        if NAME in rollout.parts and metric in rollout.parts:
-            by_problem.setdefault(answer.problem.id, []).append((rollout.parts[metric], rollout.parts[NAME]))
-    columns = [np.array(pairs).T for pairs in by_problem.values()]
-    return [(tests, judge) for tests, judge in columns]
+def _by_problem(scored: Scored, *names: str) -> list[list[tuple[_Answer, list[float]]]]:
+    """Return the answers to each problem of which all these measurements are known, with them."""
+    by_problem: dict[str, list[tuple[_Answer, list[float]]]] = {}
+    for answer, parts in scored:
+        if parts.keys() >= set(names):
+            by_problem.setdefault(answer.problem.id, []).append((answer, [parts[name] for name in names]))
+    return list(by_problem.values())
 
 
 def _steadiness(rounds: Sequence[Sequence[Rollout]]) -> tuple[float | None, float | None]:
@@ -172,39 +169,30 @@ def _steadiness(rounds: Sequence[Sequence[Rollout]]) -> tuple[float | None, floa
     return float((complete == complete[:, :1]).all(axis=1).mean()), float(complete.std(axis=1, ddof=1).mean())
 
 
-def _kinds(answers: Sequence[_Answer], rollouts: Sequence[Rollout], metric: str) -> tuple[Kind, ...]:
-    by_kind: dict[str, list[Rollout]] = {}
-    for answer, rollout in zip(answers, rollouts, strict=True):
-        by_kind.setdefault(answer.kind, []).append(rollout)
+def _kinds(scored: Scored, metric: str) -> tuple[Kind, ...]:
+    by_kind: dict[str, list[Mapping[str, float]]] = {}
+    for answer, parts in scored:
+        by_kind.setdefault(answer.kind, []).append(parts)
     return tuple(
-        Kind(name, len(some), _mean_or_none(some, metric), _mean_or_none(some, NAME)) for name, some in by_kind.items()
+        Kind(name, len(several), *(_mean_or_none(several, part) for part in (metric, NAME)))
+        for name, several in by_kind.items()
     )
 
 
-def _mean_or_none(rollouts: Sequence[Rollout], part: str) -> float | None:
-    values = [rollout.parts[part] for rollout in rollouts if part in rollout.parts]
+def _mean_or_none(several: Sequence[Mapping[str, float]], part: str) -> float | None:
+    values = [parts[part] for parts in several if part in parts]
     return float(np.mean(values)) if values else None
 
 
-def _mean_of_part(answers: Sequence[_Answer], rollouts: Sequence[Rollout], part: str) -> Estimate | None:
-    by_problem: dict[str, list[float]] = {}
-    for answer, rollout in zip(answers, rollouts, strict=True):
-        if part in rollout.parts:
-            by_problem.setdefault(answer.problem.id, []).append(rollout.parts[part])
-    return mean([float(np.mean(values)) for values in by_problem.values()])
+def _mean_of_part(scored: Scored, part: str) -> Estimate | None:
+    return mean([float(np.mean([values for _, values in group])) for group in _by_problem(scored, part)])
 
 
-def _injection(
-    answers: Sequence[_Answer], rollouts: Sequence[Rollout], terms: Sequence[Term], metric: str
-) -> Estimate | None:
+def _injection(scored: Scored, terms: Sequence[Term], metric: str) -> Estimate | None:
     """Return by how much a sentence to the judge raises one wrong answer of each problem, each judged by itself."""
-    measured: dict[str, list[tuple[float, _Answer]]] = {}
-    for answer, rollout in zip(answers, rollouts, strict=True):
-        if metric in rollout.parts:
-            measured.setdefault(answer.problem.id, []).append((rollout.parts[metric], answer))
     # The worst by the tests, where they tell answers apart.
-    ordered = [sorted(scored, key=lambda pair: pair[0]) for scored in measured.values()]
-    wrong = [scored[0][1] for scored in ordered if scored[0][0] < scored[-1][0]]
+    ordered = [sorted(group, key=lambda pair: pair[1]) for group in _by_problem(scored, metric)]
+    wrong = [group[0][0] for group in ordered if group[0][1] < group[-1][1]]
     if not wrong:
         return None
     plain = score_texts([(answer.problem, answer.text) for answer in wrong], terms)

@@ -6,36 +6,61 @@ unasked: where tests can tell, they have the first word, and the judge grades wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
+from steadyrl.core.config import Config
+from steadyrl.core.errors import ConfigError
+from steadyrl.core.protocols import RewardFn, Task
 from steadyrl.core.types import Problem, Rollout, Score
+from steadyrl.loop.rewards.functions import BatchReward, Pairs, per_rollout
 from steadyrl.loop.rewards.judge.modes import Contest, Opinion
 from steadyrl.loop.rewards.judge.offline import LikelihoodPanel
 from steadyrl.loop.rewards.judge.panel import Panel
-from steadyrl.loop.rewards.judge.settings import JudgeSettings
+from steadyrl.loop.rewards.judge.settings import JudgeSettings, problems
 
 NAME = "judge"
 _LONGEST_NOTE = 300  # characters of the judge's sentence that a rollout keeps
 
-Pairs = Sequence[tuple[Problem, Rollout]]
-Gate = Callable[[Pairs], list[Score]]
+Settings = JudgeSettings
+
+
+def check(config: Config, settings: JudgeSettings) -> list[str]:
+    """Return what is wrong with the settings of a judge."""
+    return problems(settings)
+
+
+def build(settings: JudgeSettings, task: Task, own: Mapping[str, RewardFn]) -> Judge:
+    """Return the judge of a task's rollouts.
+
+    Raises:
+        ConfigError: A setting is missing or wrong, the task has no reward named like the gate, or there is no key.
+        MissingExtraError: The offline judge needs torch.
+    """
+    if defects := problems(settings):
+        raise ConfigError("; ".join(defects))
+    require_gate(settings, own)
+    gate = per_rollout(settings.gate, own[settings.gate]) if settings.gate else None
+    return Judge(settings, task.gold, gate)
+
+
+def require_gate(settings: JudgeSettings, own: Mapping[str, RewardFn]) -> None:
+    """Refuse a judge's gate that the task does not have; an empty one asks for none.
+
+    Raises:
+        ConfigError: With those that it has.
+    """
+    if settings.gate and settings.gate not in own:
+        raise ConfigError(
+            f"rewards.judge.gate: '{settings.gate}' is no reward of the task; expected one of "
+            f"{', '.join(sorted(own)) or 'none'}"
+        )
 
 
 class Judge:
     """See the module. Call it with all rollouts of a step."""
 
-    def __init__(self, section: JudgeSettings, gold: Callable[[Problem], str | None], gate: Gate | None):
-        """Take the settings.
-
-        Args:
-            section: Of the config.
-            gold: The task's known good answers.
-            gate: The reward behind ``rewards.judge.gate``; None where there is none.
-
-        Raises:
-            ConfigError: The key is missing.
-            MissingExtraError: The offline judge needs torch.
-        """
+    def __init__(self, section: JudgeSettings, gold: Callable[[Problem], str | None], gate: BatchReward | None):
+        """Take the settings, the task's known good answers, and the reward behind ``rewards.judge.gate``."""
         self._gold, self._gate = gold, gate
         self._panel = LikelihoodPanel(section) if section.mode == "likelihood" else Panel(section)
 
@@ -50,21 +75,24 @@ class Judge:
             bool(_answer(rollout)) and gate.value is not None and gate.value >= 1.0
             for (_, rollout), gate in zip(pairs, gated, strict=True)
         ]
-        texts: dict[str, dict[str, None]] = {}
-        problems: dict[str, Problem] = {}
+        by_problem: dict[str, tuple[Problem, dict[str, None]]] = {}
         for (problem, rollout), is_asked in zip(pairs, eligible, strict=True):
             if is_asked:
-                problems[problem.id] = problem
-                texts.setdefault(problem.id, {})[_answer(rollout)] = None
+                by_problem.setdefault(problem.id, (problem, {}))[1][_answer(rollout)] = None
         contests = [
-            Contest(name, problems[name].prompt, tuple(answers), self._gold(problems[name]))
-            for name, answers in texts.items()
+            Contest(problem.id, problem.prompt, tuple(texts), self._gold(problem))
+            for problem, texts in by_problem.values()
         ]
-        opinions = dict(zip(texts, self._panel.opinions(contests), strict=True))
-        return [
-            _score(opinions[problem.id][_answer(rollout)]) if is_asked else _unasked(rollout, gate)
-            for (problem, rollout), gate, is_asked in zip(pairs, gated, eligible, strict=True)
-        ]
+        opinions = dict(zip(by_problem, self._panel.opinions(contests), strict=True))
+        scores = []
+        for (problem, rollout), gate, is_asked in zip(pairs, gated, eligible, strict=True):
+            if is_asked:
+                scores.append(_score(opinions[problem.id][_answer(rollout)]))
+            elif _answer(rollout) and gate.value is None:  # what the gate does not know the judge does not either
+                scores.append(Score(None, unscored=f"{NAME}: its gate is unknown ({gate.unscored})"))
+            else:
+                scores.append(Score(0.0))
+        return scores
 
     def metrics(self) -> dict[str, float]:
         """Return judge/* of what was asked since the last call."""
@@ -82,9 +110,3 @@ def _score(opinion: Opinion) -> Score:
     parts: Mapping[str, float] = {f"{NAME}_{name}": value for name, value in opinion.parts.items()}
     reason = " ".join(opinion.reason.split())[:_LONGEST_NOTE]
     return Score(opinion.value, parts, note=f"{NAME}: {reason}" if reason else "")
-
-
-def _unasked(rollout: Rollout, gate: Score) -> Score:
-    if _answer(rollout) and gate.value is None:  # what the gate does not know the judge does not either
-        return Score(None, unscored=f"{NAME}: its gate is unknown ({gate.unscored})")
-    return Score(0.0)

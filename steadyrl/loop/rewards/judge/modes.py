@@ -9,8 +9,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 
 from steadyrl.loop.rewards.judge import prompts, verdicts
 from steadyrl.loop.rewards.judge.prompts import Question
@@ -121,34 +122,27 @@ def _by_wins(contest: Contest, votes: Votes) -> dict[str, Opinion]:
 
 
 def _record_of(text: str, contest: Contest, by_texts: Mapping[tuple[str, ...], Answer]) -> Opinion:
-    wins: list[float] = []
-    agreeing: list[float] = []
-    first_place: list[float] = []
+    judged: list[tuple[Verdict, Verdict]] = []  # in the order in which the text stands first, and in the other
     failures: list[str] = []
-    reason = ""
     for texts, answer in by_texts.items():
         if texts[0] != text:
             continue
         swapped = by_texts[texts[1], texts[0]]
         if isinstance(answer, str) or isinstance(swapped, str):
             failures.append(answer if isinstance(answer, str) else str(swapped))
-            continue
-        wins.append((answer.values[0] + swapped.values[1]) / 2)
-        agreeing.append(float(answer.values[0] == swapped.values[1]))
-        first_place.append((answer.values[0] + swapped.values[0]) / 2)
-        reason = reason or answer.reason
-    if wins:
-        return Opinion(_mean(wins), {"orders_agree": _mean(agreeing), "first_place": _mean(first_place)}, reason)
+        else:
+            judged.append((answer, swapped))
+    if judged:
+        value = fmean((first.values[0] + second.values[1]) / 2 for first, second in judged)
+        agreeing = fmean(first.values[0] == second.values[1] for first, second in judged)
+        first_place = fmean((first.values[0] + second.values[0]) / 2 for first, second in judged)
+        reason = next((first.reason for first, _ in judged if first.reason), "")
+        return Opinion(value, {"orders_agree": agreeing, "first_place": first_place}, reason)
     if failures:
         return Opinion(None, reason=failures[0])
     if text == contest.known_good:
         return Opinion(0.5, reason="it is the task's own answer")
     return Opinion(None, reason="there is no other answer to compare it with")
-
-
-def _mean(values: Iterable[float]) -> float:
-    numbers = list(values)
-    return sum(numbers) / len(numbers)
 
 
 MODES: Mapping[str, Mode] = {

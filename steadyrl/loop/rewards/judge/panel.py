@@ -169,11 +169,7 @@ class Panel:
         return answers
 
     def _judge_the_judge(self, failures: Sequence[str], count: int) -> int:
-        """Note how many of a scoring's verdicts failed, and return it.
-
-        Raises:
-            EngineError: With those of the window it is too many.
-        """
+        """Note how many of a scoring's verdicts failed, and return it."""
         self._recent.append((len(failures), count))
         failed, of = (sum(counts) for counts in zip(*self._recent, strict=True))
         enough = of >= _LEAST or len(self._recent) == self._section.window

@@ -89,8 +89,13 @@ def _listed(criteria: Mapping[str, str]) -> str:
 
 
 def _question(rules: str, request: str, texts: Sequence[str]) -> Question:
-    fence = _fence([request, *texts])
-    *labels, tie = _labels(len(texts) + 1)
+    fence = secrets.token_hex(_FENCE_BYTES)
+    while any(fence in text for text in (request, *texts)):
+        fence = secrets.token_hex(_FENCE_BYTES)
+    codes: set[str] = set()
+    while len(codes) <= len(texts):
+        codes.add(secrets.token_hex(_LABEL_BYTES))
+    *labels, tie = codes
     # The rules come first and are the same in every request, so that servers which cache prefixes read them once.
     parts = [f"The code of all fences here is {fence}.", _fenced(fence, "request", request)]
     parts += [_fenced(fence, f"answer with the label {label}", text) for label, text in zip(labels, texts, strict=True)]
@@ -102,20 +107,6 @@ def _question(rules: str, request: str, texts: Sequence[str]) -> Question:
         {"role": "user", "content": "\n\n".join(parts)},
     )
     return Question(messages, tuple(labels), tie)
-
-
-def _fence(texts: Sequence[str]) -> str:
-    while True:
-        fence = secrets.token_hex(_FENCE_BYTES)
-        if not any(fence in text for text in texts):
-            return fence
-
-
-def _labels(count: int) -> list[str]:
-    labels: set[str] = set()
-    while len(labels) < count:
-        labels.add(secrets.token_hex(_LABEL_BYTES))
-    return list(labels)
 
 
 def _fenced(fence: str, what: str, text: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
@@ -118,21 +117,9 @@ def _key_problems(settings: JudgeSettings) -> list[str]:
     key = os.environ.get(settings.key_env, "").strip()
     secret = Secret(key if len(key) >= _SHORTEST_KEY else "")
     for name in ("base_url", "model", "request", "criteria", "gate", "cache", "baseline"):
-        texts = list(_texts(getattr(settings, name)))
-        if any(secret.stands_in(text) for text in texts):
+        if secret.stands_in(json.dumps(getattr(settings, name), default=str)):
             defects.append(f"rewards.judge.{name} holds a key; {advice}")
     return defects
-
-
-def _texts(value: Any) -> Iterator[str]:
-    """Yield every text in a value, names included, however deep."""
-    if isinstance(value, str):
-        yield value
-    inner = (
-        [*value, *value.values()] if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else []
-    )
-    for part in inner:
-        yield from _texts(part)
 
 
 def _address_problems(address: str) -> list[str]:

@@ -47,7 +47,7 @@ def post(url: str, body: bytes, headers: Mapping[str, str], times: Times, tls: s
         http.client.HTTPException: What came is not HTTP, or ended early.
     """
     deadline = time.monotonic() + times.whole_s
-    opener = urllib.request.build_opener(_Http(times, deadline), _Https(times, deadline, tls), _NoRedirect())
+    opener = urllib.request.build_opener(_Handler(times, deadline, tls), _NoRedirect())
     request = urllib.request.Request(url, body, dict(headers))
     with _readable(), opener.open(request, timeout=times.connect_s) as answer:
         return read_body(answer)
@@ -82,23 +82,19 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
     http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302  # type: ignore[assignment]  # None too
 
 
-class _Http(urllib.request.HTTPHandler):
-    def __init__(self, times: Times, deadline: float):
-        super().__init__()
-        self._make: Any = functools.partial(_Connection, times=times, deadline=deadline)
-
-    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(self._make, req)
-
-
-class _Https(urllib.request.HTTPSHandler):
+class _Handler(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
     def __init__(self, times: Times, deadline: float, tls: ssl.SSLContext):
         super().__init__(context=tls)
         self._tls = tls
-        self._make: Any = functools.partial(_TlsConnection, times=times, deadline=deadline)
+        self._limits: dict[str, Any] = {"times": times, "deadline": deadline}
+
+    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        make: Any = functools.partial(_Connection, **self._limits)
+        return self.do_open(make, req)
 
     def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(self._make, req, context=self._tls)
+        make: Any = functools.partial(_TlsConnection, **self._limits)
+        return self.do_open(make, req, context=self._tls)
 
 
 class _Connection(http.client.HTTPConnection):

@@ -104,16 +104,11 @@ def _plain(values: np.ndarray) -> list[float | None]:
 class Topic:
     """A topic of the founding documents, and the metric that shows it best: the first one that was measured."""
 
-    name: str
-    """Stands above the panel."""
-    metrics: tuple[str, ...]
-    """The best one first."""
-    spikes: bool = False
-    """Whether its spikes are what counts, so that it is not smoothed."""
-    zero: bool = False
-    """Whether 0 is marked."""
-    idle: bool = False
-    """Whether a metric that is 0 throughout says nothing, and counts as not measured."""
+    name: str  # stands above the panel
+    metrics: tuple[str, ...]  # the best one first
+    spikes: bool = False  # whether its spikes are what counts, so that it is not smoothed
+    zero: bool = False  # whether 0 is marked
+    idle: bool = False  # whether a metric that is 0 throughout says nothing, and counts as not measured
 
 
 TOPICS = (
@@ -131,12 +126,7 @@ drawing = partial(plots.drawing, **{"svg.fonttype": "none"})
 
 
 def overlay(groups: Mapping[str, Sequence[Records]], topics: Sequence[Topic] = TOPICS) -> str | None:
-    """Draw each topic that was measured, all groups over one another, as SVG text; None where nothing was.
-
-    Args:
-        groups: The metrics of each run, by the name that the runs of a group share.
-        topics: A panel each.
-    """
+    """Draw each topic that was measured, all groups over one another, as SVG text; None where nothing was."""
     panels = [(topic, metric) for topic in topics if (metric := _measured(groups, topic)) is not None]
     if not panels:
         return None

@@ -67,7 +67,6 @@ class Panel:
     """What one panel shows."""
 
     title: str
-    """Plain words."""
     lines: Mapping[str, tuple[str, str]]
     """Metric names to colour and legend label; the last is drawn on top, an empty label has no legend."""
     caption: str = ""
@@ -90,12 +89,9 @@ class Panel:
 class Drawn:
     """A picture that was drawn."""
 
-    svg: str
-    """The whole as SVG text."""
-    png: bytes
-    """The whole as PNG bytes."""
-    panels: Sequence[str]
-    """SVG texts, for pages that place them as their width allows."""
+    svg: str  # the whole as SVG text
+    png: bytes  # the whole as PNG bytes
+    panels: Sequence[str]  # SVG texts, for pages that place them as their width allows
 
 
 Drawing = Callable[[Axes], None]
@@ -137,8 +133,8 @@ def draw(
         drawn = {
             name: together([single(panel) for panel in drawings]) for name, drawings in pictures.items() if drawings
         }
-        whole = together([single(training[0], WIDTH_INCHES)])
-        return {"overview": replace(whole, panels=drawn["train"].panels[:1]), **drawn}
+        reward = together([single(training[0], WIDTH_INCHES)])
+        return {"overview": replace(reward, panels=drawn["train"].panels[:1]), **drawn}
 
 
 def _training(
@@ -190,20 +186,14 @@ def single(drawing: Drawing, width: float = WIDTH_INCHES / 2) -> Figure:
     canvas: Any = FigureCanvasAgg(figure)
     below, beside = (axis.get_tightbbox(canvas.get_renderer()) for axis in (axes.xaxis, axes.yaxis))
     assert below is not None and beside is not None, "every axis has a label"
-    _keep_labels(axes)
+    # The labels stay where they are beside the axes, in inches: each drawing would look for a place.
+    from_left = (axes.yaxis.label.get_position()[0] - axes.bbox.x0) / figure.dpi
+    from_below = (axes.xaxis.label.get_position()[1] - axes.bbox.y0) / figure.dpi
+    for axis, at, right, up in ((axes.yaxis, (0.0, 0.5), from_left, 0.0), (axes.xaxis, (0.5, 0.0), 0.0, from_below)):
+        axis.set_label_coords(*at, transform=axes.transAxes + ScaledTranslation(right, up, figure.dpi_scale_trans))
     left = (axes.bbox.x0 - beside.x0) / figure.bbox.width + MARGIN_INCHES / width
     figure.subplots_adjust(left=max(left, 0.7 / width))  # the axes of most panels stand below one another
     return figure
-
-
-def _keep_labels(axes: Axes) -> None:
-    """Keep the labels of both axes where they are beside the axes, in inches: each drawing would look for a place."""
-    figure = axes.get_figure(root=True)
-    assert figure is not None
-    beside = (axes.yaxis.label.get_position()[0] - axes.bbox.x0) / figure.dpi
-    below = (axes.xaxis.label.get_position()[1] - axes.bbox.y0) / figure.dpi
-    for axis, at, right, up in ((axes.yaxis, (0.0, 0.5), beside, 0.0), (axes.xaxis, (0.5, 0.0), 0.0, below)):
-        axis.set_label_coords(*at, transform=axes.transAxes + ScaledTranslation(right, up, figure.dpi_scale_trans))
 
 
 def together(figures: Sequence[Figure]) -> Drawn:
@@ -388,7 +378,7 @@ def draw_panel(axes: Axes, panel: Panel, metrics: Metrics) -> None:
     width = 1 if panel.exact else window(len(metrics))
     for name, values in curves.items():
         measured = np.isfinite(values)
-        _draw_line(axes, (steps[measured], values[measured]), width, *panel.lines[name])
+        draw_line(axes, steps[measured], values[measured], width, *panel.lines[name])
     if panel.zero:
         axes.axhline(0, color=GREY, linewidth=0.8, zorder=1.5)
     if not any(values[np.isfinite(values)].any() for values in curves.values()):
@@ -396,15 +386,22 @@ def draw_panel(axes: Axes, panel: Panel, metrics: Metrics) -> None:
         axes.text(0.5, 0.5, "0 throughout", transform=axes.transAxes, ha="center", va="center", color=GREY)
     if panel.floor is not None and axes.get_ylim()[0] < panel.floor:
         axes.set_ylim(bottom=panel.floor)
-    if panel.spikes and _dwarfed(np.concatenate(list(curves.values()))):
-        axes.set_yscale("log")
-        axes.yaxis.set_major_formatter("{x:g}")
-        axes.set_ylabel(f"{axes.get_ylabel()}, log scale")
+    if panel.spikes:
+        choose_scale(axes, np.concatenate(list(curves.values())))
     legend(axes)
 
 
-def _draw_line(axes: Axes, points: tuple[np.ndarray, np.ndarray], width: int, colour: str, label: str) -> None:
-    x, y = points
+def choose_scale(axes: Axes, values: np.ndarray) -> None:
+    """Let the axis of values be logarithmic where a few of them would hide all others on a linear one."""
+    finite = values[np.isfinite(values)]
+    if (finite > 0).all() and float(finite.max()) > MAX_LINEAR_RANGE * float(np.median(finite)):
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.set_ylabel(f"{axes.get_ylabel()}, log scale")
+
+
+def draw_line(axes: Axes, x: np.ndarray, y: np.ndarray, width: int, colour: str, label: str | None = None) -> None:
+    """Draw every step faintly and a rolling median over ``width`` of them strongly; a line alone where that is 1."""
     if width == 1 or len(x) < width:
         marker = "o" if len(x) < 2 * MIN_WINDOW else ""
         axes.plot(x, y, color=colour, label=label, linewidth=1.8, marker=marker, markersize=3.5, zorder=3)
@@ -422,8 +419,3 @@ def legend(axes: Axes) -> None:
 
 def _steps(metrics: Metrics) -> np.ndarray:
     return np.array([record["step"] for record in metrics], dtype=np.float64)
-
-
-def _dwarfed(values: np.ndarray) -> bool:
-    finite = values[np.isfinite(values)]
-    return bool((finite > 0).all()) and float(finite.max()) > MAX_LINEAR_RANGE * float(np.median(finite))

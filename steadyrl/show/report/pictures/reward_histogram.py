@@ -26,12 +26,7 @@ RANGE_PANEL = Panel("Reward range", {"reward/mean": (BLUE, "mean")})
 
 
 def draw(metrics: Metrics, recorded: Recorded) -> plots.Drawn | None:
-    """Draw the picture; None if neither panel has data.
-
-    Args:
-        metrics: One record per step.
-        recorded: The rewards of the recorded rollouts, by step.
-    """
+    """Draw the picture; None if neither panel has data."""
     drawings: list[plots.Drawing] = (
         [partial(_draw_range, metrics=metrics)] if plots.logged(metrics, "reward/min") else []
     )
