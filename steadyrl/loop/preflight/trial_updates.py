@@ -27,7 +27,7 @@ from steadyrl.doctor.check import Check, Found, Passed, Result, Unknown, judged
 from steadyrl.doctor.checks.gradient import ZERO
 from steadyrl.doctor.checks.learning_rate import KL_REF_NONE
 from steadyrl.doctor.checks.limits import limit_too_narrow
-from steadyrl.doctor.checks.plan import UNLIMITED
+from steadyrl.doctor.checks.plan import LEAST, UNLIMITED
 from steadyrl.doctor.names.identify import identify
 from steadyrl.doctor.readers.spelling import flat_settings
 from steadyrl.doctor.remedies import AMPLE_UPDATE
@@ -247,7 +247,7 @@ def update(attempt: _Attempt) -> Result:
         return Unknown(f"{message}; without advantages no direction is better than another")
     gain, error = _gain(batch, before, after)
     message += f", and the mean of advantage times log-prob changed by {gain:+.3g}"
-    if (most := _reach(session, moved, rate)) < KL_REF_NONE:
+    if session.config.run.steps >= LEAST and (most := _reach(session, moved, rate)) < KL_REF_NONE:
         message += f"; all updates of the run in one direction, at the full rate, would come to {most:.2g}"
         change = {} if _cut(attempt) else {"update.learning_rate": _faster(session, moved, rate)}
         return Found("hardly_moves", "warning", message=message, change=change)

@@ -48,7 +48,7 @@ def test_a_limit_that_the_first_update_passes_is_said(limit, minibatches, cause,
 
 def test_a_rate_at_which_no_run_could_move_is_said_with_one_that_moves_as_usual(toy):
     """The KL of a step grows with the square of the rate, so that the advised rate does not depend on the one tried."""
-    found = [verdicts(toy(f"update.learning_rate={rate}"))["update"] for rate in ("1e-3", "1e-4")]
+    found = [verdicts(toy("run.steps=20", f"update.learning_rate={rate}"))["update"] for rate in ("1e-4", "1e-5")]
     assert {(v.severity, v.cause) for v in found} == {("warning", "hardly_moves")}
     assert found[0].overrides == found[1].overrides
     advised = toy(*found[0].overrides)
@@ -77,7 +77,7 @@ def test_a_limit_that_leaves_nothing_is_said_before_the_run(setting, cause, over
 
 
 def test_a_gradient_that_is_clipped_to_nothing_is_no_fault_of_the_rate(toy):
-    found = verdicts(toy("update.max_grad_norm=1e-13"))
+    found = verdicts(toy("run.steps=20", "update.max_grad_norm=1e-13"))
     assert (found["update"].cause, found["update"].overrides) == ("hardly_moves", ())
     assert found["limits"].cause == "gradient"
 
@@ -103,7 +103,7 @@ def test_the_gain_is_the_mean_of_advantage_times_change(toy):
     for row, column in zip(*np.nonzero(batch.completion_mask), strict=True):
         total += batch.advantages[row, column] * (after[row, column] - trial.scores.logprobs[row, column])
         tokens += 1
-    assert float(message.rpartition("by ")[2].partition(";")[0]) == pytest.approx(total / tokens, rel=1e-2)
+    assert float(message.rpartition("by ")[2]) == pytest.approx(total / tokens, rel=1e-2)
 
 
 def test_a_loss_of_the_wrong_sign_is_told(toy):
