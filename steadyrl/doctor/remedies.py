@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from steadyrl.doctor.series import Run
-from steadyrl.doctor.statistics.readings import KL_OLD_LARGE, setting, update_size, updates_per_step
+from steadyrl.doctor.statistics.readings import KL_OLD_LARGE, cut_away, setting, update_size, updates_per_step
 
 HEALTHY_UPDATE = 0.02  # nats per token: what the updates of a healthy run's step come to
 LEAST_CUT, USUAL_CUT, GREATEST_CUT = 2.0, 3.0, 100.0
@@ -80,8 +80,12 @@ def faster(run: Run) -> Mapping[str, Value]:
     """Raise a learning rate that is too low.
 
     The KL of a step grows with the square of the rate: the root of (0.005 / KL) brings it to 0.005 nats per token.
-    Without a logged KL, or with one update per batch, which is measured before it, 10 times.
+    Without a logged KL, or with one update per batch, which is measured before it, 10 times. No rate is too low where
+    gradients are clipped to nothing.
     """
+    norm, limit = run.get("grad_norm"), setting(run, "max_grad_norm")
+    if norm is not None and limit and cut_away(norm.values, limit):
+        return {}
     size = None if updates_per_step(run) == 1 else update_size(run)
     level = 0.0 if size is None else float(np.median(size.values))
     factor = np.clip(np.sqrt(AMPLE_UPDATE / level), LEAST_RAISE, GREATEST_RAISE) if level > 0 else USUAL_RAISE

@@ -9,10 +9,8 @@ import numpy as np
 from steadyrl.doctor.check import Found, Result, check
 from steadyrl.doctor.remedies import Value
 from steadyrl.doctor.series import Run
-from steadyrl.doctor.statistics.readings import number, setting
+from steadyrl.doctor.statistics.readings import cut_away, number, setting
 
-FAR = 1000.0  # times the limit: what is cut to less than a thousandth is not limited but taken away
-MOSTLY = 0.1  # of the rows may lie below
 LEAST_STEP = 1e-3  # nats per token: what the updates of a healthy run's step come to at least
 WIDE = 4.0  # standard deviations of the rewards
 
@@ -61,7 +59,7 @@ def _narrow(run: Run, cause: str, limit: Limit) -> Result:
     if not value or (limit.quantity and measured is None):
         return None
     sizes = np.array([LEAST_STEP]) if measured is None else measured.values
-    if float(np.quantile(sizes, MOSTLY)) < FAR * value:
+    if not cut_away(sizes, value):
         return None
     usual = float(np.median(sizes))
     change: dict[str, Value] = {}

@@ -47,7 +47,7 @@ _REORDERED, _DROPOUT = 1e-3, 3e-3
 _ROUNDING = 1e-4
 _ERRORS = 2.0  # standard errors: a gain within them may be rounding
 _FAR_ABOVE = 10.0  # times update.kl_old_limit
-_NOISE = 1e-12  # nats/token (k3): what the rounding of log-probs in float32 makes of no movement at all
+_TRUSTED = 1e3  # times the rate: so far its square is trusted, for rounding takes part of the smallest updates away
 _LEAP = 1.0  # nats/token (k3): an update that goes further leaves what its gradient was taken of
 _BYTES_PER_PARAMETER = 12  # of what is trained: weight and Adam's two moments, float32
 _UPDATES = 4
@@ -274,10 +274,10 @@ def _reach(session: Session, moved: float, rate: float) -> float:
 
 
 def _faster(session: Session, moved: float, rate: float) -> float:
-    """Return the learning rate at which a step moves as far as usual; the default where nothing was measured."""
-    update = session.config.update
-    step = moved * (update.epochs * update.minibatches / rate) ** 2
-    return float(f"{np.sqrt(AMPLE_UPDATE / step):.1g}") if moved > _NOISE else UpdateSection().learning_rate
+    """Return the learning rate at which a step moves as far as usual; the default where that is too far to tell."""
+    updates = session.config.update.epochs * session.config.update.minibatches
+    factor = np.sqrt(AMPLE_UPDATE / moved) / updates if moved > 0 else np.inf
+    return float(f"{factor * rate:.1g}") if factor <= _TRUSTED else UpdateSection().learning_rate
 
 
 @check("limits")

@@ -151,6 +151,13 @@ def test_the_advised_rate_brings_the_kl_of_a_step_to_what_is_usual(kl_old, updat
     assert finding(learning_rate_too_low, made).overrides == (f"update.learning_rate={advised}",)
 
 
+def test_no_rate_is_advised_where_gradients_are_clipped_to_nothing(make, finding):
+    made = make(1)
+    crawl(made)
+    made.settings["max_grad_norm"] = 1e-9
+    assert finding(learning_rate_too_low, made).overrides == ()
+
+
 def test_a_reward_that_crawls_up_at_a_low_rate_is_worth_knowing(make, finding):
     made = make(3)
     crawl(made)

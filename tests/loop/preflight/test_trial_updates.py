@@ -48,7 +48,7 @@ def test_a_limit_that_the_first_update_passes_is_said(limit, minibatches, cause,
 
 def test_a_rate_at_which_no_run_could_move_is_said_with_one_that_moves_as_usual(toy):
     """The KL of a step grows with the square of the rate, so that the advised rate does not depend on the one tried."""
-    found = [verdicts(toy("run.steps=20", f"update.learning_rate={rate}"))["update"] for rate in ("1e-4", "1e-5")]
+    found = [verdicts(toy("run.steps=20", f"update.learning_rate={rate}"))["update"] for rate in ("1e-4", "5e-5")]
     assert {(v.severity, v.cause) for v in found} == {("warning", "hardly_moves")}
     assert found[0].overrides == found[1].overrides
     advised = toy(*found[0].overrides)
@@ -56,6 +56,8 @@ def test_a_rate_at_which_no_run_could_move_is_said_with_one_that_moves_as_usual(
     message = {v.check: v for v in make_trial_updates(first).findings}["update"].message
     moved = float(message.partition("took the policy ")[2].split()[0])
     assert 0.001 < moved * steps**2 < 0.02  # nats per token in a step
+    far_below = verdicts(toy("run.steps=20", "update.learning_rate=1e-8"))["update"]
+    assert far_below.overrides == ("update.learning_rate=0.0003",)  # the default
 
 
 @pytest.mark.parametrize(
