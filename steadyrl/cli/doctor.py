@@ -46,7 +46,11 @@ def doctor_command(
     report: Annotated[Path | None, typer.Option(help="also write diagnosis.md and diagnosis.html here")] = None,
 ) -> None:
     """Say what is wrong with a run, and why. Exit code 0: healthy, 1: sick, 2: unreadable, 3: too little to judge."""
-    settings = {} if config is None else _settings(config)
+    settings: dict[str, Any] = {}
+    if config is not None:
+        from steadyrl.cli.trainer_config import read_settings  # pydantic takes a third of the time of a small log
+
+        settings = read_settings(config)
     sets: list[list[Diagnosis]] = []  # the runs of each path
     unreadable: dict[str, str] = {}
     for path in paths:
@@ -66,12 +70,6 @@ def doctor_command(
         raise typer.Exit(UNREADABLE)
     verdicts = {diagnosis.verdict for diagnosis in diagnoses}
     raise typer.Exit(SICK if "sick" in verdicts else TOO_LITTLE if "too little to judge" in verdicts else HEALTHY)
-
-
-def _settings(config: Path) -> dict[str, Any]:
-    from steadyrl.cli.trainer_config import read_settings  # pydantic takes a third of the time of a small log
-
-    return read_settings(config)
 
 
 def _difference(sets: list[list[Diagnosis]]) -> list[str]:

@@ -163,11 +163,7 @@ def kind_of_answers(values: Iterable[Any]) -> str:
 
 
 def choose_settings(data: Data, model: str) -> dict[str, dict[str, Any]]:
-    """Return settings by section: what ``steadyrl.train`` takes for such a model, and three passes over the data.
-
-    Raises:
-        SteadyError: The data or the model cannot be read.
-    """
+    """Return settings by section: what ``steadyrl.train`` takes for such a model, and three passes over the data."""
     from steadyrl.backends.huggingface.facts import model_facts  # transformers takes seconds to load
     from steadyrl.core.sections import ModelSection
     from steadyrl.loop.defaults import defaults
@@ -200,7 +196,7 @@ def config_text(data: Data, model: str, settings: Mapping[str, Mapping[str, Any]
     rewards = {"number": ("correct", "number"), "text": ("correct", "near"), "free": ("on_topic",)}[data.kind]
     weights = {name: 1.0 if i == 0 else 0.1 for i, name in enumerate(rewards)}
     first = {"run": settings["run"], "model": {"path": model, **settings["model"]}}
-    others = {name: section for name, section in settings.items() if name not in first}
+    later = {name: section for name, section in settings.items() if name not in first}
     return "\n".join(
         [
             "# Made by `steadyrl new` from the data and the model. In this folder:",
@@ -213,7 +209,7 @@ def config_text(data: Data, model: str, settings: Mapping[str, Mapping[str, Any]
             "",
             "# By the size of the model and the lengths of the answers; "
             "`steadyrl tune config.toml` finds a better rate.",
-            to_toml(others),
+            to_toml(later),
         ]
     )
 

@@ -58,21 +58,16 @@ def train_command(
                 progress.note(f"run directory: {near(run.path)}")
             outlook.opened(run)
 
-        own = Watch(
+        around = Watch(
             opened=opened,
             steps=lambda total: interrupts.within_steps(),
             step=outlook.look,
             ended=lambda run: write(run) if run.status == "finished" else None,
             stop=lambda: interrupts.stop_requested,
         )
-        watch = joined(progress.watch, own)
+        watch = joined(progress.watch, around)
         run = launch.run(config, overrides or [], resume, watch, accept_changed_data)
-    _show_end(run)
-
-
-def _show_end(run: RunDir) -> None:
-    """Show the run; one that was stopped says how to go on with it, and ends the command as Ctrl-C does."""
-    if run.status == "interrupted":
+    if run.status == "interrupted":  # the command ends as by Ctrl-C
         note(f"stopped and saved; go on with: steadyrl train --resume {near(run.path)}")
         raise typer.Exit(130)
     if sys.stdout.closed:  # a reward may do that

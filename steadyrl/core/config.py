@@ -121,11 +121,7 @@ def _dotted(table: Mapping[str, Any], before: str) -> Iterator[tuple[str, Any]]:
 
 
 def to_toml(settings: Mapping[str, Any], section: tuple[str, ...] = ()) -> str:
-    """Return nested settings as the text of a TOML file; what is None, or an empty table, is left out.
-
-    Raises:
-        ConfigError: A value has no form in TOML.
-    """
+    """Return nested settings as the text of a TOML file; what is None, or an empty table, is left out."""
     values = {key: value for key, value in settings.items() if value is not None and not isinstance(value, Mapping)}
     lines = [f"{_toml_key(key)} = {toml_value(value, key)}\n" for key, value in values.items()]
     if section and lines:
@@ -135,11 +131,7 @@ def to_toml(settings: Mapping[str, Any], section: tuple[str, ...] = ()) -> str:
 
 
 def toml_value(value: Any, place: str) -> str:
-    """Return a text, a path, a number (NumPy's too), or a list or table of such as TOML writes it.
-
-    Raises:
-        ConfigError: It is something else.
-    """
+    """Return a text, a path, a number (NumPy's too), or a list or table of such as TOML writes it."""
     if isinstance(value, str | Path):
         return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, bool | int | float):
@@ -158,11 +150,7 @@ def _toml_key(key: str) -> str:
 
 
 def merge(data: Mapping[str, Any], overrides: Overrides) -> dict[str, Any]:
-    """Return nested settings with overrides applied, not validated.
-
-    Raises:
-        ConfigError: An override is none.
-    """
+    """Return nested settings with overrides applied, not validated."""
     if too_deep(data):
         raise ConfigError(f"the config: {_TOO_DEEP}")
     merged = _copy(data)
@@ -291,7 +279,12 @@ def validate(section: type[SectionType], data: Mapping[str, Any], where: str) ->
     try:
         instance = section.model_validate(data)
     except ValidationError as error:
-        lines = [_line(section, where, problems) for problems in _by_value(error.errors())]
+        by_value: dict[tuple[Any, ...], list[Any]] = {}  # a setting with several types has a problem for each of them
+        for problem in error.errors():
+            location = problem["loc"]
+            is_of_type = len(location) > 1 and str(location[-1]).partition("[")[0] in _TYPES
+            by_value.setdefault(location[:-1] if is_of_type else location, []).append(problem)
+        lines = [_line(section, where, problems) for problems in by_value.values()]
         raise ConfigError("; ".join(dict.fromkeys(lines))) from error
     if lines := list(_out_of_reach(instance, where)):
         raise ConfigError("; ".join(lines))
@@ -381,22 +374,21 @@ def _problems(config: Config, overrides: Sequence[str]) -> Iterator[str]:
         )
 
 
-def _autopilot_problems(config: Config) -> list[str]:
-    pilot, args, problems = config.autopilot, config.algorithm.args.model_dump(), list[str]()
+def _autopilot_problems(config: Config) -> Iterator[str]:
+    pilot, args = config.autopilot, config.algorithm.args.model_dump()
     if pilot.mode == "off":
-        return problems
+        return
     if not config.update.learning_rate:
-        problems.append("update.learning_rate is 0, which no factor moves; give the autopilot a rate above 0")
+        yield "update.learning_rate is 0, which no factor moves; give the autopilot a rate above 0"
     if not config.run.doctor_every:
-        problems.append("run.doctor_every is 0, but the autopilot acts on findings; expected 1 or more")
+        yield "run.doctor_every is 0, but the autopilot acts on findings; expected 1 or more"
     if pilot.kl_ref_target and not args.get("kl_coef"):
-        problems.append(
+        yield (
             f"autopilot.kl_ref_target is {pilot.kl_ref_target:g}, and there is no algorithm.args.kl_coef above 0 to "
             "move; set one, or the target to 0"
         )
     if pilot.kl_ref_target and args.get("kl_control") == "adaptive":
-        problems.append("autopilot.kl_ref_target and algorithm.args.kl_control='adaptive' move one number; set one")
-    return problems
+        yield "autopilot.kl_ref_target and algorithm.args.kl_control='adaptive' move one number; set one"
 
 
 def _copy(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -442,16 +434,6 @@ def parse_value(text: str) -> Any:
         return text
     except RecursionError as error:
         raise ConfigError(f"'{text:.40} ...': {_TOO_DEEP}") from error
-
-
-def _by_value(problems: Sequence[Any]) -> list[list[Any]]:
-    """Return the problems of each value; one of a setting with several types has one problem for each of them."""
-    groups: dict[tuple[Any, ...], list[Any]] = {}
-    for problem in problems:
-        location = problem["loc"]
-        branch = len(location) > 1 and str(location[-1]).partition("[")[0] in _TYPES
-        groups.setdefault(location[:-1] if branch else location, []).append(problem)
-    return list(groups.values())
 
 
 def _line(section: type[BaseModel], where: str, problems: Sequence[Any]) -> str:

@@ -113,7 +113,7 @@ def summarise(groups: Sequence[Group], batch: Batch, fresh: bool) -> dict[str, f
         fresh: Whether the policy before the step drew the rollouts.
     """
     measured = batch_metrics(batch)
-    scored = sum(rollout.reward is not None for group in groups for rollout in group.rollouts)
+    scored = sum(len(group.rewards) for group in groups)
     if not fresh or len(batch.lengths) < scored:
         # Rollouts of an older policy, or selected by reward, are a biased sample: their mean -log p does not estimate
         # the entropy.
@@ -124,7 +124,7 @@ def summarise(groups: Sequence[Group], batch: Batch, fresh: bool) -> dict[str, f
 def reward_metrics(groups: Sequence[Group]) -> dict[str, float | None]:
     """Return reward/* and completion/* and groups/*."""
     rollouts = [rollout for group in groups for rollout in group.rollouts]
-    rewards = np.array([r.reward for r in rollouts if r.reward is not None])
+    rewards = np.array([reward for group in groups for reward in group.rewards])
     lengths = [r.length for r in rollouts]
     metrics: dict[str, float | None] = {
         "reward/mean": float(rewards.mean()) if rewards.size else None,
@@ -143,12 +143,10 @@ def reward_metrics(groups: Sequence[Group]) -> dict[str, float | None]:
     if observed := sum(r.observations for r in rollouts):
         metrics["observation/cut"] = sum(r.observations_cut for r in rollouts) / observed
     metrics |= tool_metrics(rollouts)
-    several = [[r.reward for r in g.rollouts if r.reward is not None] for g in groups]
-    drawn = [len(rewards) for rewards, group in zip(several, groups, strict=True) if len(group.rollouts) > 1]
+    drawn = [len(group.rewards) for group in groups if len(group.rollouts) > 1]
     if drawn:
         metrics["groups/uncompared"] = float(np.mean([scored < 2 for scored in drawn]))
-    several = [rewards for rewards in several if len(rewards) > 1]
-    if several:
+    if several := [group.rewards for group in groups if len(group.rewards) > 1]:
         metrics["reward/std_within"] = math.sqrt(float(np.mean([np.var(rewards) for rewards in several])))
         metrics["groups/mean_std"] = float(np.std([np.mean(rewards) for rewards in several]))
         metrics["groups/best"] = float(np.mean([max(rewards) for rewards in several]))

@@ -162,11 +162,7 @@ def encodable(text: str) -> str:
 
 
 def require_texts(messages: Sequence[Message], what: str) -> None:
-    """Refuse messages whose role or content is no text.
-
-    Raises:
-        DataError: With the first of them.
-    """
+    """Refuse messages whose role or content is no text."""
     for message in messages:
         if not isinstance(message, Mapping) or not all(isinstance(message.get(n), str) for n in ("role", "content")):
             raise DataError(f"{what} is {message!r:.80}; expected a role and a content of text")
@@ -385,6 +381,11 @@ class Group:
     """Its rollouts."""
     why: str = ""
     """Why a curriculum chose the problem; empty where none did."""
+
+    @property
+    def rewards(self) -> list[float]:
+        """Return the rewards of the rollouts that are scored."""
+        return [rollout.reward for rollout in self.rollouts if rollout.reward is not None]
 
 
 @dataclass(frozen=True)

@@ -44,28 +44,27 @@ def open_sets(config: Config) -> list[HeldoutSet]:
     Raises:
         SteadyError: The task cannot read such files, or one of them cannot be read.
     """
-    return [_open_set(config, name, place) for name, place in config.evaluate.sets.items()]
-
-
-def _open_set(config: Config, name: str, place: str) -> HeldoutSet:
-    where, args = f"evaluate.sets.{name} = '{place}'", config.task.args
-    if "heldout" not in type(args).model_fields:
-        raise ConfigError(
-            f"{where}: the task '{config.task.name}' has no setting task.args.heldout, by which it would read another "
-            "set; remove evaluate.sets, or take a task that reads files"
-        )
-    try:
-        own = validate(type(args), {**args.model_dump(), "heldout": place}, "task.args")
-        task = plugins.open_task(config.task.name, own, config.run.seed)
-        problems = plugins.problems_of(task, "heldout")
-        plugins.require_ids(task, problems)
-        terms = make_terms(config.rewards, task, planned_updates(config))
-        require_columns(terms, name, problems)
-    except SteadyError as error:
-        raise type(error)(f"{where}: {error}") from error
-    if not problems:
-        raise DataError(f"{where}: there is no problem in it; expected one or more")
-    return HeldoutSet(name, pick_heldout(problems, config.evaluate.problems), terms)
+    sets, args = [], config.task.args
+    for name, place in config.evaluate.sets.items():
+        where = f"evaluate.sets.{name} = '{place}'"
+        if "heldout" not in type(args).model_fields:
+            raise ConfigError(
+                f"{where}: the task '{config.task.name}' has no setting task.args.heldout, by which it would read "
+                "another set; remove evaluate.sets, or take a task that reads files"
+            )
+        try:
+            own = validate(type(args), {**args.model_dump(), "heldout": place}, "task.args")
+            task = plugins.open_task(config.task.name, own, config.run.seed)
+            problems = plugins.problems_of(task, "heldout")
+            plugins.require_ids(task, problems)
+            terms = make_terms(config.rewards, task, planned_updates(config))
+            require_columns(terms, name, problems)
+        except SteadyError as error:
+            raise type(error)(f"{where}: {error}") from error
+        if not problems:
+            raise DataError(f"{where}: there is no problem in it; expected one or more")
+        sets.append(HeldoutSet(name, pick_heldout(problems, config.evaluate.problems), terms))
+    return sets
 
 
 def evaluate(
@@ -135,11 +134,7 @@ def pick_heldout(problems: Sequence[Problem], count: int) -> list[Problem]:
 
 
 def require_heldout(config: Config, problems: Sequence[Problem]) -> None:
-    """Refuse a run that would end early by its held-out score and has no problems for one.
-
-    Raises:
-        DataError: There are none.
-    """
+    """Refuse a run that would end early by its held-out score and has no problems for one."""
     if config.evaluate.patience and not problems:
         raise DataError(
             f"evaluate.patience is {config.evaluate.patience}, and the task '{config.task.name}' has no held-out "
@@ -151,9 +146,6 @@ def require_metric(records: list[dict[str, Any]], metric: str, terms: Sequence[T
     """Return an evaluation, but refuse a metric that no reward gives.
 
     A reward of the metric's name may be unknown for all answers.
-
-    Raises:
-        DataError: There are answers with parts, and none has that one.
     """
     parts = {name for record in records for answer in record["answers"].values() for name in answer["parts"]}
     if metric and parts and metric not in {*parts, *(term.name for term in terms)}:
@@ -237,15 +229,15 @@ def _answers_record(rollouts: Sequence[Rollout], metric: str, solved: float) -> 
     samples = [answer_record(rollout, metric) for rollout in rollouts]
     if len(samples) == 1:
         return samples[0]
-    known = {name: [s[name] for s in samples if s[name] is not None] for name in ("reward", "metric")}
+    measured = {name: [s[name] for s in samples if s[name] is not None] for name in ("reward", "metric")}
     parts = {name: [s["parts"][name] for s in samples if name in s["parts"]] for s in samples for name in s["parts"]}
     note = f"the first of {len(samples)} answers; the numbers are means over them"
     return {
         **samples[0],
-        **{name: float(np.mean(values)) if values else None for name, values in known.items()},
+        **{name: float(np.mean(values)) if values else None for name, values in measured.items()},
         "parts": {name: float(np.mean(values)) for name, values in parts.items()}
-        | pass_rates(known["metric"], solved, len(samples)),
-        "unscored": None if known["reward"] else samples[0]["unscored"],
+        | pass_rates(measured["metric"], solved, len(samples)),
+        "unscored": None if measured["reward"] else samples[0]["unscored"],
         "note": "; ".join(filter(None, (note, samples[0]["note"]))),
         "samples": samples,
     }

@@ -80,38 +80,29 @@ def run(
         SteadyError: Whatever else a user can fix; the run directory says so too.
         KeyboardInterrupt: Ctrl-C, a notebook's stop button, SIGTERM or SIGHUP.
     """
+    watch, texts = watch or Watch(), configs.override_texts(overrides)
     with chdir("."):  # at the end it is the current folder again, which a reward may have changed
-        return _run(config, configs.override_texts(overrides), resume, watch or Watch(), accept_changed_data)
-
-
-def _run(
-    config: Config | Mapping[str, Any] | Path | str | None,
-    overrides: Sequence[str],
-    resume: RunDir | Path | str | None,
-    watch: Watch,
-    accept_changed_data: bool,
-) -> RunDir:
-    # The session comes first: a config that cannot be run leaves no run directory, and an old run as it was.
-    if resume is not None:
-        if config is not None:
-            raise ConfigError(
-                "a run is resumed with its own config; give either a config or a run to resume, not both, and what may "
-                "change as section.key=value"
-            )
-        return _go_on(_opened(resume), overrides, watch, accept_changed_data)
-    if config is None:
-        raise ConfigError("give a config file, as `steadyrl new` writes one, or a run directory to resume")
-    settings, text = _read(config, overrides)
-    session = _session(settings)
-    checked = _check_before(session, watch)
-    begin("recording settings, code and data")
-    directory = record.begin(session.config, text)
-    watch.note(checked)
-    data = _data(session)
-    watch.note(data_line(data))
-    with directory.writing():
-        record.add_origin(directory, data, _tokenizer(session), _code(session.config))
-        return _train(session, directory, 0, watch)
+        # The session comes first: a config that cannot be run leaves no run directory, and an old run as it was.
+        if resume is not None:
+            if config is not None:
+                raise ConfigError(
+                    "a run is resumed with its own config; give either a config or a run to resume, not both, and what "
+                    "may change as section.key=value"
+                )
+            return _go_on(_opened(resume), texts, watch, accept_changed_data)
+        if config is None:
+            raise ConfigError("give a config file, as `steadyrl new` writes one, or a run directory to resume")
+        settings, text = _read(config, texts)
+        session = _session(settings)
+        checked = _check_before(session, watch)
+        begin("recording settings, code and data")
+        directory = record.begin(session.config, text)
+        watch.note(checked)
+        data = _data(session)
+        watch.note(data_line(data))
+        with directory.writing():
+            record.add_origin(directory, data, _tokenizer(session), _code(session.config))
+            return _train(session, directory, 0, watch)
 
 
 def _session(settings: Config) -> Session:
@@ -171,22 +162,13 @@ def _read(config: Config | Mapping[str, Any] | Path | str, overrides: Sequence[s
     """Return the resolved settings, and the text that the run directory keeps of them."""
     if isinstance(config, Config | Mapping):
         settings = configs.resolve(configs.dump(config) if isinstance(config, Config) else config, overrides)
-        return settings, _as_file(settings)
+        session_rewards = filter(plugins.of_session, settings.rewards)
+        notes = [_OF_A_SESSION.format(name=name, function=name.partition(":")[2]) for name in session_rewards]
+        what_was_set = configs.to_toml(settings.model_dump(mode="json", exclude_unset=True))
+        return settings, "\n".join(["".join([_FROM_PYTHON, *notes]), what_was_set])
     path = Path(os.path.expanduser(config))
     settings = configs.load(path, overrides)
     return settings, path.read_text(encoding="utf-8")
-
-
-def _as_file(settings: Config) -> str:
-    """Return the config file that repeats a run: what was set of its settings, and what only the session has."""
-    notes = [
-        _OF_A_SESSION.format(name=name, function=name.partition(":")[2])
-        for name in settings.rewards
-        if plugins.of_session(name)
-    ]
-    return "\n".join(
-        ["".join([_FROM_PYTHON, *notes]), configs.to_toml(settings.model_dump(mode="json", exclude_unset=True))]
-    )
 
 
 def _go_on(directory: RunDir, overrides: Sequence[str], watch: Watch, accept_changed_data: bool) -> RunDir:
@@ -194,7 +176,11 @@ def _go_on(directory: RunDir, overrides: Sequence[str], watch: Watch, accept_cha
         recorded = directory.resolved()
         before = configs.resolve(recorded)
         _require_free(before, overrides)
-        settings = configs.resolve(_for_another_backend(recorded, before, overrides), overrides)
+        args, changes_backend = before.backend.args, any(_key(text) == "backend.name" for text in overrides)
+        if changes_backend and isinstance(args, BaseModel):
+            # The next backend need not know what a former one's own settings say by default.
+            recorded["backend"]["args"] = args.model_dump(exclude_defaults=True)
+        settings = configs.resolve(recorded, overrides)
         session = _session(settings)
         _require_unfinished(directory, session.config)
         if not accept_changed_data:
@@ -203,8 +189,13 @@ def _go_on(directory: RunDir, overrides: Sequence[str], watch: Watch, accept_cha
         _require_readable(directory, before.backend.name, session)
         if line := rate_change(before, session.config, max(directory.checkpoints(), default=0)):
             watch.note(line)
-        for line in _changed_code(directory, session.config):
-            watch.note(line)
+        begun_with = directory.info().get("code") or {}
+        for module, digest_now in _code(session.config).items():  # a resumed run may have a corrected one
+            if begun_with.get(module, digest_now) != digest_now:
+                watch.note(
+                    f"the code in '{module}' changed since the run began: rewards before and after may not be "
+                    "comparable"
+                )
         attempt = record.begin_again(directory, session.config)
         return _train(session, directory, attempt, watch)
 
@@ -237,14 +228,8 @@ def _check_before(session: Session, watch: Watch) -> str:
     return summary_line(findings)
 
 
-def _for_another_backend(resolved: dict[str, Any], before: Config, overrides: Sequence[str]) -> dict[str, Any]:
-    """Leave out what a former backend's own settings say by default: the next backend need not know them."""
-    args = before.backend.args
-    if isinstance(args, BaseModel) and any(
-        override.partition("=")[0].strip() == "backend.name" for override in overrides
-    ):
-        resolved["backend"]["args"] = args.model_dump(exclude_defaults=True)
-    return resolved
+def _key(override: str) -> str:
+    return override.partition("=")[0].strip()
 
 
 def _require_readable(directory: RunDir, former: str, session: Session) -> None:
@@ -264,7 +249,7 @@ def _require_readable(directory: RunDir, former: str, session: Session) -> None:
 def _require_free(before: Config, overrides: Sequence[str]) -> None:
     free = configs.free_on_resume(before)
     for override in overrides:
-        if override.partition("=")[0].strip() not in free:
+        if _key(override) not in free:
             raise ConfigError(
                 f"'{override}' cannot change on resuming; only {', '.join(free)} can: run.steps=N trains to step N. "
                 "For anything else start a new run"
@@ -359,16 +344,6 @@ def _tokenizer(session: Session) -> str | None:
 def _code(config: Config) -> dict[str, str]:
     parts = [("task", config.task.name), *config.task.args.import_paths(), ("curriculum", config.curriculum.name)]
     return plugins.own_code([*parts, *(("reward", name) for name in config.rewards)])
-
-
-def _changed_code(directory: RunDir, config: Config) -> list[str]:
-    """Return a line for each file of the user's own parts that changed: a resumed run may have a corrected one."""
-    before = directory.info().get("code") or {}
-    return [
-        f"the code in '{module}' changed since the run began: rewards before and after may not be comparable"
-        for module, digest_now in _code(config).items()
-        if before.get(module, digest_now) != digest_now
-    ]
 
 
 def _data(session: Session) -> dict[str, dict[str, Any]]:

@@ -157,11 +157,7 @@ def joined(first: Watch, second: Watch) -> Watch:
 
 @users_errors()
 def open_session(config: Config) -> Session:
-    """Build task, rewards, algorithm and backend.
-
-    Raises:
-        SteadyError: Something in the config cannot be had.
-    """
+    """Build task, rewards, algorithm and backend."""
     require_posix("computing with a model")
     begin(f"reading the data of the task '{config.task.name}'")
     task = plugins.open_task(config.task.name, config.task.args, config.run.seed)
@@ -222,21 +218,16 @@ def train(session: Session, run: RunDir, attempt: int = 0, watch: Watch | None =
     state = checkpoint.load(run, session.backend) or State(algorithm=dict(session.algorithm.state))
     _evaluate_before(session, run, state, watch)
     begin(f"training, step {state.step}")  # ends the evaluation for who watches; a step ends it
-    with watch.steps(session.config.run.steps):
-        if not run_steps(session, run, state, attempt, watch):
+    guard = Safeguard(run, session.backend, session.config, watch.note)
+    with watch.steps(session.config.run.steps), guard.saving():
+        if not run_steps(session, run, state, attempt, watch, guard):
             return "interrupted"
     _evaluate_after(session, run, state, watch)
     return "finished"
 
 
-def run_steps(session: Session, run: RunDir, state: State, attempt: int, watch: Watch) -> bool:
+def run_steps(session: Session, run: RunDir, state: State, attempt: int, watch: Watch, guard: Safeguard) -> bool:
     """Make all remaining steps; return False if the watch stopped the run first."""
-    guard = Safeguard(run, session.backend, session.config, watch.note)
-    with guard.saving():
-        return _remaining_steps(session, run, state, attempt, watch, guard)
-
-
-def _remaining_steps(session: Session, run: RunDir, state: State, attempt: int, watch: Watch, guard: Safeguard) -> bool:
     config = session.config
     doctor = _doctor(session, run, state.step)
     pilot = Autopilot(config, run, session.backend, watch.action)
@@ -300,8 +291,8 @@ def ends_early(config: Config, state: State, rewards: Mapping[int, float | None]
 
 def target_held(config: Config, done: int, rewards: Mapping[int, float | None]) -> bool:
     """Say whether the reward has held ``run.target`` over the last of the steps that are done."""
-    known = [reward for step, reward in sorted(rewards.items()) if step < done and reward is not None]
-    return config.run.target is not None and holds_target(known, config.run.target, config.run.steps)
+    curve = [reward for step, reward in sorted(rewards.items()) if step < done and reward is not None]
+    return config.run.target is not None and holds_target(curve, config.run.target, config.run.steps)
 
 
 def one_step(

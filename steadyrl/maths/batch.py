@@ -75,11 +75,16 @@ def take_rows(batch: Batch, rows: np.ndarray) -> Batch:
         return array[rows, :width] if array.ndim == 2 else array[rows]
 
     old = batch.old and TokenScores(**{name: part(getattr(batch.old, name)) for name in _SCORE_FIELDS})
+    kept_ids = batch.kept
+    if kept_ids is not None:
+        ends = kept_ids.lengths.sum(axis=1).cumsum()
+        parts = [kept_ids.ids[ends[row] - kept_ids.lengths[row].sum() : ends[row]] for row in rows]
+        kept_ids = KeptIds(np.concatenate(parts), part(kept_ids.lengths))
     return replace(
         batch,
         **{name: part(getattr(batch, name)) for name in _ROW_FIELDS},
         old=old,
-        kept=batch.kept and _take_kept(batch.kept, rows, width),
+        kept=kept_ids,
         measured={name: part(array) for name, array in batch.measured.items()},
     )
 
@@ -229,12 +234,6 @@ def _kept_ids(rollouts: Sequence[Rollout], shape: tuple[int, int]) -> KeptIds | 
             lengths[row, start + t] = len(token_ids)
             ids.append(token_ids)
     return KeptIds(np.concatenate(ids).astype(np.int32), lengths)
-
-
-def _take_kept(kept_ids: KeptIds, rows: np.ndarray, width: int) -> KeptIds:
-    ends = kept_ids.lengths.sum(axis=1).cumsum()
-    parts = [kept_ids.ids[ends[row] - kept_ids.lengths[row].sum() : ends[row]] for row in rows]
-    return KeptIds(np.concatenate(parts), kept_ids.lengths[rows, :width])
 
 
 def limit_rewards(batch: Batch, limit: float) -> Batch:

@@ -153,7 +153,16 @@ def model_path(model: Any, tokenizer: Any, folder: Path) -> str:
     if callable(getattr(model, "merge_and_unload", None)):
         raise ConfigError(f"model: got {kind}, an adapter around a model; give model.merge_and_unload()")
     if tokenizer is None:
-        tokenizer = _tokenizer_of(model)
+        name = str(getattr(model, "name_or_path", ""))
+        lacking = f"model: the {kind} carries no tokenizer; give it too: tokenizer=..."
+        if not name:
+            raise ConfigError(lacking)
+        try:
+            tokenizer = require("transformers").AutoTokenizer.from_pretrained(name)
+        except SteadyError:
+            raise
+        except Exception as error:  # transformers raises many kinds
+            raise ConfigError(f"{lacking} (there is none in '{name}')") from error
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
         saved = Path(temporary) / "model"
@@ -163,19 +172,6 @@ def model_path(model: Any, tokenizer: Any, folder: Path) -> str:
         if not target.is_dir():
             saved.rename(target)
     return str(target)
-
-
-def _tokenizer_of(model: Any) -> Any:
-    name = str(getattr(model, "name_or_path", ""))
-    lacking = f"model: the {type(model).__name__} carries no tokenizer; give it too: tokenizer=..."
-    if not name:
-        raise ConfigError(lacking)
-    try:
-        return require("transformers").AutoTokenizer.from_pretrained(name)
-    except SteadyError:
-        raise
-    except Exception as error:  # transformers raises many kinds
-        raise ConfigError(f"{lacking} (there is none in '{name}')") from error
 
 
 def _digest(folder: Path) -> str:
@@ -193,9 +189,6 @@ def reward_entries(reward: Any) -> dict[str, Any]:
     Args:
         reward: A function, the name or import path of a reward, a list of these, or a dict: a name with a function, a
             name with a weight or a table of settings, or a function with a weight.
-
-    Raises:
-        ConfigError: It is something else.
     """
     if isinstance(reward, Mapping):
         entries = [_entry(key, value) for key, value in reward.items()]

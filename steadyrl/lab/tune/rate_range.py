@@ -116,7 +116,7 @@ def _at(session: Session, state: State, batch: Batch, entropy: float, rate: floa
 def _batch(session: Session, state: State) -> tuple[Batch, float]:
     """Return a prepared batch of the policy as it is, and its mean reward."""
     groups, _, _ = gather(session, state, Clock())
-    rewards = [r.reward for group in groups for r in group.rollouts if r.reward is not None]
+    rewards = [reward for group in groups for reward in group.rewards]
     batch = make_batch(session.algorithm.select(groups), session.backend.tokenizer.pad_id)
     batch = limit_rewards(batch, session.config.update.reward_limit)
     batch = replace(batch, old=session.backend.score(batch, session.sampling, session.algorithm.needs))

@@ -51,21 +51,17 @@ def _answer_findings(action: Action, findings: Sequence[Finding], context: Conte
     pilot, last = action.pilot, action.pilot.last_move
     if last is not None and context.step - last.step < context.config.autopilot.cooldown:
         return action
-    if pilot.findings_since is not None:
-        findings = _findings_since(pilot.findings_since, pilot, context)
+    since = pilot.findings_since
+    if since is not None:  # earlier steps led to the last move
+        doctor = LiveDoctor(flat_settings(dump(adjust(context.config, pilot))))
+        doctor.remember(row for row in context.rows if row["step"] >= since)
+        doctor.look(context.step)
+        findings = doctor.findings
     if last is not None:
         return _judge(action, last, findings, context)
     numbers = {**context.numbers, **action.numbers}
     adjustment = choose(context.config, pilot, numbers, findings, context.rows)
     return action if adjustment is None else _move(action, adjustment, context)
-
-
-def _findings_since(step: int, pilot: PilotState, context: Context) -> tuple[Finding, ...]:
-    """Return what the doctor finds in the steps since the last move; earlier steps led to that move."""
-    doctor = LiveDoctor(flat_settings(dump(adjust(context.config, pilot))))
-    doctor.remember(row for row in context.rows if row["step"] >= step)
-    doctor.look(context.step)
-    return doctor.findings
 
 
 def _move(action: Action, adjustment: Adjustment, context: Context) -> Action:

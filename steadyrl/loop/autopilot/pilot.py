@@ -127,7 +127,12 @@ class Autopilot:
     def _do(self, action: Action, state: State) -> State:
         """Change the state that the run continues from, and write what was done."""
         if action.back_to is not None:
-            state = self._earlier(state, action.back_to, action.skips_problems)
+            self._rewards = None
+            earlier = checkpoint.load(self.run, self.backend, action.back_to)
+            assert earlier is not None, f"checkpoint {action.back_to} is complete"
+            if action.skips_problems:
+                earlier.problems_drawn = state.problems_drawn
+            state = earlier
         state.autopilot = action.pilot
         state.algorithm = {**state.algorithm, **action.numbers}
         for line in action.lines:
@@ -137,15 +142,6 @@ class Autopilot:
             checkpoint.save(self.run, self.backend, state, self.config.run.keep_checkpoints)
             checkpoint.forget_after(self.run, state.step)
         return state
-
-    def _earlier(self, state: State, step: int, skips_problems: bool) -> State:
-        """Return the state of a checkpoint, with the problems drawn since then counted as drawn if they are skipped."""
-        self._rewards = None
-        earlier = checkpoint.load(self.run, self.backend, step)
-        assert earlier is not None, f"checkpoint {step} is complete"
-        if skips_problems:
-            earlier.problems_drawn = state.problems_drawn
-        return earlier
 
     def _recent_rewards(self, state: State, record: Mapping[str, Any]) -> list[float]:
         """Return the mean rewards of the last steps, this one included, the newest last."""

@@ -29,42 +29,35 @@ def build(settings: Settings) -> Curriculum:
     Source: Parker-Holder et al., "Evolving Curricula with Regret-Based Environment Design" (arXiv 2203.01302).
     """
 
+    def choose(request: Request, memory: Memory) -> Choice:
+        assert request.mutate is not None, "a curriculum that edits needs a task that offers mutate"
+        generator = request.generator()
+        pool = {problem.id: problem for problem in request.problems} | dict(memory.made)
+        stats = look_up(list(pool), memory, request.step)
+        score = np.where(stats.drawn, level_replay.SCORES[settings.score](stats), 0.0)
+        edits = round(settings.edit_share * request.count) if score.any() else 0
+        problems, why, edited = [], [], dict(memory.made)
+        everything = list(pool.values())
+        parents = shares(score ** (1.0 / settings.temperature))
+        for i in generator.choice(len(everything), edits, p=parents):
+            child = request.mutate(everything[i], generator)
+            if child.id not in pool:
+                edited[child.id] = child
+            problems.append(pool.get(child.id, child))
+            why.append(f"edited from '{everything[i].id}', {settings.score} {score[i]:.3g}")
+        remaining = replace(request, count=request.count - edits)
+        replayed = level_replay.replay(everything, remaining, memory, settings, generator)
+        return Choice(problems + replayed.problems, why + replayed.why, replayed.entropy, replace(memory, made=edited))
+
     def observe(memory: Memory, groups: Sequence[Group], step: int) -> Memory:
-        return _keep_best(record_outcomes(memory, groups, step, settings.decay), step, settings)
+        updated = record_outcomes(memory, groups, step, settings.decay)
+        names = list(updated.made)
+        score = level_replay.SCORES[settings.score](look_up(names, updated, step))
+        # Of too many edited problems those of the lowest scores are forgotten.
+        forgotten = {names[i] for i in np.argsort(-score, kind="stable")[settings.most_made :]}
+        return Memory(
+            {name: numbers for name, numbers in updated.seen.items() if name not in forgotten},
+            {name: problem for name, problem in updated.made.items() if name not in forgotten},
+        )
 
-    return Curriculum(
-        choose=lambda request, memory: _replay_and_edit(request, memory, settings), observe=observe, edits=True
-    )
-
-
-def _replay_and_edit(request: Request, memory: Memory, settings: Settings) -> Choice:
-    assert request.mutate is not None, "a curriculum that edits needs a task that offers mutate"
-    generator = request.generator()
-    pool = {problem.id: problem for problem in request.problems} | dict(memory.made)
-    stats = look_up(list(pool), memory, request.step)
-    score = np.where(stats.drawn, level_replay.SCORES[settings.score](stats), 0.0)
-    edits = round(settings.edit_share * request.count) if score.any() else 0
-    problems, why, edited = [], [], dict(memory.made)
-    everything = list(pool.values())
-    parents = shares(score ** (1.0 / settings.temperature))
-    for i in generator.choice(len(everything), edits, p=parents):
-        child = request.mutate(everything[i], generator)
-        if child.id not in pool:
-            edited[child.id] = child
-        problems.append(pool.get(child.id, child))
-        why.append(f"edited from '{everything[i].id}', {settings.score} {score[i]:.3g}")
-    remaining = replace(request, count=request.count - edits)
-    replayed = level_replay.replay(everything, remaining, memory, settings, generator)
-    return Choice(problems + replayed.problems, why + replayed.why, replayed.entropy, replace(memory, made=edited))
-
-
-def _keep_best(memory: Memory, step: int, settings: Settings) -> Memory:
-    """Forget the edited problems of the lowest scores when there are too many."""
-    names = list(memory.made)
-    score = level_replay.SCORES[settings.score](look_up(names, memory, step))
-    best_names = {names[i] for i in np.argsort(-score, kind="stable")[: settings.most_made]}
-    gone = set(names) - best_names
-    return Memory(
-        {name: numbers for name, numbers in memory.seen.items() if name not in gone},
-        {name: problem for name, problem in memory.made.items() if name in best_names},
-    )
+    return Curriculum(choose=choose, observe=observe, edits=True)

@@ -96,8 +96,7 @@ def record_outcomes(
     """
     rewards: dict[str, list[np.ndarray]] = {}
     for group in groups:
-        scored = np.array([r.reward for r in group.rollouts if r.reward is not None], np.float64)
-        rewards.setdefault(name(group.problem), []).append(scored)
+        rewards.setdefault(name(group.problem), []).append(np.array(group.rewards, np.float64))
     records = dict(memory.seen)
     for key, parts in rewards.items():
         records[key] = _with_rewards(records.get(key), parts, step, decay)

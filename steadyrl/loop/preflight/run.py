@@ -251,7 +251,7 @@ def _reward(trial: Trial) -> Result:
     target = trial.session.config.run.target
     if target is None:
         return None
-    rewards = [rollout.reward for rollout in _rollouts(trial) if rollout.reward is not None]
+    rewards = [reward for group in trial.groups for reward in group.rewards]
     mean = float(np.mean(rewards)) if rewards else -np.inf
     if mean >= target:
         message = f"run.target is {target:g}, and the policy earns {mean:.4g} before it trains: the run ends at once"
@@ -260,10 +260,8 @@ def _reward(trial: Trial) -> Result:
 
 
 def _solved(trial: Trial) -> Result:
-    solved = trial.session.config.evaluate.solved
-    return (
-        None if solved is None else _earned(trial, "evaluate.solved", "solved", solved, trial.session.task.metric, max)
-    )
+    solved, metric = trial.session.config.evaluate.solved, trial.session.task.metric
+    return None if solved is None else _earned(trial, "evaluate.solved", "solved", solved, metric, max)
 
 
 def _earned(

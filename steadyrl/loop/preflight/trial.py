@@ -134,7 +134,7 @@ def _part(session: Session, groups: list[Group]) -> list[Group]:
     """Return the groups that are measured: those that teach most, up to a part of a step."""
 
     def teaches(number: int) -> tuple[bool, float, int]:
-        rewards = [r.reward for r in groups[number].rollouts if r.reward is not None]
+        rewards = groups[number].rewards
         return len(set(rewards)) > 1, max(rewards, default=-math.inf), -number
 
     least, share = (LEAST_OF_LARGE, 4) if is_large(session) else (LEAST_SCORED, 2)

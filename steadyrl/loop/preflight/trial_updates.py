@@ -155,7 +155,10 @@ def _updates(trial: Trial, batch: Batch, start: Path, middle: Path, phase: Calla
     session, backend = trial.session, trial.session.backend
     rate, part = session.config.update.rate(0, session.config.run.steps), _part(batch)
     phase(f"preflight: two updates on {len(batch.lengths)} completions")
-    before = _before(trial, batch)
+    all_train = np.array_equal(batch.tokens, trial.batch.tokens) and np.array_equal(
+        batch.completion_mask, trial.batch.completion_mask
+    )
+    before = trial.scores if all_train else _measure(session, batch)
     first = _take(session, batch, part, rate)
     tell("trial updates", 1, _UPDATES)
     attempt = _Attempt(trial, batch, part, rate, before, first, start, middle, None)
@@ -183,15 +186,6 @@ def _part(batch: Batch) -> Batch:
     return take_rows(batch, np.arange(0, len(batch.lengths), 4))
 
 
-def _before(trial: Trial, batch: Batch) -> TokenScores:
-    """Return what the trainer measures of the rows that train; where all rows do, it has been measured."""
-    if np.array_equal(batch.tokens, trial.batch.tokens) and np.array_equal(
-        batch.completion_mask, trial.batch.completion_mask
-    ):
-        return trial.scores
-    return _measure(trial.session, batch)
-
-
 def _take(session: Session, rows: Batch, measured: Batch, rate: float) -> _Step:
     """Make one optimizer step on some rows, and measure some afterwards."""
     began = time.perf_counter()
@@ -216,8 +210,8 @@ def gradient(attempt: _Attempt) -> Result:
         if batch.advantages is not None and not batch.advantages[mask].any():
             kept = batch.measured.get("kept")
             if kept is not None and not kept.any():
-                earned = (r.reward for group in attempt.trial.groups for r in group.rollouts if r.reward is not None)
-                message += f"; the algorithm keeps none of the completions, which earn {max(earned):.3g} at most"
+                most = max(reward for group in attempt.trial.groups for reward in group.rewards)
+                message += f"; the algorithm keeps none of the completions, which earn {most:.3g} at most"
                 return Found("nothing_kept", message=message)
             message += "; every advantage is 0: the rewards do not differ where the algorithm compares them"
             return Found("no_signal", message=message, change=more_signal(attempt.trial))
@@ -290,7 +284,7 @@ def limits(attempt: _Attempt) -> list[Result]:
 
 def _cut(attempt: _Attempt) -> list[Finding]:
     """Return what the doctor would say of the limits of a run with the trial's gradient and rewards."""
-    rewards = [r.reward for group in attempt.trial.groups for r in group.rollouts if r.reward is not None]
+    rewards = [reward for group in attempt.trial.groups for reward in group.rewards]
     measured = {"grad_norm": attempt.first.stats["grad_norm"], "reward/std": float(np.std(rewards))}
     columns = {name: Column(np.zeros(1, np.int64), np.array([value])) for name, value in measured.items()}
     planned = identify(RawLog("the trial", "steadyrl", columns, flat_settings(dump(attempt.session.config))))

@@ -90,9 +90,6 @@ def require_columns(terms: Sequence[Term], split: str, problems: Sequence[Proble
     """Refuse a reward that takes a column which no problem of a split has, or that cannot get one which there is.
 
     Without its column every rollout would be unscored.
-
-    Raises:
-        ConfigError: With the columns.
     """
     columns = {column for problem in problems for column in problem.columns}
     for term in terms:
@@ -134,11 +131,7 @@ def term_metrics(terms: Sequence[Term]) -> dict[str, float]:
 
 
 def require_scores(groups: Sequence[Group]) -> None:
-    """Refuse a step in which nothing could be scored.
-
-    Raises:
-        DataError: With the first reason.
-    """
+    """Refuse a step in which nothing could be scored."""
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     if all(rollout.reward is None for rollout in rollouts):
         raise DataError(
@@ -149,7 +142,7 @@ def require_scores(groups: Sequence[Group]) -> None:
 
 def nothing_to_compare(groups: Sequence[Group]) -> str:
     """Say how many rollouts of the groups could be scored, and why not the others; "" where any group has two."""
-    scored = [sum(rollout.reward is not None for rollout in group.rollouts) for group in groups]
+    scored = [len(group.rewards) for group in groups]
     if max(scored) > 1:
         return ""
     reasons = Counter(r.unscored for group in groups for r in group.rollouts if r.unscored)

@@ -182,7 +182,10 @@ def _rows(source: str, files: Sequence[Path], settings: PromptsTask.Settings, pl
         require_read(record, texts, passed_over, place)
         prompt_id, own = _id_of(prompt, messages), record.get(settings.id_column)
         if own is None:
-            id = _numbered(prompt_id, places)
+            id, copies = prompt_id, 1
+            while id in places:  # the prompt was read before
+                copies += 1
+                id = f"{prompt_id}-{copies}"
         else:
             is_number = isinstance(own, int) and not isinstance(own, bool)
             id = str(own) if is_number else _filled(own, f"{place}: '{settings.id_column}'")
@@ -290,12 +293,3 @@ def _id_of(prompt: str, messages: Sequence[Message]) -> str:
     parts = [[m["role"], m["content"], *([m["tool_calls"]] if m.get("tool_calls") else [])] for m in messages]
     text = json.dumps(parts) if messages else prompt
     return hashlib.sha256(text.encode()).hexdigest()[:_ID_DIGITS]
-
-
-def _numbered(id: str, used_ids: Mapping[str, str]) -> str:
-    """Return an id for a prompt that may have been read before."""
-    copies, unique_id = 1, id
-    while unique_id in used_ids:
-        copies += 1
-        unique_id = f"{id}-{copies}"
-    return unique_id

@@ -174,13 +174,13 @@ def _kinds(scored: Scored, metric: str) -> tuple[Kind, ...]:
     for answer, parts in scored:
         by_kind.setdefault(answer.kind, []).append(parts)
     return tuple(
-        Kind(name, len(several), *(_mean_or_none(several, part) for part in (metric, NAME)))
-        for name, several in by_kind.items()
+        Kind(name, len(answered), *(_mean_or_none(answered, part) for part in (metric, NAME)))
+        for name, answered in by_kind.items()
     )
 
 
-def _mean_or_none(several: Sequence[Mapping[str, float]], part: str) -> float | None:
-    values = [parts[part] for parts in several if part in parts]
+def _mean_or_none(answered: Sequence[Mapping[str, float]], part: str) -> float | None:
+    values = [parts[part] for parts in answered if part in parts]
     return float(np.mean(values)) if values else None
 
 

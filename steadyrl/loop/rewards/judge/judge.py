@@ -44,11 +44,7 @@ def build(settings: JudgeSettings, task: Task, own: Mapping[str, RewardFn]) -> J
 
 
 def require_gate(settings: JudgeSettings, own: Mapping[str, RewardFn]) -> None:
-    """Refuse a judge's gate that the task does not have; an empty one asks for none.
-
-    Raises:
-        ConfigError: With those that it has.
-    """
+    """Refuse a judge's gate that the task does not have; an empty one asks for none."""
     if settings.gate and settings.gate not in own:
         raise ConfigError(
             f"rewards.judge.gate: '{settings.gate}' is no reward of the task; expected one of "
