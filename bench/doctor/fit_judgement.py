@@ -26,7 +26,7 @@ from scipy.optimize import minimize
 
 from steadyrl.core.errors import SteadyError
 from steadyrl.doctor.examine import diagnose_all
-from steadyrl.doctor.judgement.model import QUANTITIES
+from steadyrl.doctor.judgement.model import DOUBT, QUANTITIES
 from steadyrl.doctor.judgement.quantities import quantities
 
 HERE = Path(__file__).parent
@@ -38,10 +38,12 @@ CUTS = (0.1, 0.25, 0.5, 0.75, 0.9)  # of the logs that have a quantity: shares t
 FEWEST = 12  # logs with a quantity
 PRIOR, STIFFNESS = 0.2, 5.0  # of a weight, in log-odds, and how hard it is drawn there
 STATES = ("sick", "healthy")
-RISK = 0.02  # of the training logs that are not of a state: how many may be called so
-LEAST = 0.5  # of a threshold
+# Share of the logs that are called something, and that the rules leave open, that have to be so.
+RIGHT = {"sick": 0.8, "healthy": 0.75}
+LEAST = 0.4  # of a threshold
 NUMERIC = "non_finite"  # first in a label: a check finds these for certain, and other quantities show nothing of it
 PROBABILITIES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+BANDS, NEAR = (0.2, 0.35, 0.5, 0.65, 0.8), 0.12  # ends of what is told; those near to a threshold are left out
 NAMES = tuple(QUANTITIES)
 ANSWERS = ("right", "wrong cause", "too little", "called healthy", "alarm", "not readable")
 # The words of fresh.jsonl.
@@ -65,6 +67,11 @@ class Logs:
     def are(self, state: str) -> np.ndarray:
         """Return which logs are of a state, [n] bool."""
         return np.array([label["state"] == state for label in self.labels])
+
+    @property
+    def undecided_by_rules(self) -> np.ndarray:
+        """Which logs the rules had too little for at first sight, [n] bool."""
+        return np.array([_left_open(label) for label in self.labels])
 
     @property
     def taught(self) -> Logs:
@@ -124,7 +131,7 @@ def measure(labels: Path, folders: Sequence[Path]) -> None:
             continue
         worst = min(diagnoses, key=lambda diagnosis: (VERDICTS.index(diagnosis.verdict), -diagnosis.run.steps))
         entry = {name: label[name] for name in ("file", "state", "any_of", "first") if name in label}
-        entry |= {"set": label.get("set", 0)}
+        entry |= {"set": label.get("set", 0)} | ({"first": label["rules"]} if "rules" in label else {})
         entry["quantities"] = {name: float(f"{x:.5g}") for name, x in quantities(worst.run).items()}
         entries[entry["set"], entry["file"]] = entry
     VECTORS.write_text("".join(json.dumps(entry) + "\n" for entry in entries.values()), encoding="utf-8")
@@ -202,34 +209,54 @@ def leads(logs: Logs) -> list[str]:
         for i in np.flatnonzero(~outside):
             total: Counter[str] = Counter()
             for family, share in zip(families, shares(model, logs.values[i : i + 1])[0], strict=True):
-                total[family] += share
+                total[family] += max(share, 0.0)
             total.pop("", None)
             result[i] = max(total, key=total.__getitem__)
     return result
 
 
-def limit(probabilities: np.ndarray, is_so: np.ndarray, risk: float) -> float:
-    """Return the least threshold, in steps of .05, above which at most a share ``risk`` of the other logs lies."""
-    steps = np.arange(round(LEAST * 20), 20) / 20.0
-    return float(next((x for x in steps if (probabilities[~is_so] >= x).mean() <= risk), steps[-1]))
+def _left_open(label: Mapping[str, Any]) -> bool:
+    first = FIRST.get(label.get("first", ""), label.get("first", ""))
+    return first == "too little" or (first, label["state"]) == OPEN
+
+
+def limits(logs: Logs) -> tuple[Mapping[str, np.ndarray], Mapping[str, float]]:
+    """Return the probability of each state in each log by a fit to the other sets, [n], and what lets it be said.
+
+    That is the least threshold, in steps of .05, above which a share ``RIGHT`` of the logs that the rules leave open
+    are of the state; what may be sick is not healthy.
+    """
+    inner = {state: left_out(logs, state) for state in STATES}
+    inner["healthy"] = np.where(inner["sick"] <= DOUBT, inner["healthy"], 0.0)
+    steps, least = np.arange(round(LEAST * 20), 20) / 20.0, {}
+    for state, probabilities in inner.items():
+        is_so, asked = logs.are(state), logs.undecided_by_rules
+        said = [asked & (probabilities >= step) for step in steps]
+        right = [float(is_so[called].mean()) if called.any() else 0.0 for called in said]
+        enough = [step for step, share in zip(steps, right, strict=True) if share >= RIGHT[state]]
+        least[state] = float(enough[0] if enough else steps[-1])
+    return inner, least
 
 
 def weights_file(logs: Logs) -> str:
     """Return weights.toml: by quantity the ends of bins, their weights, and the labelled logs above each."""
-    inner = {state: left_out(logs, state) for state in STATES}
-    limits = {state: limit(inner[state], logs.are(state), RISK) for state in STATES}
+    inner, least = limits(logs)
     fits = {state: fit(logs, state) for state in STATES}
+    asked, bands = logs.undecided_by_rules, {}
+    for state in STATES:
+        ends = sorted({0.0, 1.0, least[state], *(end for end in BANDS if abs(end - least[state]) > NEAR)})
+        bands[state] = [list(row) for row in calibration(inner[state][asked], logs.are(state)[asked], ends)]
     counted = ", ".join(f"{int(logs.are(state).sum())} {state}" for state in ("sick", "healthy", "undecided"))
     lines = [
         f"# Made by bench/doctor/fit_judgement.py from {len(logs.labels)} labelled logs ({counted}).",
         '# A log above an end of "above" gains the weights at its place, in log-odds; "usual" is the share of the logs',
         '# above it, which a log without the quantity counts as. "logs" counts sick, healthy, undecided ones above.',
         "",
-        *(f"base_{state} = {fits[state].base:.3f}\nlimit_{state} = {limits[state]:g}" for state in STATES),
-        "# Of logs whose sets were left out of the fit: probability of being sick from, to, sick ones, all.",
-        f"labelled_sick = {[list(row) for row in calibration(inner['sick'], logs.are('sick'))]}",
+        *(f"base_{state} = {fits[state].base:.3f}\nlimit_{state} = {least[state]:g}" for state in STATES),
+        "# Of logs that the rules left open, by fits to other sets: probability of being sick from, to, sick, all.",
+        f"labelled_sick = {bands['sick']}",
         "# The same of the probability of being healthy.",
-        f"labelled_healthy = {[list(row) for row in calibration(inner['healthy'], logs.are('healthy'))]}",
+        f"labelled_healthy = {bands['healthy']}",
     ]
     place = 0
     for name, column, ends in zip(NAMES, logs.values.T, fits["sick"].cuts, strict=True):
@@ -247,10 +274,12 @@ def weights_file(logs: Logs) -> str:
     return "\n".join(lines) + "\n"
 
 
-def calibration(probabilities: np.ndarray, is_so: np.ndarray) -> list[tuple[float, float, int, int]]:
+def calibration(
+    probabilities: np.ndarray, is_so: np.ndarray, ends: Sequence[float] = PROBABILITIES
+) -> list[tuple[float, float, int, int]]:
     """Return (from, to, how many are so, how many) of the logs in each band of probability."""
     rows = []
-    for low, high in pairwise(PROBABILITIES):
+    for low, high in pairwise(ends):
         inside = (probabilities >= low) & (probabilities < high + (high == 1.0))
         rows.append((low, high, int((inside & is_so).sum()), int(inside.sum())))
     return rows
@@ -266,14 +295,13 @@ def outcome(label: Mapping[str, Any], verdict: str, lead: str) -> str:
 def by_model(logs: Logs) -> list[str]:
     """Return the outcome of each log, thresholds from the other sets alone."""
     outcomes = [""] * len(logs.labels)
-    inner = {state: left_out(logs, state) for state in STATES}
+    inner, _ = limits(logs)
     causes = leads(logs)
     for number in np.unique(logs.sets):
         outside = logs.sets != number
-        rest = logs.at(outside)
-        limits = {state: limit(left_out(rest, state), rest.are(state), RISK) for state in STATES}
+        _, least = limits(logs.at(outside))
         for i in np.flatnonzero(~outside):
-            sick, healthy = inner["sick"][i] >= limits["sick"], inner["healthy"][i] >= limits["healthy"]
+            sick, healthy = (inner[state][i] >= least[state] for state in STATES)
             verdict = "sick" if sick else "healthy" if healthy else "too little"
             outcomes[i] = outcome(logs.labels[i], verdict, causes[i])
     return outcomes
@@ -284,7 +312,7 @@ def document(logs: Logs) -> str:
     shown = [i for i, label in enumerate(logs.labels) if "first" in label]
     rules = {i: FIRST.get(logs.labels[i]["first"], logs.labels[i]["first"]) for i in shown}
     model = dict(enumerate(by_model(logs)))
-    silent = {i for i in shown if rules[i] == "too little" or (rules[i], logs.labels[i]["state"]) == OPEN}
+    silent = set(np.flatnonzero(logs.undecided_by_rules))
     columns = (rules, model, {i: model[i] if i in silent else rules[i] for i in shown})
     lines = [
         "# The doctor's judgement on sets of logs that were left out",

@@ -68,7 +68,7 @@ def test_quantities_of_a_short_log_are_those_computed_by_hand():
     # Differences of the reward: .2 -.1 0 .1 -.2, mean 0, variance .1 / 5; their noise is that of two rows.
     noise_of_rows = np.sqrt(0.1 / 5 / 2)
     values = quantities(run)
-    assert values["reward_not_rising"] == pytest.approx(0.0) and values["reward_repeated"] == pytest.approx(1 / 6)
+    assert values["reward_not_rising"] == pytest.approx(0.0)
     assert values["reward_below_best"] == pytest.approx(0.2 / noise_of_rows)
     assert values["cut_off"] == pytest.approx(0.5) and values["cut_off_more"] == pytest.approx(0.4)
     assert values["gradient_zero"] == pytest.approx(1 / 6)
@@ -77,7 +77,7 @@ def test_quantities_of_a_short_log_are_those_computed_by_hand():
     assert values["entropy_loss"] == -values["entropy_growth"] == pytest.approx(1.0)
     assert values["no_signal"] == pytest.approx(0.8)  # the reward has not risen, so that nothing explains it
     assert values["few_rows"] == pytest.approx(-np.log10(6))
-    assert not {"kl_end", "length_at_limit", "heldout_fall", "parts_fixed"} & set(values)
+    assert not {"reward_repeated", "kl_end", "length_at_limit", "heldout_fall", "parts_fixed"} & set(values)
 
 
 def test_groups_alike_because_all_answers_are_right_are_no_lack_of_signal():
@@ -163,3 +163,29 @@ def test_a_part_for_being_right_that_never_pays_contradicts_health():
     del form["reward_part__check_answer"]
     run = healthy(n=N, algorithm="grpo", without=["reward_part/retrieval", "reward_part/structure"], **form)
     assert examine(run).verdict == "healthy"
+
+
+def test_a_reward_that_rests_at_its_top_speaks_for_no_fault():
+    values = quantities(
+        make_run({"reward": np.array([1.0, 0.9, 1.0, 0.95, 1.0, 1.0]), "no_signal": np.full(6, 0.9)}, trainer="unknown")
+    )
+    assert not {"reward_not_rising", "reward_repeated", "reward_below_best"} & set(values)
+    assert values["no_signal"] == pytest.approx(0.9 * (1.0 - 1.0))
+
+
+def test_a_perplexity_that_rises_is_a_held_out_loss_and_an_accuracy_a_gain():
+    run = make_run({"heldout/perplexity": np.array([4.4, 11.3]), "heldout/accuracy": np.array([0.2, 0.6])})
+    assert quantities(run)["heldout_fall"] == 0.5
+
+
+def test_a_state_is_said_from_the_probability_above_which_enough_of_the_open_logs_are_so(monkeypatch):
+    # Ten logs that the rules left open, and one that they named, which does not count.
+    chances = np.array([0.95, 0.9, 0.85, 0.8, 0.72, 0.6, 0.58, 0.5, 0.3, 0.2, 0.99])
+    states = ["sick", "sick", "sick", "sick", "undecided", "healthy", "undecided", "sick", "healthy", "sick", "sick"]
+    first = ["right" if state == "undecided" else "silent" for state in states[:10]] + ["named"]
+    labels = [{"state": state, "first": answer} for state, answer in zip(states, first, strict=True)]
+    logs = fit_judgement.Logs(labels, np.zeros((11, 0)), np.arange(11))
+    monkeypatch.setattr(fit_judgement, "left_out", lambda logs, state: chances if state == "sick" else 1.0 - chances)
+    probabilities, least = fit_judgement.limits(logs)
+    assert least["sick"] == pytest.approx(0.65)  # 4 of 5 above it; 4 of 6 above .6
+    assert probabilities["healthy"][5] == 0.0 and probabilities["healthy"][8] == pytest.approx(0.7)

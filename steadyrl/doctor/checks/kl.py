@@ -172,9 +172,9 @@ def _above(kl: Series, limit: float) -> tuple[int, Series, str] | None:
 
 
 def _rises_late(kl: Series) -> bool:
-    """Return True if the KL ends clearly above where it stood in the second quarter of the run."""
+    """Return True if the KL ends clearly above where it stood in the second quarter, or above its start in few rows."""
     quarter = kl.values[len(kl) // 4 : len(kl) // 2]
-    return len(kl) < MIN_STEPS or tail(kl) > RISING * float(np.median(quarter))
+    return tail(kl) > (head(kl) if len(kl) < MIN_STEPS else RISING * float(np.median(quarter)))
 
 
 def _at_start(run: Run) -> Result:

@@ -8,8 +8,9 @@ from steadyrl.core.types import Severity
 from steadyrl.doctor.check import Found, Passed, Result, Unknown, check
 from steadyrl.doctor.remedies import learning_rate
 from steadyrl.doctor.series import Run, Series
-from steadyrl.doctor.statistics.levels import AFTER, Drop, drop, measure
+from steadyrl.doctor.statistics.levels import AFTER, Drop, drop, lower_part, measure
 from steadyrl.doctor.statistics.readings import (
+    at_top,
     fell,
     gained,
     heldout_rises,
@@ -30,6 +31,7 @@ from steadyrl.doctor.statistics.units import SEQUENCE, find
 NOT_MOVED = 1 / 32
 NOT_MOVED_OLD = 5e-5  # nats per token and step: a twentieth of the least that moves a run
 FLAT_FROM = 100  # steps: many runs begin to rise after tens of them, so that fewer tell nothing by themselves
+LITTLE = 0.15  # of the level: no labelled run that learned over 100 steps and more has gained so little
 SIGNS, SURE = 0.25, 2.0  # share of the rows on either side of 0; standard errors
 FIRST, QUICK = 3, 4.0  # steps; standard deviations of single steps in the second half
 CONSTANT_STEPS = 10  # equal rewards one after the other; chance does not give so many, even printed with two digits
@@ -39,6 +41,7 @@ SAME = 1e-9  # relative difference that is rounding
 NEARLY, NEARLY_ROWS = 0.01, 5  # relative range of the mean over batches of other prompts; see reward_constant
 NEAR_STEPS = 5  # before a reward became constant, whose level says whether it was learned
 RISEN_SHARE = 0.1  # how much a share of bad completions has to grow to explain a falling reward
+MUCH_LOST = 0.6  # of a level above 0: less than that is the worst that is seen
 LOST_AT_ONCE = 0.5  # of the level before; a policy that learns by small updates does not lose so much
 LUCKY, FEW = 4.0, 4  # standard errors of a batch's mean; completions of a batch of which no size is known
 STEEP = 10.0  # times the median gradient norm, around the step at which the reward was lost
@@ -51,11 +54,13 @@ def reward_flat(run: Run) -> Result:
     slope, detectable = trend(reward), smallest_detectable(reward)
     if slope is None or detectable is None or slope.low > 0 or slope.high < 0 or gained(run):
         return None  # rising or falling: other checks speak of these
-    if _rose(reward) or fell(run, "reward"):
+    if _rose(reward) or fell(run, "reward") or _lost(run, reward):
         return None
     if np.ptp(reward.values) == 0:
         return Unknown("the reward never changes")
-    wanted = worth_having(run, float(np.median(reward.values)))
+    wanted, level = worth_having(run, float(np.median(reward.values))), float(np.median(reward.values))
+    if at_top(reward):
+        return Passed(f"The reward rests at {number(level)}, near the most that it reaches.")
     cause, reason = _flat_cause(run)
     if cause == "unknown" and heldout_rises(run):
         return Passed("The reward of training has no trend, and held-out measurements rose.")
@@ -64,16 +69,38 @@ def reward_flat(run: Run) -> Result:
         return Unknown(f"{few}, and {reason}", ("kl_ref", "no_signal"))
     # A policy that has not moved, or has nothing to follow, cannot have gained what the interval still holds.
     idle = cause in ("not_moving", "no_signal")
-    if not shows_no_gain(run) and not (idle and (detectable <= wanted or run.covers(reward) >= FLAT_FROM)):
+    long = run.covers(reward) >= FLAT_FROM
+    rests = long and slope.high * len(reward) < LITTLE * abs(level)
+    if not rests and not shows_no_gain(run) and not (idle and (detectable <= wanted or long)):
         hidden = detectable if detectable > wanted else slope.high * len(reward)
         return Unknown(
             f"the reward shows no trend, but a change of {number(hidden)} could hide in its noise, and "
             f"{number(wanted)} would be worth having: run longer, or with more completions per step"
         )
     changes = f"{number(slope.low * len(reward))} and {number(slope.high * len(reward))} (95 %)"
-    shown = f"the change over all steps lies between {changes}; a change of {number(detectable)} would have been seen"
-    shown = f"{shown}, {number(wanted)} would be worth having" if detectable else "the means of all blocks are equal"
-    return Found(cause, "warning", None, f"the reward does not rise: {reason}", (shown, levels("it", reward)))
+    shown = f"the change over all steps lies between {changes}"
+    if rests and slope.high * len(reward) > wanted:
+        shown = f"{shown}, at most {slope.high * len(reward) / abs(level):.0%} of its level"
+    elif detectable:
+        shown = (
+            f"{shown}; a change of {number(detectable)} would have been seen, {number(wanted)} would be worth having"
+        )
+    else:
+        shown = f"{shown}; the means of all blocks are equal"
+    message = f"the reward does not rise in {run.covers(reward)} steps: {reason}"
+    remedy = _log_more(run) if cause == "unknown" else ""
+    return Found(cause, "warning", None, message, (shown, levels("it", reward)), remedy)
+
+
+def _log_more(run: Run) -> str:
+    """Return what to log that would tell why a reward is level, beyond what is logged."""
+    if run.get("kl_ref") and run.get("no_signal"):
+        return (
+            "Read completions with high and low rewards, and log the KL under a name that says if it is one per token."
+        )
+    missing = {"kl_ref": "the KL to the reference", "no_signal": "the share of groups with equal rewards"}
+    names = [name for quantity, name in missing.items() if run.get(quantity) is None]
+    return f"Log {' and '.join(names)}, and run the doctor again."
 
 
 def shows_no_gain(run: Run) -> bool:
@@ -100,6 +127,8 @@ def _flat_cause(run: Run) -> tuple[str, str]:
     step = None if size is None or not size.values.any() else float(np.median(size.values))
     if sentence := nothing_to_learn(run):
         return "no_signal", sentence
+    if kl is not None and tail(kl) == 0.0:
+        kl = None  # a k3 so small that it is rounded away, or a reference that is the policy itself
     if kl is not None and 0.0 < abs(tail(kl)) < NOT_MOVED:
         set_to = learning_rate(run)
         at = "" if set_to is None else f" (learning rate {number(set_to)})"
@@ -211,17 +240,33 @@ def reward_falling(run: Run) -> Result:
         )
     if blocks is None or run.covers(reward) < MIN_STEPS:
         return Unknown(f"{len(reward)} rows are too few to tell a falling reward from noise")
+    if (loss := _lost(run, reward)) is None:
+        return None
+    since, before, after, shown = loss
+    severity: Severity = "critical" if after < MUCH_LOST * before else "warning"
+    return Found(cause, severity, since, f"the reward fell from {number(before)} to {number(after)}{suffix}", (shown,))
+
+
+def _lost(run: Run, reward: Series) -> tuple[int, float, float, str] | None:
+    """Return since when, from where and to where a reward fell from its best, and a sentence; None for noise."""
+    wanted, blocks = worth_having(run, float(np.median(reward.values))), measure(reward)
+    if blocks is None or run.covers(reward) < MIN_STEPS:
+        return None
     top = int(blocks.means.argmax())
     best = float(blocks.means[top])
-    if best - blocks.end <= max(blocks.least, wanted):
+    if best - blocks.end > max(blocks.least, wanted):
+        shown = f"block means: {number(best)} from step {blocks.steps[top]}, {number(blocks.end)} at the end"
+        since = int(blocks.steps[min(top + 1, len(blocks.steps) - 1)])
+        return since, best, blocks.end, f"{shown}; {blocks.explained}"
+    part = lower_part(reward)
+    if part is None or part.before - part.after <= wanted:
         return None
-    shown = f"block means: {number(best)} from step {blocks.steps[top]}, {number(blocks.end)} at the end"
-    return Found(
-        cause,
-        "warning",
-        int(blocks.steps[min(top + 1, len(blocks.steps) - 1)]),
-        f"the reward fell from {number(best)} to {number(blocks.end)}{suffix}",
-        (f"{shown}; {blocks.explained}",),
+    shown = f"means: {number(part.before)} before step {part.step}, {number(part.after)} from then on"
+    return (
+        part.step,
+        part.before,
+        part.after,
+        f"{shown}; the standard error of the difference is less than a quarter of it",
     )
 
 

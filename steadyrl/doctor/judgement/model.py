@@ -127,7 +127,7 @@ def judge(run: Run, contradicted: bool = False) -> Judgement:
     by_family = dict.fromkeys(FAMILIES, 0.0)
     for name, share in shares.items():
         if QUANTITIES[name].family:
-            by_family[QUANTITIES[name].family] += share
+            by_family[QUANTITIES[name].family] += max(share, 0.0)  # what one number clears, another may show
     cause = max(by_family, key=by_family.__getitem__)
     family = FAMILIES[cause] if by_family[cause] > 0 else Family("", "")
     verdict: Literal["sick", "healthy", ""] = ""

@@ -5,18 +5,21 @@ Each is higher the more it speaks for a fault.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import numpy as np
 
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.levels import order
-from steadyrl.doctor.statistics.readings import is_penalty, reward_spread, setting
+from steadyrl.doctor.statistics.readings import at_top, is_penalty, reward_spread, setting
 from steadyrl.doctor.statistics.units import find
 
 BLOCKS = 10
 SMALLEST = 1e-9
 LEAST_KL = 1e-6  # nats a token: what lies below is as good as 0
+LOWER_IS_BETTER = re.compile("perplexity|ppl|loss|error|violation|toxic")  # of held-out measurements
+OFTEN = 0.25  # of the rows with the second most frequent reward
 IDLE = 0.8  # of the rows, in which a reward's part is 0
 
 
@@ -32,11 +35,13 @@ def quantities(run: Run) -> dict[str, float]:
 def _reward(run: Run) -> Mapping[str, float]:
     """Return how the reward goes: its change is in units of the noise from row to row, and of block means."""
     reward = run.get("reward")
-    if reward is None:
+    if reward is None or at_top(reward):  # where it rests: nothing of its course is a fault
         return {}
     x, n = reward.values, len(reward)
-    _, counts = np.unique(np.round(x, 9), return_counts=True)
-    values = {"reward_repeated": (counts.max() - 1) / n, "reward_zero": float(np.mean(np.abs(x) < SMALLEST))}
+    *_, second, most = 0, *np.sort(np.unique(np.round(x, 9), return_counts=True)[1])
+    values = {"reward_zero": float(np.mean(np.abs(x) < SMALLEST))}
+    if second <= OFTEN * n:  # single rewards of a few values come again by themselves
+        values["reward_repeated"] = (most - 1) / n
     if n < 3:
         return values
     blocks = np.array([block.mean() for block in np.array_split(x, min(BLOCKS, n))])
@@ -53,7 +58,8 @@ def _reward(run: Run) -> Mapping[str, float]:
 def _signal(run: Run) -> Mapping[str, float]:
     spread, norm, share = reward_spread(run), run.get("grad_norm"), run.get("no_signal")
     alike = [] if share is None else [_last(share)]
-    alike += [] if spread is None else [float(np.mean(spread.values <= SMALLEST))]
+    spreads = [series for series in (spread, run.get("advantage_std")) if series is not None]
+    alike += [float(np.mean(series.values <= SMALLEST)) for series in spreads]
     values = {"no_signal": max(alike) * (1.0 - _learned(run))} if alike else {}
     return values | ({} if norm is None else {"gradient_zero": float(np.mean(norm.values <= SMALLEST))})
 
@@ -108,8 +114,12 @@ def _entropy(run: Run) -> Mapping[str, float]:
 
 def _measurements(run: Run) -> Mapping[str, float]:
     parts = [part.values for name, part in run.parts("reward_part/").items() if not is_penalty(name, part)]
-    changes = [part.values[-1] - part.values[0] for part in run.parts("heldout/").values() if len(part) > 1]
-    values = {"heldout_fall": -float(np.mean(np.sign(changes)))} if changes else {}
+    changes = [
+        (part.values[0] - part.values[-1]) if LOWER_IS_BETTER.search(name) else (part.values[-1] - part.values[0])
+        for name, part in run.parts("heldout/").items()
+        if len(part) > 1
+    ]
+    values = {"heldout_fall": float(np.mean(np.array(changes) < 0.0))} if changes else {}
     if len(parts) < 2:
         return values
     idle = [np.mean(np.abs(part) < SMALLEST) > IDLE for part in parts]
@@ -120,6 +130,8 @@ def _measurements(run: Run) -> Mapping[str, float]:
 def _learned(run: Run) -> float:
     """Return how much of the way up a reward that rises has gone, 0 to 1: groups may be alike because all are right."""
     reward = run.get("reward")
+    if reward is not None and at_top(reward):
+        return _last(reward) / float(reward.values.max())
     if reward is None or len(reward) < 3 or _last(reward) <= _first(reward):
         return 0.0
     return (_last(reward) - float(reward.values.min())) / float(np.ptp(reward.values))

@@ -65,7 +65,7 @@ def identify(log: RawLog) -> Run:
     series: dict[str, list[Series]] = {}
     for entry in entries:
         series.setdefault(entry.name.quantity, []).append(_series(log, entry))
-    heldout = (*_heldout_reward(series), *_without_rounded_rate(series))
+    heldout = (*_accuracy_alone(series), *_heldout_reward(series), *_without_rounded_rate(series))
     sources = {entry.source for entry in entries}
     algorithm, settings = derive.algorithm(table, log.settings, log), derive.settings(table, log.settings, log)
     return Run(
@@ -89,6 +89,15 @@ def identify(log: RawLog) -> Run:
 def _distils(series: Mapping[str, Sequence[Series]]) -> bool:
     """Return whether a teacher is all that a run learns from: its KL is logged, and there is no reward but 0."""
     return "kl_teacher" in series and not any(reward.values.any() for reward in series.get("reward", ()))
+
+
+def _accuracy_alone(series: dict[str, list[Series]]) -> tuple[str, ...]:
+    """Let an accuracy stand for the reward where it is all that is logged of one; return a note of it."""
+    parts = [quantity for quantity in series if quantity.startswith("reward_part/")]
+    if "reward" in series or parts != ["reward_part/accuracy"]:
+        return ()
+    series["reward"] = [replace(part, quantity="reward", unit="reward") for part in series.pop(parts[0])]
+    return (f"the reward is not logged; {series['reward'][0].source} stands for it",)
 
 
 def _heldout_reward(series: dict[str, list[Series]]) -> tuple[str, ...]:
@@ -241,10 +250,9 @@ def _chosen(table: Table, log: RawLog, pattern: str) -> Name:
 
 def _heldout(table: Table, column: str) -> Name | None:
     """Return the meaning of a held-out measurement: it keeps the trainer's name, with the unit of its training twin."""
-    prefix = next((prefix for prefix in table.heldout if column.startswith(prefix)), None)
-    if prefix is None:
-        return None
-    metric = column[len(prefix) :]
+    written = ((spelling, prefix) for spelling in (column, spell(column)) for prefix in table.heldout)
+    spelling, prefix = next((pair for pair in written if pair[0].startswith(pair[1])), ("", ""))
+    metric = spelling[len(prefix) :]
     if not metric or metric in NOT_MEASURED:
         return None
     pattern = best_pattern(table.names, metric)

@@ -29,6 +29,7 @@ SEPARATORS = ",\t;"
 COMMENT = b"#"
 MAX_HTML = 4 << 20  # bytes; they are rewritten as a whole
 MAX_TEXT = 1 << 14  # characters of a line
+LONG_TABLE = 0.5  # of the rows of the longest
 MIN_STEPS = 3  # in the header of a table with a metric in each row
 METRIC = re.compile(r"loss|reward|\bkl\b|entropy|grad", re.IGNORECASE)
 STEPS = re.compile(r"step|iter(ation)?|epoch|update|episode|^rollout$", re.IGNORECASE)
@@ -41,6 +42,7 @@ BEHIND = re.compile(r"(?<=[\d%*]) ?(?:ms|sec|s|min|h|x|GB|MB|GiB|MiB|tok|tokens|
 BEFORE = re.compile(r"^[^\x00-\x7f\u2212]+ ?(?=[\d.])")  # a word of another script
 COURSE = re.compile(r"~?[\d.]+ ?(?:\u2192|->) ?~?([\d.]+)")
 RANGE = re.compile(r"~?(\d+(?:\.\d+)?|\.\d+) ?[-\u2013~] ?(\d+(?:\.\d+)?|\.\d+)")
+ENDED = "\0"  # a line that ends a table
 NOTHING = {"no log", "", "-", "\u2013", "\u2014", "none", "n/a", "na"}  # dashes of three lengths
 
 
@@ -158,12 +160,14 @@ def _cells_of(table: Iterable[bytes], separator: str) -> Iterator[list[str]]:
 
 
 def find(path: Path, notes: Sequence[str]) -> RawLog | None:
-    """Return the log of the first table with a reward in a text, else of its first table of metrics; None without any.
+    """Return the log of the first long table with a reward in a text, else of its table of metrics; None without any.
 
-    A notebook shows one of supervised training before it.
+    A notebook shows one of supervised training before it, and a page one of results.
     """
     tables, header, before = dict[tuple[str, ...], Rows](), list[str](), list[str]()
-    for cells in _upright(_cells(line) for line in _lines(path) if len(line) <= MAX_TEXT and not RULE.fullmatch(line)):
+    for cells in _upright(map(_cells, _ruled(_lines(path)))):
+        if cells == [ENDED]:
+            header = []
         for names in filter(None, (before, header)):
             # One cell more is an index without a name, as pandas prints.
             row = cells[1:] if len(cells) == len(names) + 1 else cells
@@ -173,13 +177,28 @@ def find(path: Path, notes: Sequence[str]) -> RawLog | None:
                 tables.setdefault(tuple(names), Rows()).put(dict(zip(names, row, strict=True)))
                 break
         before = cells if _is_header(cells) else []
-    rewarded = (names for names in tables if REWARD.search(" ".join(names)))
-    names_of = next(rewarded, max(tables, key=lambda names: sum(map(bool, map(METRIC.search, names))), default=None))
+    rewarded = [names for names in tables if REWARD.search(" ".join(names))]
+    longest = max((tables[names].count for names in rewarded), default=0)
+    long = (names for names in rewarded if tables[names].count >= LONG_TABLE * longest)
+    names_of = next(long, max(tables, key=lambda names: sum(map(bool, map(METRIC.search, names))), default=None))
     if names_of is None:
         return None
     left_rows = sum(rows.count for names, rows in tables.items() if names != names_of)
     left_out = [f"rows of other tables, left out: {left_rows}"] if left_rows else []
     return tables[names_of].log(str(path), "printed", {}, [*notes, *left_out])
+
+
+def _ruled(every: Iterable[str]) -> Iterator[str]:
+    """Yield lines without rules, and before the header of each table with bars the end of the table above it."""
+    before = ""
+    for line in every:
+        if not RULE.fullmatch(line) and len(line) <= MAX_TEXT:
+            yield from filter(None, [before])
+            before = line
+        elif before and "|-" in line.replace(":", "").replace(" ", "") and not _is_row(_cells(before)):
+            yield from (ENDED, before)
+            before = ""
+    yield from filter(None, [before])
 
 
 def _lines(path: Path) -> Iterator[str]:

@@ -19,6 +19,7 @@ import numpy as np
 
 from steadyrl.core.stats import MAD_TO_STD, student_quantile
 from steadyrl.doctor.series import Series
+from steadyrl.doctor.statistics.signals import long_run_error
 
 BLOCKS = 10
 FEWEST = 6  # points
@@ -38,6 +39,7 @@ AFTER = 3  # points at the new level, at least: one bad batch is no loss
 DROP_CLEAR = 4.0  # scatters about the two levels that lie between them, with three points or more before
 DROP_CLEAR_FROM_FEW = 8.0  # with fewer, whose own scatter is hardly known
 ROUNDING = 1e-9
+PARTED, PART_CLEAR = 60, 4.0  # points that are parted at least; standard errors between the parts
 
 
 @dataclass(frozen=True)
@@ -232,6 +234,21 @@ def drop(series: Series) -> Drop | None:
     clear = DROP_CLEAR if place >= AFTER else DROP_CLEAR_FROM_FEW
     least = clear * max(scatter, ROUNDING * max(abs(before), abs(after)))
     return Drop(int(series.steps[place]), before, after) if before - after > least else None
+
+
+def lower_part(series: Series) -> Drop | None:
+    """Return where a long noisy series begins to be lower than before: after a third, a half or two thirds; or None.
+
+    Means of long parts tell a loss that the noise of single blocks hides.
+    """
+    n, lower = len(series), list[tuple[float, Drop]]()
+    for at in (n // 3, n // 2, 2 * n // 3) if n >= PARTED else ():
+        before, after = series.values[:at], series.values[at:]
+        error = float(np.hypot(long_run_error(before), long_run_error(after)))
+        lost = float(before.mean() - after.mean())
+        if lost > PART_CLEAR * error:
+            lower.append((lost / max(error, ROUNDING), Drop(int(series.steps[at]), lost + after.mean(), after.mean())))
+    return max(lower, key=lambda pair: pair[0])[1] if lower else None
 
 
 def split(x: np.ndarray, after: int = 1) -> tuple[int, float]:

@@ -21,6 +21,7 @@ LN_LARGEST_VOCABULARY = 12.6  # ln of 300,000: above every vocabulary in use
 AT_ONCE = 0.5  # change of ln entropy within ten steps; noise and learning make a tenth of it
 NO_SIGNAL = 0.9  # share of groups without any difference in reward, above which nothing is learned from
 WORTH_SPREAD, WORTH_LEVEL = 0.25, 0.1
+NEAR_TOP, SEVERAL_AT_MOST = 0.8, 3  # of the highest level; rows that reach it
 FEW = 5  # rows that a level is taken over at least, where there are twice as many
 FEWEST_PROBLEMS = 20  # held out, that an interval is taken over
 PENALTY = "penal"
@@ -209,6 +210,18 @@ def worth_having(run: Run, level: float) -> float:
         return WORTH_SPREAD * typical
     size = abs(level) or float(np.abs(reward.values).mean())  # it may be 0 in most rows
     return max(WORTH_LEVEL * size, WORTH_SPREAD * scatter(reward.values))
+
+
+def at_top(reward: Series) -> bool:
+    """Return True if a reward begins and ends near its highest level, 1 where it is a share: resting there is no fault.
+
+    A level that several rows reach exactly, and none exceeds, is the highest there is, too.
+    """
+    most, least = float(reward.values.max()), float(reward.values.min())
+    share = least >= 0.0 and most <= 1.0
+    if not share and int((reward.values == most).sum()) < SEVERAL_AT_MOST:
+        return False
+    return min(head(reward), tail(reward)) >= NEAR_TOP * (1.0 if share else most) > 0.0
 
 
 def is_penalty(name: str, part: Series) -> bool:

@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from steadyrl.doctor.checks.reward import reward_constant, reward_falling, reward_flat
-from tests.doctor.checks.series_for_values import finding, healthy, nearest, noise, rise, said, unclear
+from steadyrl.doctor.series import Series
+from steadyrl.doctor.statistics.levels import lower_part
+from tests.doctor.checks.series_for_values import finding, healthy, make_run, nearest, noise, rise, said, unclear
 
 N = 400
 
@@ -94,6 +96,32 @@ def test_a_plateau_after_a_rise_is_fine_however_quick_the_rise_was():
         assert said(reward_flat(healthy(n=n, reward=rise(n, 0.2, 0.7, pace) + noise(rng, n, 0.02)))) == []
 
 
+def test_a_level_reward_is_named_though_its_rise_could_be_more_than_the_spread_of_its_completions():
+    # Completions of a prompt differ by .05, batches by .12 about 1.1: a quarter of .05 could not be seen.
+    reward = 1.1 + noise(np.random.default_rng(2), 200, 0.12)
+    found = finding(reward_flat(healthy(n=200, reward=reward, reward_std=np.full(200, 0.05))))
+    assert "does not rise in 200 steps" in found.message
+    assert unclear(reward_flat(healthy(n=60, reward=reward[:60], reward_std=np.full(60, 0.05))))
+
+
+def test_nothing_is_to_be_logged_that_is_logged():
+    run = make_run({"reward": flat()}, trainer="unknown")
+    remedies = []
+    for name in ("kl_ref", "no_signal"):
+        remedies.append(finding(reward_flat(run)).remedy)
+        values = np.full(N, 0.2)
+        run = replace(run, series={**run.series, name: (Series(name, "", "", name, np.arange(N), values),)})
+    remedies.append(finding(reward_flat(run)).remedy)
+    assert ["the KL to the reference" in remedy for remedy in remedies] == [True, False, False]
+    assert ["equal rewards" in remedy for remedy in remedies] == [True, True, False]
+
+
+def test_a_reward_that_rests_near_its_top_is_in_order():
+    reward = np.clip(0.93 + noise(np.random.default_rng(3), 200, 0.03), 0.0, 1.0)
+    assert reward_flat(healthy(n=200, reward=reward))[0].state == "ok"
+    assert finding(reward_flat(healthy(n=200, reward=reward - 0.4)))
+
+
 # reward_constant
 
 
@@ -163,3 +191,21 @@ def test_a_dip_smaller_than_what_matters_is_silent():
 def test_a_handful_of_steps_is_unclear_for_every_check():
     run = healthy(n=5)
     assert all("few" in unclear(check(run)).message for check in (reward_flat, reward_falling))
+
+
+def test_a_reward_of_few_completions_that_halves_is_found_by_long_parts():
+    rng = np.random.default_rng(4)
+    share = np.where(np.arange(300) < 150, 0.65, 0.3)
+    found = finding(reward_falling(healthy(n=300, reward=rng.binomial(4, share) / 4)))
+    assert found.severity == "critical" and 100 <= found.since_step <= 200
+    run = healthy(n=300, reward=rng.binomial(4, share) / 4)
+    assert not any(result.state == "found" for result in reward_flat(run))
+
+
+def test_noise_that_remembers_is_no_lower_part():
+    alarms = sum(
+        lower_part(Series("reward", "", "", "reward", np.arange(200), noise(np.random.default_rng(i), 200, 1.0, 0.5)))
+        is not None
+        for i in range(300)
+    )
+    assert alarms <= 3

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from steadyrl.doctor.examine import diagnose
+from steadyrl.doctor.names.identify import identify
 from steadyrl.doctor.names.shapes import _shapes, guesses, words
-from steadyrl.doctor.series import Column
+from steadyrl.doctor.series import Column, RawLog
 
 # What a remedy computes with: a guess of these could become advice.
 IN_REMEDIES = {"learning_rate", "kl_coef", "entropy_coef", "length_max", "kl_old", "updates", "epochs"}
@@ -108,3 +109,23 @@ def test_how_often_answers_are_right_is_the_reward_where_nothing_else_is():
     assert guesses(shares, frozenset())["corr"].quantity == "reward"
     assert "corr" not in guesses(shares, frozenset({"reward"}))
     assert "corr" not in guesses({"corr": column(25.0, 50.0)}, frozenset())
+
+
+def test_headings_of_a_page_tell_held_out_measurements_and_the_unit_of_a_kl():
+    names = ("train reward", "held-out reward", "Eval perplexity", "sampling entropy", "per-token KL")
+    run = identify(RawLog("page.md", "printed", {name: column(0.1, 0.4) for name in names}))
+    assert {quantity: series[0].source for quantity, series in run.series.items()} == {
+        "reward": "train reward",
+        "heldout/reward": "held-out reward",
+        "heldout/perplexity": "Eval perplexity",
+        "entropy": "sampling entropy",
+        "kl_ref": "per-token KL",
+    }
+    assert run.needed("kl_ref").unit == "nats/token"
+
+
+def test_an_accuracy_alone_stands_for_the_reward():
+    alone = identify(RawLog("page.md", "printed", {"acc": column(0.1, 0.4), "grad_norm": column(1.0, 2.0)}))
+    assert alone.needed("reward").source == "acc" and "acc stands for it" in " ".join(alone.notes)
+    two = identify(RawLog("page.md", "printed", {"acc": column(0.1, 0.4), "format_rate": column(1.0, 1.0)}))
+    assert "reward" not in two.series

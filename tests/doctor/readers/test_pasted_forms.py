@@ -337,3 +337,18 @@ def test_cells_with_a_course_a_range_or_a_sign_behind_them_are_numbers(tmp_path)
     assert log.columns["score"].steps.tolist() == [1, 100, 200]
     assert values(log, "score") == [0.25, 0.5, -0.25] and values(log, "grad_norm") == [3.0, 7.5, 9.0]
     assert values(log, "entropy") == [0.75, 0.45, 1.5]
+
+
+def test_a_table_ends_where_the_header_of_the_next_begins(tmp_path):
+    rows = [f"| {step} | {0.25 * step} | {step}.5 |" for step in range(1, 7)]
+    course = ["| Step | Reward | Rolling Avg |", "|---|:---:|---|", *rows]
+    results = ["| | Reward | Completion |", "| - | - | - |", "| 9 | 0.1 | 0.2 |", "| 10 | 0.8 | 0.7 |"]
+    log = read(tmp_path / "page.md", "\n".join([*course, "", "Before and after:", "", *results]))
+    assert values(log, "Reward") == [0.25, 0.5, 0.75, 1.0, 1.25, 1.5]
+
+
+def test_a_table_of_results_above_is_not_taken_for_the_course(tmp_path):
+    results = ["| Run | Steps | Final Mean Reward |", "|---|---|---|", "| 1 | 50 | 0.39 |"]
+    course = ["| Step | Mean Reward |", "|---|---|", *(f"| {10 * i} | {0.1 * i:.1f} |" for i in range(1, 6))]
+    log = read(tmp_path / "page.md", "\n".join([*results, "", *course]))
+    assert values(log, "Mean Reward") == [0.1, 0.2, 0.3, 0.4, 0.5]
