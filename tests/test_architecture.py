@@ -25,6 +25,7 @@ FLOORS = (
         "loop.checkpoint",
         "loop.defaults",
         "loop.autopilot",
+        "loop.pulls",
         "integrations.trackers",
     },
     {"loop.train", "loop.evaluate", "loop.record", "loop.preflight"},  # the loop

@@ -15,6 +15,7 @@ Result = TypeVar("Result")
 # Bytes of weights and moments that are copied before the updates of a step, so that they can be taken back. The copy
 # takes some hundredths of a second, less than 2 % of a step of a model of this size (22 million trained numbers).
 MOST_REMEMBERED = 1 << 28
+MOST_COMPARED = 1 << 31  # bytes of gradients that are held beside one another, at most
 
 
 def require_room(context: int | None, prompt: int, new: int) -> None:

@@ -17,6 +17,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 from steadyrl.backends import tape
+from steadyrl.backends.step import products_of
 from steadyrl.backends.text_chat import FORMATS, TextChat
 from steadyrl.core.config import Config
 from steadyrl.core.errors import CheckpointError
@@ -198,6 +199,10 @@ class ToyBackend:
         measured = {"loss/total": total, **sums}
         totals = {name: float(np.sum(x.data if isinstance(x, tape.Tensor) else x)) for name, x in measured.items()}
         return gradients, loss_stats(batch, totals)
+
+    def gradient_products(self, batches: Sequence[Batch], update: Update) -> np.ndarray:
+        """See GradientProducts."""
+        return products_of([self.gradients(batch, update)[0] for batch in batches])
 
     def save(self, folder: Path) -> None:
         """See Backend."""

@@ -31,6 +31,7 @@ NAMES = [
     "sampled_entropy",
     "reference_parity",
     "gradient",
+    "limits",
     "update",
     "continuation",
     "time",
