@@ -25,7 +25,7 @@ FLOORS = (
         "loop.checkpoint",
         "loop.defaults",
         "loop.autopilot",
-        "loop.pulls",
+        "loop.gradient_parts",
         "integrations.trackers",
     },
     {"loop.train", "loop.evaluate", "loop.record", "loop.preflight"},  # the loop

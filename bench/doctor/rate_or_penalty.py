@@ -5,8 +5,8 @@ coefficient. What holds a run back is found by experiment and not by eye: the ru
 rate, and again with a tenth of the coefficient, and the change that raises the reward most, beyond twice the standard
 error, is the cause. Reward is the mean over the last fifth of the steps. A line of JSON for each run, and a table.
 
-The doctor answers twice: by the whole log, and without the gradients of reward and penalty (pull/...). With --toy the
-runs are of the toy backend, three tasks and five settings: thirty runs, each with two more that find its cause.
+The doctor answers twice: by the whole log, and without the gradients of reward and penalty (gradient/...). With --toy
+the runs are of the toy backend, three tasks and five settings: thirty runs, each with two more that find its cause.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def examined(cell: Cell) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         run = steadyrl.run(cell.settings(Path(folder)))
         before, said = last(list(run.metrics())), answers(run.path)
-        write_lines(run.metrics_file, [without_pulls(record) for record in run.metrics()])
+        write_lines(run.metrics_file, [without_gradient_parts(record) for record in run.metrics()])
         said_without = answers(run.path)
         changed = {
             "rate": replace(cell, rate=10 * cell.rate), "penalty": replace(cell, coefficient=0.1 * cell.coefficient)
@@ -111,9 +111,9 @@ def answers(folder: Path) -> str:
     return CHECKS[min(found, key=lambda finding: not finding.harms).check] if found else "neither"
 
 
-def without_pulls(record: Mapping[str, Any]) -> dict[str, Any]:
+def without_gradient_parts(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return a line of metrics without the gradients of reward and penalty."""
-    return {name: value for name, value in record.items() if not name.startswith("pull/")}
+    return {name: value for name, value in record.items() if not name.startswith("gradient/")}
 
 
 def last(records: Sequence[Mapping[str, Any]]) -> np.ndarray:

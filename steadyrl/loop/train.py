@@ -37,7 +37,7 @@ from steadyrl.loop.checkpoint import Safeguard, State
 from steadyrl.loop.curriculum.choice import Curriculum, Request, require_choice
 from steadyrl.loop.curriculum.memory import Memory, recall
 from steadyrl.loop.evaluate import HeldoutSet
-from steadyrl.loop.pulls import PULLS_EVERY, pull_metrics
+from steadyrl.loop.gradient_parts import GRADIENT_PARTS_EVERY, gradient_parts
 from steadyrl.loop.rewards.combine import (
     Term,
     make_terms,
@@ -328,9 +328,9 @@ def one_step(
         rate = config.update.rate(step, config.run.steps) if step >= algorithm.value_warmup else 0.0
         generator = np.random.default_rng([config.run.seed, _MINIBATCH_KEY, step])
         corrected = correct(algorithm, batch, config.update.correction, state)
-        training_session, pulls = replace(session, algorithm=corrected), dict[str, float]()
-        if (step + 1) % PULLS_EVERY == 0:
-            pulls = pull_metrics(backend, algorithm, scored, batch, state.algorithm, training_session.update_at(rate))
+        training_session, parts = replace(session, algorithm=corrected), dict[str, float]()
+        if (step + 1) % GRADIENT_PARTS_EVERY == 0:
+            parts = gradient_parts(backend, algorithm, scored, batch, state.algorithm, training_session.update_at(rate))
         if guard:
             guard.before_updates()
         updates = update(training_session, batch, rate, generator, step, guard)
@@ -344,7 +344,7 @@ def one_step(
     step_metrics.add("the choice of problems", drawn.numbers)
     step_metrics.add("the correction", importance_metrics(batch))
     step_metrics.add("the updates", updates)
-    step_metrics.add("the gradients", pulls)
+    step_metrics.add("the gradients", parts)
     step_metrics.add("the algorithm", {f"algorithm/{name}": value for name, value in state.algorithm.items()})
     step_metrics.add("the autopilot", moved)
     step_metrics.add("the clock", clock.times())

@@ -37,7 +37,7 @@ RESTS, DRIVEN = 0.25, 30.0
 ROOM = 0.5  # of the spread of the rewards: a coefficient whose balance is at 2 nats per completion
 LESS = 0.2  # of the coefficient: what is advised at most
 # Times the length of the reward's gradient. In runs that a higher rate alone helps it is below 0.15.
-PULLS_HARD, PULLS_LITTLE = 0.5, 0.1
+STRONG, WEAK_PENALTY = 0.5, 0.1
 
 
 @check("kl_penalty_off")
@@ -189,9 +189,9 @@ def balance(run: Run) -> Balance | None:
     )
 
 
-def penalty_pull(run: Run) -> float | None:
+def penalty_gradient(run: Run) -> float | None:
     """Return how long the gradient of the penalty is, in lengths of the reward's, in the later half of a run."""
-    reward, penalty = run.get("pull_reward"), run.get("pull_penalty")
+    reward, penalty = run.get("gradient_reward"), run.get("gradient_penalty")
     if reward is None or penalty is None:
         return None
     reward, penalty = together(reward, penalty)
@@ -202,15 +202,19 @@ def penalty_pull(run: Run) -> float | None:
 
 @check("kl_penalty_holds")
 def kl_penalty_holds(run: Run) -> Result:
-    reward, where, pull = run.needed("reward"), balance(run), penalty_pull(run)
+    reward, where, length_ratio = run.needed("reward"), balance(run), penalty_gradient(run)
     if where is None:
         return Unknown("it takes the KL to the reference, its coefficient and the spread of the rewards")
     course = direction(reward)
     if course < 0 or nothing_to_learn(run):
         return None
-    measured = "" if pull is None else f"the penalty's gradient is {number(pull)} times as long as the reward's"
+    measured = (
+        ""
+        if length_ratio is None
+        else f"the penalty's gradient is {number(length_ratio)} times as long as the reward's"
+    )
     if not where.holds or course > 0:
-        return _pulls_hard(where, pull, (levels("the reward", reward), measured))
+        return _held_by_gradient(where, length_ratio, (levels("the reward", reward), measured))
     steepness = where.spread / max(where.coefficient, 1e-9)
     resting = steepness * steepness / 2.0
     return Found(
@@ -230,12 +234,12 @@ def kl_penalty_holds(run: Run) -> Result:
     )
 
 
-def _pulls_hard(where: Balance, pull: float | None, evidence: tuple[str, ...]) -> Result:
+def _held_by_gradient(where: Balance, length_ratio: float | None, evidence: tuple[str, ...]) -> Result:
     """Find a penalty that takes back much of what the reward asks for, in a run that it does not hold where it is."""
-    if pull is None or pull < PULLS_HARD:
+    if length_ratio is None or length_ratio < STRONG:
         return None
     message = f"the KL penalty takes back much of what the reward asks for, at a coefficient of {where.coefficient:.3g}"
-    less = where.coefficient * max(LESS, PULLS_LITTLE / pull)
+    less = where.coefficient * max(LESS, WEAK_PENALTY / length_ratio)
     return Found("penalty_too_strong", "info", None, message, evidence, change={"kl_coef": float(f"{less:.1g}")})
 
 

@@ -5,7 +5,7 @@ from steadyrl.doctor.checks.kl_penalty import (
     kl_penalty_holds,
     kl_penalty_off,
     kl_penalty_outweighs,
-    penalty_pull,
+    penalty_gradient,
 )
 from steadyrl.doctor.checks.learning_rate import learning_rate_too_low
 
@@ -150,8 +150,8 @@ def test_a_negative_kl_takes_nothing_from_the_reward(make, silent):
 
 def pulled(made, penalty):
     """Let a run log the gradients of reward and penalty, of noisy lengths, the reward's of length 2 on average."""
-    made.put("pull_reward", 2.0 * np.exp(0.1 * made.noise()))
-    made.put("pull_penalty", 2.0 * penalty * np.exp(0.1 * made.noise()))
+    made.put("gradient_reward", 2.0 * np.exp(0.1 * made.noise()))
+    made.put("gradient_penalty", 2.0 * penalty * np.exp(0.1 * made.noise()))
 
 
 def test_a_penalty_that_pulls_half_as_hard_as_the_reward_is_worth_knowing_while_the_reward_rises(make, finding, silent):
@@ -182,8 +182,8 @@ def test_a_policy_that_hardly_moves_under_a_penalty_that_pulls_is_not_held_by_it
 def test_the_pull_is_that_of_the_later_half(make):
     """Lengths of 1 and 3 are, as a root mean square, the root of 5."""
     made = make(2, n=8)
-    made.put("pull_reward", 1.0)
-    made.put("pull_penalty", np.array([9.0, 9.0, 9.0, 9.0, 1.0, 3.0, 1.0, 3.0]))
-    assert np.isclose(penalty_pull(made.run()), 5**0.5)
-    made.drop("pull_reward")
-    assert penalty_pull(made.run()) is None
+    made.put("gradient_reward", 1.0)
+    made.put("gradient_penalty", np.array([9.0, 9.0, 9.0, 9.0, 1.0, 3.0, 1.0, 3.0]))
+    assert np.isclose(penalty_gradient(made.run()), 5**0.5)
+    made.drop("gradient_reward")
+    assert penalty_gradient(made.run()) is None

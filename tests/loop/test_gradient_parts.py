@@ -10,7 +10,7 @@ from steadyrl.core.metrics import Clock
 from steadyrl.core.protocols import Update
 from steadyrl.core.types import Group, Problem, Rollout, Sampling
 from steadyrl.loop.checkpoint import State
-from steadyrl.loop.pulls import pull_metrics
+from steadyrl.loop.gradient_parts import gradient_parts
 from steadyrl.loop.train import gather
 from steadyrl.maths.batch import make_batch
 
@@ -30,8 +30,8 @@ def moved(toy, *overrides):
     return session, scored, session.algorithm.prepare(scored, numbers), numbers
 
 
-def pulls(session, scored, batch, numbers):
-    return pull_metrics(session.backend, session.algorithm, scored, batch, numbers, session.update_at(0.1))
+def parts_of(session, scored, batch, numbers):
+    return gradient_parts(session.backend, session.algorithm, scored, batch, numbers, session.update_at(0.1))
 
 
 def flat(session, batch):
@@ -40,10 +40,10 @@ def flat(session, batch):
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_the_two_parts_add_up_to_the_whole(algorithm, toy, monkeypatch):
-    monkeypatch.setattr("steadyrl.loop.pulls.SHARE", 1)
+    monkeypatch.setattr("steadyrl.loop.gradient_parts.SHARE", 1)
     session, scored, batch, numbers = moved(toy, f"algorithm.name={algorithm}")
-    found = pulls(session, scored, batch, numbers)
-    reward, penalty, cosine = (found[f"pull/{name}"] for name in ("reward", "penalty", "cosine"))
+    found = parts_of(session, scored, batch, numbers)
+    reward, penalty, cosine = (found[f"gradient/{name}"] for name in ("reward", "penalty", "cosine"))
     free = replace(batch, old=replace(batch.old, ref_logprobs=batch.old.logprobs), advantages=0 * batch.advantages)
     whole = flat(session, batch) - flat(session, free)  # without what values and entropy ask for
     assert whole @ whole == pytest.approx(reward**2 + penalty**2 + 2 * cosine * reward * penalty, rel=1e-6)
@@ -52,14 +52,14 @@ def test_the_two_parts_add_up_to_the_whole(algorithm, toy, monkeypatch):
 
 def test_parts_computed_apart_have_the_same_lengths_and_angle(toy, monkeypatch):
     """Advantages of RLOO are linear in the rewards: once without a penalty, once without rewards."""
-    monkeypatch.setattr("steadyrl.loop.pulls.SHARE", 1)
+    monkeypatch.setattr("steadyrl.loop.gradient_parts.SHARE", 1)
     session, scored, batch, numbers = moved(toy, "algorithm.name=rloo")
     reward = flat(session, rloo.prepare(scored, 0.0))
     penalty = flat(session, rloo.prepare(replace(scored, rewards=0 * scored.rewards), 0.3))
-    found = pulls(session, scored, batch, numbers)
+    found = parts_of(session, scored, batch, numbers)
     lengths = np.linalg.norm(reward), np.linalg.norm(penalty)
-    assert (found["pull/reward"], found["pull/penalty"]) == pytest.approx(lengths)
-    assert found["pull/cosine"] == pytest.approx(reward @ penalty / (lengths[0] * lengths[1]))
+    assert (found["gradient/reward"], found["gradient/penalty"]) == pytest.approx(lengths)
+    assert found["gradient/cosine"] == pytest.approx(reward @ penalty / (lengths[0] * lengths[1]))
 
 
 @pytest.mark.parametrize(("likelier", "cosine"), [("a", -1.0), ("b", 1.0)])
@@ -82,10 +82,10 @@ def test_two_answers_of_one_letter_by_hand(likelier, cosine, toy):
     sampling = Sampling(max_new_tokens=1)
     scored = replace(scored, old=backend.score(scored, sampling, session.algorithm.needs))
     update = Update(session.algorithm.loss, sampling, session.algorithm.needs, 0.1, 1.0)
-    found = pull_metrics(backend, session.algorithm, scored, session.algorithm.prepare(scored, {}), {}, update)
-    assert found["pull/reward"] == pytest.approx(1 / 2**0.5)
-    assert found["pull/penalty"] == pytest.approx(0.3 * 0.5 / 2**0.5)
-    assert found["pull/cosine"] == pytest.approx(cosine)
+    found = gradient_parts(backend, session.algorithm, scored, session.algorithm.prepare(scored, {}), {}, update)
+    assert found["gradient/reward"] == pytest.approx(1 / 2**0.5)
+    assert found["gradient/penalty"] == pytest.approx(0.3 * 0.5 / 2**0.5)
+    assert found["gradient/cosine"] == pytest.approx(cosine)
 
 
 def test_a_policy_that_is_its_reference_meets_no_penalty(toy):
@@ -93,18 +93,18 @@ def test_a_policy_that_is_its_reference_meets_no_penalty(toy):
     numbers = dict(session.algorithm.state)
     groups, _, _ = gather(session, State(algorithm=numbers), Clock())
     scored = session.scored(make_batch(session.algorithm.select(groups), session.backend.tokenizer.pad_id))
-    found = pulls(session, scored, session.algorithm.prepare(scored, numbers), numbers)
-    assert found["pull/penalty"] == pytest.approx(0.0, abs=1e-9) and found["pull/reward"] > 0
+    found = parts_of(session, scored, session.algorithm.prepare(scored, numbers), numbers)
+    assert found["gradient/penalty"] == pytest.approx(0.0, abs=1e-9) and found["gradient/reward"] > 0
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_without_a_coefficient_nothing_is_measured(algorithm, toy):
     session, scored, _, _ = moved(toy, f"algorithm.name={algorithm}", "algorithm.args.kl_coef=0.0")
     numbers = dict(session.algorithm.state)
-    assert pulls(session, scored, session.algorithm.prepare(scored, numbers), numbers) == {}
+    assert parts_of(session, scored, session.algorithm.prepare(scored, numbers), numbers) == {}
 
 
 def test_gradients_that_take_too_much_memory_are_not_compared(toy, monkeypatch):
     session, scored, batch, numbers = moved(toy)
     monkeypatch.setattr(type(session.backend), "gradient_products", lambda *arguments: None)
-    assert pulls(session, scored, batch, numbers) == {}
+    assert parts_of(session, scored, batch, numbers) == {}

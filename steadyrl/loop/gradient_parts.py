@@ -1,4 +1,4 @@
-"""The two gradients that pull at a policy: that of the rewards, and that of the KL penalty.
+"""The two gradients that move a policy: that of the rewards, and that of the KL penalty.
 
 A reference that equals the policy exerts no penalty, whether the penalty stands in the reward or in the loss. So the
 gradient of the same batch with such a reference is that without the penalty, and the difference is the penalty's. No
@@ -15,12 +15,12 @@ from steadyrl.core.protocols import Algorithm, Backend, GradientProducts, Number
 from steadyrl.core.types import Batch
 from steadyrl.maths.batch import only_trained, take_rows
 
-PULLS_EVERY = 20  # steps: what a measurement takes is then 1.4 % of a run of the base model
+GRADIENT_PARTS_EVERY = 20  # steps: what a measurement takes is then 1.4 % of a run of the base model
 SHARE, FEWEST, MOST = 4, 16, 64  # one rollout in four is measured, within these numbers
 OTHERS = {"values", "entropy"}  # what a loss may ask for beside reward and penalty
 
 
-def pull_metrics(
+def gradient_parts(
     backend: Backend, algorithm: Algorithm, scored: Batch, batch: Batch, numbers: Numbers, update: Update
 ) -> dict[str, float]:
     """Return the norms of the gradients of reward and penalty before a step's updates, and their cosine.
@@ -58,9 +58,9 @@ def pull_metrics(
     reward, penalty = np.array([0.0, 1.0, -1.0])[: len(parts)], np.array([1.0, -1.0, 0.0])[: len(parts)]
     squares = [float(side @ products @ side) for side in (reward, penalty)]
     norms = [float(np.sqrt(max(square, 0.0))) for square in squares]
-    metrics = {"pull/reward": norms[0], "pull/penalty": norms[1]}
+    metrics = {"gradient/reward": norms[0], "gradient/penalty": norms[1]}
     if norms[0] * norms[1] > 0:
-        metrics["pull/cosine"] = float(reward @ products @ penalty) / (norms[0] * norms[1])
+        metrics["gradient/cosine"] = float(reward @ products @ penalty) / (norms[0] * norms[1])
     return metrics
 
 
