@@ -310,3 +310,10 @@ def test_only_known_settings_come_out_whatever_a_config_holds(table):
 def test_the_optimizer_is_found_as_the_trainer_calls_it(names, key):
     assert settings(names, {key: "sgd"})["optimizer"] == "sgd"
     assert "optimizer" not in settings(names, {})
+
+
+@pytest.mark.parametrize(("group", "drawn"), [({"env.rollout.n": 6}, 6), ({}, 1)])
+def test_the_group_of_verls_agents_is_of_episodes(group, drawn):
+    config = {"actor_rollout_ref.rollout.n": 1, "data.train_batch_size": 8, **group}
+    canonical = settings(VERL, config)
+    assert (canonical["samples_per_prompt"], canonical["batch_size"]) == (drawn, 8 * drawn)
