@@ -171,10 +171,10 @@ def find(path: Path, notes: Sequence[str]) -> RawLog | None:
         for names in filter(None, (before, header)):
             # One cell more is an index without a name, as pandas prints.
             row = cells[1:] if len(cells) == len(names) + 1 else cells
-            row = [_cell(name, cell) for name, cell in zip(names, row, strict=False)]
-            if len(row) == len(names) and _is_row(row):
+            pairs = [pair for name, cell in zip(names, row, strict=False) for pair in _apart(name, cell)]
+            if len(row) >= len(names) and _is_row([cell for _, cell in pairs]):
                 header = names
-                tables.setdefault(tuple(names), Rows()).put(dict(zip(names, row, strict=True)))
+                tables.setdefault(tuple(name for name, _ in pairs), Rows()).put(dict(pairs))
                 break
         before = cells if _is_header(cells) else []
     rewarded = [names for names in tables if REWARD.search(" ".join(names))]
@@ -229,6 +229,16 @@ def _cell(name: str, cell: str) -> str:
     course, between = COURSE.fullmatch(text), None if STEPS.search(name) else RANGE.fullmatch(text)
     middle = str(sum(float(end) for end in between.groups()) / 2.0) if between else text
     return course[1] if course else middle
+
+
+def _apart(name: str, cell: str) -> list[tuple[str, str]]:
+    """Return names and cells of a column, several where it holds several: "test a / b" over "0.1 / 0.2"."""
+    names, cells = name.split("/"), [part.strip("*") for part in cell.split("/")]
+    numeric = [spelled(part) is not None for part in (*names, *cells)]
+    if not len(names) == len(cells) > 1 or numeric != [False] * len(names) + [True] * len(cells):
+        return [(name, _cell(name, cell))]
+    before, _, first = names[0].rpartition(" ")
+    return list(zip((f"{before} {part}".strip() for part in (first, *names[1:])), cells, strict=True))
 
 
 def _upright(table: Iterable[list[str]]) -> Iterator[list[str]]:

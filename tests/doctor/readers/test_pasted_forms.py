@@ -352,3 +352,14 @@ def test_a_table_of_results_above_is_not_taken_for_the_course(tmp_path):
     course = ["| Step | Mean Reward |", "|---|---|", *(f"| {10 * i} | {0.1 * i:.1f} |" for i in range(1, 6))]
     log = read(tmp_path / "page.md", "\n".join([*results, "", *course]))
     assert values(log, "Mean Reward") == [0.1, 0.2, 0.3, 0.4, 0.5]
+
+
+def test_a_column_of_several_numbers_in_each_cell_is_as_many_columns(tmp_path):
+    text = (
+        "| step | train reward | holdout easy / hard | KL/entropy | pass / 8 |\n|---|---|---|---|---|\n"
+        "| 5 | 0.31 | 0.62 / 0.2 | 0.01 | 3/8 |\n| 10 | 0.45 | **0.58 / 0.1** | 0.02 | 5/8 |\n"
+    )
+    log = read(tmp_path / "page.md", text)
+    assert values(log, "holdout easy") == [0.62, 0.58] and values(log, "holdout hard") == [0.2, 0.1]
+    assert values(log, "KL/entropy") == [0.01, 0.02]
+    assert not {"8", "pass 8"} & log.columns.keys()
