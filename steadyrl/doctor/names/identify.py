@@ -30,11 +30,13 @@ COMMON = load("unknown")  # spellings that many share
 # Whose metric it is, where a part of the name before the last says so: of another model, or of another time.
 NOT_THE_POLICY = re.compile(r"(^|[/._])(critic|value|vf|reward_model|rm|ref|teacher|draft|disc|time|timing|perf)")
 DIGITS = 4  # after the point, at which usual learning rates are printed as 0
+SELDOM = 5  # times fewer rows than another series of the quantity has
 LATER = 10_000  # the place of a common spelling, behind those of the trainer's own table
 GUESSED_ALONE = {"reward", "loss"}  # of which a guess is enough to take a table for a log
 CLOCKS = {"time_logged", "data_epoch"}
 # Whatever the trainer; "val" and "test" alone are other things with some.
-HELD_OUT = ("eval_", "validation_", "heldout_")
+HELD_OUT = ("eval_", "validation_", "heldout_", "held_out_", "holdout_", "unseen_", "ood_")
+AT_END = re.compile(r"(.+?)[_/]\(?(?:val|validation|eval|evaluation|test|dev|held_?out|holdout|unseen|ood)\)?")
 # Logged beside held-out measurements, but of the evaluation's speed.
 NOT_MEASURED = {"runtime", "samples_per_second", "steps_per_second", "epoch", "time", "model_preparation_time"}
 # The most exact first; what is not known to be any of these comes after them.
@@ -65,6 +67,8 @@ def identify(log: RawLog) -> Run:
     series: dict[str, list[Series]] = {}
     for entry in entries:
         series.setdefault(entry.name.quantity, []).append(_series(log, entry))
+    if table is COMMON:  # what is printed of single completions comes after what every step logs
+        series = {quantity: _seldom_last(several) for quantity, several in series.items()}
     heldout = (*_accuracy_alone(series), *_heldout_reward(series), *_without_rounded_rate(series))
     sources = {entry.source for entry in entries}
     algorithm, settings = derive.algorithm(table, log.settings, log), derive.settings(table, log.settings, log)
@@ -84,6 +88,11 @@ def identify(log: RawLog) -> Run:
         gains=log.gains,
         scores=log.scores,
     )
+
+
+def _seldom_last(several: list[Series]) -> list[Series]:
+    most = max(map(len, several))
+    return sorted(several, key=lambda one: len(one) * SELDOM < most)
 
 
 def _distils(series: Mapping[str, Sequence[Series]]) -> bool:
@@ -186,7 +195,10 @@ def _place(table: Table, log: RawLog, column: str) -> _Entry | None:
             if pattern is not None:
                 meaning = _chosen(vocabulary, log, pattern).filled(wildcard(pattern, spelling) or "")
                 return _Entry(meaning, column, patterns.index(pattern) + LATER * (vocabulary is not table))
-    spelled = next((name for name in (column, column.rpartition("/")[2]) if name.startswith(HELD_OUT)), None)
+    if (at_end := AT_END.fullmatch(spell(column))) and (twin := COMMON.names.get(at_end[1])):
+        return _Entry(Name(f"heldout/{at_end[1]}", twin.unit, twin.estimator), column, LATER)
+    spellings = (spell(column), spell(column).rpartition("/")[2])
+    spelled = next((name for name in spellings if name.startswith(HELD_OUT)), None)
     if spelled is None or spelled[spelled.index("_") + 1 :] in NOT_MEASURED:
         return None
     return _Entry(Name(f"heldout/{column}"), column, LATER)

@@ -129,3 +129,34 @@ def test_an_accuracy_alone_stands_for_the_reward():
     assert alone.needed("reward").source == "acc" and "acc stands for it" in " ".join(alone.notes)
     two = identify(RawLog("page.md", "printed", {"acc": column(0.1, 0.4), "format_rate": column(1.0, 1.0)}))
     assert "reward" not in two.series
+
+
+@pytest.mark.parametrize(
+    ("logged", "quantity"),
+    [
+        ("held-out hard", "heldout/hard"),
+        ("unseen/solved", "heldout/solved"),
+        ("OOD acc", "heldout/acc"),
+        ("holdout d3", "heldout/d3"),
+        ("reward (val)", "heldout/reward"),
+        ("acc_test", "heldout/acc"),
+        ("KL eval", "heldout/kl"),
+        ("valid_rate", None),  # of a form
+        ("best_val", None),
+        ("latest", None),
+    ],
+)
+def test_a_word_for_held_out_problems_before_or_behind_a_name_tells_them(logged, quantity):
+    run = identify(RawLog("page.md", "printed", {"reward": column(0.1, 0.4), logged: column(0.3, 0.2)}))
+    placed = [name for name, several in run.series.items() if several[0].source == logged]
+    assert placed == ([] if quantity is None else [quantity])
+
+
+def test_the_mean_of_every_step_comes_before_rewards_printed_now_and_then():
+    rare, every = column(0.0, 1.0), Column(np.arange(12), np.linspace(0.2, 0.5, 12))
+    run = identify(RawLog("page.md", "printed", {"reward": rare, "reward_avg": every}))
+    assert run.needed("reward").source == "reward_avg"
+    run = identify(
+        RawLog("page.md", "printed", {"reward": Column(every.steps[:6], every.values[:6]), "reward_avg": every})
+    )
+    assert run.needed("reward").source == "reward"
