@@ -35,6 +35,7 @@ LITTLE = 0.15  # of the level: no labelled run that learned over 100 steps and m
 SIGNS, SURE = 0.25, 2.0  # share of the rows on either side of 0; standard errors
 FIRST, QUICK = 3, 4.0  # steps; standard deviations of single steps in the second half
 CONSTANT_STEPS = 10  # equal rewards one after the other; chance does not give so many, even printed with two digits
+OFTEN = 1 / 3  # of the rows of a long log, in which the reward is its least
 MOSTLY_ROWS, SEVERAL = 10, 5  # rows with the least reward, more than half; rewards that differ, as means do
 CONSTANT_ROWS = 2  # where the spread of the completions is logged, and is 0
 SAME = 1e-9  # relative difference that is rounding
@@ -52,18 +53,18 @@ HUGE_NORM = 100.0  # times the usual limit of 1 at which trainers clip
 def reward_flat(run: Run) -> Result:
     reward = run.needed("reward")
     slope, detectable = trend(reward), smallest_detectable(reward)
-    if slope is None or detectable is None or slope.low > 0 or slope.high < 0 or gained(run):
-        return None  # rising or falling: other checks speak of these
-    if _rose(reward) or fell(run, "reward") or _lost(run, reward):
+    if slope is None or detectable is None or slope.low > 0 or gained(run) or _rose(reward):
         return None
+    if fell(run, "reward") or _lost(run, reward):
+        return None  # another check speaks of it; of a fall that only the trend shows no other does
     if np.ptp(reward.values) == 0:
         return Unknown("the reward never changes")
     wanted, level = worth_having(run, float(np.median(reward.values))), float(np.median(reward.values))
     if at_top(reward):
         return Passed(f"The reward rests at {number(level)}, near the most that it reaches.")
     cause, reason = _flat_cause(run)
-    if cause == "unknown" and heldout_rises(run):
-        return Passed("The reward of training has no trend, and held-out measurements rose.")
+    if (cause == "unknown" or slope.high < 0) and heldout_rises(run):
+        return Passed("The reward of training does not rise, and held-out measurements rose.")
     if cause == "unknown" and run.covers(reward) < FLAT_FROM:
         few = f"{run.covers(reward)} steps are few for a reward to rise"
         return Unknown(f"{few}, and {reason}", ("kl_ref", "no_signal"))
@@ -125,7 +126,7 @@ def _flat_cause(run: Run) -> tuple[str, str]:
     kl, rate, size = find(run, "kl_ref", SEQUENCE), run.get("learning_rate"), update_size(run)
     # With one update per batch it is measured before that update, and is 0 by construction.
     step = None if size is None or not size.values.any() else float(np.median(size.values))
-    if sentence := nothing_to_learn(run):
+    if sentence := nothing_to_learn(run) or _often_least(run.needed("reward")):
         return "no_signal", sentence
     if kl is not None and tail(kl) == 0.0:
         kl = None  # a k3 so small that it is rounded away, or a reference that is the policy itself
@@ -147,6 +148,15 @@ def _flat_cause(run: Run) -> tuple[str, str]:
         return "moving_without_gain", f"{levels('the entropy', entropy)}: the policy moves, the reward does not follow"
     far = "" if kl is None else f" (the KL to the reference is {number(tail(kl))} {kl.unit} at the end)"
     return "moving_without_gain", f"the policy moves, the reward does not follow{far}"
+
+
+def _often_least(reward: Series) -> str:
+    """Return a sentence if a long log has the least reward of all, exactly, in a third of its rows; else ""."""
+    least, different = float(reward.values.min()), len(np.unique(reward.values))
+    share = float((reward.values == least).mean())
+    if len(reward) < FLAT_FROM or share < OFTEN or different < SEVERAL:
+        return ""
+    return f"in {share:.0%} of the rows it is exactly {number(least)}, its least: no completion of those earns more"
 
 
 def _noise_about_0(kl: Series | None) -> str:

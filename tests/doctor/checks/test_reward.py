@@ -122,6 +122,14 @@ def test_a_reward_that_rests_near_its_top_is_in_order():
     assert finding(reward_flat(healthy(n=200, reward=reward - 0.4)))
 
 
+def test_a_fall_that_the_trend_alone_shows_is_no_healthy_course():
+    reward = 0.3 - 0.0006 * np.arange(200) + noise(np.random.default_rng(1), 200, 0.16)
+    run = healthy(n=200, reward=reward, without=["heldout/retrieval"])
+    assert said(reward_falling(run)) == []
+    assert "does not rise in 200 steps" in finding(reward_flat(run)).message
+    assert said(reward_flat(healthy(n=200, reward=reward))) == []  # held-out answers became better
+
+
 # reward_constant
 
 
