@@ -10,7 +10,7 @@ from steadyrl.doctor.check import Found, Result, Unknown, check
 from steadyrl.doctor.checks.reward import shows_no_gain
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.jumps import WINDOW, jumps
-from steadyrl.doctor.statistics.readings import fell, learns, number, setting
+from steadyrl.doctor.statistics.readings import direction, fell, learns, number, setting
 from steadyrl.doctor.statistics.signals import first_lasting, head, tail
 from steadyrl.doctor.statistics.units import together
 
@@ -107,6 +107,9 @@ def truncated(run: Run) -> Result:
     # Longer answers may pay, and yet a share that grows says that the policy forgets how to end.
     many, mostly = (GREW, GREW) if cause == "grew" else (MANY, MOSTLY)
     harmless = level <= NOTABLE or (level <= mostly and (learns(run) is True or level < start / 2.0))
+    # What the lengths bound from above is no proof while the reward clearly rises.
+    reward = run.get("reward")
+    harmless |= bool(how) and cause == "grew" and reward is not None and direction(reward) > 0
     harmless |= level <= many and not (shows_no_gain(run) or fell(run, "reward"))
     about = "about " if how and level < 1.0 else ""
     shown = f"share cut off: {number(start)} at the start, {number(level)} at the end"

@@ -257,3 +257,14 @@ def test_mean_lengths_tell_how_many_a_limit_ends(length, limit, cause, share):
 def test_a_limit_that_the_mean_length_passes_is_of_something_else():
     run = healthy(n=10, length=300.5 + np.arange(10.0), without=["truncated"], settings={"max_new_tokens": 200})
     assert "show no limit" in unclear(truncated(run)).message
+
+
+def test_a_share_that_the_mean_length_alone_tells_is_worth_knowing_while_the_reward_rises():
+    length, settings = np.linspace(60.0, 92.0, 80), {"max_new_tokens": 100}
+    for reward, severity in (
+        (np.linspace(0.1, 0.7, 80), "info"),
+        (np.full(80, 0.3) + 0.01 * (-1.0) ** np.arange(80), "warning"),
+    ):
+        run = healthy(n=80, length=length, reward=reward, without=["truncated"], settings=settings)
+        found = finding(truncated(run))
+        assert (found.cause, found.severity) == ("grew", severity)
