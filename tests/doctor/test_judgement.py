@@ -189,3 +189,14 @@ def test_a_state_is_said_from_the_probability_above_which_enough_of_the_open_log
     probabilities, least = fit_judgement.limits(logs)
     assert least["sick"] == pytest.approx(0.65)  # 4 of 5 above it; 4 of 6 above .6
     assert probabilities["healthy"][5] == 0.0 and probabilities["healthy"][8] == pytest.approx(0.7)
+
+
+@pytest.mark.parametrize(("apart", "verdict"), [(1, ""), (3, "sick")])
+def test_parts_that_never_pay_are_given_fifty_steps_by_the_judgement_too(apart, verdict):
+    steps, names = apart * np.arange(1, 25), ("reward", "reward_part/near", "reward_part/form", "reward_part/number")
+    level = -1.2 + 0.1 * np.sin(np.arange(24))
+    columns = [level, level, np.zeros(24), np.zeros(24)]
+    run = make_run({n: Series(n, "", "", n, steps, x) for n, x in zip(names, columns, strict=True)}, trainer="unknown")
+    judgement = judge(run)
+    assert (judgement.cause, judgement.sick > 0.65) == ("reward_part_idle", True)
+    assert judgement.verdict == verdict

@@ -33,6 +33,8 @@ class Family:
     """What is wrong, in a sentence."""
     decide: str
     """What measurement would decide it."""
+    steps: int = 1
+    """Of a log that covers fewer, no verdict is that it is sick of this."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,8 @@ def judge(run: Run, contradicted: bool = False) -> Judgement:
     cause = max(by_family, key=by_family.__getitem__)
     family = FAMILIES[cause] if by_family[cause] > 0 else Family("", "")
     verdict: Literal["sick", "healthy", ""] = ""
-    if sick >= weights["limit_sick"]:
+    logged = [series for several in run.series.values() for series in several]
+    if sick >= weights["limit_sick"] and max(map(run.covers, logged), default=0) >= family.steps:
         verdict = "sick"
     elif healthy >= weights["limit_healthy"] and sick <= DOUBT and not contradicted:
         verdict = "healthy"
