@@ -30,6 +30,7 @@ IMPORTANCE = 2.0  # mean weight, up or down; verl's own warning
 # A sampler with reloaded base weights was seen at 0.029, and that run never learned (trl#5312).
 IMPORTANCE_LOST = 0.1
 MASKED = 0.5  # of the tokens: learning stopped where 0.75 were dropped, and not where 0.26 were (docs/off-policy.md)
+FEWEST_APART = 3  # rows one after the other, where half of a table are fewer than those that last
 GROWN = 0.2  # first difference over the last, below which it came with the updates
 # TRL's newer PPO counts -1 for each padding token in its sampled entropy and averages the exact one over padding.
 PADDED_ENTROPY = ("trl-ppo",)
@@ -186,7 +187,7 @@ def _mismatch(run: Run) -> tuple[Series, int, str] | None:
             continue
         weight = name == "importance"
         apart = np.abs(np.log(np.maximum(series.values, 1e-9)) if weight else series.values)
-        since = first_lasting(series, apart > limit, LASTING)
+        since = first_lasting(series, apart > limit, min(LASTING, max(len(series) // 2, FEWEST_APART)))
         if since is not None:
             bound = f"outside 1/{IMPORTANCE:g} to {IMPORTANCE:g}" if weight else f"above {limit} nats/token"
             text = f"{name} {number(tail(series))}, {bound} from step {since} on"

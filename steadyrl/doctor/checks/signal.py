@@ -245,10 +245,11 @@ def _equals_reward(run: Run) -> str | None:
 def reward_part_idle(run: Run) -> Result | list[Result]:
     reward, parts = run.needed("reward"), run.parts("reward_part/")
     idle = {name: part for name, part in parts.items() if _never_moves(run, name, part)}
-    if not idle or len(idle) == len(parts):
-        return None  # where none moves, the whole reward is constant
+    if not idle or not np.ptp(reward.values):
+        return None  # the whole reward is constant
     results: list[Result] = []
     unpaid = [name for name, part in idle.items() if part.values[0] == 0.0]
+    none_right = all(name in unpaid for name in parts if pays_for_right(name))
     for cause, names in (
         ("never_right", [name for name in unpaid if pays_for_right(name)]),
         ("never_pays", [name for name in unpaid if not pays_for_right(name)]),
@@ -257,7 +258,9 @@ def reward_part_idle(run: Run) -> Result | list[Result]:
         owed = [name for name in names if not is_penalty(name, idle[name])]
         long = run.covers(reward) >= RARE_STEPS
         never = [name for name in owed if not np.ptp(idle[name].values)]
-        harms = cause != "never_differs" and never and long and not learns(run) and not _gains(run)
+        # A gain that noise could explain is none where nothing that pays for being right ever pays.
+        gains = learns(run) or (not (cause == "never_right" and none_right) and _gains(run))
+        harms = cause != "never_differs" and never and long and not gains
         shown = tuple(
             f"{name} is {number(float(idle[name].values[0]))} in {_all_or(idle[name])} rows" for name in names
         )

@@ -255,3 +255,36 @@ def test_a_flat_training_reward_is_no_fault_where_held_out_measurements_rose(sai
     assert "reward_flat" in said(rows)[0]
     measured = [{**row, "eval_acc": {0: 15.0}.get(i, 42.0) if i % 50 == 0 else "-"} for i, row in enumerate(rows)]
     assert "reward_flat" not in said(measured)[0]
+
+
+def test_a_reward_that_is_its_least_in_many_of_a_hundred_rows_has_no_signal(said):
+    rng = np.random.default_rng(4)
+    paid = rng.integers(1, 7, 140) / 24.0  # of 24 completions a step
+    rows = [{"reward": 0.0 if rng.random() < 0.45 else float(x)} for x in paid]
+    found, diagnosis = said(rows)
+    assert found["reward_flat"] == ("no_signal", "warning")
+    assert "of the rows it is exactly 0, its least" in diagnosis.findings[0].message
+    assert "reward_flat" not in said(rows[:80])[0]
+    assert "reward_flat" not in said([{"reward": row["reward"] + 0.004 * i} for i, row in enumerate(rows)])[0]
+
+
+def test_three_rows_of_six_far_beyond_the_bound_tell_a_sampler_of_other_weights(said):
+    def rows(*gaps):
+        return [{"reward mean": 0.5 - 0.06 * i, "rollout_corr/kl": gap} for i, gap in enumerate(gaps)]
+
+    assert said(rows(0.0004, 0.05, 0.31, 7.5, 9.0, 12.0))[0]["sampler_mismatch"] == ("stale_weights", "warning")
+    assert "sampler_mismatch" not in said(rows(0.0004, 0.05, 0.03, 0.02, 9.0, 12.0))[0]
+    assert "sampler_mismatch" not in said(rows(0.31, 7.5))[0]
+
+
+def test_strict_answers_of_which_none_is_right_are_named_in_a_few_rows_far_apart(tmp_path):
+    def idle(strict, apart=12):
+        rewards = (0.21, 0.18, 0.22, 0.25, 0.25)
+        rows = [f"| {apart * i} | {reward} | {strict}% |" for i, reward in enumerate(rewards, 1)]
+        (tmp_path / "log.md").write_text("\n".join(["| step | reward | strict acc |", "|---|---|---|", *rows]))
+        (diagnosis,) = diagnose(tmp_path / "log.md")
+        return [f.severity for f in diagnosis.findings if (f.check, f.cause) == ("reward_part_idle", "never_right")]
+
+    assert idle(0.0) == ["warning"]
+    assert idle(0.0, apart=4) == ["info"]  # what is hard to earn is given fifty steps
+    assert idle(3.5) == []
