@@ -119,6 +119,8 @@ def no_signal_groups(run: Run) -> Result:
         cause, reason, worth_knowing = "same_answers", stuck, False
     worth_knowing |= reward is None and not nothing  # they may all be right
     worth_knowing |= late <= LITTLE_SIGNAL and not from_start and not idle
+    # Groups that agree, some of them right, may be what was learned, if the rewards' thirds say so within their noise.
+    worth_knowing |= idle and late <= LITTLE_SIGNAL and cause in ("too_easy", "same_answers") and _gains(run)
     return Found(
         cause,
         "critical" if nothing else "info" if worth_knowing else "warning",

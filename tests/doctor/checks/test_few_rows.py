@@ -288,3 +288,19 @@ def test_strict_answers_of_which_none_is_right_are_named_in_a_few_rows_far_apart
     assert idle(0.0) == ["warning"]
     assert idle(0.0, apart=4) == ["info"]  # what is hard to earn is given fifty steps
     assert idle(3.5) == []
+
+
+@pytest.mark.parametrize(
+    ("right", "severity"), [((3, 5, 5), "info"), ((4, 4, 4), "warning"), ((5, 4, 3), "warning"), ((0, 1, 0), "warning")]
+)
+def test_groups_that_agree_more_often_right_are_worth_knowing(said, right, severity):
+    rng = np.random.default_rng(7)
+    rows = [row for part in right for row in _third(rng, part)]
+    assert said(rows)[0]["no_signal_groups"][1] == severity
+
+
+def _third(rng, right):
+    """Return 24 rows: of 15 whose completions agree about ``right`` of 8 are right, and in 9 half of them are."""
+    agree = [{"reward": float(i < round(15 * right / 8)), "loss": 0.0} for i in range(15)]
+    differ = [{"reward": 0.5, "loss": float(size)} for size in rng.normal(30, 4, 9)]
+    return list(rng.permutation(np.array([*agree, *differ], dtype=object)))
