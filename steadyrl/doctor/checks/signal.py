@@ -277,7 +277,10 @@ def reward_part_idle(run: Run) -> Result | list[Result]:
 
 def _gains(run: Run) -> bool:
     """Return True if the last third of the rewards is above the first by what would be worth having, be it noise."""
-    first, *_, last = (float(third.mean()) for third in np.array_split(run.needed("reward").values, 3))
+    rewards = run.needed("reward").values
+    if len(rewards) < 3:
+        return False
+    first, *_, last = (float(third.mean()) for third in np.array_split(rewards, 3))
     return last - first > worth_having(run, first)
 
 
