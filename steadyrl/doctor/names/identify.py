@@ -30,7 +30,9 @@ COMMON = load("unknown")  # spellings that many share
 # Whose metric it is, where a part of the name before the last says so: of another model, or of another time.
 NOT_THE_POLICY = re.compile(r"(^|[/._])(critic|value|vf|reward_model|rm|ref|teacher|draft|disc|time|timing|perf)")
 REMARK = re.compile(r"_?\([^()]+\)$")  # "reward (v2)"
-OTHER = re.compile(r"\((?:.*\b)?(?:val|valid|eval|test|held|std|min|max|old|sft|base|best|ema)", re.IGNORECASE)
+OTHER = re.compile(
+    r"\((?:.*\b)?(?:val|valid|eval|test|held|std|min|max|old|sft|base|best|ema|post|norm|clip)", re.IGNORECASE
+)
 DIGITS = 4  # after the point, at which usual learning rates are printed as 0
 LATER = 10_000  # the place of a common spelling, behind those of the trainer's own table
 GUESSED_ALONE = {"reward", "loss"}  # of which a guess is enough to take a table for a log

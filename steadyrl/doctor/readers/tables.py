@@ -10,6 +10,7 @@ import html
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -227,7 +228,7 @@ def _parted(name: str, cell: str) -> Iterator[tuple[str, str]]:
 def _stacked(table: Iterable[list[str]]) -> Iterator[list[str]]:
     """Yield the rows of text as they stand; of columns that come again beside them, one block below another."""
     width, blocks = 0, list[list[str]]()
-    for cells in [*table, []]:
+    for cells in chain(table, [[]]):
         if width and len(cells) == len(blocks[0]):
             blocks.append(cells)
             continue
@@ -286,7 +287,7 @@ def _cell(name: str, cell: str) -> str:
 def _upright(table: Iterable[list[str]]) -> Iterator[list[str]]:
     """Yield the rows of text as they stand, and those of a table with a metric in each row as columns after them."""
     steps, metrics = list[str](), list[list[str]]()
-    for cells in [*table, []]:
+    for cells in chain(table, [[]]):
         yield cells
         if steps and len(cells) == len(steps) + 1 and spelled(cells[0]) is None:
             metrics += [cells] if _is_row(cells[1:]) else []
