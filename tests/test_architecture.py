@@ -4,6 +4,7 @@ import ast
 import importlib
 import subprocess
 import sys
+from dataclasses import dataclass
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -24,6 +25,7 @@ FLOORS = (
         "loop.checkpoint",
         "loop.defaults",
         "loop.autopilot",
+        "loop.gradient_parts",
         "integrations.trackers",
     },
     {"loop.train", "loop.evaluate", "loop.record", "loop.preflight"},  # the loop
@@ -52,9 +54,34 @@ MODULES = {
 }
 
 
-def tree(module):
-    """Return the syntax tree of a module; none is kept, for all of them together are a million objects."""
-    return ast.parse(MODULES[module].read_text(encoding="utf-8"))
+@dataclass(frozen=True)
+class Facts:
+    """What the tests ask of a module's syntax tree; the trees of all modules together are a million objects.
+
+    Attributes:
+        imports: The dotted name of everything that it imports, wherever in the file.
+        functions: The name of each function and its length in lines.
+        relative: The lines of relative imports.
+    """
+
+    imports: frozenset[str]
+    functions: tuple[tuple[str, int], ...]
+    relative: tuple[int, ...]
+
+
+@cache
+def facts(module):
+    """Return the facts of a module, read once."""
+    imports, functions, relative = set(), [], []
+    for node in ast.walk(ast.parse(MODULES[module].read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            imports |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            imports |= {f"{node.module}.{alias.name}" for alias in node.names}
+            relative += [node.lineno] if node.level else []
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            functions.append((node.name, code_lines(node)))
+    return Facts(frozenset(imports), tuple(functions), tuple(relative))
 
 
 def room(module):
@@ -65,22 +92,9 @@ def room(module):
     return path
 
 
-@cache
-def all_imports(module):
-    """Return the dotted name of everything that a module imports, wherever in the file."""
-    names = set()
-    for node in ast.walk(tree(module)):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{module}, line {node.lineno}: a relative import"
-            names |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return names
-
-
 def own_imports(module):
     """Return the modules of this package that a module imports: ``from steadyrl import kl`` names steadyrl.maths.kl."""
-    names = {name for name in all_imports(module) if name.startswith("steadyrl.")}
+    names = {name for name in facts(module).imports if name.startswith("steadyrl.")}
     return {name if name in MODULES else name.rpartition(".")[0] for name in names} - {module}
 
 
@@ -125,6 +139,10 @@ def test_what_the_floors_forbid():
 def test_nothing_outside_of_an_environment_imports_it():
     outside = {m: own_imports(m) for m in INSIDE if not m.startswith("steadyrl.environments")}
     assert {m: of for m, of in outside.items() if any(name.startswith("steadyrl.environments") for name in of)} == {}
+
+
+def test_no_import_is_relative():
+    assert {module: facts(module).relative for module in MODULES if facts(module).relative} == {}
 
 
 def test_there_is_no_import_cycle():
@@ -181,7 +199,7 @@ def test_what_the_figures_count():
 
 def importers(package):
     """Return the folders at the top whose modules import a package."""
-    return {m.split(".")[1] for m in INSIDE if package in {name.partition(".")[0] for name in all_imports(m)}}
+    return {m.split(".")[1] for m in INSIDE if package in {name.partition(".")[0] for name in facts(m).imports}}
 
 
 @pytest.mark.parametrize("package", sorted(TENSOR_PACKAGES))
@@ -193,7 +211,7 @@ def test_the_doctor_needs_numpy_a_json_parser_the_ground_and_stats_only():
     modules = [module for module in INSIDE if room(module) == "doctor"]
     rooms = {(m, room(imported)) for m in modules for imported in own_imports(m)}
     assert {(m, of) for m, of in rooms if of not in {"core", "doctor"}} == set()
-    packages = {(m, name.partition(".")[0]) for m in modules for name in all_imports(m)}
+    packages = {(m, name.partition(".")[0]) for m in modules for name in facts(m).imports}
     # pydantic_core is a compiled JSON parser here, imported for large logs alone.
     allowed = {*sys.stdlib_module_names, "steadyrl", "numpy", "pydantic_core"}
     assert {(m, package) for m, package in packages if package not in allowed} == set()
@@ -209,12 +227,7 @@ def test_files_stay_short():
 
 
 def test_functions_stay_short():
-    functions = [
-        (module, node.name, code_lines(node))
-        for module in MODULES
-        for node in ast.walk(tree(module))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    ]
+    functions = [(module, *function) for module in MODULES for function in facts(module).functions]
     assert [function for function in functions if function[2] > MAX_FUNCTION_LINES] == []
 
 

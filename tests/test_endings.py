@@ -1,5 +1,6 @@
 """Whatever ends a run after its first step, a resume goes on behind the last whole step, as if nothing had happened."""
 
+import json
 import os
 import signal
 import subprocess
@@ -31,11 +32,19 @@ def steady(run):
     return [repeatable(line) for line in run.metrics()]
 
 
+@pytest.fixture(scope="module")
+def trained_once():
+    """Runs of this file by name; no test changes them."""
+    return {}
+
+
 @pytest.fixture
-def unbroken(toy, tmp_path):
-    run = RunDir(tmp_path / "unbroken")
-    train(toy(*SETTINGS), run)
-    return run
+def unbroken(toy, tmp_path_factory, trained_once):
+    if "unbroken" not in trained_once:
+        run = RunDir(tmp_path_factory.mktemp("trained") / "unbroken")
+        train(toy(*SETTINGS), run)
+        trained_once["unbroken"] = run
+    return trained_once["unbroken"]
 
 
 def at_step(number, function, error, beside=lambda *args: None):
@@ -162,17 +171,16 @@ def test_a_failing_save_hides_nothing_of_what_ended_the_run(toy, tmp_path, monke
 
 
 SCRIPT = """
-import os, signal, sys, time
+import json, sys
 import steadyrl
 from steadyrl.loop.train import Watch
-from tests.test_endings import settings
 
 def step(line):
     if line["step"] == 2:
         print("ready", flush=True)
 
 try:
-    steadyrl.run(settings(sys.argv[1], sys.argv[2]), watch=Watch(step=step))
+    steadyrl.run(json.loads(sys.argv[1]), watch=Watch(step=step))
 except KeyboardInterrupt:
     sys.exit(77)
 """
@@ -224,7 +232,7 @@ def test_a_hanging_reward_does_not_hold_a_signal_and_its_step_alone_is_lost(tmp_
     (tmp_path / "hanging.py").write_text(HANGING)
     path = f"{tmp_path}:{Path(__file__).parent.parent}"
     process = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, str(tmp_path), reward],
+        [sys.executable, "-c", SCRIPT, json.dumps(settings(tmp_path, reward))],
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
         preexec_fn=hear_signals,

@@ -1,8 +1,12 @@
-"""Is the advice worth following? python bench/doctor/advice.py [--split heldout] [--only lr_x10 ...].
+"""Is the advice worth following? python bench/doctor/advice.py [--split heldout] [--seeds 7 8] [--only lr_x10 ...].
 
-Of the stored runs whose fault lies in their settings, the doctor's first finding that changes a setting is followed:
-the run is made again with it, from the same seed, by the settings alone. Reward over the last fifth of the steps is
-compared, with twice the standard error of its difference. A line of JSON for each run, and a table at the end.
+Of the stored runs whose fault lies in their settings, the doctor's first finding that changes a setting is followed,
+one that harms before one that is worth knowing: the run is made again with it, from the same seed, by the settings
+alone. With --seeds the runs before are made too, on the tasks that were held out, from seeds that no stored run has.
+
+Two things are counted apart. Reward: its mean over the last fifth of the steps is higher, beyond twice the standard
+error of the difference. Repaired: the doctor's check judges the run after and finds nothing, no other check finds a
+harm that was not there before, and the reward is not lower. A line of JSON for each run, and a table at the end.
 
 With --runs DIRECTORY ... the advice on these runs is followed instead, --times after one another: the doctor then
 examines the run that its advice has led to.
@@ -15,21 +19,21 @@ import json
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import faults
 import numpy as np
 import runs
+import settings
 import store
-import wrappers
 
 from steadyrl.core import config
 from steadyrl.core.rundir import RunDir
 from steadyrl.core.types import Finding
-from steadyrl.doctor.examine import diagnose
+from steadyrl.doctor.examine import Diagnosis, diagnose
 from steadyrl.loop import launch
-from steadyrl.loop.train import open_session
 
 LAST = 0.2  # of the steps
 # Faults that are settings, and that a reward shows: what pays for the wrong thing ends with a high reward.
@@ -37,51 +41,87 @@ SETTINGS = ("warped_temperature", "warped_top_p", "warped_hot", "lr_x10", "lr_di
             "controller_slow", "unit_clash", "entropy_bonus", "cut_off")  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Examined:
+    """A run, and what the doctor says of it."""
+
+    records: Sequence[Mapping[str, Any]]
+    diagnosis: Diagnosis
+
+    @property
+    def advice(self) -> Finding | None:
+        """The first finding that changes a setting; what harms comes first."""
+        advised = [finding for finding in self.diagnosis.findings if finding.overrides]
+        return next((finding for finding in advised if finding.harms), advised[0] if advised else None)
+
+
 def main() -> None:
-    """Follow the advice on every stored run that was asked for."""
+    """Follow the advice on every run that was asked for."""
     args = arguments()
     if args.runs:
         print(table([line for path in args.runs for line in chain(RunDir(path), args.times, args.folder)]))
         return
-    plans = [p for p in runs.plans() if p.split in args.split and p.fault in (args.only or SETTINGS)]
-    lines = [line for plan in plans if (line := followed(plan)) is not None]
-    print(table(lines))
+    if args.seeds:
+        plans = [plan for seed in args.seeds for plan in unseen(seed)]
+    else:
+        plans = [p for p in runs.plans() if p.split in args.split and runs.path_of(p, store.DATA).is_file()]
+    wanted = [plan for plan in plans if plan.fault in (args.only or SETTINGS)]
+    print(table([followed(plan, args.steps, bool(args.seeds)) for plan in wanted]))
 
 
-def followed(plan: runs.Plan) -> dict[str, Any] | None:
-    """Make a run again as the doctor says, and print what came of it; None where the run is not stored."""
-    path = runs.path_of(plan, store.DATA)
-    if not path.is_file():
-        return None
+def unseen(seed: int) -> Iterator[runs.Plan]:
+    """Yield a run of every fault from a seed that no stored run has, on one of the tasks that were held out."""
+    for name in SETTINGS:
+        fault = faults.EVERY[name]
+        places = [place for place in faults.PLACES[fault.algorithms] if settings.SPLIT[place[0]] == "heldout"]
+        task, algorithm = places[seed % len(places)]
+        data = settings.put(fault.settings(settings.base(task, algorithm)), "run.seed", seed)
+        yield runs.Plan(f"{name}-{seed}", name, seed, task, algorithm, data)
+
+
+def followed(plan: runs.Plan, steps: int, make: bool) -> dict[str, Any]:
+    """Make a run again as the doctor says, and print what came of it.
+
+    Args:
+        plan: Of the run.
+        steps: Of both runs; 0 takes the run's own.
+        make: Whether the run before is made; else it is read.
+    """
+    if steps:
+        plan = replace(plan, data=settings.put(plan.data, "run.steps", steps))
     with tempfile.TemporaryDirectory() as folder:
-        finding = advice(store.unpack(path, Path(folder)))
-    before = store.read_run(path)[1]
-    after = again(plan, finding.overrides) if finding else None
-    return {"fault": plan.fault, **compared(plan.name, before, finding, after)}
+        path = runs.path_of(plan, Path(folder) / "before")
+        if make or steps:
+            runs.make(plan, path.parent, None)
+        else:
+            path = runs.path_of(plan, store.DATA)
+        before = examined(path, Path(folder) / "examined")
+        finding, after = before.advice, None
+        if finding is not None:
+            changed = replace(plan, data=config.dump(config.resolve(plan.data, finding.overrides)))
+            runs.make(changed, Path(folder) / "after", None)
+            after = examined(runs.path_of(changed, Path(folder) / "after"), Path(folder) / "examined after")
+    return {"fault": plan.fault, **compared(plan.name, before, after)}
+
+
+def examined(path: Path, folder: Path) -> Examined:
+    """Return a stored run with what the doctor says of it."""
+    (diagnosis,) = diagnose(store.unpack(path, folder))
+    return Examined(store.read_run(path)[1], diagnosis)
 
 
 def chain(run: RunDir, times: int, folder: Path) -> Iterator[dict[str, Any]]:
     """Make a run again as the doctor says, then that one as it says of that one, and yield what came of each."""
+    before = Examined(run.metrics(), diagnose(run.path)[0])
     for _ in range(times):
-        finding, before = advice(run.path), run
+        finding, after = before.advice, None
         if finding is not None:
             run = launch.run(config.resolve(run.resolved(), [*finding.overrides, f"run.folder={folder}"]))
-        yield compared(before.path.name, before.metrics(), finding, run.metrics())
-        if finding is None:
+            after = Examined(run.metrics(), diagnose(run.path)[0])
+        yield compared(before.diagnosis.run.path, before, after)
+        if after is None:
             return
-
-
-def advice(path: Path) -> Finding | None:
-    """Return the first finding that changes a setting."""
-    findings = (finding for diagnosis in diagnose(path) for finding in diagnosis.findings)
-    return next((finding for finding in findings if finding.harms and finding.overrides), None)
-
-
-def again(plan: runs.Plan, overrides: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the metrics of the run with some settings changed."""
-    resolved = config.resolve(plan.data, overrides)
-    with wrappers.seeded(resolved.run.seed):
-        return runs.train(open_session(resolved), faults.EVERY[plan.fault], plan.name)[0]
+        before = after
 
 
 def rewards(records: Sequence[Mapping[str, Any]]) -> np.ndarray:
@@ -90,41 +130,48 @@ def rewards(records: Sequence[Mapping[str, Any]]) -> np.ndarray:
     return np.array(values[-max(2, int(LAST * len(values))) :])
 
 
-def compared(
-    name: str,
-    before: Sequence[Mapping[str, Any]],
-    finding: Finding | None,
-    after: Sequence[Mapping[str, Any]] | None,
-) -> dict[str, Any]:
-    """Print and return the mean rewards, and whether the difference is beyond its noise."""
-    old = rewards(before)
+def compared(name: str, before: Examined, after: Examined | None) -> dict[str, Any]:
+    """Print and return the mean rewards, whether they differ beyond their noise, and whether the fault is repaired."""
+    old, finding = rewards(before.records), before.advice
     line: dict[str, Any] = {"run": name, "before": float(old.mean()), "outcome": "no setting is advised"}
     if finding is not None and after is not None:
-        new = rewards(after)
+        new = rewards(after.records)
         gain = float(new.mean() - old.mean())
         error = float(np.sqrt(old.var(ddof=1) / len(old) + new.var(ddof=1) / len(new)))
         outcome = "better" if gain > 2 * error else "worse" if gain < -2 * error else "the same"
+        passed = {judged.check for judged in (*after.diagnosis.fine, *after.diagnosis.uneven)}
+        harms = sorted(set(after.diagnosis.harmful) - set(before.diagnosis.harmful))
         line |= {"finding": finding.check, "cause": finding.cause, "overrides": list(finding.overrides)}
-        line |= {"after": float(new.mean()), "error": error, "outcome": outcome}
+        line |= {"after": float(new.mean()), "error": error, "outcome": outcome, "new_harms": harms}
+        line["repaired"] = finding.check in passed and not harms and outcome != "worse"
     print(json.dumps(line), flush=True)
     return line
 
 
 def table(lines: Sequence[Mapping[str, Any]]) -> str:
     """Return the lines as a table in Markdown, with the count of each outcome."""
-    rows = ["| run | advice | before | after | |", "|---|---|---:|---:|---|"]
+    rows = ["| run | advice | before | after | reward | repaired |", "|---|---|---:|---:|---|---|"]
     for line in lines:
-        after = f"{line['after']:.3f}" if "after" in line else ""
-        change = f"{line.get('finding', '')}: {', '.join(line.get('overrides', []))}"
-        rows.append(f"| {line['run']} | {change} | {line['before']:.3f} | {after} | {line['outcome']} |")
+        after, change = "", ""
+        if "after" in line:
+            after, change = f"{line['after']:.3f}", f"{line['finding']}: {', '.join(line['overrides'])}"
+        shown = (
+            f"no: {', '.join(line['new_harms'])}" if line.get("new_harms") else "yes" if line.get("repaired") else ""
+        )
+        rows.append(f"| {line['run']} | {change} | {line['before']:.3f} | {after} | {line['outcome']} | {shown} |")
     counts = Counter(line["outcome"] for line in lines)
-    return "\n".join([*rows, "", ", ".join(f"{name}: {count}" for name, count in counts.most_common())])
+    either = sum(line["outcome"] == "better" or line.get("repaired", False) for line in lines)
+    said = ", ".join(f"{name}: {count}" for name, count in counts.most_common())
+    repaired = sum(line.get("repaired", False) for line in lines)
+    return "\n".join([*rows, "", f"{said}; repaired: {repaired}; higher reward or repaired: {either} of {len(lines)}"])
 
 
 def arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--split", nargs="+", default=["heldout"], help="of settings.SPLIT, or last")
+    parser.add_argument("--seeds", nargs="+", type=int, help="make runs of these seeds in place of the stored ones")
+    parser.add_argument("--steps", type=int, default=0, help="of the runs before and after, which are then both made")
     parser.add_argument("--only", nargs="+", choices=SETTINGS, metavar="FAULT", help=", ".join(SETTINGS))
     parser.add_argument("--runs", nargs="+", type=Path, metavar="DIRECTORY", help="run directories of your own")
     parser.add_argument("--times", type=int, default=2, help="how many pieces of advice are followed one after another")

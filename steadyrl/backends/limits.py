@@ -15,6 +15,7 @@ Result = TypeVar("Result")
 # Bytes of weights and moments that are copied before the updates of a step, so that they can be taken back. The copy
 # takes some hundredths of a second, less than 2 % of a step of a model of this size (22 million trained numbers).
 MOST_REMEMBERED = 1 << 28
+MOST_COMPARED = 1 << 31  # bytes of gradients that are held beside one another, at most
 
 
 def require_room(context: int | None, prompt: int, new: int) -> None:
@@ -33,13 +34,7 @@ def require_room(context: int | None, prompt: int, new: int) -> None:
 
 
 class AtOnce:
-    """How much a backend does at once: half as much after each lack of memory, and no result depends on that.
-
-    Args:
-        size: To begin with, at least 1.
-        setting: The setting that bounds the size, for messages.
-        ran_out: Whether an error says that memory ran out; frees what can be freed then.
-    """
+    """How much a backend does at once: half as much after each lack of memory, and no result depends on that."""
 
     def __init__(self, size: int, setting: str, ran_out: Callable[[Exception], bool]):
         self.size, self._setting, self._ran_out = size, setting, ran_out
@@ -70,13 +65,7 @@ class AtOnce:
     def each(
         self, order: Sequence[int], work: Callable[[Sequence[int]], Sequence[Result]], counted: str
     ) -> list[Result]:
-        """Do some work for items in an order, as many at once as fit; return what came of each, by number.
-
-        Args:
-            order: The numbers of the items, each once, from 0.
-            work: Returns what comes of the first of the items that it is given, of one at least.
-            counted: What the items are called where they are counted.
-        """
+        """Do some work for items in an order, as many at once as fit; return what came of each, by number."""
         done: dict[int, Result] = {}
         while len(done) < len(order):
             results = self.fitting(lambda size: work(order[len(done) : len(done) + size]), len(order) - len(done))

@@ -57,3 +57,13 @@ def accumulate(
         for name in sums:
             totals[name] = totals.get(name, 0.0) + next(scalars)
     return totals
+
+
+def products_of(gradients: Sequence[Mapping[str, Any]]) -> np.ndarray:
+    """Return the [n, n] products of n gradients, each by the names of the weights; a weight without one has 0."""
+    products = np.zeros((len(gradients), len(gradients)))
+    for i, left in enumerate(gradients):
+        for j, right in enumerate(gradients[: i + 1]):
+            shared = [name for name in left if name in right]
+            products[i, j] = products[j, i] = sum(float((left[name] * right[name]).sum()) for name in shared)
+    return products

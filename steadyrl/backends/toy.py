@@ -7,9 +7,9 @@ whole loop in milliseconds and is offered for tests of rewards, tasks and algori
 from __future__ import annotations
 
 import string
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 from zipfile import BadZipFile
@@ -17,6 +17,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 from steadyrl.backends import tape
+from steadyrl.backends.step import products_of
 from steadyrl.backends.text_chat import FORMATS, TextChat
 from steadyrl.core.config import Config
 from steadyrl.core.errors import CheckpointError
@@ -70,9 +71,9 @@ class CharTokenizer:
 class _Next(NamedTuple):
     """What may follow a token."""
 
-    reached: np.ndarray  # [V] sum of the probabilities up to and with each token
+    reached: list[float]  # [V] sum of the probabilities up to and with each token
     total: float  # of all probabilities, 1 up to rounding
-    logprobs: np.ndarray  # [V] as the setting ``sampling.logprobs`` wants them
+    logprobs: list[float]  # [V] as the setting ``sampling.logprobs`` wants them
     kept_ids: np.ndarray  # ids that truncation kept, ascending
 
 
@@ -101,29 +102,23 @@ class ToyBackend:
 
     def generate(self, prompts: Sequence[np.ndarray], sampling: Sampling, seeds: Sequence[int]) -> list[Completion]:
         """See Backend."""
+        table = self.parameters["logits"]
+        keep = np.stack([truncation(logits, sampling) for logits in table / sampling.temperature])  # [V, V]
+        before = np.arange(len(table))
+        drawn = self._logp(table, before, replace(sampling, logprobs="sampled"), keep)
+        logprobs = drawn if sampling.logprobs == "sampled" else self._logp(table, before, sampling, keep)
+        p = np.exp(drawn)
+        kept_ids = [np.flatnonzero(row).astype(np.int32) for row in keep]
+        following = list(map(_Next, p.cumsum(axis=1).tolist(), p.sum(axis=1).tolist(), logprobs.tolist(), kept_ids))
+        return [self._complete(prompt, sampling, seed, following) for prompt, seed in zip(prompts, seeds, strict=True)]
 
-        @cache
-        def next_after(previous: int) -> _Next:
-            before, table = np.array([previous]), self.parameters["logits"]
-            keep = truncation(table[previous] / sampling.temperature, sampling)
-            drawn = self._logp(table, before, replace(sampling, logprobs="sampled"), keep[None])[0]
-            logprobs = drawn if sampling.logprobs == "sampled" else self._logp(table, before, sampling, keep[None])[0]
-            p = np.exp(drawn)
-            return _Next(np.cumsum(p), p.sum(), logprobs, np.flatnonzero(keep).astype(np.int32))
-
-        return [self._complete(p, sampling, s, next_after) for p, s in zip(prompts, seeds, strict=True)]
-
-    def _complete(
-        self, prompt: np.ndarray, sampling: Sampling, seed: int, next_after: Callable[[int], _Next]
-    ) -> Completion:
-        uniform = np.random.default_rng(seed).random(sampling.max_new_tokens)
+    def _complete(self, prompt: np.ndarray, sampling: Sampling, seed: int, following: Sequence[_Next]) -> Completion:
+        # Lists and numbers of Python: a call of NumPy for each token would take most of the time of a step.
+        uniform = np.random.default_rng(seed).random(sampling.max_new_tokens).tolist()
         previous, ids, logprobs, kept_ids = int(prompt[-1]), [], [], []
         for u in uniform:
-            distribution = next_after(previous)
-            previous = min(
-                int(distribution.reached.searchsorted(u * distribution.total, side="right")),
-                int(distribution.kept_ids[-1]),
-            )
+            distribution = following[previous]
+            previous = min(bisect_right(distribution.reached, u * distribution.total), int(distribution.kept_ids[-1]))
             ids.append(previous)
             logprobs.append(distribution.logprobs[previous])
             kept_ids.append(distribution.kept_ids)
@@ -204,6 +199,10 @@ class ToyBackend:
         measured = {"loss/total": total, **sums}
         totals = {name: float(np.sum(x.data if isinstance(x, tape.Tensor) else x)) for name, x in measured.items()}
         return gradients, loss_stats(batch, totals)
+
+    def gradient_products(self, batches: Sequence[Batch], update: Update) -> np.ndarray:
+        """See GradientProducts."""
+        return products_of([self.gradients(batch, update)[0] for batch in batches])
 
     def save(self, folder: Path) -> None:
         """See Backend."""

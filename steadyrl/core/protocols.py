@@ -211,6 +211,17 @@ class Reversible(Protocol):
 
 
 @runtime_checkable
+class GradientProducts(Protocol):
+    """A backend that can compare the gradients of a loss on batches of the same rows."""
+
+    def gradient_products(self, batches: Sequence[Batch], update: Update) -> np.ndarray | None:
+        """Return the [n, n] products of the gradients of n batches over all trained weights; nothing is updated.
+
+        None where n gradients would take too much memory.
+        """
+
+
+@runtime_checkable
 class Repeatable(Protocol):
     """A backend whose sums come out otherwise from one time to the next, unless it is told to take its time."""
 

@@ -25,8 +25,9 @@ from steadyrl.doctor.statistics.signals import BLOCKS, trend
 
 # The modules with the records. Of findings that are equally bad and equally old, what brings others about comes first.
 MODULES = (
-    "sampler", "non_finite", "kl_control", "negative_kl", "kl_penalty", "kl", "plan", "learning_rate", "ratios",
-    "gradient", "jump", "values", "entropy", "ending", "length", "form", "reward", "reward_scale", "signal", "hacking",
+    "sampler", "non_finite", "kl_control", "negative_kl", "kl_penalty", "kl", "plan", "limits", "learning_rate",
+    "ratios", "gradient", "jump", "values", "entropy", "ending", "length", "form", "reward", "reward_scale", "signal",
+    "hacking",
 )  # fmt: skip
 CHECKS: tuple[Check[Run], ...] = tuple(
     record

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from steadyrl.doctor.series import Run
-from steadyrl.doctor.statistics.readings import KL_OLD_LARGE, setting, update_size
+from steadyrl.doctor.statistics.readings import KL_OLD_LARGE, cut_away, setting, update_size, updates_per_step
 
 HEALTHY_UPDATE = 0.02  # nats per token: what the updates of a healthy run's step come to
 LEAST_CUT, USUAL_CUT, GREATEST_CUT = 2.0, 3.0, 100.0
+AMPLE_UPDATE = 0.005  # likewise, from below: the middle of 0.001 to 0.02
+LEAST_RAISE, USUAL_RAISE, GREATEST_RAISE = 3.0, 10.0, 100.0
 LARGEST_ERROR = 0.2  # of a KL controller: Ziegler et al. clip the relative error to it
 DOUBLE_IN = 20.0  # steps in which a coefficient should be able to double
 SMALL = ("learning_rate", "value_learning_rate", "kl_coef", "entropy_coef")  # no whole numbers
@@ -68,6 +70,28 @@ def slower(run: Run) -> Mapping[str, Value]:
     return multiple(run, "learning_rate", 1.0 / learning_rate_cut(run))
 
 
+def rate_above_zero(run: Run) -> Mapping[str, Value]:
+    """Set the trainer's default where the learning rate is 0, which has no multiple."""
+    usual, trained = setting(run, "default_learning_rate"), setting(run, "learning_rate") != 0 or learning_rate(run)
+    return {} if trained or not usual else {"learning_rate": usual}
+
+
+def faster(run: Run) -> Mapping[str, Value]:
+    """Raise a learning rate that is too low.
+
+    The KL of a step grows with the square of the rate: the root of (0.005 / KL) brings it to 0.005 nats per token.
+    Without a logged KL, or with one update per batch, which is measured before it, 10 times. No rate is too low where
+    gradients are clipped to nothing.
+    """
+    norm, limit = run.get("grad_norm"), setting(run, "max_grad_norm")
+    if norm is not None and limit and cut_away(norm.values, limit):
+        return {}
+    size = None if updates_per_step(run) == 1 else update_size(run)
+    level = 0.0 if size is None else float(np.median(size.values))
+    factor = np.clip(np.sqrt(AMPLE_UPDATE / level), LEAST_RAISE, GREATEST_RAISE) if level > 0 else USUAL_RAISE
+    return rate_above_zero(run) or multiple(run, "learning_rate", float(factor))
+
+
 def calmer(run: Run) -> Mapping[str, Value]:
     """Change what makes steps too large: a lower learning rate, and one pass over each batch."""
     passes = setting(run, "epochs")
@@ -104,6 +128,8 @@ def horizon(run: Run) -> Mapping[str, Value]:
 CHANGES: Mapping[str, Callable[[Run], Mapping[str, Value]]] = {
     "slower": slower,
     "calmer": calmer,
+    "faster": faster,
+    "rate_above_zero": rate_above_zero,
     "more_samples": more_samples,
     "plain_sampling": plain_sampling,
     "more_room": more_room,

@@ -37,6 +37,7 @@ from steadyrl.loop.checkpoint import Safeguard, State
 from steadyrl.loop.curriculum.choice import Curriculum, Request, require_choice
 from steadyrl.loop.curriculum.memory import Memory, recall
 from steadyrl.loop.evaluate import HeldoutSet
+from steadyrl.loop.gradient_parts import GRADIENT_PARTS_EVERY, gradient_parts
 from steadyrl.loop.rewards.combine import (
     Term,
     make_terms,
@@ -319,16 +320,20 @@ def one_step(
         groups = list(drawn.groups)
         training = _training_groups(session, groups, state)
         batch = limit_rewards(make_batch(training, backend.tokenizer.pad_id), config.update.reward_limit)
-        batch = algorithm.prepare(session.scored(batch), state.algorithm)
+        scored = session.scored(batch)
+        batch = algorithm.prepare(scored, state.algorithm)
         clock.lap("score")
         if look:
             look.before(batch)
         rate = config.update.rate(step, config.run.steps) if step >= algorithm.value_warmup else 0.0
         generator = np.random.default_rng([config.run.seed, _MINIBATCH_KEY, step])
         corrected = correct(algorithm, batch, config.update.correction, state)
+        training_session, parts = replace(session, algorithm=corrected), dict[str, float]()
+        if (step + 1) % GRADIENT_PARTS_EVERY == 0:
+            parts = gradient_parts(backend, algorithm, scored, batch, state.algorithm, training_session.update_at(rate))
         if guard:
             guard.before_updates()
-        updates = update(replace(session, algorithm=corrected), batch, rate, generator, step, guard)
+        updates = update(training_session, batch, rate, generator, step, guard)
         moved = pilot_metrics(backend, batch, session.sampling, config, state)
         clock.lap("update")
         if look:
@@ -339,6 +344,7 @@ def one_step(
     step_metrics.add("the choice of problems", drawn.numbers)
     step_metrics.add("the correction", importance_metrics(batch))
     step_metrics.add("the updates", updates)
+    step_metrics.add("the gradients", parts)
     step_metrics.add("the algorithm", {f"algorithm/{name}": value for name, value in state.algorithm.items()})
     step_metrics.add("the autopilot", moved)
     step_metrics.add("the clock", clock.times())

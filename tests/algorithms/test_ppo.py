@@ -203,7 +203,7 @@ def test_a_resumed_run_keeps_the_level_of_its_values(trained, toy, tmp_path):
     assert whole[-1]["algorithm/value_level"] == whole[0]["value/mean"] != 0
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.weekly)])
 def test_ppo_learns_to_write_the_letter_a(trained, seed):
     lines = trained("run.steps=45", f"run.seed={seed}", "algorithm.args.kl_coef=0.01")
     assert lines[0]["reward/mean"] < 0.15

@@ -197,8 +197,8 @@ def test_parts_of_a_minibatch_add_up_for_every_algorithm():
 
 LEARNING = [
     ("rlaif", "{}", 8),
-    ("rlaif", '{keep="all"}', 8),
-    ("rlaif", '{keep="top_k"}', 8),
+    pytest.param("rlaif", '{keep="all"}', 8, marks=pytest.mark.weekly),
+    pytest.param("rlaif", '{keep="top_k"}', 8, marks=pytest.mark.weekly),
     ("rlaif", '{keep="above", reward_threshold=0.3, baseline="none", kl_coef=0.0}', 1),
     ("raft", "{}", 8),
     ("rwr", "{}", 8),

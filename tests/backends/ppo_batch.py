@@ -55,3 +55,12 @@ def cosines(backend):
         for loss, limit in ((ALGORITHM.loss, 1e9), (ALGORITHM.loss, 1e-3), (negated, 1e9))
     ]
     return [found.get("grad_cosine", (None, 1.0))[0] for found in stats]
+
+
+def products_and_norms(backend):
+    """Products of the gradients of a batch and of the same without advantages, and the norm of an update with each."""
+    batch = scored_batch(backend, NARROW)
+    batches = [batch, replace(batch, advantages=np.zeros_like(batch.advantages))]
+    update = Update(ALGORITHM.loss, NARROW, ALGORITHM.needs, 0.0, 1e9)
+    products = backend.gradient_products(batches, update)
+    return products, [backend.step(batch, update)["grad_norm"][0] for batch in batches]

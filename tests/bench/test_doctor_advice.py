@@ -1,11 +1,13 @@
-"""Whether advice that was followed made a run better, on rewards written by hand."""
+"""Whether advice that was followed made a run better, on rewards and diagnoses written by hand."""
 
 import importlib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from steadyrl.core.types import Finding
+from steadyrl.doctor.examine import Diagnosis
 
 
 @pytest.fixture
@@ -14,26 +16,56 @@ def advice(monkeypatch):
     return importlib.import_module("advice")
 
 
-def run(*last):
-    """Return ten steps whose last fifth is given."""
-    return [{"reward/mean": 9.0}] * 8 + [{"reward/mean": reward} for reward in last]
+FINDING = Finding("reward_flat", "warning", overrides=("update.learning_rate=1e-4",))
+KNOWING = Finding("learning_rate_too_low", "info", overrides=("update.learning_rate=1e-3",))
 
 
-FINDING = Finding("reward_flat", overrides=("update.learning_rate=1e-4",))
+def examined(advice, last, findings=(), fine=()):
+    """Return ten steps whose last fifth is given, and what the doctor says of them."""
+    records = [{"reward/mean": 9.0}] * 8 + [{"reward/mean": reward} for reward in last]
+    passed = tuple(Finding(check, state="ok") for check in fine)
+    return advice.Examined(records, Diagnosis(SimpleNamespace(path="founding"), tuple(findings), fine=passed))
 
 
 @pytest.mark.parametrize(("last", "outcome"), [((2.0, 2.2), "better"), ((1.2, 1.4), "the same"), ((0.1, 0.3), "worse")])
 def test_better_and_worse_are_beyond_two_standard_errors_of_the_last_fifth(advice, last, outcome):
     """Both variances are 0.02 over two steps, so that the error of the difference is the root of 0.02."""
-    line = advice.compared("founding", run(1.0, 1.2), FINDING, run(*last))
+    before, after = examined(advice, (1.0, 1.2), [FINDING]), examined(advice, last, [FINDING])
+    line = advice.compared("founding", before, after)
     assert (line["before"], line["after"]) == pytest.approx((1.1, sum(last) / 2))
     assert line["error"] == pytest.approx(0.02**0.5)
-    assert line["outcome"] == outcome
-    shown = f"| founding | reward_flat: update.learning_rate=1e-4 | 1.100 | {sum(last) / 2:.3f} | {outcome} |"
+    assert (line["outcome"], line["repaired"]) == (outcome, False)
+    shown = f"| founding | reward_flat: update.learning_rate=1e-4 | 1.100 | {sum(last) / 2:.3f} | {outcome} |  |"
     assert shown in advice.table([line])
 
 
+OTHER = Finding("kl_runaway", "warning")
+
+
+@pytest.mark.parametrize(
+    ("last", "findings", "fine", "repaired"),
+    [
+        ((1.2, 1.4), [], ["reward_flat"], True),
+        ((0.1, 0.3), [], ["reward_flat"], False),  # the reward is lower
+        ((1.2, 1.4), [], [], False),  # the check could not judge the run after
+        ((1.2, 1.4), [OTHER], ["reward_flat"], False),  # another harm has come
+    ],
+)
+def test_a_fault_is_repaired_where_its_check_passes_and_nothing_else_got_worse(advice, last, findings, fine, repaired):
+    before, after = examined(advice, (1.0, 1.2), [FINDING]), examined(advice, last, findings, fine)
+    line = advice.compared("founding", before, after)
+    assert line["repaired"] == repaired
+    either = 1 if repaired or line["outcome"] == "better" else 0
+    assert advice.table([line]).endswith(f"higher reward or repaired: {either} of 1")
+
+
+def test_advice_against_a_harm_is_followed_before_advice_that_is_worth_knowing(advice):
+    assert examined(advice, (1.0, 1.2), [KNOWING, FINDING]).advice == FINDING
+    assert examined(advice, (1.0, 1.2), [KNOWING]).advice == KNOWING
+    assert examined(advice, (1.0, 1.2), [OTHER]).advice is None
+
+
 def test_a_run_without_a_setting_to_change_is_counted_apart(advice):
-    line = advice.compared("founding", run(1.0, 1.2), None, None)
+    line = advice.compared("founding", examined(advice, (1.0, 1.2)), None)
     assert "after" not in line
-    assert advice.table([line]).endswith("no setting is advised: 1")
+    assert "no setting is advised: 1; repaired: 0" in advice.table([line])

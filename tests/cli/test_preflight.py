@@ -61,7 +61,7 @@ def test_a_sound_config_passes_and_leaves_no_file(steadyrl, tmp_path):
         == "ok    data: trains on 10 problems (prompts.jsonl), judged by 2 held-out problems (held out of them)"
     )
     assert lines[3].startswith("ok    completions: 20 of ")
-    assert lines[-1].startswith("preflight: 14 of 15 passed; could not tell: gold_answer; the run takes about ")
+    assert lines[-1].startswith("preflight: 15 of 16 passed; could not tell: gold_answer; the run takes about ")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["config.toml", "prompts.jsonl"]
 
 
@@ -82,7 +82,7 @@ def test_json_holds_every_finding(steadyrl, overrides, code):
     assert found_code == code
     found = json.loads(out)
     assert found["passed"] is (code == 0)
-    assert len(found["findings"]) == 15
+    assert len(found["findings"]) == 16
     assert {"check", "state", "message", "cause", "remedy", "overrides"} <= set(found["findings"][0])
     assert {f["check"] for f in found["findings"] if f["state"] == "unknown"} == {"gold_answer"}
 

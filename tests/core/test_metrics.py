@@ -258,8 +258,9 @@ def test_every_metric_that_a_run_writes_is_in_the_catalogue(toy, tmp_path):
     assert {"reward/letters", "heldout/first_letter", "kl_ref_exact_seq", "algorithm/kl_coef", "updates"} <= written
 
 
-def test_every_single_metric_of_the_catalogue_is_written_by_a_run(toy, tmp_path):
+def test_every_single_metric_of_the_catalogue_is_written_by_a_run(toy, tmp_path, monkeypatch):
     """The judge's are the judge's tests' to see: they need an endpoint."""
+    monkeypatch.setattr("steadyrl.loop.train.GRADIENT_PARTS_EVERY", 2)
     more = ("curriculum.name=learnability", "rollout.refill=1")
     written = set()
     for name in ("ppo", "rlaif", "raft"):

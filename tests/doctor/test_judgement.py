@@ -121,7 +121,7 @@ def test_a_short_log_like_sick_ones_is_probably_sick_and_says_why_and_what_would
 
 
 def test_a_verdict_by_judgement_says_so_and_with_which_odds():
-    diagnosis = examine(make_run({"reward": np.zeros(7)}, trainer="unknown"))
+    diagnosis = examine(make_run({"reward": np.zeros(7), "no_signal": np.full(7, 0.97)}, trainer="unknown"))
     assert diagnosis.verdict == "sick" and diagnosis.judgement is not None
     right, every = map(int, re.findall(r"(\d+) of (\d+) labelled logs", diagnosis.judgement.sentence)[0])
     assert diagnosis.judgement.sentence.startswith("sick, probably (") and every / 2 < right <= every

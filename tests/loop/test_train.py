@@ -61,7 +61,8 @@ def assert_same_run(run, expected):
 
 
 @pytest.mark.parametrize("open_session", ["toy", "torch", "lora"], indirect=True)
-def test_a_stopped_and_resumed_run_equals_an_unbroken_one(open_session, tmp_path):
+def test_a_stopped_and_resumed_run_equals_an_unbroken_one(open_session, tmp_path, monkeypatch):
+    monkeypatch.setattr("steadyrl.loop.train.GRADIENT_PARTS_EVERY", 2)
     unbroken, run = RunDir(tmp_path / "unbroken"), RunDir(tmp_path / "stopped")
     assert train(open_session(*MUCH), unbroken) == "finished"
     assert train(open_session(*MUCH), run, watch=stop_after(3)) == "interrupted"
@@ -71,6 +72,21 @@ def test_a_stopped_and_resumed_run_equals_an_unbroken_one(open_session, tmp_path
     assert [line["attempt"] for line in run.metrics()] == [0, 0, 0, 1, 1, 1]
     assert len({line["reward/mean"] for line in unbroken.metrics()}) > 2
     assert len({line["algorithm/kl_coef"] for line in unbroken.metrics()}) == 6
+    assert ["gradient/penalty" in line for line in run.metrics()] == [False, True] * 3
+
+
+@pytest.mark.parametrize("open_session", ["toy", "torch"], indirect=True)
+def test_measuring_the_gradients_of_reward_and_penalty_changes_nothing_else(open_session, tmp_path, monkeypatch):
+    """With one update per step, torch keeps the pass over the batch for it."""
+    one_update = ("update.epochs=1", "update.minibatches=1", "run.steps=3")
+    runs = [RunDir(tmp_path / every) for every in ("100", "1")]
+    for run in runs:
+        monkeypatch.setattr("steadyrl.loop.train.GRADIENT_PARTS_EVERY", int(run.path.name))
+        train(open_session(*one_update), run)
+    without, beside = ([dict(line) for line in steady(run.metrics())] for run in runs)
+    measured = [{name: line.pop(name) for name in list(line) if name.startswith("gradient/")} for line in beside]
+    assert beside == without
+    assert [set(names) >= {"gradient/reward", "gradient/penalty"} for names in measured] == [True] * 3
 
 
 def test_a_killed_run_goes_on_from_its_last_checkpoint(toy, tmp_path):

@@ -113,12 +113,7 @@ class Ranks:
         return answer
 
     def groups(self, device: str, timeout_s: float) -> tuple[dist.ProcessGroup, dist.ProcessGroup]:
-        """Return the group in which weights and gradients are exchanged, and that of everything else.
-
-        Args:
-            device: "cpu" or "cuda".
-            timeout_s: After it an exchange that is not finished is an error.
-        """
+        """Return the group of weights and gradients, and that of all else; an exchange taking longer is an error."""
         wait = timedelta(seconds=timeout_s)
         self._objects = dist.new_group(backend="gloo", timeout=wait)
         # Of shares that are kept in the memory of the machine, norms are summed there.

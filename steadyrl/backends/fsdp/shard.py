@@ -25,12 +25,7 @@ Result = TypeVar("Result")
 
 
 class Root(nn.Module):
-    """All that is trained; whatever computes with gradients is done inside its forward.
-
-    Args:
-        model: A transformers causal model, perhaps under an adapter.
-        value_head: It trains as well, in float32.
-    """
+    """All that is trained, its value head in float32; whatever computes with gradients is done inside its forward."""
 
     def __init__(self, model: nn.Module, value_head: nn.Module | None):
         super().__init__()
@@ -42,14 +37,7 @@ class Root(nn.Module):
 
 
 class Sharding:
-    """How modules are shared out.
-
-    Args:
-        mesh: The ranks, in one dimension.
-        lower: Type that a layer's weights are gathered in; None for that of the shares, which is float32. Gradients
-            are summed in float32.
-        offload: Keep the shares in the memory of the machine.
-    """
+    """How modules are shared out; a layer is gathered in the lower type if given, gradients are summed in float32."""
 
     def __init__(self, mesh: DeviceMesh, lower: torch.dtype | None, offload: bool):
         self._mesh = mesh

@@ -82,15 +82,9 @@ def spell_twice(folder: Path) -> None:
 
 
 def make_probe(vocabulary: int, context: int | None, measure: Measure, precision: str) -> dict[str, Any] | None:
-    """Return what a model makes of a few tokens.
+    """Return what a model makes of a few tokens; its layers have the precision "fp32" or "bf16".
 
     A model that makes something else of them each time, such as one with dropout, can be held to nothing: it has none.
-
-    Args:
-        vocabulary: Rows of the embedding.
-        context: Tokens that the model's positions reach, or None.
-        measure: Reads tokens with the model as it is now.
-        precision: "fp32" or "bf16", in which its layers are computed.
     """
     tokens = (np.arange(min(_PROBED, context or _PROBED)) * 7919 + 3) % vocabulary
     first, again = (measure(tokens.astype(np.int32)) for _ in range(2))

@@ -18,14 +18,14 @@ import numpy as np
 from mlx.utils import tree_flatten, tree_map
 
 from steadyrl.backends.huggingface import portable
-from steadyrl.backends.limits import MOST_REMEMBERED, AtOnce, require_room
+from steadyrl.backends.limits import MOST_COMPARED, MOST_REMEMBERED, AtOnce, require_room
 from steadyrl.backends.mlx import memory, state
 from steadyrl.backends.mlx.kernels import fused_or_plain
 from steadyrl.backends.mlx.likelihood import at_chosen, chosen_logprobs, chunks, entropy_of, log_softmax, total
 from steadyrl.backends.mlx.network import Network, has_values, values
 from steadyrl.backends.mlx.sampler import sample
 from steadyrl.backends.settings import MICRO_BATCH_TOKENS
-from steadyrl.backends.step import Measured, Objective, Reading, accumulate
+from steadyrl.backends.step import Measured, Objective, Reading, accumulate, products_of
 from steadyrl.backends.stops import StopStrings
 from steadyrl.core.config import Config
 from steadyrl.core.protocols import Algorithm, Stats, Update
@@ -194,6 +194,12 @@ class MlxBackend:
         finally:
             self._net.use(self._net.params)  # what was differentiated must not stay in the model
         return gradients, loss_stats(batch, totals)
+
+    def gradient_products(self, batches: Sequence[Batch], update: Update) -> np.ndarray | None:
+        """See GradientProducts."""
+        if len(batches) * sum(array.nbytes for _, array in tree_flatten(self._net.params)) > MOST_COMPARED:
+            return None
+        return products_of([self.gradients(batch, update)[0] for batch in batches])
 
     def _accumulate(
         self, parts: list[np.ndarray], batch: Batch, update: Update

@@ -20,9 +20,9 @@ from torch import nn
 
 from steadyrl.backends.huggingface import portable
 from steadyrl.backends.huggingface.folder import context_length
-from steadyrl.backends.limits import MOST_REMEMBERED, AtOnce, require_room
+from steadyrl.backends.limits import MOST_COMPARED, MOST_REMEMBERED, AtOnce, require_room
 from steadyrl.backends.settings import MICRO_BATCH_TOKENS
-from steadyrl.backends.step import Measured, Objective, Reading, accumulate
+from steadyrl.backends.step import Measured, Objective, Reading, accumulate, products_of
 from steadyrl.backends.torch import footprint, memory
 from steadyrl.backends.torch.arithmetic import fast_float32, full_float32
 from steadyrl.backends.torch.deterministic import deterministic, prepare
@@ -314,6 +314,16 @@ class TorchBackend:
             totals = self._micro_batch.fitting(whole)
         named = {name: weight.grad for name, weight in self._masters.named.items() if weight.grad is not None}
         return named, loss_stats(batch, totals)
+
+    def gradient_products(self, batches: Sequence[Batch], update: Update) -> np.ndarray | None:
+        """See GradientProducts."""
+        if len(batches) * sum(weight.nbytes for weight in self._masters.named.values()) > MOST_COMPARED:
+            return None
+        scored, self._scored = self._scored, None  # its way back is kept for the update
+        gradients = [self.gradients(batch, update)[0] for batch in batches]
+        self._masters.forget_gradients()
+        self._scored = scored
+        return products_of(gradients)
 
     def _backward(self, objective: Objective) -> Measured:
         value, sums = objective()

@@ -36,6 +36,8 @@ FRACTION = 0.1  # of the reward's range that a completion's penalty may come to
 RESTS, DRIVEN = 0.25, 30.0
 ROOM = 0.5  # of the spread of the rewards: a coefficient whose balance is at 2 nats per completion
 LESS = 0.2  # of the coefficient: what is advised at most
+# Times the length of the reward's gradient. In runs that a higher rate alone helps it is below 0.15.
+STRONG, WEAK_PENALTY = 0.5, 0.1
 
 
 @check("kl_penalty_off")
@@ -187,13 +189,32 @@ def balance(run: Run) -> Balance | None:
     )
 
 
+def penalty_gradient(run: Run) -> float | None:
+    """Return how long the gradient of the penalty is, in lengths of the reward's, in the later half of a run."""
+    reward, penalty = run.get("gradient_reward"), run.get("gradient_penalty")
+    if reward is None or penalty is None:
+        return None
+    reward, penalty = together(reward, penalty)
+    later = slice(len(reward) // 2, None)
+    lengths = [float(np.sqrt(np.mean(series.values[later] ** 2))) for series in (penalty, reward)]
+    return lengths[0] / lengths[1] if lengths[1] > 0 else None
+
+
 @check("kl_penalty_holds")
 def kl_penalty_holds(run: Run) -> Result:
-    reward, where = run.needed("reward"), balance(run)
+    reward, where, length_ratio = run.needed("reward"), balance(run), penalty_gradient(run)
     if where is None:
         return Unknown("it takes the KL to the reference, its coefficient and the spread of the rewards")
-    if not where.holds or direction(reward) != 0 or nothing_to_learn(run):
+    course = direction(reward)
+    if course < 0 or nothing_to_learn(run):
         return None
+    measured = (
+        ""
+        if length_ratio is None
+        else f"the penalty's gradient is {number(length_ratio)} times as long as the reward's"
+    )
+    if not where.holds or course > 0:
+        return _held_by_gradient(where, length_ratio, (levels("the reward", reward), measured))
     steepness = where.spread / max(where.coefficient, 1e-9)
     resting = steepness * steepness / 2.0
     return Found(
@@ -207,9 +228,19 @@ def kl_penalty_holds(run: Run) -> Result:
             f"reward and penalty balance at a KL of {number(resting)} nats per completion, and the KL is "
             f"{number(where.kl)}: a higher learning rate would not move the policy further",
             *_share_of_advantage(run, where),
+            *([measured] if measured else []),
         ),
         change={"kl_coef": float(f"{min(ROOM * where.spread, LESS * where.coefficient):.1g}")},
     )
+
+
+def _held_by_gradient(where: Balance, length_ratio: float | None, evidence: tuple[str, ...]) -> Result:
+    """Find a penalty that takes back much of what the reward asks for, in a run that it does not hold where it is."""
+    if length_ratio is None or length_ratio < STRONG:
+        return None
+    message = f"the KL penalty takes back much of what the reward asks for, at a coefficient of {where.coefficient:.3g}"
+    less = where.coefficient * max(LESS, WEAK_PENALTY / length_ratio)
+    return Found("penalty_too_strong", "info", None, message, evidence, change={"kl_coef": float(f"{less:.1g}")})
 
 
 def _share_of_advantage(run: Run, where: Balance) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ import numpy as np
 
 from steadyrl.doctor.check import Found, Result, check
 from steadyrl.doctor.checks.kl import BF16_RATE, ZERO
-from steadyrl.doctor.checks.kl_penalty import balance
+from steadyrl.doctor.checks.kl_penalty import STRONG, balance, penalty_gradient
 from steadyrl.doctor.remedies import calmer, go_back, learning_rate, learning_rate_cut, slower
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.levels import measure
@@ -140,8 +140,8 @@ def learning_rate_too_low(run: Run) -> Result:
     gain = 0.0 if blocks is None else max(blocks.end, blocks.late) - blocks.first
     if nothing_to_learn(run) or course < 0 or gain > SLOW * worth_having(run, float(np.median(reward.values))):
         return None
-    if (where := balance(run)) is not None and where.holds:  # at any rate
-        return None
+    if ((where := balance(run)) is not None and where.holds) or (penalty_gradient(run) or 0.0) >= STRONG:
+        return None  # the penalty holds the policy, at any rate
     signs, moving = _stillness(run)
     if moving or len(signs) < SHOWN:
         return None

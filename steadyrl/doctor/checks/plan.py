@@ -88,8 +88,11 @@ def _ended(rate: Series) -> Result:
 
 
 def has_target(run: Run) -> bool:
-    """Return whether a run has a target for its reward or its KL to the reference, or a limit to the KL of a step."""
-    return setting(run, "reward_target") is not None or any(setting(run, n) for n in ("kl_ref_target", "kl_old_limit"))
+    """Return whether a run has a target for its reward, its answers or its KL, or a limit to the KL of a step."""
+    targets = (setting(run, name) for name in ("reward_target", "solved"))
+    return any(target is not None for target in targets) or any(
+        setting(run, n) for n in ("kl_ref_target", "kl_old_limit")
+    )
 
 
 @check("target_out_of_reach", when=has_target)
@@ -99,6 +102,7 @@ def target_out_of_reach(run: Run) -> list[Result]:
         None if reward is None or len(reward) < LEAST else _reward_missed(run, reward),
         None if kl is None or len(kl) < LEAST else _kl_missed(run, kl),
         _updates_skipped(run),
+        _never_solved(run),
     ]
 
 
@@ -152,3 +156,13 @@ def _updates_skipped(run: Run) -> Result:
         f"{ended:.0%} of the steps end after {UNLIMITED} of their {planned:.0f} updates, because the first one passes "
         f"the limit of {limit:g} nats/token to the KL of a step",
     )
+
+
+def _never_solved(run: Run) -> Result:
+    """Find a value that makes an answer count as solved, and that no answer of any evaluation reached."""
+    rates = [series for name, series in run.parts("heldout/").items() if name.startswith("pass@")]
+    solved = setting(run, "solved")
+    if solved is None or not rates or any(rate.values.any() for rate in rates):
+        return None
+    message = f"an answer counts as solved from {solved:g} on, and none was in {len(rates[0])} evaluations"
+    return Found("never_solved", "info", None, message)

@@ -17,7 +17,7 @@ from steadyrl.doctor.series import RawLog
 NUMBERS = frozenset(
     "temperature top_p top_k max_new_tokens learning_rate warmup_steps epochs minibatches batch_size "
     "samples_per_prompt clip kl_coef kl_target kl_horizon entropy_coef max_grad_norm vocabulary steps ahead "
-    "reward_target kl_ref_target kl_old_limit".split()
+    "reward_target kl_ref_target kl_old_limit reward_limit solved".split()
 )
 # k3 is never negative but for the rounding of bfloat16; below this it was not k3.
 K3_ROUNDING = -0.01

@@ -156,8 +156,9 @@ def _dict_in(line: str) -> dict[str, Any]:
     # Metrics have no backslashes; Python would warn of some of them while parsing.
     if not literal or len(literal) > MAX_TEXT or "\\" in literal or literal.count("[") > MAX_BRACKETS:
         return {}
+    python = "'" in literal and '"' not in literal  # JSON but for its quotes, and so read at a fifth of the time
     for read_text, text in (
-        (json.loads, literal),
+        (json.loads, literal.replace("'", '"') if python else literal),
         (ast.literal_eval, literal),
         (ast.literal_eval, BARE.sub(r"'\1'", literal)),
     ):

@@ -26,6 +26,8 @@ FEW = 5  # rows that a level is taken over at least, where there are twice as ma
 FEWEST_PROBLEMS = 20  # held out, that an interval is taken over
 PENALTY = "penal"
 MOSTLY = 0.5  # share of the spikes that a cause must accompany
+FAR_BEYOND = 1000.0  # times a limit: what is cut to less than a thousandth is not limited but taken away
+FEW_WITHIN = 0.1  # of the rows may lie below that
 
 
 def number(x: float) -> str:
@@ -172,6 +174,11 @@ def setting(run: Run, name: str) -> float | None:
     """Return a setting if it is known and a number."""
     value = run.settings.get(name)
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def cut_away(sizes: np.ndarray, limit: float) -> bool:
+    """Return whether a limit leaves next to nothing of sizes [n] in nearly all rows."""
+    return limit > 0 and float(np.quantile(sizes, FEW_WITHIN)) >= FAR_BEYOND * limit
 
 
 def kl_coef(run: Run, like: Series) -> np.ndarray | None:

@@ -104,15 +104,7 @@ def complete(
     runs: Sequence[RunDir],
     phase: Callable[[str], None] | None,
 ) -> dict[str, Any]:
-    """Write and return the record of an export, with what else it has beside weights: licences, perhaps a GGUF file.
-
-    Args:
-        folder: With the weights.
-        exported: What the exporter returned, and the ``run`` that names it.
-        config: Of the weights.
-        runs: That they were trained in.
-        phase: Called with a line before the GGUF file is written; None for no such file.
-    """
+    """Write and return the record of an export, with licences and, where ``phase`` is there to be told, a GGUF file."""
     splits = [split for run in runs for split in (run.info().get("data") or {}).values()]
     sources = [str(split.get("source", "")) for split in splits if isinstance(split, Mapping)]
     record = {

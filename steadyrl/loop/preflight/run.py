@@ -238,7 +238,7 @@ def schedule(trial: Trial) -> Result:
 
 @check("targets")
 def targets(trial: Trial) -> list[Result]:
-    results = [_reward(trial), _kl_ref(trial), _kl_control(trial), _patience(trial.session.config)]
+    results = [_reward(trial), _solved(trial), _kl_ref(trial), _kl_control(trial), _patience(trial.session.config)]
     return results if any(results) else [Passed("none is set")]
 
 
@@ -251,23 +251,50 @@ def _reward(trial: Trial) -> Result:
     target = trial.session.config.run.target
     if target is None:
         return None
-    groups = [group.rewards for group in trial.groups if group.rewards]
-    mean = float(np.mean([reward for rewards in groups for reward in rewards])) if groups else -np.inf
+    rewards = [reward for group in trial.groups for reward in group.rewards]
+    mean = float(np.mean(rewards)) if rewards else -np.inf
     if mean >= target:
         message = f"run.target is {target:g}, and the policy earns {mean:.4g} before it trains: the run ends at once"
         return Found("reward_met", "warning", message=message)
-    best = float(np.mean(list(map(max, groups)))) if groups else -np.inf
-    golds = [rollout.reward for _, rollout in gold_rollouts(trial) if rollout.reward is not None]
-    message = f"run.target is {target:g}; the best completion of each problem earns {best:.4g} now"
+    return _earned(trial, "run.target", "reward", target, "", np.mean)
+
+
+def _solved(trial: Trial) -> Result:
+    solved, metric = trial.session.config.evaluate.solved, trial.session.task.metric
+    return None if solved is None else _earned(trial, "evaluate.solved", "solved", solved, metric, max)
+
+
+def _earned(
+    trial: Trial, key: str, cause: str, target: float, metric: str, over: Callable[[list[float]], Any]
+) -> Result:
+    """Judge whether anything that is known earns as much as a setting asks for.
+
+    Args:
+        trial: Its completions and good answers.
+        key: The setting.
+        cause: Of a finding.
+        target: What the setting asks for.
+        metric: The part of the reward that is compared; "" for the whole.
+        over: Of the best completions of the problems, and of the good answers, which number counts.
+    """
+
+    def values(rollouts: Iterable[Rollout]) -> list[float]:
+        earned = (rollout.parts.get(metric) if metric else rollout.reward for rollout in rollouts)
+        return [value for value in earned if value is not None]
+
+    best_of_each = [max(values(group.rollouts)) for group in trial.groups if values(group.rollouts)]
+    best = float(over(best_of_each)) if best_of_each else -np.inf
+    golds = values(rollout for _, rollout in gold_rollouts(trial))
+    message = f"{key} is {target:g}; the best completion of each problem earns {best:.4g} now"
     if not golds:
         message += ", and good answers are not known"
         return Passed(message) if target <= best else Unknown(message)
-    gold = float(np.mean(golds))
-    message += f", and good answers {gold:.4g} on average"
+    gold = float(over(golds))
+    message += f", and good answers {gold:.4g}"
     if target <= max(best, gold):
         return Passed(message)
-    change = {"run.target": float(f"{max(best, gold):.2g}")}
-    return Found("reward", "warning", message=f"{message}: nothing that is known earns as much", change=change)
+    change = {key: float(f"{max(best, gold):.2g}")}
+    return Found(cause, "warning", message=f"{message}: nothing that is known earns as much", change=change)
 
 
 def _kl_ref(trial: Trial) -> Result:

@@ -16,14 +16,22 @@ from pathlib import Path
 
 import numpy as np
 
+from steadyrl.core.config import dump
 from steadyrl.core.counting.count import tell
 from steadyrl.core.errors import AccessError
 from steadyrl.core.protocols import Repeatable
 from steadyrl.core.scratch import scratch_folder
+from steadyrl.core.sections import UpdateSection
 from steadyrl.core.types import Array, Batch, Finding, TokenScores
 from steadyrl.doctor.check import Check, Found, Passed, Result, Unknown, judged
 from steadyrl.doctor.checks.gradient import ZERO
-from steadyrl.doctor.checks.plan import UNLIMITED
+from steadyrl.doctor.checks.learning_rate import KL_REF_NONE
+from steadyrl.doctor.checks.limits import limit_too_narrow
+from steadyrl.doctor.checks.plan import LEAST, UNLIMITED
+from steadyrl.doctor.names.identify import identify
+from steadyrl.doctor.readers.spelling import flat_settings
+from steadyrl.doctor.remedies import AMPLE_UPDATE
+from steadyrl.doctor.series import Column, RawLog
 from steadyrl.loop.preflight.trial import Timed, Trial, check, more_signal, silent
 from steadyrl.loop.train import Session
 from steadyrl.maths import kl
@@ -39,6 +47,7 @@ _REORDERED, _DROPOUT = 1e-3, 3e-3
 _ROUNDING = 1e-4
 _ERRORS = 2.0  # standard errors: a gain within them may be rounding
 _FAR_ABOVE = 10.0  # times update.kl_old_limit
+_TRUSTED = 1e3  # times the rate: so far its square is trusted, for rounding takes part of the smallest updates away
 _LEAP = 1.0  # nats/token (k3): an update that goes further leaves what its gradient was taken of
 _BYTES_PER_PARAMETER = 12  # of what is trained: weight and Adam's two moments, float32
 _UPDATES = 4
@@ -49,7 +58,7 @@ class TrialUpdates:
     """What the updates told."""
 
     findings: Sequence[Finding]
-    """"gradient", "update" and "continuation"."""
+    """"gradient", "limits", "update" and "continuation"."""
     updates: tuple[Timed, Timed] | None = None
     """What one optimizer step took, on a part of the rows and on all; None where none was made."""
     saved_bytes: int | None = None
@@ -232,6 +241,10 @@ def update(attempt: _Attempt) -> Result:
         return Unknown(f"{message}; without advantages no direction is better than another")
     gain, error = _gain(batch, before, after)
     message += f", and the mean of advantage times log-prob changed by {gain:+.3g}"
+    if session.config.run.steps >= LEAST and (most := _reach(session, moved, rate)) < KL_REF_NONE:
+        message += f"; all updates of the run in one direction, at the full rate, would come to {most:.2g}"
+        change = {} if _cut(attempt) else {"update.learning_rate": _faster(session, moved, rate)}
+        return Found("hardly_moves", "warning", message=message, change=change)
     if gain > 0 and moved <= limit:
         settings = session.config.update
         # The limit is there to end some steps early; so it may be passed by a little.
@@ -245,6 +258,37 @@ def update(attempt: _Attempt) -> Result:
         # Any change of the weights changes how bfloat16 rounds, and so each log-prob a little, in either direction.
         return Unknown(f"{message}, too little to tell from the rounding of bfloat16 (standard error {error:.3g})")
     return _no_gain(attempt, message, moved, limit)
+
+
+def _reach(session: Session, moved: float, rate: float) -> float:
+    """Return how far the whole run could go, nats/token: the KL grows with the square of the way."""
+    update = session.config.update
+    updates = session.config.run.steps * update.epochs * update.minibatches
+    return moved * (updates * update.learning_rate / rate) ** 2
+
+
+def _faster(session: Session, moved: float, rate: float) -> float:
+    """Return the learning rate at which a step moves as far as usual; the default where that is too far to tell."""
+    updates = session.config.update.epochs * session.config.update.minibatches
+    factor = np.sqrt(AMPLE_UPDATE / moved) / updates if moved > 0 else np.inf
+    return float(f"{factor * rate:.1g}") if factor <= _TRUSTED else UpdateSection().learning_rate
+
+
+@check("limits")
+def limits(attempt: _Attempt) -> list[Result]:
+    return [
+        Found(f.cause, "warning", message=f.message, change=dict(override.split("=") for override in f.overrides))
+        for f in _cut(attempt)
+    ]
+
+
+def _cut(attempt: _Attempt) -> list[Finding]:
+    """Return what the doctor would say of the limits of a run with the trial's gradient and rewards."""
+    rewards = [reward for group in attempt.trial.groups for reward in group.rewards]
+    measured = {"grad_norm": attempt.first.stats["grad_norm"], "reward/std": float(np.std(rewards))}
+    columns = {name: Column(np.zeros(1, np.int64), np.array([value])) for name, value in measured.items()}
+    planned = identify(RawLog("the trial", "steadyrl", columns, flat_settings(dump(attempt.session.config))))
+    return [finding for finding in limit_too_narrow(planned) if finding.state == "found"]
 
 
 def _no_gain(attempt: _Attempt, message: str, moved: float, limit: float) -> Found:
@@ -320,7 +364,7 @@ def continuation(attempt: _Attempt) -> Result:
     return Found(cause, message=f"{message}, {EXACT:g} is allowed; {shown}. {again}")
 
 
-UPDATE_CHECKS: Sequence[Check[_Attempt]] = (gradient, update, continuation)
+UPDATE_CHECKS: Sequence[Check[_Attempt]] = (gradient, limits, update, continuation)
 
 
 def _noise(session: Session, part: Batch, middle: Path) -> float:

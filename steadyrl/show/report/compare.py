@@ -57,13 +57,7 @@ def write_comparison(folder: Path | str) -> Path:
 def comparison_view(
     record: Mapping[str, Any], pictures: Sequence[Picture] = (), examples: int | None = None
 ) -> list[Record]:
-    """Return what every page and the terminal show of a comparison.
-
-    Args:
-        record: As ``lab.compare.compare`` returned it.
-        pictures: Of the differences.
-        examples: Of answers, from the largest wins, from the largest losses and from what is equal; None for all.
-    """
+    """Return what every page and the terminal show of a comparison, with so many examples of each kind (None: all)."""
     a, b, answers = record["a"], record["b"], "answers" if record["samples"] > 1 else "answer"
     word = "undecided" if record["doubts"] else record["verdict"]["word"]
     headline, *details = (f"{text[:1].upper()}{text[1:]}.".replace(" -> ", " → ") for text in record["sentences"])

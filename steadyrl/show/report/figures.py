@@ -99,12 +99,7 @@ def change(before: Mapping[str, Values], after: Mapping[str, Values] | None) -> 
 
 
 def summarise(evidence: Evidence, harmful: Sequence[str] = ()) -> dict[str, Any]:
-    """Return what summary.json holds: the paired comparison, the baselines, the health figures and the verdict.
-
-    Args:
-        evidence: Of the run.
-        harmful: The checks of the doctor that found harm in it.
-    """
+    """Return what summary.json holds; ``harmful`` are the checks of the doctor that found harm in the run."""
     before, after = evidence.before, evidence.after
     finished, deploy = bool(after.answers), evidence.deploy
     by_decoding, parts = compared(before, after, deploy)

@@ -99,14 +99,7 @@ def _pictured(study: Study, metrics: Mapping[str, Sequence[Records]]) -> list[st
 def study_view(
     study: Study, arm_outcomes: Sequence[Outcome], drawn: Mapping[str, str], explored: Curves
 ) -> list[Record]:
-    """Return what every page shows of a study.
-
-    Args:
-        study: As it was run.
-        arm_outcomes: What became of its experiments.
-        drawn: SVG texts by file: the answer and a picture of each experiment that was run.
-        explored: See ``curves.curves``.
-    """
+    """Return what every page shows of a study; ``drawn`` are SVG texts by file: the answer and the experiments run."""
     every = [Heading("Every experiment"), _experiments(study, arm_outcomes)]
     answer, weak, known_claims = drawn.get("answer.svg"), _weak(study, arm_outcomes), claims(arm_outcomes)
     pictured = ", ".join(study.file.picture) or f"{study.file.metric} of every experiment"

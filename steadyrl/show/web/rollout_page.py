@@ -124,12 +124,7 @@ def _call_filters(entries: Sequence[Entry]) -> dict[str, list[tuple[str, str]]]:
 
 
 def _group(entries: Sequence[Entry], records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return what the list shows of the rollouts of one problem: equal answers once, with what differs marked.
-
-    Args:
-        entries: Of the problem, in the order wanted.
-        records: Of the first of them.
-    """
+    """Return what the list shows of the rollouts of one problem: equal answers once, with what differs marked."""
     several = [_short(entry, record) for entry, record in zip(entries, records, strict=False)]
     alike: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for rollout in several:

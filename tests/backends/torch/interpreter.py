@@ -37,17 +37,36 @@ def whole_interpreter():
             return factor
         return interpreter.TensorHandle((factor.data.astype(np.uint32) << 16).view(np.float32), tl.float32)
 
-    launch, ready = interpreter.GridExecutor.__call__, set()
+    prepare, prepared = interpreter._patch_lang, {}
 
-    def at_a_launch(self, *inputs, **more):
-        ready.clear()
-        return launch(self, *inputs, **more)
+    def prepare_once(kernel):
+        module = kernel.__module__
+        if module not in prepared:
+            prepared[module] = prepare(kernel)
+            prepared[module]._changes.clear()  # the language stays prepared: its restore has nothing to undo
+        return prepared[module]
 
-    def once_prepared(self, *inputs, **more):
-        if self.fn.__module__ not in ready:
-            interpreter._patch_lang(self.fn)
-            ready.add(self.fn.__module__)
-        return self.rewrite()(*inputs, **more)
+    unwrap, as_they_are = tl.core._unwrap_if_constexpr, (int, tl.tensor, tl.dtype)
+
+    def unwrap_quickly(value):
+        kind = type(value)
+        return value.value if kind is tl.constexpr else value if kind in as_they_are else unwrap(value)
+
+    shape_block, block_shapes = tl.block_type.__init__, {}
+
+    def shape_once(self, element_ty, shape):
+        key = element_ty.name, *map(unwrap_quickly, shape)
+        if key not in block_shapes:
+            shape_block(self, element_ty, shape)
+            block_shapes[key] = self.shape, self.numel, self.name
+        self.element_ty, (self.shape, self.numel, self.name) = element_ty, block_shapes[key]
+
+    numpy_types, numpy_type = {}, interpreter._get_np_dtype
+
+    def numpy_type_once(dtype):
+        if dtype.name not in numpy_types:
+            numpy_types[dtype.name] = numpy_type(dtype)
+        return numpy_types[dtype.name]
 
     with pytest.MonkeyPatch.context() as patch:
         for kernels in (decoding_kernels, layer_kernels):
@@ -56,10 +75,13 @@ def whole_interpreter():
         patch.setattr(
             interpreter.InterpreterBuilder, "create_dot", lambda self, a, b, *rest: dot(self, wide(a), wide(b), *rest)
         )
-        # A third of the time: a function that a kernel calls is prepared again at each call, and whole numbers are
-        # added twice to see whether they overflow.
-        patch.setattr(interpreter.InterpretedFunction, "__call__", once_prepared)
-        patch.setattr(interpreter.GridExecutor, "__call__", at_a_launch)
+        # The language is prepared again at each launch and at each call of a function by a kernel, and
+        # whole numbers are added twice to see whether they overflow.
+        patch.setattr(interpreter, "_patch_lang", prepare_once)
+        # Every tensor works out the name of its type anew, and finds its NumPy type in a table built anew.
+        patch.setattr(interpreter, "_get_np_dtype", numpy_type_once)
+        patch.setattr(tl.core, "_unwrap_if_constexpr", unwrap_quickly)
+        patch.setattr(tl.block_type, "__init__", shape_once)
         # Tensors of the CPU are computed with where they are; each launch would copy all of them onto themselves.
         patch.setattr(interpreter.GridExecutor, "_restore_args_dev", lambda *_: None)
         options = dataclasses.replace(interpreter.interpreter_builder.options, sanitize_overflow=False)

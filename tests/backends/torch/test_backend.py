@@ -25,6 +25,7 @@ from tests.backends.ppo_batch import (
     PROBLEMS,
     TEXTS,
     cosines,
+    products_and_norms,
     prompts_of,
     scored_batch,
     step,
@@ -264,6 +265,15 @@ def test_the_cosine_of_a_gradient_is_that_with_the_ones_before(tiny_models):
     first, *others = cosines(opened(tiny_models["llama"]))
     assert first is None
     assert others == pytest.approx([1.0, -1.0], abs=1e-4)
+
+
+def test_products_of_gradients_are_those_of_the_updates(tiny_models, monkeypatch):
+    backend = opened(tiny_models["llama"])
+    products, norms = products_and_norms(backend)
+    assert np.sqrt(np.diag(products)) == pytest.approx(norms, rel=1e-4)
+    assert products[0, 1] == products[1, 0] and abs(products[0, 1]) < norms[0] * norms[1]
+    monkeypatch.setattr("steadyrl.backends.torch.backend.MOST_COMPARED", 1000)
+    assert backend.gradient_products([None, None], None) is None  # no room: nothing is even looked at
 
 
 def test_a_gradient_that_is_not_finite_leaves_the_weights(tiny_models):

@@ -154,34 +154,34 @@ def some_rows(sharing):
     return batch_of([prompts[i] for i in chosen], [rng.integers(3, VOCABULARY, n) for n in lengths])
 
 
-@pytest.mark.parametrize("way", ["apart", "sharing", "sharing, whole rows"])
+@pytest.mark.parametrize("sharing", [False, True])
 @pytest.mark.parametrize("name", MODELS)
-def test_packed_hidden_states_and_gradients_equal_a_plain_forward_of_each_row(name, way, monkeypatch):
-    sharing = way != "apart"
-    if way == "sharing, whole rows":
-        monkeypatch.setattr("steadyrl.backends.torch.read.packed.MASK_PLACES", 0)
+def test_packed_hidden_states_and_gradients_equal_a_plain_forward_of_each_row(name, sharing, monkeypatch):
+    """Rows that share prompts are read with their answers apart, and whole."""
     model, batch = random_model(name), some_rows(sharing)
     parts, weights = parts_of(model), torch.randn(int(batch.completion_mask.sum()), 32)
-    packed = pack(batch, torch.device("cpu"))
-    assert (packed.answers is not None) == (way == "sharing")
-    unshared = sum(int(n) - 1 for n in batch.lengths)
-    assert len(packed.ids) == unshared - (7 + 4 + 4 if sharing else 0)
-    leaves = list(model.parameters())
-    found = read_packed(parts.body, packed)
-    gradients = torch.autograd.grad((found * weights).sum(), leaves, allow_unused=True)
+    unshared, leaves = sum(int(n) - 1 for n in batch.lengths), list(model.parameters())
     rows = []
     for i, length in enumerate(batch.lengths):
         ids = torch.from_numpy(batch.tokens[i, :length].astype(np.int64))[None]
         hidden = model.base_model(input_ids=ids).last_hidden_state[0]
         rows.append(hidden[np.flatnonzero(batch.completion_mask[i]) - 1])
     expected = torch.cat(rows)
-    torch.testing.assert_close(found, expected, atol=rounding(expected.abs().max().item()), rtol=0)
     wanted = torch.autograd.grad((expected * weights).sum(), leaves, allow_unused=True)
     near = of_gradients(wanted)
-    for one, other in zip(gradients, wanted, strict=True):
-        assert (one is None) == (other is None)
-        if one is not None:
-            torch.testing.assert_close(one, other, atol=near, rtol=0)
+    for whole in (False, True) if sharing else (False,):
+        if whole:
+            monkeypatch.setattr("steadyrl.backends.torch.read.packed.MASK_PLACES", 0)
+        packed = pack(batch, torch.device("cpu"))
+        assert (packed.answers is not None) == (sharing and not whole)
+        assert len(packed.ids) == unshared - (7 + 4 + 4 if sharing else 0)
+        found = read_packed(parts.body, packed)
+        gradients = torch.autograd.grad((found * weights).sum(), leaves, allow_unused=True)
+        torch.testing.assert_close(found, expected, atol=rounding(expected.abs().max().item()), rtol=0)
+        for one, other in zip(gradients, wanted, strict=True):
+            assert (one is None) == (other is None)
+            if one is not None:
+                torch.testing.assert_close(one, other, atol=near, rtol=0)
 
 
 def test_a_float32_adapter_on_a_bfloat16_matrix_adds_what_peft_adds():

@@ -37,7 +37,7 @@ ROUNDED_GAP = 0.1  # nats in the mean: 30 layers in bfloat16 come to 0.02
 SCRIPTS = str(Path(__file__).parents[3] / "scripts")
 GRPO, ADAPTER = "algorithm.name=grpo", "model.lora_rank=4"
 SEVERAL = ("update.epochs=2", "update.minibatches=2")
-TALK = ("task.name=talk_task:TalkTask", "task.args={}", "sampling.max_new_tokens=4")
+TALK = ("task.name=talk_task:TalkTask", "task.args={}")
 WAYS = {
     "PPO": (),
     "PPO, several updates, weights in bfloat16": (*SEVERAL, "backend.args.weights=bf16"),
@@ -68,7 +68,7 @@ def opened(tiny_models, tmp_path, monkeypatch):
             "backend": {"threads": 1},
             "task": {"name": "prompts", "args": {"path": str(prompts)}},
             "rewards": {"length": 1.0},
-            "sampling": {"max_new_tokens": 6},
+            "sampling": {"max_new_tokens": 4},
             "rollout": {"prompts_per_step": 4, "samples_per_prompt": 2},
             "evaluate": {"problems": 1},
         }

@@ -15,7 +15,7 @@ from steadyrl.core.metrics import batch_metrics
 from steadyrl.core.protocols import Update
 from steadyrl.core.rundir import RunDir
 from steadyrl.core.types import Problem, Sampling
-from steadyrl.loop.checkpoint import State
+from steadyrl.loop.checkpoint import Safeguard, State
 from steadyrl.loop.evaluate import greedy_sampling
 from steadyrl.loop.rollout.collect import collect
 from steadyrl.loop.train import Watch, open_session, run_steps
@@ -425,7 +425,9 @@ def short_training(server, folder, tmp_path, *overrides):
     )  # fmt: skip
     lines = []
     run = RunDir.create(tmp_path / "runs", "short")
-    assert run_steps(session, run, State(algorithm=dict(session.algorithm.state)), 0, Watch(step=lines.append))
+    guard = Safeguard(run, session.backend, session.config, lines.append)
+    state = State(algorithm=dict(session.algorithm.state))
+    assert run_steps(session, run, state, 0, Watch(step=lines.append), guard)
     return lines
 
 

@@ -1,6 +1,12 @@
 import numpy as np
 
-from steadyrl.doctor.checks.kl_penalty import balance, kl_penalty_holds, kl_penalty_off, kl_penalty_outweighs
+from steadyrl.doctor.checks.kl_penalty import (
+    balance,
+    kl_penalty_holds,
+    kl_penalty_off,
+    kl_penalty_outweighs,
+    penalty_gradient,
+)
 from steadyrl.doctor.checks.learning_rate import learning_rate_too_low
 
 
@@ -140,3 +146,44 @@ def test_a_negative_kl_takes_nothing_from_the_reward(make, silent):
     made.put("kl_coef", 1.0)
     made.kl(np.full(made.n, -9.0))
     silent(kl_penalty_outweighs, made)
+
+
+def pulled(made, penalty):
+    """Let a run log the gradients of reward and penalty, of noisy lengths, the reward's of length 2 on average."""
+    made.put("gradient_reward", 2.0 * np.exp(0.1 * made.noise()))
+    made.put("gradient_penalty", 2.0 * penalty * np.exp(0.1 * made.noise()))
+
+
+def test_a_penalty_that_pulls_half_as_hard_as_the_reward_is_worth_knowing_while_the_reward_rises(make, finding, silent):
+    made = make(0)
+    pulled(made, 0.8)
+    found = finding(kl_penalty_holds, made)
+    assert (found.cause, found.severity) == ("penalty_too_strong", "info")
+    # To a fifth, the least that is advised; a tenth of the pull would be an eighth.
+    assert found.overrides == ("algorithm.args.kl_coef=0.01",)
+    assert any("times as long as the reward's" in line for line in found.evidence)
+    pulled(made, 0.3)
+    silent(kl_penalty_holds, made)
+
+
+def test_a_policy_that_hardly_moves_under_a_penalty_that_pulls_is_not_held_by_its_rate(make, finding, silent):
+    made = make(1)
+    made.put("reward", 0.3 + 0.02 * made.noise())
+    made.put("kl_old", 1e-8 * np.exp(made.noise()))
+    made.put("clip_fraction", 0.0)
+    made.put("entropy", 2.0 + 0.02 * made.noise(), "nats/token", "exact")
+    made.kl(1e-5 * np.exp(0.1 * made.noise()))
+    pulled(made, 0.05)
+    assert finding(learning_rate_too_low, made).cause == "learning_rate"
+    pulled(made, 0.8)
+    silent(learning_rate_too_low, made)
+
+
+def test_the_pull_is_that_of_the_later_half(make):
+    """Lengths of 1 and 3 are, as a root mean square, the root of 5."""
+    made = make(2, n=8)
+    made.put("gradient_reward", 1.0)
+    made.put("gradient_penalty", np.array([9.0, 9.0, 9.0, 9.0, 1.0, 3.0, 1.0, 3.0]))
+    assert np.isclose(penalty_gradient(made.run()), 5**0.5)
+    made.drop("gradient_reward")
+    assert penalty_gradient(made.run()) is None

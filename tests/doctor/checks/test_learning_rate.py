@@ -135,7 +135,27 @@ def test_nothing_moves_at_a_low_rate(seed, make, finding):
     crawl(made)
     found = finding(learning_rate_too_low, made)
     assert (found.cause, found.severity) == ("learning_rate", "warning")
-    assert found.overrides == ("update.learning_rate=0.001",)
+    assert found.overrides == ("update.learning_rate=0.01",)  # a hundred times, the most that is advised at once
+
+
+@pytest.mark.parametrize(
+    ("kl_old", "updates", "advised"),
+    [(5e-5, 4, "0.001"), (5e-6, 4, "0.003"), (0.0, 4, "0.001"), (5e-6, 1, "0.001")],
+)
+def test_the_advised_rate_brings_the_kl_of_a_step_to_what_is_usual(kl_old, updates, advised, make, finding):
+    """From 1e-4 by the root of 0.005 / KL; tenfold where that KL is 0, or measured before the only update."""
+    made = make(1)
+    crawl(made)
+    made.put("kl_old", kl_old)
+    made.put("updates", updates)
+    assert finding(learning_rate_too_low, made).overrides == (f"update.learning_rate={advised}",)
+
+
+def test_no_rate_is_advised_where_gradients_are_clipped_to_nothing(make, finding):
+    made = make(1)
+    crawl(made)
+    made.settings["max_grad_norm"] = 1e-9
+    assert finding(learning_rate_too_low, made).overrides == ()
 
 
 def test_a_reward_that_crawls_up_at_a_low_rate_is_worth_knowing(make, finding):
@@ -144,7 +164,7 @@ def test_a_reward_that_crawls_up_at_a_low_rate_is_worth_knowing(make, finding):
     made.put("reward", 0.3 + 0.1 * made.t + 0.004 * made.noise())  # by half a spread of the completions
     found = finding(learning_rate_too_low, made)
     assert (found.cause, found.severity) == ("learning_rate", "info")
-    assert "rises slowly" in found.message and found.overrides == ("update.learning_rate=0.001",)
+    assert "rises slowly" in found.message and found.overrides == ("update.learning_rate=0.01",)
 
 
 def test_a_kl_per_sequence_shows_that_the_policy_stands_where_no_length_is_logged(make, finding):

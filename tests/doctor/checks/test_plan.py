@@ -156,3 +156,15 @@ def test_a_limit_to_the_kl_of_a_step_that_the_first_update_passes_is_named(make,
     made.put("updates", 2.0)
     made.settings |= {"epochs": 1, "minibatches": 2}
     silent(target_out_of_reach, made)
+
+
+def test_a_value_for_solved_that_no_answer_reaches_is_worth_knowing(make, finding, silent):
+    made = make(0, n=40)
+    made.settings["solved"] = 50.0
+    made.put("heldout/pass@1", 0.0)
+    made.put("heldout/pass@4", 0.0)
+    found = finding(target_out_of_reach, made)
+    assert (found.cause, found.severity) == ("never_solved", "info")
+    assert "from 50 on, and none was in 40 evaluations" in found.message
+    made.curves[("heldout/pass@4", "", "")][30] = 0.1
+    silent(target_out_of_reach, made)

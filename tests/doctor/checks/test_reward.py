@@ -24,7 +24,8 @@ def test_a_policy_that_stands_still_is_told_by_its_kl():
     found = finding(reward_flat(run))
     assert (found.cause, found.severity) == ("not_moving", "warning")
     assert "learning rate 1e-06" in found.message
-    assert found.overrides == ("update.learning_rate=5e-06",)
+    # The updates of a step come to what is usual here, 0.004 nats per token: three times the rate is the least raise.
+    assert found.overrides == ("update.learning_rate=3e-06",)
 
 
 def test_a_learning_rate_of_0_is_not_moving_where_no_kl_is_logged():

@@ -161,6 +161,27 @@ def test_json_among_other_text_is_read(tmp_path):
     assert points(log_of(tmp_path, text), "loss") == {3: 3.5, 6: 6.5}
 
 
+@pytest.mark.parametrize(
+    "row",
+    [
+        "'loss': {loss}, 'done': False",  # no JSON, even with other quotes
+        "'loss': {loss}, 'note': \"it's so\"",
+        "'loss': {loss}, 'note': 'a \"word\"'",
+        "'loss': {loss}, 'grad_norm': nan",
+        "'loss': {loss}, 'shape': (2, 3)",
+        '"loss": {loss}, "note": "it\'s so"',
+        "'loss': {loss}",
+    ],
+)
+def test_a_printed_dict_is_read_with_either_quotes(tmp_path, row):
+    text = "".join(
+        f"{{'step': {i}, {row.format(loss=i / 4)}}}\n".replace("'step'", row[0] + "step" + row[0]) for i in (1, 2)
+    )
+    log = log_of(tmp_path, text)
+    assert points(log, "loss") == {1: 0.25, 2: 0.5}
+    assert "nan" not in row or all(map(math.isnan, points(log, "grad_norm").values()))
+
+
 VERL_CONFIG = """\
 \x1b[36m(TaskRunner pid=46086)\x1b[0m {'actor_rollout_ref': {'actor': {'_target_': 'verl.FSDPActorConfig',
 \x1b[36m(TaskRunner pid=46086)\x1b[0m                                  'checkpoint': {'load_contents': ['model',

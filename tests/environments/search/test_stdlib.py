@@ -8,7 +8,7 @@ import pytest
 from steadyrl.environments.search.cache import stdlib_with_index
 from steadyrl.environments.search.index import Document
 from steadyrl.environments.search.stdlib_corpus import indexed_text, is_held_out, name_words, stdlib_corpus
-from steadyrl.environments.search.stdlib_docs import Entry, read_entries
+from steadyrl.environments.search.stdlib_docs import Entry, _extension_entries
 
 
 @pytest.fixture(scope="module")
@@ -144,6 +144,8 @@ def test_documents_are_public_entries_sorted_by_name(corpus, documents):
     assert not [name for name in names if any(part.startswith("_") for part in name.split("."))]
 
 
-def test_replaced_hooks_of_the_interpreter_change_nothing(corpus, monkeypatch):
+def test_replaced_hooks_of_the_interpreter_change_nothing(documents, monkeypatch):
     monkeypatch.setattr(sys, "excepthook", lambda *error: None)
-    assert [Document(entry.name, indexed_text(entry)) for entry in read_entries()] == corpus.documents
+    entries = [entry for entry in _extension_entries() if entry.module == "sys"]  # all others are read from files
+    assert "sys.excepthook" in {entry.name for entry in entries}
+    assert all(documents[entry.name] == indexed_text(entry) for entry in entries)

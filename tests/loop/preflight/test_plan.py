@@ -92,6 +92,17 @@ def test_a_reward_target_above_what_good_answers_earn_is_said(toy):
     assert (verdict(toy, "run.target=1.7").state, verdict(toy, "run.target=1.7").cause) == ("unknown", "")
 
 
+def test_a_value_for_solved_that_no_good_answer_earns_is_said(toy):
+    session = toy("evaluate.solved=50.0")
+    session.task.gold = lambda problem: "aaab"
+    found = judged(targets, session)
+    assert (found.state, found.severity, found.cause) == ("found", "warning", "solved")
+    assert found.overrides == ("evaluate.solved=0.75",)  # three of four letters
+    session = toy("evaluate.solved=0.75")
+    session.task.gold = lambda problem: "aaab"
+    assert judged(targets, session).state == "ok"
+
+
 def test_a_kl_target_that_one_step_passes_is_said(toy):
     pilot = ("autopilot.mode=act", "algorithm.args.kl_coef=0.1")
     found = verdict(toy, *pilot, "autopilot.kl_ref_target=0.01")

@@ -31,6 +31,7 @@ NAMES = [
     "sampled_entropy",
     "reference_parity",
     "gradient",
+    "limits",
     "update",
     "continuation",
     "time",
@@ -89,7 +90,7 @@ def tiny(tiny_models, tmp_path):
             "task": {"name": "prompts", "args": {"path": str(prompts)}},
             "rewards": {"length": 1.0},
             "sampling": {"max_new_tokens": 24},
-            "rollout": {"prompts_per_step": 16, "samples_per_prompt": 2},
+            "rollout": {"prompts_per_step": 8, "samples_per_prompt": 2},
             "update": {"learning_rate": 1e-4},
         }
         return open_session(config.resolve(settings, overrides))

@@ -46,6 +46,44 @@ def test_a_limit_that_the_first_update_passes_is_said(limit, minibatches, cause,
     assert verdicts(toy(*sizes, f"update.kl_old_limit={limit}"))["update"].cause == cause
 
 
+def test_a_rate_at_which_no_run_could_move_is_said_with_one_that_moves_as_usual(toy):
+    """The KL of a step grows with the square of the rate, so that the advised rate does not depend on the one tried."""
+    found = [verdicts(toy("run.steps=20", f"update.learning_rate={rate}"))["update"] for rate in ("1e-4", "5e-5")]
+    assert {(v.severity, v.cause) for v in found} == {("warning", "hardly_moves")}
+    assert found[0].overrides == found[1].overrides
+    advised = toy(*found[0].overrides)
+    first, steps = begin_trial(advised), advised.config.update.epochs * advised.config.update.minibatches
+    message = {v.check: v for v in make_trial_updates(first).findings}["update"].message
+    moved = float(message.partition("took the policy ")[2].split()[0])
+    assert 0.001 < moved * steps**2 < 0.02  # nats per token in a step
+    far_below = verdicts(toy("run.steps=20", "update.learning_rate=1e-8"))["update"]
+    assert far_below.overrides == ("update.learning_rate=0.0003",)  # the default
+
+
+@pytest.mark.parametrize(
+    ("setting", "cause", "overrides"),
+    [
+        ("update.max_grad_norm=1e-9", "gradient", ("update.max_grad_norm=1",)),
+        ("update.reward_limit=1e-9", "rewards", None),
+        ("autopilot.kl_band=[1e-12,1e-11]", "band", ()),
+    ],
+)
+def test_a_limit_that_leaves_nothing_is_said_before_the_run(setting, cause, overrides, toy):
+    found = verdicts(toy(setting, "autopilot.mode=act"))["limits"]
+    assert (found.severity, found.cause) == ("warning", cause)
+    if overrides is None:  # four standard deviations of the rewards
+        rewards = [r.reward for group in begin_trial(toy()).groups for r in group.rollouts]
+        assert float(found.overrides[0].partition("=")[2]) == pytest.approx(4 * np.std(rewards), rel=0.05)
+    else:
+        assert found.overrides == overrides
+
+
+def test_a_gradient_that_is_clipped_to_nothing_is_no_fault_of_the_rate(toy):
+    found = verdicts(toy("run.steps=20", "update.max_grad_norm=1e-13"))
+    assert (found["update"].cause, found["update"].overrides) == ("hardly_moves", ())
+    assert found["limits"].cause == "gradient"
+
+
 def test_an_update_is_judged_at_the_rate_of_the_first_step(toy):
     """A warm-up of ten steps begins with a tenth of the rate."""
     message = verdicts(toy("update.learning_rate=0.2", "update.warmup_steps=10"))["update"].message
@@ -142,7 +180,8 @@ def test_a_step_that_changes_nothing_is_told(toy):
 
 def test_at_a_rate_of_zero_no_update_is_judged(toy):
     found = verdicts(toy("update.learning_rate=0.0"))
-    assert {name: v.state for name, v in found.items()} == {"gradient": "ok", "update": "unknown", "continuation": "ok"}
+    states = {name: v.state for name, v in found.items()}
+    assert states == {"gradient": "ok", "limits": "ok", "update": "unknown", "continuation": "ok"}
 
 
 def test_rewards_that_do_not_differ_leave_no_gradient(toy):
@@ -192,7 +231,7 @@ def test_a_gradient_that_is_not_finite_is_told_by_where_it_begins(toy):
 
 def test_without_a_scored_rollout_nothing_can_be_told(toy):
     found = verdicts(toy(reward="toy_rewards:always_fails"))
-    assert [verdict.state for verdict in found.values()] == ["unknown"] * 3
+    assert [verdict.state for verdict in found.values()] == ["unknown"] * 4
 
 
 class Forgets(ToyBackend):

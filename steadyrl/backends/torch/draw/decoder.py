@@ -25,14 +25,7 @@ from steadyrl.backends.torch.read.head import decoding_head, products_on
 
 
 class Decoder:
-    """A model that decodes; see ``batch.Engine``.
-
-    Args:
-        parts: Of a registered model.
-        rows: About as many rows as will be decoded at once.
-        length: Columns of the cache: the longest prompt and all new tokens.
-        lower: Type that the cache is kept in, and on a GPU the head multiplies in; None for that of the weights.
-    """
+    """A model that decodes about so many rows at once, with so many columns in its cache; see ``batch.Engine``."""
 
     def __init__(self, parts: Parts, rows: int, length: int, lower: torch.dtype | None = None):
         weight = next(parts.body.parameters())

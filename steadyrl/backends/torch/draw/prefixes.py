@@ -23,12 +23,7 @@ LOOK_BACK = 8  # sequences right before a prompt, in their order, among which th
 
 
 class Prefixes:
-    """Sequences that a call has read.
-
-    Args:
-        most: How many are kept, at most: they take the memory of as many rows of a batch.
-        together: Whether each prompt goes on from one of the call right before (see ``PrefixCaching``).
-    """
+    """Sequences that a call has read, so many at most; see ``PrefixCaching`` for what is ``together``."""
 
     def __init__(self, most: int, together: bool = True):
         self._most, self._together = most, together

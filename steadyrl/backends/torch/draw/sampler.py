@@ -17,7 +17,7 @@ import torch
 
 from steadyrl.backends.stops import StopStrings
 from steadyrl.backends.torch.deterministic import running_sums
-from steadyrl.backends.torch.draw.batch import Choose, Rows, decode
+from steadyrl.backends.torch.draw.batch import Choose, Leave, Rows, decode
 from steadyrl.backends.torch.draw.cache import Cache, Known
 from steadyrl.backends.torch.draw.decoder import Decoder, kernels
 from steadyrl.backends.torch.draw.forward import ForwardDecoder
@@ -101,18 +101,24 @@ def sample(
         else:
             length = waiting.columns + sampling.max_new_tokens
             length += -(-length // SPARE) if count < len(prompts) else 0
-            decoder = Decoder(parts, count, length, lower)
-            engine: Decoder | GraphDecoder = decoder
-            if device.type == "cuda":
-                engine = GraphDecoder(decoder)
-                choose = engine.with_logits(choose)
-
-            def prefill(ids: torch.Tensor, visible: torch.Tensor, prefixes: Any) -> Any:  # with room for longer ones
-                return decoder.prefill(ids, visible, prefixes, waiting.columns - ids.shape[1])
-
-            rows = Rows(engine, waiting, count, prefill)
-            decode(rows, tokens, waiting, choose, partial(decoder.prefill, room=0), leave)
+            _decode_by_ours(Decoder(parts, count, length, lower), tokens, waiting, choose, count, leave)
     return [completions[number] for number in range(len(prompts))]
+
+
+def _decode_by_ours(
+    decoder: Decoder, tokens: Tokens, waiting: Waiting, choose: Choose, count: int, leave: Leave
+) -> None:
+    """Decode ``count`` rows at a time by our decoder, with room for longer prompts that wait; captured on a GPU."""
+    engine: Decoder | GraphDecoder = decoder
+    if decoder.device.type == "cuda":
+        engine = GraphDecoder(decoder)
+        choose = engine.with_logits(choose)
+
+    def prefill(ids: torch.Tensor, visible: torch.Tensor, prefixes: Any) -> Any:
+        return decoder.prefill(ids, visible, prefixes, waiting.columns - ids.shape[1])
+
+    rows = Rows(engine, waiting, count, prefill)
+    decode(rows, tokens, waiting, choose, partial(decoder.prefill, room=0), leave)
 
 
 def _choose(

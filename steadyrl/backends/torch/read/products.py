@@ -32,14 +32,7 @@ ADAPTED = "peft.tuners.lora.layer.Linear"
 def laid_out(
     body: nn.Module, rows: int, dtype: torch.dtype, siblings: Sequence[Sequence[nn.Module]] = ()
 ) -> Iterator[None]:
-    """Let the linear modules of a model multiply quickly; weights must not change inside.
-
-    Args:
-        body: Of the model.
-        rows: About as many rows are multiplied at once.
-        dtype: To multiply in.
-        siblings: Modules that read the same input; see ``joined``.
-    """
+    """Let the linear modules of a model multiply about so many rows quickly; weights must not change inside."""
     changed: list[tuple[nn.Module, Any]] = []
     passed_over: set[int] = set()  # what stands inside a module that is adapted
 
@@ -120,13 +113,7 @@ def _concatenated(parts: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def product(module: nn.Module, rows: int, dtype: torch.dtype) -> Function | None:
-    """Return a function that applies a linear module to inputs [n, in]; None for a module of another kind.
-
-    Args:
-        module: nn.Linear, GPT-2's transposed linear, or LoRA around either.
-        rows: The number of input rows to be quick for.
-        dtype: To multiply in.
-    """
+    """Return a function that applies a linear module to inputs [n, in], about so many rows; None for another kind."""
     pair = weights_of(module)
     if pair is None:  # quantised, or no linear module
         return None

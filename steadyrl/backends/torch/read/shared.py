@@ -161,15 +161,7 @@ class Prompts:
 
 
 def pays(prompts: int, rows: int, length: int, dtype: torch.dtype, device: torch.device) -> bool:
-    """Return whether prompts are worth sharing: a lower precision than float32 would round the scores.
-
-    Args:
-        prompts: Distinct ones.
-        rows: That continue them.
-        length: Of the longest, tokens.
-        dtype: Of keys and values.
-        device: Captured graphs of other devices hold one cache.
-    """
+    """Return whether rows had better share prompts of a length: only on a CPU, and less than float32 rounds scores."""
     return device.type == "cpu" and dtype == torch.float32 and (rows - prompts) * length >= LEAST_SPARED
 
 

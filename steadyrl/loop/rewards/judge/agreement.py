@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import rankdata  # type: ignore[import-untyped]  # scipy ships no types
 
 _RESAMPLES, _CONFIDENCE = 2000, 0.95
 
@@ -51,15 +50,20 @@ def rank_correlation(measured: Measured) -> Estimate | None:
     Returns:
         None if tests or judge say the same of every answer.
     """
-    nonempty = [(tests, judge) for tests, judge in measured if len(tests)]
-    if not nonempty or _spearman(nonempty) is None:
+    answered = [(tests, judge) for tests, judge in measured if len(tests)]
+    if not answered:
+        return None
+    problems = np.repeat(np.arange(len(answered)), [len(tests) for tests, _ in answered])  # [A], of each answer
+    # [A]: the place of each answer's value among the different values of tests, and of the judge.
+    places = [np.unique(np.concatenate(values), return_inverse=True)[1] for values in zip(*answered, strict=True)]
+    if _spearman(places, np.ones(len(problems))) is None:
         return None
 
     def drawn(rows: np.ndarray) -> float:
-        correlation = _spearman([nonempty[i] for i in rows])
+        correlation = _spearman(places, np.bincount(rows, minlength=len(answered))[problems])
         return float("nan") if correlation is None else correlation
 
-    return _bootstrap(len(nonempty), drawn)
+    return _bootstrap(len(answered), drawn)
 
 
 def mean(values: Sequence[float]) -> Estimate | None:
@@ -75,9 +79,15 @@ def _pairs(tests: np.ndarray, judge: np.ndarray) -> tuple[float, float]:
     return float(((truth * judged + 1) / 2)[untied].sum()), float(untied.sum())
 
 
-def _spearman(measured: Measured) -> float | None:
-    ranks = [rankdata(np.concatenate([pair[side] for pair in measured])) for side in (0, 1)]
-    return float(np.corrcoef(ranks)[0, 1]) if all(rank.std() > 0 for rank in ranks) else None
+def _spearman(places: Sequence[np.ndarray], times: np.ndarray) -> float | None:
+    """Return the correlation of mean ranks where each answer is there some times [A]; None if one side is all ties."""
+    sides = []
+    for place in places:
+        alike = np.bincount(place, weights=times)
+        ranks = (alike.cumsum() - (alike - 1) / 2)[place]
+        sides.append(ranks - np.average(ranks, weights=times))
+    spread = float(np.prod([times @ side**2 for side in sides]))
+    return float(times @ np.prod(sides, axis=0)) / spread**0.5 if spread > 0 else None
 
 
 def _bootstrap(problems: int, statistic: Callable[[np.ndarray], float]) -> Estimate:

@@ -39,13 +39,7 @@ _FRACTION = re.compile(r"(\.\d\d)\d+(?![\d<])")
 
 
 def curves(groups: Mapping[str, Sequence[Records]], file: str, shown: Sequence[str] = ()) -> Curves:
-    """Return the curves of runs to explore: a line for each group of runs, with the range over them.
-
-    Args:
-        groups: The metrics of each run, by the name that the runs of a group share (seeds of an arm).
-        file: The HTML page that shows the curves.
-        shown: Groups that are shown at first; empty for all.
-    """
+    """Return the curves of groups of runs, such as seeds of an arm, to explore; no ``shown`` ones show all."""
     measured = {name: [_series(records) for records in runs if records] for name, runs in groups.items()}
     count = sum(len(values) for runs in measured.values() for _, values in runs)
     most = max(LEAST_POINTS, min(MOST_POINTS, ALL_POINTS // max(1, count)))

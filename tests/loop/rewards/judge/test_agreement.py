@@ -1,6 +1,8 @@
 import numpy as np
 import pytest
+from scipy.stats import rankdata
 
+from steadyrl.loop.rewards.judge import agreement
 from steadyrl.loop.rewards.judge.agreement import concordance, mean, rank_correlation
 
 
@@ -45,6 +47,19 @@ def test_tied_ranks_are_shared():
     # ranks 1.5, 1.5, 3 against 1, 2, 3: covariance 1.5, deviations sqrt(1.5) and sqrt(2)
     found = rank_correlation(measured(([0, 0, 1], [1, 2, 3])))
     assert found.value == pytest.approx(1.5 / np.sqrt(1.5 * 2))
+
+
+def test_the_interval_of_a_correlation_is_that_of_problems_drawn_again(monkeypatch):
+    monkeypatch.setattr(agreement, "_RESAMPLES", 30)
+    generator = np.random.default_rng(5)
+    problems = [(generator.integers(3, size=n), generator.integers(4, size=n)) for n in (1, 4, 2, 3, 5, 4, 2, 3)]
+    again, drawn = np.random.default_rng(0), []
+    for _ in range(30):
+        rows = again.integers(len(problems), size=len(problems))
+        ranks = [rankdata(np.concatenate([problems[row][side] for row in rows])) for side in (0, 1)]
+        drawn.append(np.corrcoef(ranks)[0, 1])
+    found = rank_correlation(problems)
+    assert (found.low, found.high) == pytest.approx(np.quantile(drawn, [0.025, 0.975]))
 
 
 def test_what_tells_nothing_apart_is_unknown():

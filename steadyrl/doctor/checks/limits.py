@@ -1,0 +1,75 @@
+"""Limits that leave next to nothing of what they bound, in every row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from steadyrl.doctor.check import Found, Result, check
+from steadyrl.doctor.remedies import Value
+from steadyrl.doctor.series import Run
+from steadyrl.doctor.statistics.readings import cut_away, number, setting
+
+LEAST_STEP = 1e-3  # nats per token: what the updates of a healthy run's step come to at least
+WIDE = 4.0  # standard deviations of the rewards
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A setting that bounds something, and how large that is where nothing bounds it."""
+
+    setting: str
+    """A setting by its canonical name."""
+    bounds: str
+    """What is bounded, in words."""
+    quantity: str = ""
+    """The series that measures it before it is bounded; "" for the KL of a step, which is measured after it."""
+    better: float = 0.0
+    """The value that is advised; 0 for a few times what is measured, where it is measured."""
+
+
+LIMITS = {
+    "gradient": Limit("max_grad_norm", "the norm of the gradient", "grad_norm", better=1.0),
+    "rewards": Limit("reward_limit", "the standard deviation of the rewards", "reward_std"),
+    "band": Limit("kl_band", "the KL of a healthy step"),
+}
+
+
+def value_of(run: Run, limit: Limit) -> float | None:
+    """Return what a limit is set to, of a band its upper end; None where it is not set, or not in use."""
+    value = run.settings.get(limit.setting)
+    if not isinstance(value, list):
+        return setting(run, limit.setting)
+    return float(value[-1]) if run.settings.get("autopilot") == "act" else None
+
+
+def has_limit(run: Run) -> bool:
+    """Return whether a run has any of these limits."""
+    return any(value_of(run, limit) for limit in LIMITS.values())
+
+
+@check("limit_too_narrow", when=has_limit)
+def limit_too_narrow(run: Run) -> list[Result]:
+    return [_narrow(run, cause, limit) for cause, limit in LIMITS.items()]
+
+
+def _narrow(run: Run, cause: str, limit: Limit) -> Result:
+    value, measured = value_of(run, limit), run.get(limit.quantity) if limit.quantity else None
+    if not value or (limit.quantity and measured is None):
+        return None
+    sizes = np.array([LEAST_STEP]) if measured is None else measured.values
+    if not cut_away(sizes, value):
+        return None
+    usual = float(np.median(sizes))
+    change: dict[str, Value] = {}
+    if measured is not None:
+        change = {limit.setting: limit.better or float(f"{WIDE * usual:.2g}")}
+    return Found(
+        cause,
+        "warning",
+        None,
+        f"{run.keys.get(limit.setting, limit.setting)} = {value:g}, and {limit.bounds} is {number(usual)}: "
+        f"{number(usual / value)} times as much",
+        change=change,
+    )
