@@ -47,7 +47,7 @@ MAX_ROWS = 4_000_000  # of a run, which has one or a few for each step; a packed
 MAX_POINTS = 40_000_000  # of a run, where each row is one value
 MAX_RUNS = 1000  # of a file
 TOO_MANY_RUNS = f"the log names more than {MAX_RUNS:,} runs, which is more than is read; name a log of fewer"
-MAX_GAPS = 20_000_000  # values of the columns that are searched for gaps
+MAX_GAPS, MAX_UNLIKE = 20_000_000, 1000  # values and columns that are searched for gaps
 CHUNK = 4096  # rows that wait to be added together
 SUMMARIES: Mapping[str, Callable[[np.ndarray], float]] = {"mean": np.mean, "std": np.std, "min": np.min, "max": np.max}
 COARSE = ("epoch", "episode")  # of which a step may be a part
@@ -153,7 +153,7 @@ class Rows:
         Of such columns none has a number where the other has one. A column without any stays: it may be what broke.
         """
         broken = [name for name, several in self._parts.items() if any(np.isnan(values).any() for _, values in several)]
-        if len(broken) < 2 or len(broken) * count > MAX_GAPS:
+        if not 1 < len(broken) < MAX_UNLIKE or len(broken) * count > MAX_GAPS:
             return
         measured = np.zeros((len(broken), count), np.bool_)
         for i, name in enumerate(broken):

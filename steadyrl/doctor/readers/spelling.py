@@ -23,7 +23,7 @@ CHINESE = dict(
     步数=step 步骤=step 窗口=step 迭代=iteration 轮次=epoch 轮=epoch 步=step 均值=mean 平均=mean 标准差=std
     最大=max 最小=min 奖励=reward 得分=score 损失=loss 策略=policy 熵=entropy 梯度范数=grad_norm 梯度=grad 散度=
     长度=length 回复=response 响应=response 生成=response 截断=truncated 准确率=accuracy 正确率=accuracy
-    学习率=learning_rate 验证=validation 训练=train 优势=advantage 裁剪=clip 比例=ratio 比=ratio 率=rate
+    学习率=learning_rate 验证=validation 训练=train 优势=advantage 裁剪=clip 比例=ratio 比=ratio 率=rate （=( ）=)
     """.split()
 )
 WORDS = {"true": True, "false": False, "none": None, "null": None, "": None}

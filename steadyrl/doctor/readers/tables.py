@@ -203,7 +203,8 @@ def _coursed(every: Iterable[str], courses: dict[str, Column]) -> Iterator[str]:
         course = ARROWS.search(line) if len(line) <= MAX_TEXT and COURSED.search(line) else None
         if course and COURSED.search(course[1]):
             values = [spelled(text.lstrip("~")) for text in re.findall(_VALUE, course[2], re.IGNORECASE)]
-            courses.setdefault(course[1], Column(np.arange(1, len(values) + 1), np.array(values, np.float64)))
+            if None not in values:  # as of more digits than a metric has
+                courses.setdefault(course[1], Column(np.arange(1, len(values) + 1), np.array(values, np.float64)))
         yield line
 
 

@@ -125,7 +125,9 @@ def test_courses_add_what_the_table_beside_them_lacks(tmp_path):
     assert "ratio_off" in found(tmp_path / "report.md")
 
 
-@pytest.mark.parametrize("line", ["Reward went from 0.2 to 0.5.", "reward: 0.1 -> 0.4", "path: a -> b -> c"])
+@pytest.mark.parametrize(
+    "line", ["Reward went from 0.2 to 0.5.", "reward: 0.1 -> 0.4", "path: a -> b -> c", f"KL: {'7' * 99} -> 1 -> 2"]
+)
 def test_two_values_of_a_remark_are_no_rows(tmp_path, line):
     text = table(("Step", "KL"), (5, 0.1), (10, 0.2), (15, 0.3)) + line
     assert set(read(tmp_path / "report.md", text).columns) == {"KL"}
@@ -147,7 +149,7 @@ def test_a_table_of_windows_in_chinese_is_read_by_its_words(tmp_path):
 
 def test_words_of_two_languages_in_one_name_are_understood(tmp_path):
     rows = [
-        ("训练步", "reward 均值", "KL 散度", "截断比例", "验证 reward"),
+        ("训练步", "reward 均值", "KL 散度（本次）", "截断比例", "验证 reward"),
         (10, 0.5, 0.1, 0.25, 0.3),
         (20, 0.6, 0.2, 0.5, 0.2),
     ]
