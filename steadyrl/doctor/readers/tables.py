@@ -181,7 +181,8 @@ def find(path: Path, notes: Sequence[str]) -> RawLog | None:
             # One cell more is an index without a name, as pandas prints.
             row = cells[1:] if len(cells) == len(names) + 1 else cells
             pairs = [pair for name, cell in zip(names, row, strict=False) for pair in _parted(name, _cell(name, cell))]
-            if len(row) == len(names) and _is_row([cell for _, cell in pairs]):
+            alike = type(cells) is type(names) and len(row) == len(names)
+            if alike and _is_row([cell for _, cell in pairs]):
                 header = names
                 tables.setdefault(tuple(names), Rows()).put(dict(pairs))
                 break
@@ -266,11 +267,15 @@ def _lines(path: Path) -> Iterator[str]:
     yield from html.unescape(re.sub(r"<[^>]{0,2000}>", "", ruled)).splitlines()
 
 
+class _Barred(list[str]):
+    """Cells between bars: a line without bars below them is text, whatever numbers it holds."""
+
+
 def _cells(line: str) -> list[str]:
     """Return the cells of a line: between bars, else tabs, else two spaces or more, else single ones."""
     text = line.replace("│", "|").replace("┃", "|").replace(" / ", "/").strip()
     if "|" in text:
-        return [cell.strip() for cell in text.removeprefix("|").removesuffix("|").split("|")]
+        return _Barred(cell.strip() for cell in text.removeprefix("|").removesuffix("|").split("|"))
     if "\t" in text:
         return [cell.strip() for cell in text.split("\t")]
     wide = re.split(r"\s{2,}", text)

@@ -187,3 +187,9 @@ def test_a_remark_in_brackets_leaves_a_name_what_it_is(tmp_path):
     assert set(identify(read(tmp_path / "run.md", table(*rows))).series) == {"reward", "kl_ref"}
     two = [("step", "loss", "reward (v1)", "reward (v2)"), (1, 0.1, 0.5, 0.1), (2, 0.1, 0.6, 0.2)]
     assert "reward" not in identify(read(tmp_path / "two.md", table(*two))).series
+
+
+def test_text_below_a_table_with_bars_is_no_row_of_it(tmp_path):
+    text = table(("Step", "reward", "loss"), (10, 0.5, 0.25), (20, 0.75, 0.125))
+    log = read(tmp_path / "run.md", f"{text}\n1. 4 8\n7 3 of\n| 30 | 1.0 | 0.5 |\n")
+    assert log.columns["reward"].steps.tolist() == [10, 20, 30] and values(log, "loss") == [0.25, 0.125, 0.5]
