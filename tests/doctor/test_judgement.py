@@ -200,3 +200,15 @@ def test_parts_that_never_pay_are_given_fifty_steps_by_the_judgement_too(apart, 
     judgement = judge(run)
     assert (judgement.cause, judgement.sick > 0.65) == ("reward_part_idle", True)
     assert judgement.verdict == verdict
+
+
+def test_a_change_of_the_reward_is_not_compared_with_noise_that_cannot_be_measured():
+    three = quantities(make_run({"reward": np.array([0.7, 0.5, 0.4])}, trainer="unknown"))
+    assert not {"reward_not_rising", "reward_below_best"} & set(three) and "reward_disordered" in three
+    even = quantities(make_run({"reward": np.array([0.8, 0.7, 0.6, 0.5, 0.4, 0.3])}, trainer="unknown"))
+    assert 0 < even["reward_not_rising"] <= 100 and 0 < even["reward_below_best"] <= 100
+
+
+@pytest.mark.parametrize(("value", "said"), [(-0.002, " 0%"), (0.001, " 0%"), (-0.3, " -30%"), (0.05, " +5%")])
+def test_a_share_that_rounds_to_0_has_no_sign(value, said):
+    assert QUANTITIES["cut_off_more"].sentence(value).endswith(said)

@@ -195,6 +195,8 @@ def penalty_gradient(run: Run) -> float | None:
     if reward is None or penalty is None:
         return None
     reward, penalty = together(reward, penalty)
+    if not len(reward):
+        return None
     later = slice(len(reward) // 2, None)
     lengths = [float(np.sqrt(np.mean(series.values[later] ** 2))) for series in (penalty, reward)]
     return lengths[0] / lengths[1] if lengths[1] > 0 else None

@@ -57,7 +57,7 @@ def negative_kl(run: Run) -> Result:
     short = len(kl) < (LEAST_WITHOUT if errors is None else LEAST_WITH_ERRORS)
     below = _all_below(kl) if short else _below(kl, errors) or _on_the_whole(kl)
     if below is None and errors is None:
-        below = _beyond_chance(run, kl)
+        below = _beyond_chance(run, kl, min(LASTING, (len(kl) + 1) // 2))
     if below is None and short:
         return Unknown(f"it falls below 0, but {len(kl)} steps do not tell a fault from noise", ("kl_ref_se",))
     if below is None:
@@ -111,28 +111,30 @@ def _error_of(error: float, steps: int) -> str:
     return f"with a standard error of {number(error)} for {steps} steps"
 
 
-def _beyond_chance(run: Run, kl: Series) -> _Below | None:
+def _beyond_chance(run: Run, kl: Series, least: int) -> _Below | None:
     """Find single updates so far below 0, and so many, as chance does not bring about, whatever the spread.
 
     The mean of ref/p over the policy's own samples is 1. So the mean log-ratio of n samples is below -a with a chance
-    of exp(-n a) at most (Markov), and k updates of N are with one of (e N / k)^k exp(-k n a).
+    of exp(-n a) at most (Markov), and k updates of N are with one of (e N / k)^k exp(-k n a). Where the unit is not
+    known, that holds for a sum of log-ratios, and for a mean per token all the more.
     """
-    if kl.unit != SEQUENCE or run.get("staleness") is not None or run.settings.get("ahead"):
+    if kl.unit not in (SEQUENCE, "") or run.get("staleness") is not None or run.settings.get("ahead"):
         return None
     order = np.argsort(kl.values)[: int((kl.values < DEEP[SEQUENCE]).sum())]  # the deepest first
-    if len(order) < LASTING:  # fewer are one broken batch
+    if len(order) < least:  # fewer are one broken batch of many
         return None
     samples, count = max(setting(run, "batch_size") or 1.0, 1.0), np.arange(1, len(order) + 1)
     surprise = count * (-samples * kl.values[order] - 1.0 - np.log(len(kl) / count))
-    most = LASTING - 1 + int(surprise[LASTING - 1 :].argmax())
-    if surprise[most] < np.log(len(kl) / CHANCE):
+    beyond = np.flatnonzero(surprise[least - 1 :] >= np.log(len(kl) / CHANCE))
+    if not len(beyond):
         return None
-    deep = np.sort(order[: most + 1])
+    most = least + int(beyond[-1])
     noise = (
-        f"in {most + 1} single updates; it is below 0 in {(kl.values < 0).sum()} of {len(kl)} updates and falls to "
-        f"{number(float(kl.values.min()))}, as fewer than one of a million sound runs with {samples:.0f} or more "
-        "completions an update"
+        f"in {most} single update{'s' * (most > 1)}; it is below 0 in {(kl.values < 0).sum()} of {len(kl)} updates and "
+        f"falls to {number(float(kl.values.min()))}, as fewer than one of a million sound runs with {samples:.0f} or "
+        "more completions an update"
     )
+    deep = np.sort(order[:most])
     level, last = float(np.median(kl.values[deep])), len(kl) - max(WINDOW, len(kl) // 10)
     return _Below(int(kl.steps[deep[0]]), level, noise, bool(deep[-1] >= last), False)
 

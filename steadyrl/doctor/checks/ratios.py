@@ -22,6 +22,7 @@ from steadyrl.doctor.statistics.signals import LASTING, first_lasting, strays, t
 RATIO_MEAN = (0.9, 1.1)  # its expectation is 1, exactly so in the first minibatch
 RATIO_SKIP = 10.0  # TRL 0.11 skips a batch whose mean ratio is above it
 RATIO_GREATEST = 100.0  # a single token whose probability grew a hundredfold within one step
+RATIO_BROKEN = 1000.0  # at once: 7 nats between two log-probabilities of one token
 # A working PPO run was seen at 0.24 (Stable-Baselines3's logger page), which is told as a warning, not as more.
 CLIP_HIGH = 0.2
 # GRPO's usual 0.01 to 0.05 are those of one or two updates per batch; with more it clips as PPO does.
@@ -49,12 +50,13 @@ def ratio_off(run: Run) -> Result:
 def _ratio_out(run: Run) -> tuple[int, str, bool] | None:
     """Return from which step ratios are out of bounds, a sentence, and whether the first mean is; None if they are in.
 
-    A mean of 10 in one step is enough; what is less has to last.
+    A mean of 10, or a single token's of 1000, is enough in one step; what is less has to last.
     """
     for quantity, low, high, lasting in (
         ("ratio_mean", *RATIO_MEAN, LASTING),
         ("ratio_mean", 0.0, RATIO_SKIP, 1),
         ("ratio_max", 0.0, RATIO_GREATEST, LASTING),
+        ("ratio_max", 0.0, RATIO_BROKEN, 1),
     ):
         series = run.get(quantity)
         off = None if series is None else (series.values < low) | (series.values > high)

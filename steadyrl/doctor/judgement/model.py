@@ -7,6 +7,7 @@ labelled logs behind each. A judgement is no finding: it names no remedy, but wh
 from __future__ import annotations
 
 import math
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from steadyrl.doctor.series import Run
 FOLDER = Path(__file__).parent
 STATES = ("sick", "healthy")
 SPEAKING, MOST = 0.1, 4  # log-odds from which on a quantity is named, and how many of them
+NEGATIVE_ZERO = re.compile(r"[-+](?=0(?:\.0*)?%)")  # rounded, of a share
 DOUBT = 0.3  # probability of being sick, above which nothing is called healthy
 
 
@@ -54,7 +56,7 @@ class Quantity:
         if "power" in self.shown:
             power = 10.0 ** min(signed, 308.0)  # of the largest numbers there are
             signed = power if power > LEAST_KL else 0.0
-        return self.text.format(value=signed)
+        return NEGATIVE_ZERO.sub("", self.text.format(value=signed))
 
 
 _WORDS = tomllib.loads((FOLDER / "families.toml").read_text(encoding="utf-8"))

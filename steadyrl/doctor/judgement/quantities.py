@@ -17,6 +17,7 @@ from steadyrl.doctor.statistics.units import find
 
 BLOCKS = 10
 SMALLEST = 1e-9
+MOST_NOISE = 100.0  # times the noise between rows that a change may be: rounded rewards may hide their noise
 LEAST_KL = 1e-6  # nats a token: what lies below is as good as 0
 LOWER_IS_BETTER = re.compile("perplexity|ppl|loss|error|violation|toxic")  # of held-out measurements
 OFTEN = 0.25  # of the rows with the second most frequent reward
@@ -45,13 +46,15 @@ def _reward(run: Run) -> Mapping[str, float]:
     if n < 3:
         return values
     blocks = np.array([block.mean() for block in np.array_split(x, min(BLOCKS, n))])
-    noise = float(np.std(np.diff(x))) / np.sqrt(2.0) if n > 3 else 0.0
+    values["reward_disordered"] = -order(blocks)
+    if n == 3 and np.ptp(x):  # the noise of one row to the next takes more
+        return values
+    noise = float(np.std(np.diff(x))) / np.sqrt(2.0)
     gain, lost = _last(reward) - _first(reward), float(blocks.max() - blocks[-1])
-    scale = max(noise, SMALLEST)
+    noise = max(noise, float(np.ptp(x)) / MOST_NOISE, SMALLEST)
     return values | {
-        "reward_not_rising": -gain / scale if np.ptp(x) else 0.0,
-        "reward_disordered": -order(blocks),
-        "reward_below_best": lost / max(noise / np.sqrt(n / len(blocks)), SMALLEST) if np.ptp(x) else 0.0,
+        "reward_not_rising": -gain / noise if np.ptp(x) else 0.0,
+        "reward_below_best": lost / (noise / np.sqrt(n / len(blocks))) if np.ptp(x) else 0.0,
     }
 
 

@@ -29,6 +29,10 @@ TABLES: tuple[Table, ...] = tuple(map(load, TRAINERS.split()))
 COMMON = load("unknown")  # spellings that many share
 # Whose metric it is, where a part of the name before the last says so: of another model, or of another time.
 NOT_THE_POLICY = re.compile(r"(^|[/._])(critic|value|vf|reward_model|rm|ref|teacher|draft|disc|time|timing|perf)")
+REMARK = re.compile(r"_?\([^()]+\)$")  # "reward (v2)"
+OTHER = re.compile(
+    r"\((?:.*\b)?(?:val|valid|eval|test|held|std|min|max|old|sft|base|best|ema|post|norm|clip)", re.IGNORECASE
+)
 DIGITS = 4  # after the point, at which usual learning rates are printed as 0
 SELDOM = 5  # times fewer rows than another series of the quantity has
 LATER = 10_000  # the place of a common spelling, behind those of the trainer's own table
@@ -309,6 +313,9 @@ def _suffix(logged: str) -> Name | None:
 
     A part of a reward has no place of its own in the name, so a last part that says "mean" alone tells nothing.
     """
+    bare = REMARK.sub("", spell(logged))
+    if bare != spell(logged) and OTHER.search(logged) is None and (meaning := COMMON.names.get(bare)):
+        return meaning
     *before, last = spell(logged).split("/")
     if not before or NOT_THE_POLICY.search("/".join(before)):
         return None

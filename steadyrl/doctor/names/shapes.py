@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from steadyrl.doctor.names.table import Name, spell
+from steadyrl.doctor.readers.spelling import english
 from steadyrl.doctor.series import Column
 
 WORD = re.compile(r"[a-z]+|[A-Z]+(?![a-z])|[A-Z][a-z]+")
@@ -83,7 +84,7 @@ def guesses(columns: Mapping[str, Column], placed: frozenset[str]) -> dict[str, 
 
 def words(logged: str) -> tuple[str, ...]:
     """Return the words of a name in lower case: "AvgLen" and "avg_len" have the same."""
-    return tuple(word.lower() for word in WORD.findall(logged))
+    return tuple(word.lower() for word in WORD.findall(english(logged)))
 
 
 def _by_words(every: tuple[str, ...], values: np.ndarray) -> Name | None:

@@ -14,6 +14,8 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+from steadyrl.doctor.readers.spelling import english
+
 TRAINERS = Path(__file__).parent / "trainers"
 BRACES = re.compile(r"\{([^}]*)\}")
 LISTS = ("distinctive", "prefixes", "heldout", "formats")
@@ -206,7 +208,7 @@ def _choice(choices: Mapping[str, Mapping[str, str]], name: str) -> Choice:
 
 def spell(name: str) -> str:
     """Return a name in lower case with underscores, as most are written; notebooks show "rewards / fmt"."""
-    return name.lower().replace(" / ", "/").replace(" ", "_").replace("-", "_")
+    return english(name).lower().replace(" / ", "/").replace(" ", "_").replace("-", "_")
 
 
 def flatten(name: str) -> str:

@@ -158,17 +158,6 @@ def _parts(data: Mapping[str, Any], path: str = "", depth: int = 0) -> Iterator[
         yield from _parts(value, f"{above}{key}", depth + 1)
 
 
-def _without_gaps(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return rows without their nulls where no row is complete: then they come from one table of unlike rows.
-
-    A column that is null throughout stays: it may be what broke.
-    """
-    if not all(None in row.values() for row in rows):
-        return rows
-    filled = {key for row in rows for key, value in row.items() if value is not None}
-    return [{key: value for key, value in row.items() if value is not None or key not in filled} for row in rows]
-
-
 def _numbers(value: Any, count: int) -> bool:
     """Return whether a value is a list of so many numbers, at least one."""
     return isinstance(value, list) and len(value) == count > 0 and all(number(item) is not None for item in value)
@@ -178,7 +167,7 @@ def _log(path: Path, part: _Part, root: _Part, several: bool) -> RawLog:
     """Return the log of the rows, or of the lists of numbers that are as long as the longest one."""
     rows = Rows()
     if part.rows:
-        rows.add(_without_gaps([row for row in part.rows if SUMMARY not in row]))
+        rows.add([row for row in part.rows if SUMMARY not in row])
     else:
         length = max(map(len, part.lists.values()))
         steps = {key: values for key, values in root.lists.items() if key in STEPS}

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from steadyrl.core.errors import RunError
-from steadyrl.doctor.readers.spelling import MAX_NESTING, numbers
+from steadyrl.doctor.readers.spelling import MAX_NESTING, english, numbers
 from steadyrl.doctor.series import Column, RawLog
 
 # The first that most rows have. What a tracker counts itself ("_step") is the number of its log calls where the
@@ -24,13 +24,13 @@ STEP_KEYS = (
     *("step", "train/global_step", "trainer/global_step", "global_step", "training/global_step", "_step"),
     *("current_steps", "current_step", "global_step/max_steps", "iteration", "iter", "training_iteration"),
     *("update", "updates", "num_updates", "train_step", "training_step", "steps", "rollout"),
-    *("episode", "total_timesteps", "time/total_timesteps", "timestep", "timesteps", "epoch"),
+    *("episode", "total_timesteps", "time/total_timesteps", "timestep", "timesteps", "checkpoint", "ckpt", "epoch"),
 )
 # Whatever stands before: "system/step", "batch_index".
 STEP_WORD = re.compile(
     r"(?:^|[^A-Za-z])(?:step|steps|iteration|iter|iters|update|batch|round|index|idx)$", re.IGNORECASE
 )
-STEP_FORMS = re.compile(r"^\W*(?:[A-Za-z]+ )?(\d+) ?(?:[-\u2013\u2014~/(].*)?\W*$")
+STEP_FORMS = re.compile(r"^\W*(?:[A-Za-z]+ |(?:step|checkpoint|ckpt)[_-])?(\d+) ?(?:[-\u2013\u2014~/(].*)?\W*$")
 TRACKER_STEP_KEYS = ("train/global_step", "trainer/global_step", "global_step", "_step")
 # Where training rows name their step by one of these, evaluation rows may by another.
 SAME_STEP = ("train/global_step", "trainer/global_step", "global_step", "eval/global_step")
@@ -47,6 +47,7 @@ MAX_ROWS = 4_000_000  # of a run, which has one or a few for each step; a packed
 MAX_POINTS = 40_000_000  # of a run, where each row is one value
 MAX_RUNS = 1000  # of a file
 TOO_MANY_RUNS = f"the log names more than {MAX_RUNS:,} runs, which is more than is read; name a log of fewer"
+MAX_GAPS, MAX_UNLIKE = 20_000_000, 1000  # values and columns that are searched for gaps
 CHUNK = 4096  # rows that wait to be added together
 SUMMARIES: Mapping[str, Callable[[np.ndarray], float]] = {"mean": np.mean, "std": np.std, "min": np.min, "max": np.max}
 COARSE = ("epoch", "episode")  # of which a step may be a part
@@ -130,6 +131,7 @@ class Rows:
         else:
             attempts = np.zeros(len(steps), np.int64)
             attempts[keep] = np.cumsum(np.diff(steps[keep], prepend=-MAX_STEP) < 0)
+        self._leave_out_gaps(len(steps))
         columns, everything = {}, bool(keep.all())
         while self._parts:  # gives back the memory of each before the next is merged
             name, parts = self._parts.popitem()
@@ -144,6 +146,24 @@ class Rows:
         own = [NUMBERED] if len(steps) and self.step_key is None else []
         own += [f"{what}: {count}" for what, count in self._notes.items() if count]
         return RawLog(path, kind, dict(sorted(columns.items())), settings or {}, (*notes, *own, *_gaps(columns)))
+
+    def _leave_out_gaps(self, count: int) -> None:
+        """Leave out what is no number only because one table holds rows of two kinds, as of training and evaluation.
+
+        Of such columns none has a number where the other has one. A column without any stays: it may be what broke.
+        """
+        broken = [name for name, several in self._parts.items() if any(np.isnan(values).any() for _, values in several)]
+        if not 1 < len(broken) < MAX_UNLIKE or len(broken) * count > MAX_GAPS:
+            return
+        measured = np.zeros((len(broken), count), np.bool_)
+        for i, name in enumerate(broken):
+            for places, values in self._parts[name]:
+                measured[i, places] = ~np.isnan(values)
+        weights = measured.astype(np.float32)
+        apart = np.equal(weights @ weights.T, 0.0) & measured.any(axis=1, keepdims=True)
+        gaps = ~measured & (apart @ weights > 0)
+        for name, gap in zip(broken, gaps, strict=True):
+            self._parts[name] = [(at[~gap[at]], values[~gap[at]]) for at, values in self._parts[name]]
 
     def _in_line(self, steps: np.ndarray) -> np.ndarray:
         """Return steps [n] with those that lie outside their neighbours, two usual distances apart, put between them.
@@ -315,7 +335,7 @@ def step_numbers(values: Sequence[Any]) -> tuple[np.ndarray, np.ndarray | None]:
 
 def find_step_key(rows: list[dict[str, Any]], candidates: Sequence[str] = STEP_KEYS) -> str | None:
     """Return the first candidate, in any case, under which most rows have a whole number; None if there is none."""
-    spellings = {str(key).lower(): key for row in rows[:1000] for key in row}
+    spellings = {english(str(key)).lower(): key for row in rows[:1000] for key in row}
     for candidate in candidates:
         key = spellings.get(candidate)
         if key is None:

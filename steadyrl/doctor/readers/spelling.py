@@ -11,14 +11,38 @@ import numpy as np
 
 MAX_DIGITS = 64  # of a number written as text; longer texts are no metrics
 MAX_NESTING = 16
+# Cells that say that nothing was measured; dashes of three lengths and dots.
+NOTHING = frozenset(
+    "|-|--|\u2013|\u2014|...|\u2026|?|/|none|null|nil|n/a|na|n.a.|no log|pending|tbd|tba|empty|missing|skipped|unknown|"
+    "not available|not logged|not measured|无|暂无|未测".split("|")
+)
+# Words of tables in Chinese; those with others in them come first.
+CHINESE = dict(
+    pair.split("=")
+    for pair in """
+    步数=step 步骤=step 窗口=step 迭代=iteration 轮次=epoch 轮=epoch 步=step 均值=mean 平均=mean 标准差=std
+    最大=max 最小=min 奖励=reward 得分=score 损失=loss 策略=policy 熵=entropy 梯度范数=grad_norm 梯度=grad 散度=
+    长度=length 回复=response 响应=response 生成=response 截断=truncated 准确率=accuracy 正确率=accuracy
+    学习率=learning_rate 验证=validation 训练=train 优势=advantage 裁剪=clip 比例=ratio 比=ratio 率=rate （=( ）=)
+    """.split()
+)
 WORDS = {"true": True, "false": False, "none": None, "null": None, "": None}
 
 _WRAPPED = re.compile(r"(?:\w+\.)*(?:float|int|uint|bfloat|double|tensor|array)\w*\(\s*([^\s,()]+).*", re.DOTALL)
 _NO_NUMBERS = {"nan", "inf", "infinity"}
-_MISSING = {"none", "null", "n/a"}
 MINUS = "\u2212"  # the sign that word processors and papers write
 _EMPHASIS = "*`~"  # around a cell of a Markdown table
 _GROUPED = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
+
+
+_CHINESE = re.compile("|".join(CHINESE))
+
+
+def english(name: str) -> str:
+    """Return a name with the Chinese words of training in English: of "reward 均值" "reward mean"."""
+    if name.isascii():
+        return name
+    return " ".join(_CHINESE.sub(lambda word: f" {CHINESE[word[0]]} ", name).split())
 
 
 def number(value: Any, null: float | None = math.nan) -> float | None:
@@ -37,12 +61,12 @@ def number(value: Any, null: float | None = math.nan) -> float | None:
         except OverflowError:
             return math.copysign(math.inf, 1 if value > 0 else -1)
     if kind is str:
-        return spelled(value, null)
+        return spelled(value)
     return null if value is None else None
 
 
-def spelled(text: str, null: float | None = math.nan) -> float | None:
-    """Return the number that a text spells, or None.
+def spelled(text: str) -> float | None:
+    """Return the number that a text spells, or None; a word for "not available" spells none.
 
     Known are the forms of floats, of wrapped numbers ("np.float64(1.5)", "tensor(2.)"), percentages, which are shares
     of 1, thousands ("1,234"), the minus of typesetters, and the emphasis of Markdown ("**0.5**").
@@ -51,7 +75,7 @@ def spelled(text: str, null: float | None = math.nan) -> float | None:
     if len(text) > MAX_DIGITS or not text or "_" in text:  # float() reads "2024_01" as a number
         return None
     if text.isalpha() and text.lower() not in _NO_NUMBERS:  # most words; float() takes long to refuse them
-        return null if text.lower() in _MISSING else None
+        return None
     try:
         return float(text)  # nearly always
     except ValueError:
@@ -64,7 +88,7 @@ def spelled(text: str, null: float | None = math.nan) -> float | None:
     try:
         value = float(wrapped[1] if wrapped else text[:-1] if share else text)
     except ValueError:
-        return null if text.lower() in _MISSING else None
+        return None
     return value / 100.0 if share else value
 
 

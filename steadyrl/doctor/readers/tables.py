@@ -10,14 +10,15 @@ import html
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
 from steadyrl.doctor.readers.lines import head, lines, text_of
 from steadyrl.doctor.readers.rows import POINT, STEP_FORMS, STEP_KEYS, Rows, find_step_key, rows_of, step_numbers
-from steadyrl.doctor.readers.spelling import spelled
-from steadyrl.doctor.series import RawLog
+from steadyrl.doctor.readers.spelling import NOTHING, english, spelled
+from steadyrl.doctor.series import Column, RawLog
 
 Row = dict[str, str]
 Split = Callable[[Row], list[tuple[str, Row]]]
@@ -32,7 +33,7 @@ MAX_TEXT = 1 << 14  # characters of a line
 LONG_TABLE = 0.5  # of the rows of the longest
 MIN_STEPS = 3  # in the header of a table with a metric in each row
 METRIC = re.compile(r"loss|reward|\bkl\b|entropy|grad", re.IGNORECASE)
-STEPS = re.compile(r"step|iter(ation)?|epoch|update|episode|^rollout$", re.IGNORECASE)
+STEPS = re.compile(r"step|iter(ation)?|epoch|update|episode|^rollout$|^checkpoint$|^ckpt$", re.IGNORECASE)
 REWARD = re.compile(r"reward", re.IGNORECASE)
 COMMA = re.compile(r"^([-+]?\d+),(\d+(?:[eE][-+]?\d+)?)$")
 RULE = re.compile(r"[\s|:+=_-]*")
@@ -43,7 +44,14 @@ BEFORE = re.compile(r"^[^\x00-\x7f\u2212]+ ?(?=[\d.])")  # a word of another scr
 COURSE = re.compile(r"~?[\d.]+ ?(?:\u2192|->) ?~?([\d.]+)")
 RANGE = re.compile(r"~?(\d+(?:\.\d+)?|\.\d+) ?[-\u2013~] ?(\d+(?:\.\d+)?|\.\d+)")
 ENDED = "\0"  # a line that ends a table
-NOTHING = {"no log", "", "-", "\u2013", "\u2014", "none", "n/a", "na"}  # dashes of three lengths
+STEPLESS = "values with arrows between them, at steps that the text does not say, so that they are numbered from 1: "
+# "KL: 0.1 -> 0.3 -> 2,041.5", or "KL went from 0.1 to 0.3 to 2,041.5"; two values alone are mostly of a remark.
+_VALUE = r"~?[-+\u2212]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?%?"
+_COURSE = rf"{_VALUE}(?: ?(?:[\u2192\u27f6\u21d2\u279c]|[-=\u2013]+>| to ) ?{_VALUE}){{2,}}"
+ARROWS = re.compile(
+    rf"^\W*([A-Za-z][\w ./()-]{{0,40}}?)[*`]{{0,3}}(?: ?[:=]| (?:\w+ )?from )\W{{0,3}}?({_COURSE})", re.IGNORECASE
+)
+COURSED = re.compile(rf"{METRIC.pattern}|ratio|length", re.IGNORECASE)
 
 
 def separator_of(first: Sequence[bytes], needs_step: bool) -> str | None:
@@ -162,30 +170,79 @@ def _cells_of(table: Iterable[bytes], separator: str) -> Iterator[list[str]]:
 def find(path: Path, notes: Sequence[str]) -> RawLog | None:
     """Return the log of the first long table with a reward in a text, else of its table of metrics; None without any.
 
-    A notebook shows one of supervised training before it, and a page one of results.
+    A notebook shows one of supervised training before it, and a page one of results. Values with arrows between them
+    are added where the table has none of that metric.
     """
-    tables, header, before = dict[tuple[str, ...], Rows](), list[str](), list[str]()
-    for cells in _upright(map(_cells, _ruled(_lines(path)))):
+    tables, header, before, courses = dict[tuple[str, ...], Rows](), list[str](), list[str](), dict[str, Column]()
+    for cells in _stacked(_upright(map(_cells, _ruled(_coursed(_lines(path), courses))))):
         if cells == [ENDED]:
             header = []
         for names in filter(None, (before, header)):
             # One cell more is an index without a name, as pandas prints.
             row = cells[1:] if len(cells) == len(names) + 1 else cells
-            pairs = [pair for name, cell in zip(names, row, strict=False) for pair in _apart(name, cell)]
-            if len(row) >= len(names) and _is_row([cell for _, cell in pairs]):
+            pairs = [pair for name, cell in zip(names, row, strict=False) for pair in _parted(name, _cell(name, cell))]
+            alike = type(cells) is type(names) and len(row) == len(names)
+            if alike and _is_row([cell for _, cell in pairs]):
                 header = names
-                tables.setdefault(tuple(name for name, _ in pairs), Rows()).put(dict(pairs))
+                tables.setdefault(tuple(names), Rows()).put(dict(pairs))
                 break
         before = cells if _is_header(cells) else []
-    rewarded = [names for names in tables if REWARD.search(" ".join(names))]
+    rewarded = [names for names in tables if REWARD.search(english(" ".join(names)))]
     longest = max((tables[names].count for names in rewarded), default=0)
     long = (names for names in rewarded if tables[names].count >= LONG_TABLE * longest)
-    names_of = next(long, max(tables, key=lambda names: sum(map(bool, map(METRIC.search, names))), default=None))
+    names_of = next(long, max(tables, key=lambda names: sum(map(_is_metric, names)), default=None))
     if names_of is None:
-        return None
+        return _with_courses(RawLog(str(path), "printed", {}, {}, tuple(notes)), courses) if courses else None
     left_rows = sum(rows.count for names, rows in tables.items() if names != names_of)
     left_out = [f"rows of other tables, left out: {left_rows}"] if left_rows else []
-    return tables[names_of].log(str(path), "printed", {}, [*notes, *left_out])
+    return _with_courses(tables[names_of].log(str(path), "printed", {}, [*notes, *left_out]), courses)
+
+
+def _coursed(every: Iterable[str], courses: dict[str, Column]) -> Iterator[str]:
+    """Yield lines as they stand, and add to the courses those that a metric takes in them."""
+    for line in every:
+        course = ARROWS.search(line) if len(line) <= MAX_TEXT and COURSED.search(line) else None
+        if course and COURSED.search(course[1]):
+            values = [spelled(text.lstrip("~")) for text in re.findall(_VALUE, course[2], re.IGNORECASE)]
+            if None not in values:  # as of more digits than a metric has
+                courses.setdefault(course[1], Column(np.arange(1, len(values) + 1), np.array(values, np.float64)))
+        yield line
+
+
+def _with_courses(log: RawLog, courses: dict[str, Column]) -> RawLog:
+    """Return a log with the courses of metrics that none of its columns is of."""
+    there = {word.lower() for word in COURSED.findall(english(" ".join(log.columns)))}
+    more = {name: x for name, x in courses.items() if there.isdisjoint(map(str.lower, COURSED.findall(name)))}
+    notes = (*log.notes, f"{STEPLESS}{', '.join(more)}") if more else log.notes
+    return replace(log, columns=dict(sorted({**log.columns, **more}.items())), notes=notes)
+
+
+def _parted(name: str, cell: str) -> Iterator[tuple[str, str]]:
+    """Yield a column's name and cell: of "KL max/mean" with "0.4/0.1" the two of each, with the first words of both."""
+    parts, values = name.split("/"), cell.strip("*`").split("/")
+    numbers = [spelled(text) is not None for text in (*parts, *values)]  # "right/8" is a count of eight
+    named = numbers == [False] * len(parts) + [True] * len(values)
+    if len(values) == 1 or len(parts) != len(values) or STEPS.search(name) or not named:
+        yield name, cell
+        return
+    shared, _, parts[0] = parts[0].rpartition(" ")
+    yield from ((f"{shared} {part}".strip(), value) for part, value in zip(parts, values, strict=True))
+
+
+def _stacked(table: Iterable[list[str]]) -> Iterator[list[str]]:
+    """Yield the rows of text as they stand; of columns that come again beside them, one block below another."""
+    width, blocks = 0, list[list[str]]()
+    for cells in chain(table, [[]]):
+        if width and len(cells) == len(blocks[0]):
+            blocks.append(cells)
+            continue
+        if width:
+            yield blocks[0][:width]
+            yield from (row[at : at + width] for at in range(0, len(blocks[0]), width) for row in blocks[1:])
+        width = next((n for n in range(2, len(cells) // 2 + 1) if cells == cells[:n] * (len(cells) // n)), 0)
+        width, blocks = (width, [cells]) if width and _is_header(cells) else (0, [])
+        if not width:
+            yield cells
 
 
 def _ruled(every: Iterable[str]) -> Iterator[str]:
@@ -212,11 +269,15 @@ def _lines(path: Path) -> Iterator[str]:
     yield from html.unescape(re.sub(r"<[^>]{0,2000}>", "", ruled)).splitlines()
 
 
+class _Barred(list[str]):
+    """Cells between bars: a line without bars below them is text, whatever numbers it holds."""
+
+
 def _cells(line: str) -> list[str]:
     """Return the cells of a line: between bars, else tabs, else two spaces or more, else single ones."""
     text = line.replace("│", "|").replace("┃", "|").replace(" / ", "/").strip()
     if "|" in text:
-        return [cell.strip() for cell in text.removeprefix("|").removesuffix("|").split("|")]
+        return _Barred(cell.strip() for cell in text.removeprefix("|").removesuffix("|").split("|"))
     if "\t" in text:
         return [cell.strip() for cell in text.split("\t")]
     wide = re.split(r"\s{2,}", text)
@@ -226,30 +287,20 @@ def _cells(line: str) -> list[str]:
 def _cell(name: str, cell: str) -> str:
     """Return a cell without what stands behind its number; of a course "1 → 2" its end, of a range "1-2" its middle."""
     text = BEFORE.sub("", BEHIND.sub("", cell))
-    course, between = COURSE.fullmatch(text), None if STEPS.search(name) else RANGE.fullmatch(text)
+    course, between = COURSE.fullmatch(text), None if STEPS.search(english(name)) else RANGE.fullmatch(text)
     middle = str(sum(float(end) for end in between.groups()) / 2.0) if between else text
     return course[1] if course else middle
-
-
-def _apart(name: str, cell: str) -> list[tuple[str, str]]:
-    """Return names and cells of a column, several where it holds several: "test a / b" over "0.1 / 0.2"."""
-    names, cells = name.split("/"), [part.strip("*") for part in cell.split("/")]
-    numeric = [spelled(part) is not None for part in (*names, *cells)]
-    if not len(names) == len(cells) > 1 or numeric != [False] * len(names) + [True] * len(cells):
-        return [(name, _cell(name, cell))]
-    before, _, first = names[0].rpartition(" ")
-    return list(zip((f"{before} {part}".strip() for part in (first, *names[1:])), cells, strict=True))
 
 
 def _upright(table: Iterable[list[str]]) -> Iterator[list[str]]:
     """Yield the rows of text as they stand, and those of a table with a metric in each row as columns after them."""
     steps, metrics = list[str](), list[list[str]]()
-    for cells in [*table, []]:
+    for cells in chain(table, [[]]):
         yield cells
         if steps and len(cells) == len(steps) + 1 and spelled(cells[0]) is None:
             metrics += [cells] if _is_row(cells[1:]) else []
             continue
-        if any(METRIC.search(name) for name, *_ in metrics):
+        if any(_is_metric(name) for name, *_ in metrics):
             yield ["step", *(name for name, *_ in metrics)]
             yield from ([step, *row] for step, *row in zip(steps, *(row[1:] for row in metrics), strict=True))
         numbers, _ = step_numbers(cells[1:])
@@ -257,8 +308,12 @@ def _upright(table: Iterable[list[str]]) -> Iterator[list[str]]:
         steps, metrics = cells[1:] if len(numbers) == len(cells) - 1 >= MIN_STEPS and counted else [], []
 
 
+def _is_metric(name: str) -> bool:
+    return METRIC.search(english(name)) is not None
+
+
 def _is_header(cells: list[str]) -> bool:
-    if len(cells) < 2 or not METRIC.search(" ".join(cells)) or not any(map(STEPS.search, cells)):
+    if len(cells) < 2 or not _is_metric(" ".join(cells)) or not any(map(STEPS.search, map(english, cells))):
         return False
     named = (cell[0].isalpha() or STEP_FORMS.match(cell) is None for cell in cells if cell)
     return all(cell and spelled(cell) is None and len(cell) <= 80 for cell in cells) and all(named)

@@ -304,3 +304,21 @@ def _third(rng, right):
     agree = [{"reward": float(i < round(15 * right / 8)), "loss": 0.0} for i in range(15)]
     differ = [{"reward": 0.5, "loss": float(size)} for size in rng.normal(30, 4, 9)]
     return list(rng.permutation(np.array([*agree, *differ], dtype=object)))
+
+
+def test_a_kl_of_many_nats_below_0_is_told_from_a_row_whatever_the_others_are(said):
+    def rows(*kl):
+        return [{"reward": 0.4, "kl": value} for value in kl]
+
+    assert said(rows(-31.5))[0]["negative_kl"][1] == "critical"
+    found, diagnosis = said(rows(-17.5, -260.0, -41.0, -16.5))  # too unlike each other for a mean beyond its error
+    assert found["negative_kl"][1] == "critical"
+    assert next(f.since_step for f in diagnosis.findings if f.check == "negative_kl") == 1
+    assert "negative_kl" not in said(rows(-1.5))[0]
+    assert "negative_kl" not in said(rows(0.4, -0.9, -33.0, 0.2))[0]  # a broken batch
+
+
+def test_a_probability_ratio_of_thousands_is_told_from_a_row(said):
+    assert "ratio_off" in said([{"reward": 0.4, "ratio": 1.0, "batch_ratio": 3100.0}])[0]
+    assert "ratio_off" in said([{"reward": 0.4, "policy/loss_metrics/clip_ratio": 0.1, "ratios": 52.0}])[0]
+    assert "ratio_off" not in said([{"reward": 0.4, "batch_ratio": 1.02}])[0]

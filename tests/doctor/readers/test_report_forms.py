@@ -1,0 +1,195 @@
+"""Forms that tables and numbers have in reports that people write: cells without a value, courses, words, blocks."""
+
+import json
+
+import numpy as np
+import pytest
+
+from steadyrl.doctor.examine import diagnose
+from steadyrl.doctor.names.identify import identify
+from steadyrl.doctor.readers.search import search
+from steadyrl.doctor.readers.tables import STEPLESS
+
+MINUS, ARROW, DASH = "\u2212", "\u2192", "\u2013"
+
+
+def read(path, text):
+    path.write_text(text, encoding="utf-8")
+    (log,) = search(path, lambda log: True).logs
+    return log
+
+
+def table(*rows):
+    lines = ["| " + " | ".join(map(str, row)) + " |" for row in rows]
+    return "\n".join([lines[0], "|---" * len(rows[0]) + "|", *lines[1:]]) + "\n"
+
+
+def values(log, name):
+    return log.columns[name].values.tolist()
+
+
+def found(path):
+    (diagnosis,) = diagnose(path)
+    return {finding.check: finding for finding in diagnosis.findings}
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["n/a", "N/A", "na", "NA", "-", DASH, "\u2014", "none", "None", "null", "pending", "TBD", "empty", "", "未测"],
+)
+@pytest.mark.parametrize("kind", ["md", "csv"])
+def test_a_cell_that_says_not_available_holds_no_value(tmp_path, word, kind):
+    rows = [("step", "reward", "kl", "acc"), (3, 0.25, 0.5, 0.75), (6, word, 0.75, 0.5), (9, 0.5, 0.25, 0.5)]
+    text = table(*rows) if kind == "md" else "\n".join(",".join(map(str, row)) for row in rows)
+    log = read(tmp_path / f"run.{kind}", text)
+    assert values(log, "reward") == [0.25, 0.5] and log.columns["reward"].steps.tolist() == [3, 9]
+    assert values(log, "kl") == [0.5, 0.75, 0.25]
+    assert "non_finite" not in found(tmp_path / f"run.{kind}")
+
+
+@pytest.mark.parametrize("word", ["nan", "NaN", "inf", "-inf"])
+@pytest.mark.parametrize("kind", ["md", "csv"])
+def test_a_number_that_is_none_is_still_a_fault(tmp_path, word, kind):
+    rows = [("step", "reward", "kl"), (3, 0.25, 0.5), (6, 0.5, 0.25), *((n, 0.5, word) for n in (9, 12, 15))]
+    text = table(*rows) if kind == "md" else "\n".join(",".join(map(str, row)) for row in rows)
+    (tmp_path / f"run.{kind}").write_text(text)
+    assert found(tmp_path / f"run.{kind}")["non_finite"].since_step == 9
+
+
+def unlike_rows():
+    """Return rows as of a table of a Trainer's history: of training at every 5th step, of evaluation at every 10th."""
+    rows = []
+    for step in range(5, 45, 5):
+        rows.append({"step": step, "reward": step / 50, "kl": 0.01, "eval_reward": None, "eval_accuracy": None})
+        if step % 10 == 0:
+            rows.append({"step": step, "reward": None, "kl": None, "eval_reward": 0.4, "eval_accuracy": step / 80})
+    return rows
+
+
+def written(rows, kind):
+    names = list(rows[0])
+    cells = [["NaN" if row[name] is None else row[name] for name in names] for row in rows]
+    if kind == "csv":
+        return "\n".join(",".join(map(str, line)) for line in [names, *cells])
+    if kind == "md":
+        return table(names, *cells)
+    if kind == "jsonl":
+        return "\n".join(map(json.dumps, rows))
+    if kind == "json":
+        return json.dumps(rows)
+    marked = [("th", names), *(("td", line) for line in cells)]
+    lines = ["<tr>" + "".join(f"<{tag}>{cell}</{tag}>" for cell in line) + "</tr>" for tag, line in marked]
+    html = "<table>\n" + "\n".join(lines) + "\n</table>"
+    output = {"output_type": "display_data", "data": {"text/html": html}}
+    return json.dumps({"cells": [{"cell_type": "code", "source": "", "outputs": [output]}], "nbformat": 4})
+
+
+@pytest.mark.parametrize("kind", ["csv", "md", "jsonl", "json", "ipynb"])
+def test_what_rows_of_another_kind_leave_empty_is_no_fault(tmp_path, kind):
+    path = tmp_path / f"run.{kind}"
+    log = read(path, written(unlike_rows(), kind))
+    assert values(log, "reward") == [step / 50 for step in range(5, 45, 5)]
+    assert log.columns["eval_accuracy"].steps.tolist() == [10, 20, 30, 40]
+    assert "non_finite" not in found(path)
+
+
+@pytest.mark.parametrize("kind", ["csv", "md", "jsonl", "json", "ipynb"])
+def test_a_reward_that_breaks_between_evaluations_is_a_fault(tmp_path, kind):
+    rows = [{**row, "reward": None if row["step"] > 20 else row["reward"]} for row in unlike_rows()]
+    (tmp_path / f"run.{kind}").write_text(written(rows, kind))
+    assert found(tmp_path / f"run.{kind}")["non_finite"].since_step == 25
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "course"),
+    [
+        (f"KL: {MINUS}0.5 {ARROW} {MINUS}11.25 {ARROW} {MINUS}1,204.5", "KL", [-0.5, -11.25, -1204.5]),
+        ("- **Mean reward**: 0.1 -> 0.2 -> 0.35 -> 0.3", "Mean reward", [0.1, 0.2, 0.35, 0.3]),
+        ("entropy = 2.5=>1.5=>0.25 (collapsed)", "entropy", [2.5, 1.5, 0.25]),
+        ("The reward rose from 10% to 25% to 40% in the end", "The reward", [0.1, 0.25, 0.4]),
+    ],
+)
+def test_values_with_arrows_between_them_are_rows_of_one_quantity(tmp_path, line, name, course):
+    log = read(tmp_path / "report.md", f"# What happened\n\n```\n{line}\n```\nand so on\n")
+    assert values(log, name) == pytest.approx(course)
+    assert log.columns[name].steps.tolist() == list(range(1, len(course) + 1))
+    assert log.notes == (f"{STEPLESS}{name}",)
+
+
+def test_courses_add_what_the_table_beside_them_lacks(tmp_path):
+    text = table(("Step", "Reward", "KL Divergence"), (5, 1.5, 0.1), (10, 1.25, 0.2), (15, 1.0, 0.3))
+    text += f"\nKL: 7 {ARROW} 8 {ARROW} 9\nBatch ratios: 1.5 {ARROW} 20.5 {ARROW} 31,250.00\nlr: 1 -> 2\n"
+    log = read(tmp_path / "report.md", text)
+    assert set(log.columns) == {"Reward", "KL Divergence", "Batch ratios"}
+    assert values(log, "Batch ratios") == [1.5, 20.5, 31250.0]
+    assert "ratio_off" in found(tmp_path / "report.md")
+
+
+@pytest.mark.parametrize(
+    "line", ["Reward went from 0.2 to 0.5.", "reward: 0.1 -> 0.4", "path: a -> b -> c", f"KL: {'7' * 99} -> 1 -> 2"]
+)
+def test_two_values_of_a_remark_are_no_rows(tmp_path, line):
+    text = table(("Step", "KL"), (5, 0.1), (10, 0.2), (15, 0.3)) + line
+    assert set(read(tmp_path / "report.md", text).columns) == {"KL"}
+
+
+def test_a_table_of_windows_in_chinese_is_read_by_its_words(tmp_path):
+    rows = [(f"{n}{DASH}{n + 49}", 0.25 + n / 1000, 0.5, 2.0, 100 + n, 0.125) for n in range(1, 300, 50)]
+    log = read(tmp_path / "报告.md", table(("步数", "平均奖励", "熵均值", "梯度范数", "平均长度", "策略损失"), *rows))
+    assert log.columns["平均奖励"].steps.tolist() == list(range(1, 300, 50))
+    run = identify(log)
+    assert {name: run.get(name).source for name in run.series} == {
+        "reward": "平均奖励",
+        "entropy": "熵均值",
+        "grad_norm": "梯度范数",
+        "length": "平均长度",
+        "loss_policy": "策略损失",
+    }
+
+
+def test_words_of_two_languages_in_one_name_are_understood(tmp_path):
+    rows = [
+        ("训练步", "reward 均值", "KL 散度（本次）", "截断比例", "验证 reward"),
+        (10, 0.5, 0.1, 0.25, 0.3),
+        (20, 0.6, 0.2, 0.5, 0.2),
+    ]
+    run = identify(read(tmp_path / "run.md", table(*rows)))
+    assert set(run.series) == {"reward", "kl_ref", "truncated", "heldout/reward"}
+
+
+def test_rows_of_checkpoints_are_at_their_steps(tmp_path):
+    rows = [("Checkpoint", "Reward", "KL"), *((f"checkpoint-{n}", n / 400, 0.5) for n in (100, 200, 300))]
+    log = read(tmp_path / "run.md", table(*rows))
+    assert log.columns["Reward"].steps.tolist() == [100, 200, 300]
+
+
+@pytest.mark.parametrize("blocks", [2, 3])
+def test_blocks_of_a_table_beside_each_other_are_one_below_the_other(tmp_path, blocks):
+    steps = np.arange(1, 4 * blocks).reshape(-1)  # the last block is a row shorter
+    rows = [[] for _ in range(4)]
+    for place, step in enumerate([*steps, ""]):
+        rows[place % 4] += [step, step / 8 if step else "", -0.5 if step else ""]
+    log = read(tmp_path / "run.md", table(["Step", "Reward", "Loss"] * blocks, *rows))
+    assert log.columns["Reward"].steps.tolist() == steps.tolist() and values(log, "Reward") == (steps / 8).tolist()
+    assert set(log.columns) == {"Reward", "Loss"}
+
+
+def test_cells_with_several_values_are_as_many_columns(tmp_path):
+    rows = [("Step", "reward", "advantages max/min", "heldout d2 / d9"), (1, 0.5, "1.5 / -0.5", "0.75 / 0.5")]
+    log = read(tmp_path / "run.md", table(*rows, (2, 0.5, "1.25 / -1.0", "**0.5 / 0.25**")))
+    assert values(log, "advantages max") == [1.5, 1.25] and values(log, "advantages min") == [-0.5, -1.0]
+    assert values(log, "heldout d9") == [0.5, 0.25]
+    assert {"advantage_max", "advantage_min", "heldout/d2", "heldout/d9"} <= set(identify(log).series)
+
+
+def test_a_remark_in_brackets_leaves_a_name_what_it_is(tmp_path):
+    rows = [("step", "reward (v7)", "KL (ours)", "entropy (max)"), (1, 0.5, 0.1, 3.0), (2, 0.6, 0.2, 3.5)]
+    assert set(identify(read(tmp_path / "run.md", table(*rows))).series) == {"reward", "kl_ref"}
+    two = [("step", "loss", "reward (v1)", "reward (v2)"), (1, 0.1, 0.5, 0.1), (2, 0.1, 0.6, 0.2)]
+    assert "reward" not in identify(read(tmp_path / "two.md", table(*two))).series
+
+
+def test_text_below_a_table_with_bars_is_no_row_of_it(tmp_path):
+    text = table(("Step", "reward", "loss"), (10, 0.5, 0.25), (20, 0.75, 0.125))
+    log = read(tmp_path / "run.md", f"{text}\n1. 4 8\n7 3 of\n| 30 | 1.0 | 0.5 |\n")
+    assert log.columns["reward"].steps.tolist() == [10, 20, 30] and values(log, "loss") == [0.25, 0.125, 0.5]
