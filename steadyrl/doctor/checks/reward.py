@@ -42,7 +42,6 @@ SAME = 1e-9  # relative difference that is rounding
 NEARLY, NEARLY_ROWS = 0.01, 5  # relative range of the mean over batches of other prompts; see reward_constant
 NEAR_STEPS = 5  # before a reward became constant, whose level says whether it was learned
 RISEN_SHARE = 0.1  # how much a share of bad completions has to grow to explain a falling reward
-MUCH_LOST = 0.6  # of a level above 0: less than that is the worst that is seen
 LOST_AT_ONCE = 0.5  # of the level before; a policy that learns by small updates does not lose so much
 LUCKY, FEW = 4.0, 4  # standard errors of a batch's mean; completions of a batch of which no size is known
 STEEP = 10.0  # times the median gradient norm, around the step at which the reward was lost
@@ -253,8 +252,7 @@ def reward_falling(run: Run) -> Result:
     if (loss := _lost(run, reward)) is None:
         return None
     since, before, after, shown = loss
-    severity: Severity = "critical" if after < MUCH_LOST * before else "warning"
-    return Found(cause, severity, since, f"the reward fell from {number(before)} to {number(after)}{suffix}", (shown,))
+    return Found(cause, "warning", since, f"the reward fell from {number(before)} to {number(after)}{suffix}", (shown,))
 
 
 def _lost(run: Run, reward: Series) -> tuple[int, float, float, str] | None:
