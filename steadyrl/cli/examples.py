@@ -47,7 +47,11 @@ def examples_folder() -> Path:
 
 
 def all_examples(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Yield the name and the file of each example."""
+    """Yield the name and the file of each example.
+
+    Raises:
+        ConfigError: There is no such folder.
+    """
     if not folder.is_dir():
         raise ConfigError(f"there are no examples in '{folder}'; install steadyrl from its wheel or its repository")
     for path in sorted(folder.rglob("*"), key=lambda path: (len(path.parts), path)):

@@ -14,7 +14,11 @@ class Group(TyperGroup):
     """A group of commands; ``Any`` is a class of click or of typer's own copy of it."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """Return the command that the arguments begin with."""
+        """Return the command that the arguments begin with.
+
+        Raises:
+            ConfigError: There is none of that name.
+        """
         name, names = args[0], self.list_commands(ctx)
         if name in names or name.startswith("-") or ctx.resilient_parsing:
             return super().resolve_command(ctx, args)

@@ -163,7 +163,11 @@ def kind_of_answers(values: Iterable[Any]) -> str:
 
 
 def choose_settings(data: Data, model: str) -> dict[str, dict[str, Any]]:
-    """Return settings by section: what ``steadyrl.train`` takes for such a model, and three passes over the data."""
+    """Return settings by section: what ``steadyrl.train`` takes for such a model, and three passes over the data.
+
+    Raises:
+        SteadyError: The data or the model cannot be read.
+    """
     from steadyrl.backends.huggingface.facts import model_facts  # transformers takes seconds to load
     from steadyrl.core.sections import ModelSection
     from steadyrl.loop.defaults import defaults

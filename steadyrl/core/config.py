@@ -121,7 +121,11 @@ def _dotted(table: Mapping[str, Any], before: str) -> Iterator[tuple[str, Any]]:
 
 
 def to_toml(settings: Mapping[str, Any], section: tuple[str, ...] = ()) -> str:
-    """Return nested settings as the text of a TOML file; what is None, or an empty table, is left out."""
+    """Return nested settings as the text of a TOML file; what is None, or an empty table, is left out.
+
+    Raises:
+        ConfigError: A value has no form in TOML.
+    """
     values = {key: value for key, value in settings.items() if value is not None and not isinstance(value, Mapping)}
     lines = [f"{_toml_key(key)} = {toml_value(value, key)}\n" for key, value in values.items()]
     if section and lines:
@@ -131,7 +135,11 @@ def to_toml(settings: Mapping[str, Any], section: tuple[str, ...] = ()) -> str:
 
 
 def toml_value(value: Any, place: str) -> str:
-    """Return a text, a path, a number (NumPy's too), or a list or table of such as TOML writes it."""
+    """Return a text, a path, a number (NumPy's too), or a list or table of such as TOML writes it.
+
+    Raises:
+        ConfigError: It is something else.
+    """
     if isinstance(value, str | Path):
         return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, bool | int | float):
@@ -150,7 +158,11 @@ def _toml_key(key: str) -> str:
 
 
 def merge(data: Mapping[str, Any], overrides: Overrides) -> dict[str, Any]:
-    """Return nested settings with overrides applied, not validated."""
+    """Return nested settings with overrides applied, not validated.
+
+    Raises:
+        ConfigError: An override is none.
+    """
     if too_deep(data):
         raise ConfigError(f"the config: {_TOO_DEEP}")
     merged = _copy(data)

@@ -139,7 +139,11 @@ def users_errors() -> Iterator[None]:
 
 
 def require_posix(what: str) -> None:
-    """Refuse what needs Linux or macOS: locks, limits and processes as POSIX has them."""
+    """Refuse what needs Linux or macOS: locks, limits and processes as POSIX has them.
+
+    Raises:
+        SteadyError: This is Windows.
+    """
     if sys.platform == "win32":
         raise SteadyError(
             f"{what} needs Linux or macOS, and this is Windows, where steadyrl only reads logs and runs (doctor, "

@@ -148,7 +148,11 @@ def takes(function: Any, count: int) -> bool:
 
 
 def open_task(name: str, args: Any, seed: int) -> Task:
-    """Return the task of that name, with its settings."""
+    """Return the task of that name, with its settings.
+
+    Raises:
+        SteadyError: It cannot be had, lacks something that it needs, or offers something that nothing would use.
+    """
     task: Task = make("task", name, args, seed)
     what = f"the task '{name}'"
     require_members(what, task, Task, OF_TASKS, later=("ask", "show", "baselines"))
@@ -172,7 +176,11 @@ def open_task(name: str, args: Any, seed: int) -> Task:
 
 
 def problems_of(task: Task, split: Literal["train", "heldout"]) -> Sequence[Problem]:
-    """Return the problems of a split."""
+    """Return the problems of a split.
+
+    Raises:
+        DataError: They are no sequence of problems.
+    """
     problems = task.problems(split)
     what = f"the task '{task.name}': problems('{split}')"
     if not isinstance(problems, Sequence):
@@ -187,7 +195,11 @@ def problems_of(task: Task, split: Literal["train", "heldout"]) -> Sequence[Prob
 
 
 def require_ids(task: Task, problems: Sequence[Problem]) -> None:
-    """Refuse two problems of a split that have the same id."""
+    """Refuse two problems of a split that have the same id.
+
+    Raises:
+        DataError: There are two.
+    """
     ids = Counter(problem.id for problem in problems)
     if repeated := [id for id, count in ids.items() if count > 1]:
         raise DataError(
@@ -197,7 +209,11 @@ def require_ids(task: Task, problems: Sequence[Problem]) -> None:
 
 
 def functions_of(task: Task, method: Literal["rewards", "baselines"]) -> Mapping[str, Any]:
-    """Return a task's own rewards, or its answers without a model."""
+    """Return a task's own rewards, or its answers without a model.
+
+    Raises:
+        ConfigError: They are no mapping of names to functions.
+    """
     functions = getattr(task, method)() or {}
     if isinstance(functions, Mapping) and all(map(callable, functions.values())):
         return functions
@@ -215,6 +231,9 @@ def require_members(
         required: The protocol that it must have.
         optional: Protocols that it may have, each in whole or not at all.
         later: Members of ``required`` that are not needed yet.
+
+    Raises:
+        ConfigError: A member is missing, takes other arguments, or is misspelt.
     """
     protocols = [protocol for protocol in (required, *optional) if protocol]
     members = {name: protocol for protocol in protocols for name in _names_of(protocol)}

@@ -210,6 +210,9 @@ def decide(before: ArrayLike, after: ArrayLike, span: float, margin: float | Non
         span: The largest possible difference between two problems, see ``largest_difference``.
         margin: > 0, in units of the values: what counts as equal. None for no margin.
         seed: Of the bootstrap; equal seeds give equal decisions.
+
+    Raises:
+        DataError: Unequal lengths, fewer than two problems, or a value that is not finite.
     """
     first, second = _paired(before, after)
     differing = int((first != second).sum())

@@ -292,6 +292,9 @@ def finish_writing(run: RunDir, keep: int) -> None:
     """Finish what an earlier process did not: put a complete checkpoint in its place, remove incomplete and old ones.
 
     Only the process that writes into the run may call it.
+
+    Raises:
+        AccessError: The disk is not writable.
     """
     try:
         _finish_swaps(run)

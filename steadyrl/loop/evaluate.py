@@ -77,6 +77,14 @@ def evaluate(
 ) -> list[dict[str, Any]]:
     """Answer every problem ``evaluate.samples`` times sampled, and once greedily.
 
+    Args:
+        backend: Holds the policy.
+        problems: A set of held-out problems.
+        terms: What scores their answers.
+        config: Determines how many answers are sampled, and how.
+        metric: A part of the reward, or "" for the total.
+        environment: Where problems answer back; None for problems of one turn.
+
     Returns:
         One record per problem for ``evaluations/*.jsonl``: problem, prompt, answers by decoding.
     """
@@ -134,7 +142,11 @@ def pick_heldout(problems: Sequence[Problem], count: int) -> list[Problem]:
 
 
 def require_heldout(config: Config, problems: Sequence[Problem]) -> None:
-    """Refuse a run that would end early by its held-out score and has no problems for one."""
+    """Refuse a run that would end early by its held-out score and has no problems for one.
+
+    Raises:
+        DataError: There are none.
+    """
     if config.evaluate.patience and not problems:
         raise DataError(
             f"evaluate.patience is {config.evaluate.patience}, and the task '{config.task.name}' has no held-out "
@@ -146,6 +158,9 @@ def require_metric(records: list[dict[str, Any]], metric: str, terms: Sequence[T
     """Return an evaluation, but refuse a metric that no reward gives.
 
     A reward of the metric's name may be unknown for all answers.
+
+    Raises:
+        DataError: There are answers with parts, and none has that one.
     """
     parts = {name for record in records for answer in record["answers"].values() for name in answer["parts"]}
     if metric and parts and metric not in {*parts, *(term.name for term in terms)}:

@@ -157,7 +157,11 @@ def joined(first: Watch, second: Watch) -> Watch:
 
 @users_errors()
 def open_session(config: Config) -> Session:
-    """Build task, rewards, algorithm and backend."""
+    """Build task, rewards, algorithm and backend.
+
+    Raises:
+        SteadyError: Something in the config cannot be had.
+    """
     require_posix("computing with a model")
     begin(f"reading the data of the task '{config.task.name}'")
     task = plugins.open_task(config.task.name, config.task.args, config.run.seed)
@@ -327,13 +331,13 @@ def one_step(
             look.before(batch)
         rate = config.update.rate(step, config.run.steps) if step >= algorithm.value_warmup else 0.0
         generator = np.random.default_rng([config.run.seed, _MINIBATCH_KEY, step])
-        corrected = correct(algorithm, batch, config.update.correction, state)
-        training_session, parts = replace(session, algorithm=corrected), dict[str, float]()
+        corrected = replace(session, algorithm=correct(algorithm, batch, config.update.correction, state))
+        parts: dict[str, float] = {}
         if (step + 1) % GRADIENT_PARTS_EVERY == 0:
-            parts = gradient_parts(backend, algorithm, scored, batch, state.algorithm, training_session.update_at(rate))
+            parts = gradient_parts(backend, algorithm, scored, batch, state.algorithm, corrected.update_at(rate))
         if guard:
             guard.before_updates()
-        updates = update(training_session, batch, rate, generator, step, guard)
+        updates = update(corrected, batch, rate, generator, step, guard)
         moved = pilot_metrics(backend, batch, session.sampling, config, state)
         clock.lap("update")
         if look:
@@ -343,8 +347,7 @@ def one_step(
     step_metrics.add("the rewards", {**term_metrics(session.terms), **reward_shares(groups, session.terms)})
     step_metrics.add("the choice of problems", drawn.numbers)
     step_metrics.add("the correction", importance_metrics(batch))
-    step_metrics.add("the updates", updates)
-    step_metrics.add("the gradients", parts)
+    step_metrics.add("the updates", updates | parts)
     step_metrics.add("the algorithm", {f"algorithm/{name}": value for name, value in state.algorithm.items()})
     step_metrics.add("the autopilot", moved)
     step_metrics.add("the clock", clock.times())

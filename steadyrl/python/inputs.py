@@ -189,6 +189,9 @@ def reward_entries(reward: Any) -> dict[str, Any]:
     Args:
         reward: A function, the name or import path of a reward, a list of these, or a dict: a name with a function, a
             name with a weight or a table of settings, or a function with a weight.
+
+    Raises:
+        ConfigError: It is something else.
     """
     if isinstance(reward, Mapping):
         entries = [_entry(key, value) for key, value in reward.items()]

@@ -90,6 +90,9 @@ def require_columns(terms: Sequence[Term], split: str, problems: Sequence[Proble
     """Refuse a reward that takes a column which no problem of a split has, or that cannot get one which there is.
 
     Without its column every rollout would be unscored.
+
+    Raises:
+        ConfigError: With the columns.
     """
     columns = {column for problem in problems for column in problem.columns}
     for term in terms:
@@ -131,7 +134,11 @@ def term_metrics(terms: Sequence[Term]) -> dict[str, float]:
 
 
 def require_scores(groups: Sequence[Group]) -> None:
-    """Refuse a step in which nothing could be scored."""
+    """Refuse a step in which nothing could be scored.
+
+    Raises:
+        DataError: With the first reason.
+    """
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     if all(rollout.reward is None for rollout in rollouts):
         raise DataError(

@@ -75,6 +75,9 @@ def require_answers_fit(backend: Backend, problems: Sequence[Problem], task: Tas
     """Refuse good answers that the model's positions do not reach, before anything is trained on.
 
     Those that a task makes for teaching are looked at when they are made.
+
+    Raises:
+        DataError: With the first one.
     """
     context = context_of(backend)
     if context is None or isinstance(task, Teaching | Interactive):

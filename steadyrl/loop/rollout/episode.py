@@ -119,7 +119,11 @@ def require_tokens(groups: Sequence[Group], environment: Environment | None) -> 
 
 
 def require_room(rollouts: Sequence[Rollout], environment: Environment | None) -> None:
-    """Refuse rollouts that all lack a turn, some of them because none fits behind the first observation."""
+    """Refuse rollouts that all lack a turn, some of them because none fits behind the first observation.
+
+    Raises:
+        DataError: With the numbers of tokens, and what to set.
+    """
     lengths = [len(r.prompt_ids) for r in rollouts if environment and not environment.has_room(len(r.prompt_ids))]
     if not lengths or environment is None:
         return

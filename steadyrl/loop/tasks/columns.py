@@ -37,6 +37,9 @@ def require_read(record: Mapping[str, Any], texts: Collection[str], passed_over:
         texts: What the policy reads of it: the prompt, or the contents of its messages.
         passed_over: Columns that have another meaning here, or that the user wants passed over.
         place: Where the row stands.
+
+    Raises:
+        DataError: There is such a column, and it is not empty.
     """
     remedies = {**_REMEDIES, "input": _IN_PROMPT} if "instruction" in passed_over else _REMEDIES
     filled = [(name, name, record[name]) for name in remedies if name in record]
@@ -55,7 +58,11 @@ def require_read(record: Mapping[str, Any], texts: Collection[str], passed_over:
 
 
 def require_plain(message: Mapping[str, Any], where: str) -> None:
-    """Refuse a message that holds more for a template than its role and its content."""
+    """Refuse a message that holds more for a template than its role and its content.
+
+    Raises:
+        DataError: It does.
+    """
     for name in _OF_MESSAGES:
         if name in message and not _empty(message[name]):
             raise DataError(

@@ -83,14 +83,22 @@ def read_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def text_field(record: Mapping[str, Any], key: str, path: Path, number: int) -> str:
-    """Return a field of a line's object. It must exist and be text, and may be empty."""
+    """Return a field of a line's object. It must exist and be text, and may be empty.
+
+    Raises:
+        DataError: It is missing, of another type, or contains half a surrogate pair, which UTF-8 cannot represent.
+    """
     if key not in record:
         raise DataError(f"{path}, line {number}: '{key}' is missing; the line has {', '.join(record) or 'no key'}")
     return checked_text(record[key], f"{path}, line {number}: '{key}'")
 
 
 def checked_text(value: object, place: str) -> str:
-    """Return a value that must be text that UTF-8 can represent."""
+    """Return a value that must be text that UTF-8 can represent.
+
+    Raises:
+        DataError: It is of another type, or contains half a surrogate pair.
+    """
     if not isinstance(value, str):
         raise DataError(f"{place} is {kind_of(value)}; expected text in quotes")
     try:
@@ -103,7 +111,11 @@ def checked_text(value: object, place: str) -> str:
 
 
 def filled_field(record: Mapping[str, Any], key: str, path: Path, number: int) -> str:
-    """Return a field like ``text_field``, which must also contain more than white space."""
+    """Return a field like ``text_field``, which must also contain more than white space.
+
+    Raises:
+        DataError: See ``text_field``; or it is empty.
+    """
     value = text_field(record, key, path, number)
     if not value.strip():
         raise DataError(f"{path}, line {number}: '{key}' is empty; give it a text or remove the line")

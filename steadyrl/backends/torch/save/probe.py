@@ -21,7 +21,11 @@ def make(model: Any) -> dict[str, Any] | None:
 
 
 def check(folder: Path, model: Any) -> None:
-    """See ``portable.check_probe``."""
+    """See ``portable.check_probe``.
+
+    Raises:
+        CheckpointError: It does.
+    """
     portable.check_probe(folder, *of(model))
 
 
