@@ -1,8 +1,9 @@
-"""Is the advice worth following? python bench/doctor/advice.py [--split heldout] [--seeds 7 8] [--only lr_x10 ...].
+"""Is the advice worth following? python bench/doctor/advice.py [--split heldout] [--seeds 7 8] [--toy judged].
 
 Of the stored runs whose fault lies in their settings, the doctor's first finding that changes a setting is followed,
 one that harms before one that is worth knowing: the run is made again with it, from the same seed, by the settings
 alone. With --seeds the runs before are made too, on the tasks that were held out, from seeds that no stored run has.
+With --toy they are the runs of strengths.py, and both are made.
 
 Two things are counted apart. Reward: its mean over the last fifth of the steps is higher, beyond twice the standard
 error of the difference. Repaired: the doctor's check judges the run after and finds nothing, no other check finds a
@@ -17,6 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
+import typing
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,6 +30,7 @@ import numpy as np
 import runs
 import settings
 import store
+import strengths
 
 from steadyrl.core import config
 from steadyrl.core.rundir import RunDir
@@ -61,12 +64,15 @@ def main() -> None:
     if args.runs:
         print(table([line for path in args.runs for line in chain(RunDir(path), args.times, args.folder)]))
         return
-    if args.seeds:
+    if args.toy:
+        plans = list(strengths.plans(args.toy))
+    elif args.seeds:
         plans = [plan for seed in args.seeds for plan in unseen(seed)]
     else:
         plans = [p for p in runs.plans() if p.split in args.split and runs.path_of(p, store.DATA).is_file()]
-    wanted = [plan for plan in plans if plan.fault in (args.only or SETTINGS)]
-    print(table([followed(plan, args.steps, bool(args.seeds)) for plan in wanted]))
+    names = args.only or (strengths.KINDS if args.toy else SETTINGS)
+    make = bool(args.toy or args.seeds)
+    print(table([followed(plan, args.steps, make) for plan in plans if plan.fault in names]))
 
 
 def unseen(seed: int) -> Iterator[runs.Plan]:
@@ -172,7 +178,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--split", nargs="+", default=["heldout"], help="of settings.SPLIT, or last")
     parser.add_argument("--seeds", nargs="+", type=int, help="make runs of these seeds in place of the stored ones")
     parser.add_argument("--steps", type=int, default=0, help="of the runs before and after, which are then both made")
-    parser.add_argument("--only", nargs="+", choices=SETTINGS, metavar="FAULT", help=", ".join(SETTINGS))
+    parser.add_argument("--toy", choices=typing.get_args(strengths.Part), help="runs of the toy backend")
+    parser.add_argument("--only", nargs="+", metavar="FAULT", help=", ".join([*SETTINGS, *strengths.KINDS]))
     parser.add_argument("--runs", nargs="+", type=Path, metavar="DIRECTORY", help="run directories of your own")
     parser.add_argument("--times", type=int, default=2, help="how many pieces of advice are followed one after another")
     parser.add_argument("--folder", type=Path, default=Path("runs/advice"), help="where these runs are made")
