@@ -67,7 +67,9 @@ def _outliers(run: Run, spread: Series) -> Result:
 
     One of n completions at a distance d makes a spread of d over the root of n.
     """
-    width, reward = float(np.median(spread.values)), run.needed("reward")
+    reward = run.needed("reward")
+    # A policy that has learned its task earns nearly the same everywhere, and one that fails then is no outlier.
+    width = max(float(np.median(spread.values)), head(spread))
     ends = [(series, sign) for end, sign in (("max", 1), ("min", -1)) if (series := run.get(f"reward_{end}"))]
     for series, sign in ends if width > 0 else ():
         if len(series) < MIN_STEPS:
