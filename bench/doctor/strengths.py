@@ -69,11 +69,6 @@ KINDS: Mapping[str, Kind] = {
     "gradient_cut": Kind(setting(update__max_grad_norm=1e-7), setting(update__max_grad_norm=1e-6)),
     "warm_up": Kind(setting(update__warmup_steps=6000), setting(update__warmup_steps=600)),
     "greedy": Kind(setting(sampling__temperature=0.05), setting(sampling__temperature=0.1)),
-    "one_sample": Kind(
-        setting(rollout__samples_per_prompt=1, rollout__prompts_per_step=48),
-        setting(rollout__samples_per_prompt=1, rollout__prompts_per_step=24),
-        ("grpo",),
-    ),
 }
 
 
@@ -82,7 +77,7 @@ def plans(part: Part) -> Iterator[runs.Plan]:
     for name, kind in KINDS.items():
         for algorithm in kind.algorithms:
             data = {**settings.COMMON, **settings.ALGORITHMS[algorithm], "backend": {"name": "toy"}}
-            data |= {"task": rate_or_penalty.WORDS, "rewards": REWARDS[part], "sampling": {"max_new_tokens": 12}}
+            data |= {"task": rate_or_penalty.WORDS, "rewards": REWARDS[part], "sampling": {"max_new_tokens": 40}}
             data = settings.put(settings.put(data, "update.learning_rate", RATE), "run.seed", SEEDS[part])
             change = kind.taught if part == "taught" else kind.judged
             yield runs.Plan(f"{name}-{algorithm}", name, SEEDS[part], "letters", algorithm, change(data))

@@ -17,6 +17,8 @@ LEAST_RAISE, USUAL_RAISE, GREATEST_RAISE = 3.0, 10.0, 100.0
 LARGEST_ERROR = 0.2  # of a KL controller: Ziegler et al. clip the relative error to it
 DOUBLE_IN = 20.0  # steps in which a coefficient should be able to double
 SMALL = ("learning_rate", "value_learning_rate", "kl_coef", "entropy_coef")  # no whole numbers
+STILL_CUT = 0.05  # share of the completions that may reach the limit on their length
+USUAL_ROOM, GREATEST_ROOM = 2.0, 8.0  # times the limit
 MORE_SAMPLES = 8  # completions per prompt where their number is not known, or is 1
 
 
@@ -106,11 +108,17 @@ def plain_sampling(run: Run) -> Mapping[str, Value]:
 
 
 def more_room(run: Run) -> Mapping[str, Value]:
-    """Double the limit on the length, or what was seen to reach it where no limit is known."""
-    longest, limit = run.get("length_max"), setting(run, "max_new_tokens")
+    """Raise the limit on the length, or what was seen to reach it where no limit is known.
+
+    If completions end as often per token as below the limit, the share s that reaches it becomes s to the power of
+    the factor: ln 0.05 / ln s leaves one in twenty. Without a logged share, twice the limit.
+    """
+    longest, limit, share = run.get("length_max"), setting(run, "max_new_tokens"), run.get("truncated")
+    level = 0.0 if share is None else float(np.clip(np.median(share.values), 0.0, 0.99))
+    factor = np.clip(np.log(STILL_CUT) / np.log(level), USUAL_ROOM, GREATEST_ROOM) if level > 0 else USUAL_ROOM
     if limit is None and longest is not None:
-        return {"max_new_tokens": round(2.0 * float(longest.values.max()))}
-    return multiple(run, "max_new_tokens", 2.0)
+        return {"max_new_tokens": round(factor * float(longest.values.max()))}
+    return multiple(run, "max_new_tokens", float(factor))
 
 
 def more_entropy(run: Run) -> Mapping[str, Value]:

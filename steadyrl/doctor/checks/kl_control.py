@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from steadyrl.doctor.check import Found, Result, Unknown, check
-from steadyrl.doctor.remedies import LARGEST_ERROR
-from steadyrl.doctor.series import Run
+from steadyrl.doctor.remedies import LARGEST_ERROR, Value, horizon
+from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.readings import number, setting, steps_of
 from steadyrl.doctor.statistics.signals import MIN_STEPS, first_lasting, tail
 from steadyrl.doctor.statistics.units import PREFERRED, SEQUENCE, TOKEN, find
@@ -20,6 +20,7 @@ CLASH_NEAR = 2.0  # within so many times of the target in the other unit
 CLASH_LENGTH = 10.0  # tokens; in shorter completions the two units are too near to tell
 LEAST_TARGET = 0.5  # nats per sequence: sqrt(2 x 0.5) = one standard deviation of the reward
 HEALTHY_SEQUENCE = 20.0  # nats; from there on it may be a runaway, which a controller should answer
+ROOMY = HEALTHY_SEQUENCE / 2.0  # the largest target that is advised where none was meant
 DRIVEN = 1.1  # times its start: a coefficient that moved by less has done nothing yet
 SEEN = ("k1", *PREFERRED["kl_ref"])  # what controllers compare
 
@@ -105,6 +106,9 @@ def kl_unit_clash(run: Run) -> Result:
     if not fits and not (compared is per_sequence and off >= CLASH and _cannot_be_kept(run, target, level)):
         return None
     better = target * (tail(length) if compared is per_sequence else 1.0 / tail(length))
+    reason = "the sum is the mean times the length"
+    if not fits and better < (reached := attainable(target, level, length)):
+        better, reason = reached, "so far a policy that learns has to move"
     return Found(
         "target_per_token" if compared is per_sequence else "target_per_sequence",
         "warning",
@@ -115,9 +119,20 @@ def kl_unit_clash(run: Run) -> Result:
             f"the KL is {number(level)} {compared.unit} and {number(meant)} {alternative.unit} (medians)",
             f"completions have {number(tail(length))} tokens",
         ),
-        f"Set the target to about {better:.2g} {compared.unit}: the sum is the mean times the length.",
+        f"Set the target to about {better:.2g} {compared.unit}: {reason}.",
         {"kl_target": float(f"{better:.2g}")},
     )
+
+
+def attainable(target: float, level: float, length: Series) -> float:
+    """Return a target in nats per sequence that a policy that learns can keep.
+
+    Args:
+        target: As it is set, too small for a sum over a completion.
+        level: The KL where the policy is, nats per sequence.
+        length: Of the completions; the target may have been meant per token.
+    """
+    return max(target * tail(length), min(level, ROOMY))
 
 
 def _cannot_be_kept(run: Run, target: float, level: float) -> bool:
@@ -150,7 +165,14 @@ def kl_controller(run: Run) -> Result:
         return None
     pace = f"by its settings the coefficient needs {doubling:.0f} steps to double"
     shown = moves.sentence if moves is not None and moving else pace
-    return Found("slow", "warning", since, f"{message}: it is too slow", (level, shown))
+    change: dict[str, Value] = dict(horizon(run))
+    reach: tuple[str, ...] = ()
+    if kl.unit == SEQUENCE and target[0] < LEAST_TARGET and (length := run.get("length")) is not None:
+        # A controller that can keep up would only hold the policy where it began.
+        change["kl_target"] = float(f"{attainable(target[0], tail(kl), length):.2g}")
+        most = number(float(np.sqrt(2.0 * target[0])))
+        reach = (f"at the target a policy gains at most {most} standard deviations of a roughly normal reward",)
+    return Found("slow", "warning", since, f"{message}: it is too slow", (level, shown, *reach), change=change)
 
 
 def _doubling_by_settings(run: Run) -> float | None:
