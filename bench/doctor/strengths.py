@@ -76,8 +76,13 @@ def plans(part: Part) -> Iterator[runs.Plan]:
     """Yield the run of every fault in every algorithm that it occurs in, at the strength of a part."""
     for name, kind in KINDS.items():
         for algorithm in kind.algorithms:
-            data = {**settings.COMMON, **settings.ALGORITHMS[algorithm], "backend": {"name": "toy"}}
-            data |= {"task": rate_or_penalty.WORDS, "rewards": REWARDS[part], "sampling": {"max_new_tokens": 40}}
-            data = settings.put(settings.put(data, "update.learning_rate", RATE), "run.seed", SEEDS[part])
             change = kind.taught if part == "taught" else kind.judged
-            yield runs.Plan(f"{name}-{algorithm}", name, SEEDS[part], "letters", algorithm, change(data))
+            data = change(settings.put(base(part, algorithm), "run.seed", SEEDS[part]))
+            yield runs.Plan(f"{name}-{algorithm}", name, SEEDS[part], "letters", algorithm, data)
+
+
+def base(part: Part, algorithm: str) -> settings.Data:
+    """Return the settings without a fault."""
+    data = {**settings.COMMON, **settings.ALGORITHMS[algorithm], "backend": {"name": "toy"}}
+    data |= {"task": rate_or_penalty.WORDS, "rewards": REWARDS[part], "sampling": {"max_new_tokens": 40}}
+    return settings.put(data, "update.learning_rate", RATE)
