@@ -140,7 +140,7 @@ def warped_sampling(run: Run) -> Result:
     return Found(
         cause,
         "warning",
-        gap.since if gap else None,
+        gap.since if gap and not stated else None,  # settings hold for all steps
         "tokens are drawn from another distribution than the one whose log-probs train, which makes every KL estimate "
         "and ratio wrong",
         tuple(text for text in (gap.sentence if gap else "", stated) if text),
