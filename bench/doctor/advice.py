@@ -1,4 +1,4 @@
-"""Is the advice worth following? python bench/doctor/advice.py [--split heldout] [--seeds 7 8] [--toy judged].
+"""Is the advice worth following? python bench/doctor/advice.py [--split heldout] [--seeds 7 8] [--toy last].
 
 Of the stored runs whose fault lies in their settings, the doctor's first finding that changes a setting is followed,
 one that harms before one that is worth knowing: the run is made again with it, from the same seed, by the settings
@@ -21,7 +21,6 @@ import argparse
 import hashlib
 import json
 import tempfile
-import typing
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -209,7 +208,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--split", nargs="+", default=["heldout"], help="of settings.SPLIT, or last")
     parser.add_argument("--seeds", nargs="+", type=int, help="make runs of these seeds in place of the stored ones")
     parser.add_argument("--steps", type=int, default=0, help="of the runs before and after, which are then both made")
-    parser.add_argument("--toy", choices=typing.get_args(strengths.Part), help="runs of the toy backend")
+    parser.add_argument("--toy", choices=strengths.PARTS, help="runs of the toy backend")
     parser.add_argument("--only", nargs="+", metavar="FAULT", help=", ".join([*SETTINGS, *strengths.KINDS]))
     parser.add_argument("--runs", nargs="+", type=Path, metavar="DIRECTORY", help="run directories of your own")
     parser.add_argument("--times", type=int, default=2, help="how many pieces of advice are followed one after another")
