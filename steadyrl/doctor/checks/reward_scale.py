@@ -69,10 +69,10 @@ def _outliers(run: Run, spread: Series) -> Result:
     One of n completions at a distance d makes a spread of d over the root of n.
     """
     reward = run.needed("reward")
-    # Rewards may hardly differ before a policy has learned anything, or once it has: what they differed by in some fifth
-    # of the run is no outlier. Of a fifth with outliers in it the lower quartile is still free of them.
+    # Rewards may hardly differ before a policy has learned anything, or once it has: what they differed by at first, or
+    # in some fifth of the run, is no outlier. Of a fifth with outliers in it the lower quartile is still free of them.
     fifths = np.array_split(spread.values, min(FIFTHS, len(spread)))
-    width = max(float(np.median(spread.values)), *(float(np.quantile(fifth, 0.25)) for fifth in fifths))
+    width = max(float(np.median(spread.values)), head(spread), *(float(np.quantile(part, 0.25)) for part in fifths))
     ends = [(series, sign) for end, sign in (("max", 1), ("min", -1)) if (series := run.get(f"reward_{end}"))]
     for series, sign in ends if width > 0 else ():
         if len(series) < MIN_STEPS:
