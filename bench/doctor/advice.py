@@ -67,7 +67,7 @@ def main() -> None:
         print(table([line for path in args.runs for line in chain(RunDir(path), args.times, args.folder)]))
         return
     if args.toy:
-        plans = list(strengths.plans(args.toy))
+        plans = [plan for seed in args.seeds or [None] for plan in strengths.plans(args.toy, seed)]
     elif args.seeds:
         plans = [plan for seed in args.seeds for plan in unseen(seed)]
     else:

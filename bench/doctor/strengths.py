@@ -89,13 +89,19 @@ KINDS: Mapping[str, Kind] = {
 }
 
 
-def plans(part: Part) -> Iterator[runs.Plan]:
-    """Yield the run of every fault in every algorithm that it occurs in, at the strength of a part."""
+def plans(part: Part, seed: int | None = None) -> Iterator[runs.Plan]:
+    """Yield the run of every fault in every algorithm that it occurs in, at the strength of a part.
+
+    Args:
+        part: Which strengths, and whose task.
+        seed: Of the runs; None takes the part's.
+    """
+    seed = SEEDS[part] if seed is None else seed
     for name, kind in KINDS.items():
         for algorithm in kind.algorithms:
             change = kind.strengths[PARTS.index(part)]
-            data = change(settings.put(base(part, algorithm), "run.seed", SEEDS[part]))
-            yield runs.Plan(f"{name}-{algorithm}", name, SEEDS[part], "letters", algorithm, data)
+            data = change(settings.put(base(part, algorithm), "run.seed", seed))
+            yield runs.Plan(f"{name}-{algorithm}", name, seed, "letters", algorithm, data)
 
 
 def base(part: Part, algorithm: str) -> settings.Data:

@@ -8,9 +8,9 @@ import numpy as np
 
 from steadyrl.doctor.check import Found, Result, Unknown, check
 from steadyrl.doctor.remedies import LARGEST_ERROR, Value, horizon
-from steadyrl.doctor.series import Run, Series
-from steadyrl.doctor.statistics.readings import number, setting, steps_of
-from steadyrl.doctor.statistics.signals import MIN_STEPS, first_lasting, tail
+from steadyrl.doctor.series import Run
+from steadyrl.doctor.statistics.readings import number, reward_spread, setting, steps_of
+from steadyrl.doctor.statistics.signals import MIN_STEPS, first_lasting, head, tail
 from steadyrl.doctor.statistics.units import PREFERRED, SEQUENCE, TOKEN, find
 
 COEF_CONSTANT = 1e-9  # relative change; a controller that works moves by 1e-5 and more
@@ -107,7 +107,7 @@ def kl_unit_clash(run: Run) -> Result:
         return None
     better = target * (tail(length) if compared is per_sequence else 1.0 / tail(length))
     reason = "the sum is the mean times the length"
-    if not fits and better < (reached := attainable(target, level, length)):
+    if not fits and better < (reached := min(level, ROOMY)):
         better, reason = reached, "so far a policy that learns has to move"
     return Found(
         "target_per_token" if compared is per_sequence else "target_per_sequence",
@@ -122,17 +122,6 @@ def kl_unit_clash(run: Run) -> Result:
         f"Set the target to about {better:.2g} {compared.unit}: {reason}.",
         {"kl_target": float(f"{better:.2g}")},
     )
-
-
-def attainable(target: float, level: float, length: Series) -> float:
-    """Return a target in nats per sequence that a policy that learns can keep.
-
-    Args:
-        target: As it is set, too small for a sum over a completion.
-        level: The KL where the policy is, nats per sequence.
-        length: Of the completions; the target may have been meant per token.
-    """
-    return max(target * tail(length), min(level, ROOMY))
 
 
 def _cannot_be_kept(run: Run, target: float, level: float) -> bool:
@@ -167,12 +156,24 @@ def kl_controller(run: Run) -> Result:
     shown = moves.sentence if moves is not None and moving else pace
     change: dict[str, Value] = dict(horizon(run))
     reach: tuple[str, ...] = ()
-    if kl.unit == SEQUENCE and target[0] < LEAST_TARGET and (length := run.get("length")) is not None:
-        # A controller that can keep up would only hold the policy where it began.
-        change["kl_target"] = float(f"{attainable(target[0], tail(kl), length):.2g}")
+    gained, reached = _gained(run), min(tail(kl), ROOMY)
+    if kl.unit == SEQUENCE and target[0] < reached and target[0] < max(LEAST_TARGET, gained * gained / 2.0):
+        # A controller that can keep up would only hold the policy where it began, or bring it back there.
+        change["kl_target"] = float(f"{reached:.2g}")
         most = number(float(np.sqrt(2.0 * target[0])))
-        reach = (f"at the target a policy gains at most {most} standard deviations of a roughly normal reward",)
+        reach = (
+            f"at the target a policy gains at most {most} standard deviations of a roughly normal reward; this policy "
+            f"gained {number(gained)}",
+        )
     return Found("slow", "warning", since, f"{message}: it is too slow", (level, shown, *reach), change=change)
+
+
+def _gained(run: Run) -> float:
+    """Return by how many standard deviations of the first rewards the reward rose; 0 where that is not known."""
+    reward, spread = run.get("reward"), reward_spread(run)
+    if reward is None or spread is None or head(spread) <= 0:
+        return 0.0
+    return max(tail(reward) - head(reward), 0.0) / head(spread)
 
 
 def _doubling_by_settings(run: Run) -> float | None:

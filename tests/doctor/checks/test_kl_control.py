@@ -76,16 +76,28 @@ def test_the_published_horizon_is_slow_by_its_moves(make, finding):
 
 @pytest.mark.parametrize(
     ("target", "level", "advised"),
-    [(0.3, 8.0, 8.0), (0.3, 40.0, 10.0), (0.45, 3.0, 9.0), (6.0, 40.0, None)],
+    [(0.3, 8.0, 8.0), (0.3, 40.0, 10.0), (0.45, 3.0, 3.0), (6.0, 40.0, None)],
 )
 def test_a_controller_that_is_slow_and_too_narrow_gets_a_target_that_can_be_kept(target, level, advised, make, finding):
-    """Of 20 tokens: a target of 0.45 per token is 9 per sequence; beyond 10 nats none is advised."""
+    """It is the KL that the policy has come to, 10 nats at most."""
     made = make(9)
     control(made, target, "nats/sequence", level)
     made.put("kl_coef", 0.05 * (1 + 0.2 * 64 / 10_000) ** np.arange(made.n))
     _, *target_override = finding(kl_controller, made).overrides
     values = [float(override.removeprefix("algorithm.args.kl_target=")) for override in target_override]
     assert values == ([] if advised is None else [pytest.approx(advised, rel=0.05)])
+
+
+@pytest.mark.parametrize(("gain", "advised"), [(2.0, []), (4.0, [10.0])])
+def test_a_target_below_what_the_gain_took_is_raised_with_the_pace(gain, advised, make, finding):
+    """A gain of 4 standard deviations takes 8 nats, which a target of 6 has not; one of 2 takes 2."""
+    made = make(9)
+    control(made, 6.0, "nats/sequence", 40.0)
+    made.put("reward", np.where(np.arange(made.n) < 100, 0.0, 0.5 * gain))
+    made.put("reward_std", 0.5)
+    made.put("kl_coef", 0.05 * (1 + 0.2 * 64 / 10_000) ** np.arange(made.n))
+    _, *target_override = finding(kl_controller, made).overrides
+    assert [float(override.split("=")[1]) for override in target_override] == advised
 
 
 def test_a_pace_of_almost_nothing_is_given_with_its_digits(make, finding):
