@@ -19,8 +19,7 @@ CLASH = 5.0  # times off target in the controller's unit
 CLASH_NEAR = 2.0  # within so many times of the target in the other unit
 CLASH_LENGTH = 10.0  # tokens; in shorter completions the two units are too near to tell
 LEAST_TARGET = 0.5  # nats per sequence: sqrt(2 x 0.5) = one standard deviation of the reward
-HEALTHY_SEQUENCE = 20.0  # nats; from there on it may be a runaway, which a controller should answer
-ROOMY = HEALTHY_SEQUENCE / 2.0  # the largest target that is advised where none was meant
+HEALTHY_SEQUENCE = 20.0  # nats; from there on it may be a runaway, which a controller should answer; no target is above
 DRIVEN = 1.1  # times its start: a coefficient that moved by less has done nothing yet
 SEEN = ("k1", *PREFERRED["kl_ref"])  # what controllers compare
 
@@ -107,7 +106,7 @@ def kl_unit_clash(run: Run) -> Result:
         return None
     better = target * (tail(length) if compared is per_sequence else 1.0 / tail(length))
     reason = "the sum is the mean times the length"
-    if not fits and better < (reached := min(level, ROOMY)):
+    if not fits and better < (reached := min(level, HEALTHY_SEQUENCE)):
         better, reason = reached, "so far a policy that learns has to move"
     return Found(
         "target_per_token" if compared is per_sequence else "target_per_sequence",
@@ -156,7 +155,7 @@ def kl_controller(run: Run) -> Result:
     shown = moves.sentence if moves is not None and moving else pace
     change: dict[str, Value] = dict(horizon(run))
     reach: tuple[str, ...] = ()
-    gained, reached = _gained(run), min(tail(kl), ROOMY)
+    gained, reached = _gained(run), min(tail(kl), HEALTHY_SEQUENCE)
     if kl.unit == SEQUENCE and target[0] < reached and target[0] < max(LEAST_TARGET, gained * gained / 2.0):
         # A controller that can keep up would only hold the policy where it began, or bring it back there.
         change["kl_target"] = float(f"{reached:.2g}")
