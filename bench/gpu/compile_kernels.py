@@ -140,7 +140,7 @@ def compiled(launch: Callable[[], None], capability: int) -> list[Compiled]:
 
     from steadyrl.backends.torch.kernels import launch as launches
 
-    overlaps = patch.object(launches, "_overlaps", lambda _: capability >= 10 * launches.FIRST)
+    overlaps = patch.object(launches, "is_since", lambda first, _: capability >= 10 * first)
     here = patch.object(driver, "_active", AbsentCard(capability))
     with here, overlaps, patch.object(jit.JITFunction, "run", compile_only):
         launch()

@@ -13,7 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
-from steadyrl.backends.torch.kernels.launch import begin, early
+from steadyrl.backends.torch.kernels.launch import begin, early, is_since
 
 BLOCK_BYTES = 16384  # of keys that are read at once: three such of keys and of values fit any GPU since 2020
 BLOCKS = (16, 128)  # the fewest columns that a product of matrices takes, and the most that are read at once
@@ -27,6 +27,7 @@ SPLIT_COLUMNS = 256  # fewer are not worth a further part
 PRODUCT_BLOCKS, PRODUCT_STAGES, LONG_ROW = (32, 64), 6, 2048
 MOST_ROWS, MOST_PARTS, LARGEST_WEIGHT = 64, 8, 2**24
 LEAST_BLOCKS = 2  # of a row, in one part
+AMPERE = 8  # major compute capability
 PRODUCT_PROGRAMS = 128  # of one product: about one for each multiprocessor
 DRAWN_BLOCK = 2048  # tokens whose probabilities are summed together when one is drawn
 
@@ -121,8 +122,9 @@ def product_parts(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | No
 
 
 def in_parts(weight: torch.Tensor, rows: int) -> bool:
-    """Return whether ``product_parts`` is quicker than PyTorch's product."""
-    return weight.element_size() == 2 and rows <= MOST_ROWS and weight.numel() <= LARGEST_WEIGHT
+    """Return whether ``product_parts`` is quicker than PyTorch's product, and the shared memory of a card holds it."""
+    small = weight.element_size() == 2 and rows <= MOST_ROWS and weight.numel() <= LARGEST_WEIGHT
+    return small and (not weight.is_cuda or is_since(AMPERE, weight.device))
 
 
 def draw(logits: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

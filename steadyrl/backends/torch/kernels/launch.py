@@ -15,18 +15,20 @@ import triton
 import triton.language as tl
 from triton.language.extra import cuda
 
-FIRST = 9  # compute capability
+FIRST = 9  # major compute capability
 
 
 def early(device: torch.device) -> dict[str, bool]:
     """Return what a kernel that calls ``begin`` is launched with on a device."""
-    return {"EARLY": True, "launch_pdl": True} if _overlaps(device) else {"EARLY": False}
+    return {"EARLY": True, "launch_pdl": True} if is_since(FIRST, device) else {"EARLY": False}
 
 
 @cache
-def _overlaps(device: torch.device) -> bool:
-    of_nvidia = device.type == "cuda" and torch.version.cuda is not None
-    return of_nvidia and torch.cuda.get_device_capability(device)[0] >= FIRST
+def is_since(capability: int, device: torch.device) -> bool:
+    """Return whether a device is a card of NVIDIA with a major compute capability, or a newer one."""
+    if device.type != "cuda" or torch.version.cuda is None:
+        return False
+    return torch.cuda.get_device_capability(device)[0] >= capability
 
 
 @triton.jit
