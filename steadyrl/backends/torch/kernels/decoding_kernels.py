@@ -103,11 +103,11 @@ def product_parts(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | No
     the product.
 
     Args:
-        x: [B, ..., K], of a type of two bytes, contiguous, at most MOST_ROWS rows.
+        x: [B, ..., K], of a type of two bytes, at most MOST_ROWS rows.
         weight: [N, K], contiguous, of the same type.
         bias: [N], or None.
     """
-    rows = x.reshape(-1, x.shape[-1])
+    rows = x.reshape(-1, x.shape[-1]).contiguous()
     count, (width, length) = len(rows), weight.shape
     columns = PRODUCT_BLOCKS[length >= LONG_ROW]
     blocks = triton.cdiv(width, columns)
