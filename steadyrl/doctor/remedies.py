@@ -12,7 +12,7 @@ from steadyrl.doctor.series import Run
 from steadyrl.doctor.statistics.readings import KL_OLD_LARGE, cut_away, setting, update_size, updates_per_step
 
 AMPLE_UPDATE = 0.005  # nats per token: the middle of 0.001 to 0.02, what the updates of a healthy run's step come to
-LEAST_CUT, USUAL_CUT, GREATEST_CUT = 2.0, 6.0, 100.0
+LEAST_CUT, USUAL_CUT, GREATEST_CUT = 2.0, 3.0, 100.0
 NO_CUT = 1.2  # what the first digit of a rate would not show
 LEAST_RAISE, USUAL_RAISE, GREATEST_RAISE = 3.0, 10.0, 100.0
 LARGEST_ERROR = 0.2  # of a KL controller: Ziegler et al. clip the relative error to it
@@ -55,16 +55,19 @@ def more_samples(run: Run) -> Mapping[str, Value]:
     return {"samples_per_prompt": 2 * int(samples) if samples and samples > 1 else MORE_SAMPLES}
 
 
-def movement_cut(run: Run) -> float:
+def movement_cut(run: Run, usual: float = USUAL_CUT) -> float:
     """Return what to divide the movement of a step by that is too large.
 
     The KL of a step grows with the square of its movement: the root of (KL / 0.005) brings it to 0.005 nats per token.
-    Without a logged KL, 6.
+
+    Args:
+        run: The run.
+        usual: Without a logged KL.
     """
     size = update_size(run)
     large = np.zeros(0) if size is None else size.values[size.values > KL_OLD_LARGE]
     if not len(large):
-        return USUAL_CUT
+        return usual
     return float(np.clip(np.sqrt(np.median(large) / AMPLE_UPDATE), LEAST_CUT, GREATEST_CUT))
 
 
@@ -98,13 +101,15 @@ def faster(run: Run) -> Mapping[str, Value]:
 def calmer(run: Run) -> Mapping[str, Value]:
     """Change what makes steps too large: fewer passes over each batch, and for the rest a lower learning rate.
 
-    Each pass adds to the movement of a step, so fewer of them are part of the cut.
+    Each pass adds to the movement of a step, so fewer of them are part of the cut. Without a logged KL, one pass and a
+    third of the rate.
     """
     passes = setting(run, "epochs")
     if passes is None or passes <= 1:
         return {**slower(run), **({} if passes is not None else {"epochs": 1})}
-    fewer = math.ceil(passes / movement_cut(run))
-    rate_cut = movement_cut(run) * fewer / passes
+    cut = movement_cut(run, usual=USUAL_CUT * passes)
+    fewer = math.ceil(passes / cut)
+    rate_cut = cut * fewer / passes
     return {**(multiple(run, "learning_rate", 1.0 / rate_cut) if rate_cut > NO_CUT else {}), "epochs": fewer}
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from steadyrl.doctor.check import Found, Result, check
 from steadyrl.doctor.checks.kl import BF16_RATE, ZERO
 from steadyrl.doctor.checks.kl_penalty import STRONG, balance, penalty_gradient
-from steadyrl.doctor.remedies import calmer, go_back, learning_rate, movement_cut, slower
+from steadyrl.doctor.remedies import USUAL_CUT, calmer, go_back, learning_rate, movement_cut, slower
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.levels import measure
 from steadyrl.doctor.statistics.readings import (
@@ -68,7 +68,7 @@ def learning_rate_too_high(run: Run) -> Result:
         since,
         f"from step {since} on single steps move the policy too far, as {len(signs)} signs agree",
         (*signs, *_rate(run)),
-        f"Make a step's updates {movement_cut(run):.0f} times smaller in all, by fewer passes over a batch and a lower "
+        f"Make a step's updates {movement_cut(run, USUAL_CUT * max(passes, 1.0)):.0f} times smaller in all, by fewer passes over a batch and a lower "
         f"learning rate, and {go_back(since)}.",
         calmer(run) if passes > 1 else slower(run),
     )
