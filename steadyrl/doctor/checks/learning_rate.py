@@ -62,14 +62,14 @@ def learning_rate_too_high(run: Run) -> Result:
     large = np.zeros(0) if size is None else size.values[size.values > KL_OLD_LARGE]
     lost = len(large) > 0 and float(np.median(large)) > LOST_UPDATE
     passes = setting(run, "epochs") or 0.0
+    movement = "passes over a batch times the learning rate" if passes > 1 else "the learning rate"
     return Found(
         "epochs" if passes > 2 else "learning_rate",
         "critical" if worse and lost else "warning",
         since,
         f"from step {since} on single steps move the policy too far, as {len(signs)} signs agree",
         (*signs, *_rate(run)),
-        f"Make a step's updates {movement_cut(run, USUAL_CUT * max(passes, 1.0)):.0f} times smaller in all, by fewer passes over a batch and a lower "
-        f"learning rate, and {go_back(since)}.",
+        f"Divide {movement} by about {movement_cut(run, USUAL_CUT * max(passes, 1.0)):.0f}, and {go_back(since)}.",
         calmer(run) if passes > 1 else slower(run),
     )
 
