@@ -1,12 +1,15 @@
-"""Is the advice worth following? python bench/doctor/advice.py [--split heldout] [--seeds 7 8] [--only lr_x10 ...].
+"""Is the advice worth following? python bench/doctor/advice.py [--split heldout] [--seeds 7 8] [--toy last].
 
 Of the stored runs whose fault lies in their settings, the doctor's first finding that changes a setting is followed,
 one that harms before one that is worth knowing: the run is made again with it, from the same seed, by the settings
 alone. With --seeds the runs before are made too, on the tasks that were held out, from seeds that no stored run has.
+With --toy they are the runs of strengths.py, and both are made. A run without the fault is made from the same seed,
+too. Runs are kept in --folder by their settings, and are not made again.
 
 Two things are counted apart. Reward: its mean over the last fifth of the steps is higher, beyond twice the standard
 error of the difference. Repaired: the doctor's check judges the run after and finds nothing, no other check finds a
-harm that was not there before, and the reward is not lower. A line of JSON for each run, and a table at the end.
+harm that neither the run before nor the one without the fault has, and the reward is not lower. A line of JSON for each
+run, and a table at the end.
 
 With --runs DIRECTORY ... the advice on these runs is followed instead, --times after one another: the doctor then
 examines the run that its advice has led to.
@@ -15,6 +18,7 @@ examines the run that its advice has led to.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import tempfile
 from collections import Counter
@@ -28,6 +32,7 @@ import numpy as np
 import runs
 import settings
 import store
+import strengths
 
 from steadyrl.core import config
 from steadyrl.core.rundir import RunDir
@@ -61,12 +66,20 @@ def main() -> None:
     if args.runs:
         print(table([line for path in args.runs for line in chain(RunDir(path), args.times, args.folder)]))
         return
-    if args.seeds:
+    if args.toy:
+        plans = [plan for seed in args.seeds or [None] for plan in strengths.plans(args.toy, seed)]
+    elif args.seeds:
         plans = [plan for seed in args.seeds for plan in unseen(seed)]
     else:
         plans = [p for p in runs.plans() if p.split in args.split and runs.path_of(p, store.DATA).is_file()]
-    wanted = [plan for plan in plans if plan.fault in (args.only or SETTINGS)]
-    print(table([followed(plan, args.steps, bool(args.seeds)) for plan in wanted]))
+    names = args.only or (strengths.KINDS if args.toy else SETTINGS)
+    lines = []
+    for plan in plans:
+        if plan.fault in names:
+            wanted = replace(plan, data=settings.put(plan.data, "run.steps", args.steps)) if args.steps else plan
+            stored = not (args.toy or args.seeds or args.steps)
+            lines.append(followed(wanted, without_fault(wanted, args.toy), stored, args.folder))
+    print(table(lines))
 
 
 def unseen(seed: int) -> Iterator[runs.Plan]:
@@ -79,34 +92,43 @@ def unseen(seed: int) -> Iterator[runs.Plan]:
         yield runs.Plan(f"{name}-{seed}", name, seed, task, algorithm, data)
 
 
-def followed(plan: runs.Plan, steps: int, make: bool) -> dict[str, Any]:
+def followed(plan: runs.Plan, sound: runs.Plan, stored: bool, folder: Path) -> dict[str, Any]:
     """Make a run again as the doctor says, and print what came of it.
 
     Args:
         plan: Of the run.
-        steps: Of both runs; 0 takes the run's own.
-        make: Whether the run before is made; else it is read.
+        sound: Of the run without the fault.
+        stored: Whether the run before is one of the benchmark's.
+        folder: Where runs are made.
     """
-    if steps:
-        plan = replace(plan, data=settings.put(plan.data, "run.steps", steps))
-    with tempfile.TemporaryDirectory() as folder:
-        path = runs.path_of(plan, Path(folder) / "before")
-        if make or steps:
-            runs.make(plan, path.parent, None)
-        else:
-            path = runs.path_of(plan, store.DATA)
-        before = examined(path, Path(folder) / "examined")
-        finding, after = before.advice, None
-        if finding is not None:
-            changed = replace(plan, data=config.dump(config.resolve(plan.data, finding.overrides)))
-            runs.make(changed, Path(folder) / "after", None)
-            after = examined(runs.path_of(changed, Path(folder) / "after"), Path(folder) / "examined after")
-    return {"fault": plan.fault, **compared(plan.name, before, after)}
+    before = examined(runs.path_of(plan, store.DATA) if stored else made(plan, folder))
+    finding, after = before.advice, None
+    if finding is not None:
+        changed = replace(plan, data=config.dump(config.resolve(plan.data, finding.overrides)))
+        after = examined(made(changed, folder))
+    return {"fault": plan.fault, **compared(plan.name, before, after, examined(made(sound, folder)))}
 
 
-def examined(path: Path, folder: Path) -> Examined:
+def without_fault(plan: runs.Plan, toy: strengths.Part | None) -> runs.Plan:
+    """Return the plan of the same task, algorithm, seed and number of steps without the fault."""
+    data = strengths.base(toy, plan.algorithm) if toy else settings.base(plan.task, plan.algorithm)
+    data = settings.put(settings.put(data, "run.seed", plan.seed), "run.steps", plan.data["run"]["steps"])
+    return replace(plan, name=f"sound-{plan.algorithm}-{plan.seed}", fault=runs.HEALTHY, data=data)
+
+
+def made(plan: runs.Plan, folder: Path) -> Path:
+    """Return the file of a run, which is made where it is not there."""
+    digest = hashlib.sha256(json.dumps(plan.data, sort_keys=True).encode()).hexdigest()[:12]
+    kept = replace(plan, name=f"{plan.name}-{digest}")
+    if not runs.path_of(kept, folder).is_file():
+        runs.make(kept, folder, None)
+    return runs.path_of(kept, folder)
+
+
+def examined(path: Path) -> Examined:
     """Return a stored run with what the doctor says of it."""
-    (diagnosis,) = diagnose(store.unpack(path, folder))
+    with tempfile.TemporaryDirectory() as folder:
+        (diagnosis,) = diagnose(store.unpack(path, Path(folder)))
     return Examined(store.read_run(path)[1], diagnosis)
 
 
@@ -130,17 +152,26 @@ def rewards(records: Sequence[Mapping[str, Any]]) -> np.ndarray:
     return np.array(values[-max(2, int(LAST * len(values))) :])
 
 
-def compared(name: str, before: Examined, after: Examined | None) -> dict[str, Any]:
-    """Print and return the mean rewards, whether they differ beyond their noise, and whether the fault is repaired."""
+def compared(name: str, before: Examined, after: Examined | None, sound: Examined | None = None) -> dict[str, Any]:
+    """Print and return the mean rewards, whether they differ beyond their noise, and whether the fault is repaired.
+
+    Args:
+        name: Of the run.
+        before: The run.
+        after: The run with the advice; None where there is none.
+        sound: The run without the fault, if it is known.
+    """
     old, finding = rewards(before.records), before.advice
     line: dict[str, Any] = {"run": name, "before": float(old.mean()), "outcome": "no setting is advised"}
+    line |= {"sound": float(rewards(sound.records).mean())} if sound is not None else {}
     if finding is not None and after is not None:
         new = rewards(after.records)
         gain = float(new.mean() - old.mean())
         error = float(np.sqrt(old.var(ddof=1) / len(old) + new.var(ddof=1) / len(new)))
         outcome = "better" if gain > 2 * error else "worse" if gain < -2 * error else "the same"
         passed = {judged.check for judged in (*after.diagnosis.fine, *after.diagnosis.uneven)}
-        harms = sorted(set(after.diagnosis.harmful) - set(before.diagnosis.harmful))
+        natural = set() if sound is None else set(sound.diagnosis.harmful)
+        harms = sorted(set(after.diagnosis.harmful) - set(before.diagnosis.harmful) - natural)
         line |= {"finding": finding.check, "cause": finding.cause, "overrides": list(finding.overrides)}
         line |= {"after": float(new.mean()), "error": error, "outcome": outcome, "new_harms": harms}
         line["repaired"] = finding.check in passed and not harms and outcome != "worse"
@@ -150,15 +181,20 @@ def compared(name: str, before: Examined, after: Examined | None) -> dict[str, A
 
 def table(lines: Sequence[Mapping[str, Any]]) -> str:
     """Return the lines as a table in Markdown, with the count of each outcome."""
-    rows = ["| run | advice | before | after | reward | repaired |", "|---|---|---:|---:|---|---|"]
+    rows = [
+        "| run | advice | before | after | without the fault | reward | repaired |",
+        "|---|---|---:|---:|---:|---|---|",
+    ]
     for line in lines:
-        after, change = "", ""
+        after, change, sound = "", "", f"{line['sound']:.3f}" if "sound" in line else ""
         if "after" in line:
             after, change = f"{line['after']:.3f}", f"{line['finding']}: {', '.join(line['overrides'])}"
         shown = (
             f"no: {', '.join(line['new_harms'])}" if line.get("new_harms") else "yes" if line.get("repaired") else ""
         )
-        rows.append(f"| {line['run']} | {change} | {line['before']:.3f} | {after} | {line['outcome']} | {shown} |")
+        rows.append(
+            f"| {line['run']} | {change} | {line['before']:.3f} | {after} | {sound} | {line['outcome']} | {shown} |"
+        )
     counts = Counter(line["outcome"] for line in lines)
     either = sum(line["outcome"] == "better" or line.get("repaired", False) for line in lines)
     said = ", ".join(f"{name}: {count}" for name, count in counts.most_common())
@@ -172,7 +208,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--split", nargs="+", default=["heldout"], help="of settings.SPLIT, or last")
     parser.add_argument("--seeds", nargs="+", type=int, help="make runs of these seeds in place of the stored ones")
     parser.add_argument("--steps", type=int, default=0, help="of the runs before and after, which are then both made")
-    parser.add_argument("--only", nargs="+", choices=SETTINGS, metavar="FAULT", help=", ".join(SETTINGS))
+    parser.add_argument("--toy", choices=strengths.PARTS, help="runs of the toy backend")
+    parser.add_argument("--only", nargs="+", metavar="FAULT", help=", ".join([*SETTINGS, *strengths.KINDS]))
     parser.add_argument("--runs", nargs="+", type=Path, metavar="DIRECTORY", help="run directories of your own")
     parser.add_argument("--times", type=int, default=2, help="how many pieces of advice are followed one after another")
     parser.add_argument("--folder", type=Path, default=Path("runs/advice"), help="where these runs are made")

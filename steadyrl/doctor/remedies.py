@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -10,13 +11,15 @@ import numpy as np
 from steadyrl.doctor.series import Run
 from steadyrl.doctor.statistics.readings import KL_OLD_LARGE, cut_away, setting, update_size, updates_per_step
 
-HEALTHY_UPDATE = 0.02  # nats per token: what the updates of a healthy run's step come to
+AMPLE_UPDATE = 0.005  # nats per token: the middle of 0.001 to 0.02, what the updates of a healthy run's step come to
 LEAST_CUT, USUAL_CUT, GREATEST_CUT = 2.0, 3.0, 100.0
-AMPLE_UPDATE = 0.005  # likewise, from below: the middle of 0.001 to 0.02
+NO_CUT = 1.2  # what the first digit of a rate would not show
 LEAST_RAISE, USUAL_RAISE, GREATEST_RAISE = 3.0, 10.0, 100.0
 LARGEST_ERROR = 0.2  # of a KL controller: Ziegler et al. clip the relative error to it
 DOUBLE_IN = 20.0  # steps in which a coefficient should be able to double
 SMALL = ("learning_rate", "value_learning_rate", "kl_coef", "entropy_coef")  # no whole numbers
+STILL_CUT = 0.05  # share of the completions that may reach the limit on their length
+USUAL_ROOM, GREATEST_ROOM = 2.0, 8.0  # times the limit
 MORE_SAMPLES = 8  # completions per prompt where their number is not known, or is 1
 
 
@@ -52,22 +55,25 @@ def more_samples(run: Run) -> Mapping[str, Value]:
     return {"samples_per_prompt": 2 * int(samples) if samples and samples > 1 else MORE_SAMPLES}
 
 
-def learning_rate_cut(run: Run) -> float:
-    """Return what to divide a learning rate by that is too high.
+def movement_cut(run: Run, usual: float = USUAL_CUT) -> float:
+    """Return what to divide the movement of a step by that is too large.
 
-    The KL of a step grows with the square of the learning rate: the root of (KL / 0.02) brings it back to 0.02.
-    Without a logged KL, 3.
+    The KL of a step grows with the square of its movement: the root of (KL / 0.005) brings it to 0.005 nats per token.
+
+    Args:
+        run: The run.
+        usual: Without a logged KL.
     """
     size = update_size(run)
     large = np.zeros(0) if size is None else size.values[size.values > KL_OLD_LARGE]
     if not len(large):
-        return USUAL_CUT
-    return float(np.clip(np.sqrt(np.median(large) / HEALTHY_UPDATE), LEAST_CUT, GREATEST_CUT))
+        return usual
+    return float(np.clip(np.sqrt(np.median(large) / AMPLE_UPDATE), LEAST_CUT, GREATEST_CUT))
 
 
 def slower(run: Run) -> Mapping[str, Value]:
     """Lower a learning rate that is too high."""
-    return multiple(run, "learning_rate", 1.0 / learning_rate_cut(run))
+    return multiple(run, "learning_rate", 1.0 / movement_cut(run))
 
 
 def rate_above_zero(run: Run) -> Mapping[str, Value]:
@@ -93,9 +99,18 @@ def faster(run: Run) -> Mapping[str, Value]:
 
 
 def calmer(run: Run) -> Mapping[str, Value]:
-    """Change what makes steps too large: a lower learning rate, and one pass over each batch."""
+    """Change what makes steps too large: fewer passes over each batch, and for the rest a lower learning rate.
+
+    Each pass adds to the movement of a step, so fewer of them are part of the cut. Without a logged KL, one pass and a
+    third of the rate.
+    """
     passes = setting(run, "epochs")
-    return {**slower(run), **({} if passes is not None and passes <= 1 else {"epochs": 1})}
+    if passes is None or passes <= 1:
+        return {**slower(run), **({} if passes is not None else {"epochs": 1})}
+    cut = movement_cut(run, usual=USUAL_CUT * passes)
+    fewer = math.ceil(passes / cut)
+    rate_cut = cut * fewer / passes
+    return {**(multiple(run, "learning_rate", 1.0 / rate_cut) if rate_cut > NO_CUT else {}), "epochs": fewer}
 
 
 def plain_sampling(run: Run) -> Mapping[str, Value]:
@@ -106,11 +121,17 @@ def plain_sampling(run: Run) -> Mapping[str, Value]:
 
 
 def more_room(run: Run) -> Mapping[str, Value]:
-    """Double the limit on the length, or what was seen to reach it where no limit is known."""
-    longest, limit = run.get("length_max"), setting(run, "max_new_tokens")
+    """Raise the limit on the length, or what was seen to reach it where no limit is known.
+
+    If completions end as often per token as below the limit, the share s that reaches it becomes s to the power of
+    the factor: ln 0.05 / ln s leaves one in twenty. Without a logged share, twice the limit.
+    """
+    longest, limit, share = run.get("length_max"), setting(run, "max_new_tokens"), run.get("truncated")
+    level = 0.0 if share is None else float(np.clip(np.median(share.values), 0.0, 0.99))
+    factor = np.clip(np.log(STILL_CUT) / np.log(level), USUAL_ROOM, GREATEST_ROOM) if level > 0 else USUAL_ROOM
     if limit is None and longest is not None:
-        return {"max_new_tokens": round(2.0 * float(longest.values.max()))}
-    return multiple(run, "max_new_tokens", 2.0)
+        return {"max_new_tokens": round(factor * float(longest.values.max()))}
+    return multiple(run, "max_new_tokens", float(factor))
 
 
 def more_entropy(run: Run) -> Mapping[str, Value]:

@@ -35,7 +35,7 @@ def test_better_and_worse_are_beyond_two_standard_errors_of_the_last_fifth(advic
     assert (line["before"], line["after"]) == pytest.approx((1.1, sum(last) / 2))
     assert line["error"] == pytest.approx(0.02**0.5)
     assert (line["outcome"], line["repaired"]) == (outcome, False)
-    shown = f"| founding | reward_flat: update.learning_rate=1e-4 | 1.100 | {sum(last) / 2:.3f} | {outcome} |  |"
+    shown = f"| founding | reward_flat: update.learning_rate=1e-4 | 1.100 | {sum(last) / 2:.3f} |  | {outcome} |  |"
     assert shown in advice.table([line])
 
 
@@ -57,6 +57,36 @@ def test_a_fault_is_repaired_where_its_check_passes_and_nothing_else_got_worse(a
     assert line["repaired"] == repaired
     either = 1 if repaired or line["outcome"] == "better" else 0
     assert advice.table([line]).endswith(f"higher reward or repaired: {either} of 1")
+
+
+def test_a_harm_that_the_run_without_the_fault_has_was_not_brought_by_the_advice(advice):
+    before, after = examined(advice, (1.0, 1.2), [FINDING]), examined(advice, (1.2, 1.4), [OTHER], ["reward_flat"])
+    line = advice.compared("founding", before, after, examined(advice, (1.3, 1.5), [OTHER]))
+    assert (line["repaired"], line["new_harms"], line["sound"]) == (True, [], pytest.approx(1.4))
+    assert "| 1.300 | 1.400 | the same | yes |" in advice.table([line])
+
+
+def test_a_run_is_made_once_for_its_settings(advice, monkeypatch, tmp_path):
+    plans = []
+
+    def make(plan, folder, steps):
+        plans.append(plan)
+        folder.mkdir(exist_ok=True)
+        advice.runs.path_of(plan, folder).touch()
+
+    monkeypatch.setattr(advice.runs, "make", make)
+    plan = next(advice.unseen(7))
+    paths = [advice.made(each, tmp_path) for each in (plan, plan, advice.without_fault(plan, None))]
+    assert paths[0] == paths[1] != paths[2]
+    assert [made.fault for made in plans] == [plan.fault, "healthy"]
+
+
+def test_the_run_without_the_fault_has_the_task_the_seed_and_the_steps_of_the_run(advice):
+    for plan in (*advice.unseen(8), *advice.strengths.plans("judged")):
+        sound = advice.without_fault(plan, "judged" if plan.data["backend"].get("name") == "toy" else None)
+        assert sound.data["run"] == {**plan.data["run"]}
+        assert (sound.data["task"], sound.data["rewards"]) == (plan.data["task"], plan.data["rewards"])
+        assert sound.data != plan.data
 
 
 def test_advice_against_a_harm_is_followed_before_advice_that_is_worth_knowing(advice):

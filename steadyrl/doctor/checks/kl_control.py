@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from steadyrl.doctor.check import Found, Result, Unknown, check
-from steadyrl.doctor.remedies import LARGEST_ERROR
+from steadyrl.doctor.remedies import LARGEST_ERROR, Value, horizon
 from steadyrl.doctor.series import Run
-from steadyrl.doctor.statistics.readings import number, setting, steps_of
-from steadyrl.doctor.statistics.signals import MIN_STEPS, first_lasting, tail
+from steadyrl.doctor.statistics.readings import number, reward_spread, setting, steps_of
+from steadyrl.doctor.statistics.signals import MIN_STEPS, first_lasting, head, tail
 from steadyrl.doctor.statistics.units import PREFERRED, SEQUENCE, TOKEN, find
 
 COEF_CONSTANT = 1e-9  # relative change; a controller that works moves by 1e-5 and more
@@ -19,7 +19,7 @@ CLASH = 5.0  # times off target in the controller's unit
 CLASH_NEAR = 2.0  # within so many times of the target in the other unit
 CLASH_LENGTH = 10.0  # tokens; in shorter completions the two units are too near to tell
 LEAST_TARGET = 0.5  # nats per sequence: sqrt(2 x 0.5) = one standard deviation of the reward
-HEALTHY_SEQUENCE = 20.0  # nats; from there on it may be a runaway, which a controller should answer
+HEALTHY_SEQUENCE = 20.0  # nats; from there on it may be a runaway, which a controller should answer; no target is above
 DRIVEN = 1.1  # times its start: a coefficient that moved by less has done nothing yet
 SEEN = ("k1", *PREFERRED["kl_ref"])  # what controllers compare
 
@@ -105,6 +105,9 @@ def kl_unit_clash(run: Run) -> Result:
     if not fits and not (compared is per_sequence and off >= CLASH and _cannot_be_kept(run, target, level)):
         return None
     better = target * (tail(length) if compared is per_sequence else 1.0 / tail(length))
+    reason = "the sum is the mean times the length"
+    if not fits and better < (reached := min(level, HEALTHY_SEQUENCE)):
+        better, reason = reached, "so far a policy that learns has to move"
     return Found(
         "target_per_token" if compared is per_sequence else "target_per_sequence",
         "warning",
@@ -115,7 +118,7 @@ def kl_unit_clash(run: Run) -> Result:
             f"the KL is {number(level)} {compared.unit} and {number(meant)} {alternative.unit} (medians)",
             f"completions have {number(tail(length))} tokens",
         ),
-        f"Set the target to about {better:.2g} {compared.unit}: the sum is the mean times the length.",
+        f"Set the target to about {better:.2g} {compared.unit}: {reason}.",
         {"kl_target": float(f"{better:.2g}")},
     )
 
@@ -150,7 +153,26 @@ def kl_controller(run: Run) -> Result:
         return None
     pace = f"by its settings the coefficient needs {doubling:.0f} steps to double"
     shown = moves.sentence if moves is not None and moving else pace
-    return Found("slow", "warning", since, f"{message}: it is too slow", (level, shown))
+    change: dict[str, Value] = dict(horizon(run))
+    reach: tuple[str, ...] = ()
+    gained, reached = _gained(run), min(tail(kl), HEALTHY_SEQUENCE)
+    if kl.unit == SEQUENCE and target[0] < reached and target[0] < max(LEAST_TARGET, gained * gained / 2.0):
+        # A controller that can keep up would only hold the policy where it began, or bring it back there.
+        change["kl_target"] = float(f"{reached:.2g}")
+        most = number(float(np.sqrt(2.0 * target[0])))
+        reach = (
+            f"at the target a policy gains at most {most} standard deviations of a roughly normal reward; this policy "
+            f"gained {number(gained)}",
+        )
+    return Found("slow", "warning", since, f"{message}: it is too slow", (level, shown, *reach), change=change)
+
+
+def _gained(run: Run) -> float:
+    """Return by how many standard deviations of the first rewards the reward rose; 0 where that is not known."""
+    reward, spread = run.get("reward"), reward_spread(run)
+    if reward is None or spread is None or head(spread) <= 0:
+        return 0.0
+    return max(tail(reward) - head(reward), 0.0) / head(spread)
 
 
 def _doubling_by_settings(run: Run) -> float | None:

@@ -7,7 +7,7 @@ import numpy as np
 from steadyrl.doctor.check import Found, Result, check
 from steadyrl.doctor.checks.kl import BF16_RATE, ZERO
 from steadyrl.doctor.checks.kl_penalty import STRONG, balance, penalty_gradient
-from steadyrl.doctor.remedies import calmer, go_back, learning_rate, learning_rate_cut, slower
+from steadyrl.doctor.remedies import USUAL_CUT, calmer, go_back, learning_rate, movement_cut, slower
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.levels import measure
 from steadyrl.doctor.statistics.readings import (
@@ -62,15 +62,14 @@ def learning_rate_too_high(run: Run) -> Result:
     large = np.zeros(0) if size is None else size.values[size.values > KL_OLD_LARGE]
     lost = len(large) > 0 and float(np.median(large)) > LOST_UPDATE
     passes = setting(run, "epochs") or 0.0
+    movement = "passes over a batch times the learning rate" if passes > 1 else "the learning rate"
     return Found(
         "epochs" if passes > 2 else "learning_rate",
         "critical" if worse and lost else "warning",
         since,
         f"from step {since} on single steps move the policy too far, as {len(signs)} signs agree",
         (*signs, *_rate(run)),
-        f"Divide the learning rate by about {learning_rate_cut(run):.0f}"
-        + (f", make one or two passes over a batch instead of {passes:g}" if passes > 2 else "")
-        + f", and {go_back(since)}.",
+        f"Divide {movement} by about {movement_cut(run, USUAL_CUT * max(passes, 1.0)):.0f}, and {go_back(since)}.",
         calmer(run) if passes > 1 else slower(run),
     )
 

@@ -15,6 +15,7 @@ LATE = 0.2  # of the run: how it is now, rather than how it began
 UNSCORED_WARN, UNSCORED_CRITICAL = 0.1, 0.5
 OFFSET = 10.0  # standard deviations between the rewards' mean and 0
 OUTLIER = 10.0  # standard deviations above the usual greatest reward
+FIFTHS = 5
 ALONE = 2.0  # standard deviations of the step between its mean and a single outlying reward
 OUTLIER_STEPS, OUTLIER_SHARE = 3, 0.002
 USUAL_BETWEEN = 0.2  # share of the steps since the first outlier that are in order
@@ -67,7 +68,11 @@ def _outliers(run: Run, spread: Series) -> Result:
 
     One of n completions at a distance d makes a spread of d over the root of n.
     """
-    width, reward = float(np.median(spread.values)), run.needed("reward")
+    reward = run.needed("reward")
+    # Rewards may hardly differ before a policy has learned anything, or once it has: what they differed by at first, or
+    # in some fifth of the run, is no outlier. Of a fifth with outliers in it the lower quartile is still free of them.
+    fifths = np.array_split(spread.values, min(FIFTHS, len(spread)))
+    width = max(float(np.median(spread.values)), head(spread), *(float(np.quantile(part, 0.25)) for part in fifths))
     ends = [(series, sign) for end, sign in (("max", 1), ("min", -1)) if (series := run.get(f"reward_{end}"))]
     for series, sign in ends if width > 0 else ():
         if len(series) < MIN_STEPS:

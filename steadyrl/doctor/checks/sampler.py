@@ -20,6 +20,7 @@ GAP_Z = 5.0
 # In simulation temperature 0.7 makes a gap of -29 % of the entropy, top-p 0.9 one of -11 %.
 GAP_SHARE = 0.03
 GAP_WINDOW = 50  # steps at the start and at the end that are judged on their own
+GAP_OPENING = 10  # steps, in which a policy is not sure yet
 GAP_LEAST = 8  # steps; fewer give no error of the mean
 # Our sampler and trainer share weights and code: rounding in float32 is 1e-6.
 OWN_GAP = 1e-3
@@ -67,6 +68,8 @@ class Gap:
 def sampling_gap(run: Run) -> Gap | None:
     """Measure the gap at the start and at the end of a run; None where it was not logged or for too few steps.
 
+    Where the settings let one expect a gap, the first steps are looked at alone, too: it closes as a policy grows sure.
+
     Returns:
         The first window with a sure gap, else the first one.
     """
@@ -79,7 +82,8 @@ def sampling_gap(run: Run) -> Gap | None:
         return None
     gap = sampled.values - exact.values
     windows = []
-    for part in (slice(0, GAP_WINDOW), slice(-GAP_WINDOW, None)):
+    opening = [slice(0, GAP_OPENING)] if warps_by_settings(run) else []
+    for part in (*opening, slice(0, GAP_WINDOW), slice(-GAP_WINDOW, None)):
         level = float(exact.values[part].mean())
         # A gap that closes or widens is no less of a gap: its trend is not noise.
         error, size = long_run_error(about_line(gap[part])), float(gap[part].mean())
@@ -140,7 +144,7 @@ def warped_sampling(run: Run) -> Result:
     return Found(
         cause,
         "warning",
-        gap.since if gap else None,
+        gap.since if gap and not stated else None,  # settings hold for all steps
         "tokens are drawn from another distribution than the one whose log-probs train, which makes every KL estimate "
         "and ratio wrong",
         tuple(text for text in (gap.sentence if gap else "", stated) if text),

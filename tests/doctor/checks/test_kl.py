@@ -19,7 +19,7 @@ def test_large_updates_are_what_drives_it_away(seed, make, finding):
     made.curves[("kl_old", "nats/token", "k3")][60:] = 0.4
     found = finding(kl_runaway, made)
     assert (found.cause, found.severity, nearest(found)) == ("learning_rate", "warning", "learning_rate_too_high")
-    assert found.overrides == ("update.learning_rate=2e-05", "update.epochs=1")  # the root of 0.4 / 0.02 is 4.5
+    assert found.overrides == ("update.learning_rate=2e-05", "update.epochs=1")  # a 9th
     assert 85 < found.since_step < 120  # 20 nats per sequence are reached near step 92
 
 

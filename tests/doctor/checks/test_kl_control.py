@@ -31,6 +31,8 @@ def test_a_target_that_no_policy_keeps_is_a_clash_where_it_drives_the_coefficien
     made.put("kl_coef", 0.01 * 1.01 ** np.arange(made.n))
     found = finding(kl_unit_clash, made)
     assert (found.cause, found.severity) == ("target_per_token", "warning")
+    (advised,) = found.overrides  # the KL that the policy has come to: 0.1 times 20 tokens would be off again
+    assert float(advised.split("=")[1]) == pytest.approx(10.0, rel=0.02)
     made.put("kl_coef", 0.01 * 1.00001 ** np.arange(made.n))  # it has done nothing yet
     silent(kl_unit_clash, made)
 
@@ -70,6 +72,32 @@ def test_the_published_horizon_is_slow_by_its_moves(make, finding):
     assert "moves by 0.128% a step, so that it doubles in 542 steps; the run has 200" in " ".join(found.evidence)
     # 0.2 x 128 x 20 / ln 2
     assert "=739" in found.overrides[0]
+
+
+@pytest.mark.parametrize(
+    ("target", "level", "advised"),
+    [(0.3, 8.0, 8.0), (0.3, 40.0, 20.0), (0.45, 3.0, 3.0), (6.0, 40.0, None)],
+)
+def test_a_controller_that_is_slow_and_too_narrow_gets_a_target_that_can_be_kept(target, level, advised, make, finding):
+    """It is the KL that the policy has come to, 20 nats at most."""
+    made = make(9)
+    control(made, target, "nats/sequence", level)
+    made.put("kl_coef", 0.05 * (1 + 0.2 * 64 / 10_000) ** np.arange(made.n))
+    _, *target_override = finding(kl_controller, made).overrides
+    values = [float(override.removeprefix("algorithm.args.kl_target=")) for override in target_override]
+    assert values == ([] if advised is None else [pytest.approx(advised, rel=0.05)])
+
+
+@pytest.mark.parametrize(("gain", "advised"), [(2.0, []), (4.0, [20.0])])
+def test_a_target_below_what_the_gain_took_is_raised_with_the_pace(gain, advised, make, finding):
+    """A gain of 4 standard deviations takes 8 nats, which a target of 6 has not; one of 2 takes 2."""
+    made = make(9)
+    control(made, 6.0, "nats/sequence", 40.0)
+    made.put("reward", np.where(np.arange(made.n) < 100, 0.0, 0.5 * gain))
+    made.put("reward_std", 0.5)
+    made.put("kl_coef", 0.05 * (1 + 0.2 * 64 / 10_000) ** np.arange(made.n))
+    _, *target_override = finding(kl_controller, made).overrides
+    assert [float(override.split("=")[1]) for override in target_override] == advised
 
 
 def test_a_pace_of_almost_nothing_is_given_with_its_digits(make, finding):

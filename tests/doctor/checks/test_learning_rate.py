@@ -17,17 +17,24 @@ def test_a_large_step_and_much_clipping_agree(seed, make, finding):
     overshoot(made)
     found = finding(learning_rate_too_high, made)
     assert (found.cause, found.severity, found.since_step) == ("learning_rate", "warning", 80)
-    # 0.5 is 25 times 0.02; the KL grows with the square, so a fifth of 1e-4.
+    # 0.5 is 100 times 0.005; the KL grows with the square, so a tenth of two passes at 1e-4: one at 2e-5.
     assert found.overrides == ("update.learning_rate=2e-05", "update.epochs=1")
 
 
-def test_many_passes_are_named(make, finding):
+@pytest.mark.parametrize(
+    ("kl_old", "passes", "advised"),
+    [
+        (0.5, 8, ("update.learning_rate=8e-05", "update.epochs=1")),  # a tenth: an eighth of the passes, and 1 / 1.25
+        (0.18, 12, ("update.epochs=2",)),  # a sixth of the passes is all of it
+        (0.3, 12, ("update.learning_rate=8e-05", "update.epochs=2")),  # 7.7 times: a sixth of the passes, and 1 / 1.29
+    ],
+)
+def test_of_many_passes_fewer_are_part_of_the_cut(kl_old, passes, advised, make, finding):
     made = make(0)
-    overshoot(made)
-    made.settings["epochs"] = 8
+    overshoot(made, kl_old)
+    made.settings["epochs"] = passes
     found = finding(learning_rate_too_high, made)
-    assert found.cause == "epochs"
-    assert "update.epochs=1" in found.overrides
+    assert (found.cause, found.overrides) == ("epochs", advised)
 
 
 def test_one_sign_alone_is_not_enough(make):
@@ -82,7 +89,7 @@ def test_an_entropy_lost_to_such_steps_is_beyond_doubt_though_they_end(make, fin
     made.curves[("entropy", "nats/token", "exact")][90:] = 1e-6
     found = finding(learning_rate_too_high, made)
     assert found.severity == "critical"
-    # The root of 5 / 0.02 is 16, and 1e-4 / 16 is 6e-6; the noise of these steps is in it.
+    # The root of 5 / 0.005 is 32, and 1e-4 / 16 is 6e-6 for one of two passes; the noise of these steps is in it.
     assert found.overrides[0] in ("update.learning_rate=6e-06", "update.learning_rate=7e-06")
 
 

@@ -10,6 +10,10 @@ from tests.doctor.checks.series_for_values import finding, healthy, noise, said,
 N = 200
 
 
+def causes(findings):
+    return [found.cause for found in said(findings)]
+
+
 def grouped(**columns):
     return healthy(n=N, algorithm="grpo", **columns)
 
@@ -134,6 +138,17 @@ def test_rare_successes_are_no_outliers():
     rate = wins / 128
     run = healthy(n=N, reward=rate, reward_std=np.sqrt(rate * (1 - rate)), reward_max=(wins > 0).astype(float))
     assert said(reward_scale(run)) == []
+
+
+@pytest.mark.parametrize("learning", [slice(0, 32), slice(80, 112)])
+def test_a_failure_of_a_policy_that_has_learned_is_no_outlier(learning):
+    """The rewards differ by 0.4 for a while and by 0.05 else, and a least reward of 0.03 is 17 times as far off."""
+    spread, least = np.full(N, 0.05), np.full(N, 0.88)
+    spread[learning], least[[0, 1, 60, 100, 150]] = 0.4, 0.03
+    learned = {"reward": np.full(N, 1.25), "reward_std": spread, "reward_max": np.full(N, 1.3)}
+    assert "outliers" not in causes(reward_scale(healthy(n=N, reward_min=least, **learned)))
+    least[[60, 100, 150]] = -30.0  # beyond all that the rewards ever differed by
+    assert "outliers" in causes(reward_scale(healthy(n=N, reward_min=least, **learned)))
 
 
 def test_without_a_spread_the_scale_is_unclear():

@@ -65,6 +65,18 @@ def test_raw_logits_at_a_temperature_are_told_by_the_settings_alone(make, findin
     assert (found.cause, found.overrides) == ("temperature_or_truncation", ("sampling.logprobs=sampled",))
 
 
+def test_a_gap_that_closes_as_the_policy_grows_sure_shows_in_the_first_steps(make, finding, silent):
+    """Of 3.5 nats of entropy all are lost between steps 10 and 30: over 50 steps the gap is no level."""
+    made = make(8)
+    entropy = 3.5 * np.interp(np.arange(made.n), [10, 30], [1.0, 0.001])
+    made.put("entropy", entropy, "nats/token", "exact")
+    sample(made, 0.9, noise=0.001)
+    made.settings |= {"temperature": 0.7}
+    silent(warped_sampling, made)
+    made.settings |= {"logprobs": "raw"}
+    assert finding(warped_sampling, made).since_step is None
+
+
 def test_a_measured_gap_of_nothing_overrules_the_settings(make):
     made = make(5)
     made.settings |= {"logprobs": "raw", "temperature": 0.7}

@@ -242,7 +242,7 @@ def test_a_frozen_reward_over_other_prompts_is_named(tmp_path):
 
 def test_the_remedy_is_in_the_trainers_own_key(trl):
     diagnosis = trl([{"completions/clipped_ratio": 0.97, "completions/max_length": 128.0}] * 4)
-    assert diagnosis.findings[0].overrides == ("max_completion_length=256",)
+    assert diagnosis.findings[0].overrides == ("max_completion_length=1024",)  # 8 times, the most that is advised
 
 
 def found(diagnosis, check):
