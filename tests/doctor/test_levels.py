@@ -21,8 +21,9 @@ def test_no_value_is_left_out_where_blocks_do_not_divide_the_number():
     assert levels.means.tolist() == [4.0, 3.0, 3.0, 1.0, 5.0, 7.0]
 
 
-def test_fewer_than_six_values_have_no_levels():
-    assert measure(series("x", np.arange(5.0))) is None
+def test_fewer_than_five_values_have_no_levels():
+    assert measure(series("x", np.arange(4.0))) is None
+    assert measure(series("x", np.arange(5.0))).rose
     assert len(measure(series("x", np.arange(6.0))).means) == 6
 
 
