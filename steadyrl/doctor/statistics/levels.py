@@ -7,8 +7,8 @@ lie apart the order tells more than lines, which do not fit a course that turns 
 
 Measured on stationary AR(1) noise, 1000 runs each of 6 to 500 steps: a block is taken for clearly above or below
 another in at most 10 of 1000 runs with a correlation of 0.5 or less, in at most 35 with 0.8; of rows five steps apart
-or more, which are taken to have forgotten each other, in at most 30 with 0.3. The change is
-above 0 at 95 % in 3 % of 200 runs each of 25 to 400 steps with a correlation of 0.5 or less at most, in 6 % with 0.8.
+or more, which are taken to have forgotten each other, in at most 30 with 0.3. The interval of the change lies above 0
+in at most 3 % of such runs of 25 to 400 steps with a correlation of 0.5 or less, in at most 6 % with 0.8.
 """
 
 from __future__ import annotations
@@ -40,18 +40,29 @@ AFTER = 3  # points at the new level, at least: one bad batch is no loss
 DROP_CLEAR = 4.0  # scatters about the two levels that lie between them, with three points or more before
 DROP_CLEAR_FROM_FEW = 8.0  # with fewer, whose own scatter is hardly known
 ROUNDING = 1e-9
-POWER = 2.8  # standard errors: what a two-sided test at 5 % finds four times in five
+POWER, LEANS = 2.8, 1.5  # standard errors: what a test at 5 % finds four times in five; of a likely gain
 
 
 @dataclass(frozen=True)
 class Change:
     """What a series gained or lost from its first to its last point."""
 
+    estimate: float
+    error: float
+    """Its standard error."""
     low: float
     high: float
     """Bounds of the 95 % interval."""
-    detectable: float
-    """The smallest change that a test at 5 % would find four times in five."""
+
+    @property
+    def detectable(self) -> float:
+        """The smallest change that a test at 5 % would find four times in five."""
+        return POWER * self.error
+
+    @property
+    def leans(self) -> bool:
+        """True if a gain is likelier than noise: of series without a change seven in a hundred look so."""
+        return self.estimate > LEANS * self.error
 
 
 @dataclass(frozen=True)
@@ -106,8 +117,8 @@ class Levels:
         per_block = float(at @ self.means) / float(at @ at)
         rest = self.means - self.means.mean() - per_block * at
         error = k * max(self.noise, float(np.sqrt(rest @ rest / (k - 2)))) / float(np.sqrt(at @ at))
-        reach = student_quantile(self.freedom, 0.975) * error
-        return Change(k * per_block - reach, k * per_block + reach, POWER * error)
+        change, reach = k * per_block, student_quantile(self.freedom, 0.975) * error
+        return Change(change, error, change - reach, change + reach)
 
     def loss(self, worth: float) -> Drop | None:
         """Return the clearest loss of more than ``worth`` between blocks in a row and all later ones, or None.

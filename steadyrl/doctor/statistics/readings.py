@@ -81,7 +81,7 @@ def steps_of(run: Run) -> int:
 
 
 def learns(run: Run) -> bool | None:
-    """Return True if the reward shows any gain: a trend above 0, a clear rise, or one held out; None if unknown.
+    """Return True if the reward shows any gain: a likely gain, a clear rise, or one held out; None if unknown.
 
     Enough to take harm out of a finding, not to claim success.
     """
@@ -91,7 +91,7 @@ def learns(run: Run) -> bool | None:
     if len(reward) < FEWEST:
         return True if np.ptp(reward.values) > 0 and (np.diff(reward.values) >= 0).all() else None
     course = measure(reward)
-    return direction(reward) > 0 or (course is not None and course.change.low > 0) or gained(run)
+    return direction(reward) > 0 or (course is not None and course.change.leans) or gained(run)
 
 
 def fell(run: Run, quantity: str) -> bool:

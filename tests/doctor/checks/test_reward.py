@@ -229,4 +229,4 @@ def test_noise_that_remembers_is_no_loss():
 def test_noise_alone_seldom_learns_in_logs_of_any_length():
     for n in (25, 100, 400):
         runs = [healthy(n=n, reward=0.5 + noise(np.random.default_rng(i), n, 0.05, 0.5)) for i in range(200)]
-        assert sum(bool(learns(run)) for run in runs) <= 8  # 2.5 % in the mean
+        assert sum(bool(learns(run)) for run in runs) <= 20  # a tenth; seven in a hundred are meant
