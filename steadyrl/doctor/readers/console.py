@@ -31,6 +31,7 @@ MAX_PREFIX = 100  # characters before a dict
 VERL = re.compile(r"(?<![\w/.:-])step:(\d{1,15}) - (?=\S)")
 # What loggers put before a dict; rows of slime are of a rollout or of a step.
 NAMED = re.compile(r"\b(?:step|rollout|iter(?:ation)?|update)\s*[:#]?\s*(\d{1,15})(?:/\d+)?\W{0,8}$", re.IGNORECASE)
+WRAPPED = re.compile(r"(?:^|\S) - [\w/@.-]*/[\w/@.-]+:[-\d.ni]|^[\w/@.-]*:?[-\d.]+\s*$")
 OPENING = re.compile(r"\{ *[\"']")
 # Numbers that Python shows in a form that is no literal.
 BARE = re.compile(r"(?<=: )(-?(?:nan|inf)\b|(?:\w+\.)*(?:float|int|bfloat|double|tensor|array)\w*\([^()]*\))")
@@ -53,14 +54,19 @@ class _Console:
         self.framed = False  # whether there are tables of completions
         self.before = 0  # rows of a training without rewards that ended before one with them
         self._ended = self._rewarded = False  # whether a Trainer has summed up, and whether a row had a reward
-        self._begun = ""  # a dict whose end is on a later line
+        self._begun = self._wrapped = ""  # a dict whose end is on a later line; a line of verl that may go on
 
     def add(self, raw: bytes) -> bool:
         """Take in a line; return whether the lines so far hold metrics for sure."""
         line = plain(raw)
-        if "step:" in line and (row := _verl_row(line)):
-            self.verl.put(row)
+        if "step:" in line and _verl_row(line):
+            self.end()
+            self._wrapped = line
             return True
+        if self._wrapped and len(self._wrapped) < MAX_TEXT and WRAPPED.search(line):
+            self._wrapped += line.rstrip("\r")
+            return True
+        self.end()
         if "%|" in line:
             self.bars.see(line)
         self.framed |= "┃ Prompt" in line
@@ -79,6 +85,12 @@ class _Console:
                 self.words.add(part)
         return self.words.sure or self.dicts.count > 0
 
+    def end(self) -> None:
+        """Put the last row of verl to the others, with the lines onto which a terminal has wrapped it."""
+        if self._wrapped:
+            self.verl.put(_verl_row(self._wrapped))
+        self._wrapped = ""
+
     def _see_reward(self, row: dict[str, Any]) -> None:
         """Begin anew with the first reward after a Trainer's summary: rows before it are of supervised training."""
         if self._rewarded or not any(tables.REWARD.search(key) for key in row):
@@ -94,6 +106,7 @@ def read(path: Path) -> RawLog:
     for chunk in lines(path, notes):
         for line in chunk:
             console.add(line)
+    console.end()
     log = (
         console.verl.log(str(path), "verl_console", {}, notes) if console.verl.count else _fullest(console, path, notes)
     )

@@ -31,7 +31,8 @@ COMMENT = b"#"
 MAX_HTML = 4 << 20  # bytes; they are rewritten as a whole
 MAX_TEXT = 1 << 14  # characters of a line
 LONG_TABLE = 0.5  # of the rows of the longest
-MIN_STEPS = 3  # in the header of a table with a metric in each row
+MIN_STEPS, REMARKS = 3, 1  # in the header of a table with a metric in each row, and other columns there
+CONTINUED = 200  # rows of a table that may go on in another one at most
 METRIC = re.compile(r"loss|reward|\bkl\b|entropy|grad", re.IGNORECASE)
 STEPS = re.compile(r"step|iter(ation)?|epoch|update|episode|^rollout$|^checkpoint$|^ckpt$", re.IGNORECASE)
 REWARD = re.compile(r"reward", re.IGNORECASE)
@@ -45,9 +46,9 @@ COURSE = re.compile(r"~?[\d.]+ ?(?:\u2192|->) ?~?([\d.]+)")
 RANGE = re.compile(r"~?(\d+(?:\.\d+)?|\.\d+) ?[-\u2013~] ?(\d+(?:\.\d+)?|\.\d+)")
 ENDED = "\0"  # a line that ends a table
 STEPLESS = "values with arrows between them, at steps that the text does not say, so that they are numbered from 1: "
-# "KL: 0.1 -> 0.3 -> 2,041.5", or "KL went from 0.1 to 0.3 to 2,041.5"; two values alone are mostly of a remark.
+# "KL: 0.1 -> 0.3 -> 2,041.5", or "KL went from 0.1 to 0.3 to 2,041.5".
 _VALUE = r"~?[-+\u2212]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?%?"
-_COURSE = rf"{_VALUE}(?: ?(?:[\u2192\u27f6\u21d2\u279c]|[-=\u2013]+>| to ) ?{_VALUE}){{2,}}"
+_COURSE = rf"{_VALUE}(?: ?(?:[\u2192\u27f6\u21d2\u279c]|[-=\u2013]+>| to ) ?{_VALUE})+"
 ARROWS = re.compile(
     rf"^\W*([A-Za-z][\w ./()-]{{0,40}}?)[*`]{{0,3}}(?: ?[:=]| (?:\w+ )?from )\W{{0,3}}?({_COURSE})", re.IGNORECASE
 )
@@ -173,7 +174,7 @@ def find(path: Path, notes: Sequence[str]) -> RawLog | None:
     A notebook shows one of supervised training before it, and a page one of results. Values with arrows between them
     are added where the table has none of that metric.
     """
-    tables, header, before, courses = dict[tuple[str, ...], Rows](), list[str](), list[str](), dict[str, Column]()
+    tables, header, before, courses = dict[tuple[str, ...], _Table](), list[str](), list[str](), dict[str, Column]()
     for cells in _stacked(_upright(map(_cells, _ruled(_coursed(_lines(path), courses))))):
         if cells == [ENDED]:
             header = []
@@ -184,7 +185,7 @@ def find(path: Path, notes: Sequence[str]) -> RawLog | None:
             alike = type(cells) is type(names) and len(row) == len(names)
             if alike and _is_row([cell for _, cell in pairs]):
                 header = names
-                tables.setdefault(tuple(names), Rows()).put(dict(pairs))
+                tables.setdefault(tuple(names), _Table()).put(dict(pairs))
                 break
         before = cells if _is_header(cells) else []
     rewarded = [names for names in tables if REWARD.search(english(" ".join(names)))]
@@ -193,9 +194,37 @@ def find(path: Path, notes: Sequence[str]) -> RawLog | None:
     names_of = next(long, max(tables, key=lambda names: sum(map(_is_metric, names)), default=None))
     if names_of is None:
         return _with_courses(RawLog(str(path), "printed", {}, {}, tuple(notes)), courses) if courses else None
-    left_rows = sum(rows.count for names, rows in tables.items() if names != names_of)
+    table = tables.pop(names_of)
+    others = [other for other in tables.values() if not table.goes_on_in(other)]
+    left_rows = sum(other.count for other in others)
     left_out = [f"rows of other tables, left out: {left_rows}"] if left_rows else []
-    return _with_courses(tables[names_of].log(str(path), "printed", {}, [*notes, *left_out]), courses)
+    return _with_courses(table.log(str(path), "printed", {}, [*notes, *left_out]), courses)
+
+
+class _Table(Rows):
+    """Rows of one header, and the first of them as they stand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._few: list[Row] = []
+
+    def put(self, row: Row) -> None:
+        """Add one row; refuses as ``add`` does."""
+        self._few += [row] if len(self._few) <= CONTINUED else []
+        super().put(row)
+
+    def goes_on_in(self, other: _Table) -> bool:
+        """Add the rows of a table that shows the same metric at later steps; return whether they do."""
+        mine, theirs = self._few, other._few
+        shared = mine[0].keys() & theirs[0].keys()
+        step = next((name for name in mine[0] if name in shared and STEPS.search(english(name))), "")
+        last, first = (step_numbers([rows[i].get(step, "")])[0] for rows, i in ((mine, -1), (theirs, 0)))
+        goes_on = len(last) == len(first) == 1 and last[0] < first[0] and any(map(_is_metric, shared))
+        if goes_on and max(len(mine), len(theirs)) <= CONTINUED:
+            for row in theirs:
+                self.put(row)
+            return True
+        return False
 
 
 def _coursed(every: Iterable[str], courses: dict[str, Column]) -> Iterator[str]:
@@ -210,9 +239,10 @@ def _coursed(every: Iterable[str], courses: dict[str, Column]) -> Iterator[str]:
 
 
 def _with_courses(log: RawLog, courses: dict[str, Column]) -> RawLog:
-    """Return a log with the courses of metrics that none of its columns is of."""
+    """Return a log with the courses that none of its columns is of; beside a table two values are a remark."""
     there = {word.lower() for word in COURSED.findall(english(" ".join(log.columns)))}
-    more = {name: x for name, x in courses.items() if there.isdisjoint(map(str.lower, COURSED.findall(name)))}
+    long = {name: x for name, x in courses.items() if len(x.steps) > 2 or not log.columns}
+    more = {name: x for name, x in long.items() if there.isdisjoint(map(str.lower, COURSED.findall(name)))}
     notes = (*log.notes, f"{STEPLESS}{', '.join(more)}") if more else log.notes
     return replace(log, columns=dict(sorted({**log.columns, **more}.items())), notes=notes)
 
@@ -294,18 +324,21 @@ def _cell(name: str, cell: str) -> str:
 
 def _upright(table: Iterable[list[str]]) -> Iterator[list[str]]:
     """Yield the rows of text as they stand, and those of a table with a metric in each row as columns after them."""
-    steps, metrics = list[str](), list[list[str]]()
+    width, at, steps, metrics = 0, list[int](), list[str](), list[list[str]]()
     for cells in chain(table, [[]]):
         yield cells
-        if steps and len(cells) == len(steps) + 1 and spelled(cells[0]) is None:
-            metrics += [cells] if _is_row(cells[1:]) else []
+        if steps and len(cells) == width and spelled(cells[0]) is None:
+            row = [cells[i] for i in at]
+            metrics += [[cells[0], *row]] if _is_row(row) else []
             continue
         if any(_is_metric(name) for name, *_ in metrics):
             yield ["step", *(name for name, *_ in metrics)]
             yield from ([step, *row] for step, *row in zip(steps, *(row[1:] for row in metrics), strict=True))
-        numbers, _ = step_numbers(cells[1:])
+        numbers, places = step_numbers(cells[1:])
         counted = bool((numbers == np.floor(numbers)).all() and (np.diff(numbers) > 0).all())
-        steps, metrics = cells[1:] if len(numbers) == len(cells) - 1 >= MIN_STEPS and counted else [], []
+        enough = max(MIN_STEPS, len(cells) - 1 - REMARKS) <= len(numbers)
+        width, at = len(cells), [1 + i for i in (range(len(numbers)) if places is None else places.tolist())]
+        steps, metrics = [cells[i] for i in at] if enough and counted else [], []
 
 
 def _is_metric(name: str) -> bool:
