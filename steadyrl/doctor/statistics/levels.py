@@ -30,6 +30,7 @@ LEAST_LINE, EARLIEST = 4, 6  # points of a line, and into how many such parts a 
 SPARSE = 5  # steps between points, from which noise has forgotten most of itself
 RISK = 0.01  # of two blocks that seem to differ, over all pairs
 ORDERED = 2.05  # standard deviations of Kendall's statistic: so much order is chance in two of a hundred short tables
+APART = 4.0  # times the range of the later half that the first of few rows is off: so far off are two in a hundred, too
 MOVING = 4.0  # times the usual scatter: a block in which the level jumps says nothing of the noise
 MOST_ALIKE = 0.9  # neighbouring steps' correlation that is allowed for at most
 SURE = 2.0  # standard errors by which the correlation may be higher than it seems
@@ -155,7 +156,9 @@ def measure(series: Series) -> Levels | None:
     noise = max(noise, ROUNDING * float(np.abs(means).max()))
     pairs = count * (count - 1) / 2
     least = noise * float(np.sqrt(2.0)) * student_quantile(max(freedom, FEWEST_FREE), 1.0 - RISK / (2.0 * pairs))
-    ordered = n < TWO_LINES and (n < FEWEST or _sparse(series)) and abs(order(series.values)) > ORDERED
+    late = series.values[-max(FEWEST // 2, n // 2) :]
+    level = abs(float(series.values[0] - np.median(late))) > APART * np.ptp(late)
+    ordered = n < TWO_LINES and (n < FEWEST or _sparse(series)) and (level or abs(order(series.values)) > ORDERED)
     if ordered:
         first, *_, last = (float(third.mean()) for third in np.array_split(series.values, 3))
         least = min(least, abs(last - first) / 2.0)

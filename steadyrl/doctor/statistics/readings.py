@@ -89,7 +89,8 @@ def learns(run: Run) -> bool | None:
     if reward is None:
         return None
     if len(reward) < FEWEST:
-        return True if np.ptp(reward.values) > 0 and (np.diff(reward.values) >= 0).all() else None
+        rises = np.ptp(reward.values) > 0 and (np.diff(reward.values) >= 0).all()
+        return True if rises or direction(reward) > 0 else None
     course = measure(reward)
     return direction(reward) > 0 or (course is not None and course.change.leans) or gained(run)
 
