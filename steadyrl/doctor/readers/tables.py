@@ -32,6 +32,9 @@ MAX_HTML = 4 << 20  # bytes; they are rewritten as a whole
 MAX_TEXT = 1 << 14  # characters of a line
 LONG_TABLE = 0.5  # of the rows of the longest
 MIN_STEPS, REMARKS = 3, 1  # in the header of a table with a metric in each row, and other columns there
+FEWEST_OF_TWO = 3  # metrics of a table with two steps alone: two columns are mostly of two runs
+AT_START = re.compile(r"\W*(?:start|first|begin|initial|early|before|초반|初期|初始|开始|训练前)", re.IGNORECASE)
+AT_END = re.compile(r"\W*(?:end|last|final|late|after|now|최근|종료|후반|最终|末期|结束|训练后)", re.IGNORECASE)
 CONTINUED = 200  # rows of a table that may go on in another one at most
 METRIC = re.compile(r"loss|reward|\bkl\b|entropy|grad", re.IGNORECASE)
 STEPS = re.compile(r"step|iter(ation)?|epoch|update|episode|^rollout$|^checkpoint$|^ckpt$", re.IGNORECASE)
@@ -214,12 +217,13 @@ class _Table(Rows):
         super().put(row)
 
     def goes_on_in(self, other: _Table) -> bool:
-        """Add the rows of a table that shows the same metric at later steps; return whether they do."""
+        """Add the rows of a table that shows the same metric at later steps; return whether there is one."""
         mine, theirs = self._few, other._few
         shared = mine[0].keys() & theirs[0].keys()
         step = next((name for name in mine[0] if name in shared and STEPS.search(english(name))), "")
         last, first = (step_numbers([rows[i].get(step, "")])[0] for rows, i in ((mine, -1), (theirs, 0)))
-        goes_on = len(last) == len(first) == 1 and last[0] < first[0] and any(map(_is_metric, shared))
+        alike = any(_is_metric(name) and "loss" not in name.lower() for name in shared)  # others have losses, too
+        goes_on = alike and len(last) == len(first) == 1 and last[0] < first[0]
         if goes_on and max(len(mine), len(theirs)) <= CONTINUED:
             for row in theirs:
                 self.put(row)
@@ -307,7 +311,7 @@ def _cells(line: str) -> list[str]:
     """Return the cells of a line: between bars, else tabs, else two spaces or more, else single ones."""
     text = line.replace("│", "|").replace("┃", "|").replace(" / ", "/").strip()
     if "|" in text:
-        return _Barred(cell.strip() for cell in text.removeprefix("|").removesuffix("|").split("|"))
+        return _Barred(cell.strip(" *`\t") for cell in text.removeprefix("|").removesuffix("|").split("|"))
     if "\t" in text:
         return [cell.strip() for cell in text.split("\t")]
     wide = re.split(r"\s{2,}", text)
@@ -331,14 +335,19 @@ def _upright(table: Iterable[list[str]]) -> Iterator[list[str]]:
             row = [cells[i] for i in at]
             metrics += [[cells[0], *row]] if _is_row(row) else []
             continue
-        if any(_is_metric(name) for name, *_ in metrics):
+        if sum(_is_metric(name) for name, *_ in metrics) >= (1 if len(steps) >= MIN_STEPS else FEWEST_OF_TWO):
             yield ["step", *(name for name, *_ in metrics)]
             yield from ([step, *row] for step, *row in zip(steps, *(row[1:] for row in metrics), strict=True))
-        numbers, places = step_numbers(cells[1:])
+        numbers, places = step_numbers([_moment(cell) for cell in cells[1:]])
         counted = bool((numbers == np.floor(numbers)).all() and (np.diff(numbers) > 0).all())
-        enough = max(MIN_STEPS, len(cells) - 1 - REMARKS) <= len(numbers)
+        enough = max(2, len(cells) - 1 - REMARKS) <= len(numbers)
         width, at = len(cells), [1 + i for i in (range(len(numbers)) if places is None else places.tolist())]
-        steps, metrics = [cells[i] for i in at] if enough and counted else [], []
+        steps, metrics = [_moment(cells[i]) for i in at] if enough and counted else [], []
+
+
+def _moment(cell: str) -> str:
+    """Return a cell of a header, of a word for the start or the end of a run the first or second step."""
+    return "1" if AT_START.match(cell) else "2" if AT_END.match(cell) else cell
 
 
 def _is_metric(name: str) -> bool:

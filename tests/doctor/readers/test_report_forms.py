@@ -238,3 +238,14 @@ def test_a_clip_ratio_that_begins_high_and_goes_with_the_length_is_of_texts(tmp_
     run = identify(read(tmp_path / "notes.md", table(("step", "reward", "mean length", "clip ratio"), *rows)))
     assert run.get(quantity).values.tolist() == list(shares)
     assert len({"truncated", "clip_fraction"} & run.series.keys()) == 1
+
+
+@pytest.mark.parametrize("names", [("first 50", "last 50"), ("Steps 1-50", "Steps 250-300"), ("초반", "최근")])
+def test_a_table_of_the_start_and_the_end_has_two_rows(tmp_path, names):
+    rows = [("metric", *names, "change"), ("reward", 0.75, 0.25, "-67 %"), ("**KL**", 0.125, "**2.5**", "up")]
+    log = read(tmp_path / "windows.md", table(*rows, ("entropy", 1.5, 0.5, "-67 %")))
+    assert values(log, "reward") == [0.75, 0.25] and values(log, "KL") == [0.125, 2.5]
+    two_runs = table(("metric", "run A", "run B"), ("reward", 0.75, 0.25), ("KL", 0.125, 2.5), ("entropy", 1.5, 0.5))
+    (tmp_path / "runs.md").write_text(two_runs)
+    logs = search(tmp_path / "runs.md", lambda log: True).logs
+    assert all(len(column.steps) < 2 for log in logs for column in log.columns.values())
