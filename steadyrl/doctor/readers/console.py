@@ -100,38 +100,41 @@ class _Console:
             self.before, self.dicts, self.bars = self.dicts.count, Rows(), Bars()
 
 
-def read(path: Path) -> RawLog:
-    """Read the metrics that a console log holds, with the settings and completions printed beside them."""
+def read(path: Path) -> list[RawLog]:
+    """Read the runs that a console log holds, with the settings and completions printed beside them."""
     console, notes = _Console(), list[str]()
     for chunk in lines(path, notes):
         for line in chunk:
             console.add(line)
     console.end()
-    log = (
-        console.verl.log(str(path), "verl_console", {}, notes) if console.verl.count else _fullest(console, path, notes)
-    )
-    planned = {"max_steps": console.bars.planned} if console.bars.planned and log.format != "verl_console" else {}
+    verl = [console.verl.log(str(path), "verl_console", {}, notes)] if console.verl.count else []
+    logs = verl or _fullest(console, path, notes)
+    planned = {"max_steps": console.bars.planned} if console.bars.planned and not verl else {}
     written = settings_in(source(path))
-    return replace(
-        log,
-        settings={**written, **planned, **console.config.settings},
-        notes=(*log.notes, FROM_SOURCE) if written else log.notes,
-        completions=PrintedTables(path) if console.framed else (),
-    )
+    return [
+        replace(
+            log,
+            settings={**written, **planned, **console.config.settings},
+            notes=(*log.notes, FROM_SOURCE) if written else log.notes,
+            completions=PrintedTables(path) if console.framed and len(logs) == 1 else (),
+        )
+        for log in logs
+    ]
 
 
-def _fullest(console: _Console, path: Path, notes: list[str]) -> RawLog:
+def _fullest(console: _Console, path: Path, notes: list[str]) -> list[RawLog]:
     """Return the rows of dicts, tables or words: of the first with a loss and a reward, else of the most metrics."""
     first = None
     if console.dicts.count:
         before = [f"rows of a training without rewards before it, left out: {console.before}"] if console.before else []
         first = _placed(console, str(path), [*notes, *before])
         if _is_full(first):
-            return first
-    table = tables.find(path, notes)
-    words = console.words.log(str(path), notes) if table is None or console.words.sure else None
-    logs = [log for log in (first, table, words) if log is not None]
-    return next(filter(_is_full, logs), None) or max(logs, key=_metrics)
+            return [first]
+    shown = tables.find(path, notes)
+    words = console.words.log(str(path), notes) if not shown or console.words.sure else None
+    logs = [log for log in (first, *shown[-1:], words) if log is not None]
+    log = next(filter(_is_full, logs), None) or max(logs, key=_metrics)
+    return shown if shown and log is shown[-1] else [log]
 
 
 def _is_full(log: RawLog) -> bool:
@@ -147,7 +150,7 @@ def _metrics(log: RawLog) -> int:
 def holds_metrics(path: Path) -> bool:
     """Return whether a text file holds something that ``read`` finds."""
     console = _Console()
-    return any(console.add(line) for chunk in lines(path) for line in chunk) or tables.find(path, []) is not None
+    return any(console.add(line) for chunk in lines(path) for line in chunk) or bool(tables.find(path, []))
 
 
 def _verl_row(line: str) -> dict[str, Any]:

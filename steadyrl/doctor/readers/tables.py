@@ -171,13 +171,19 @@ def _cells_of(table: Iterable[bytes], separator: str) -> Iterator[list[str]]:
         yield [COMMA.sub(r"\1.\2", cell) for cell in cells] if separator == ";" else cells
 
 
-def find(path: Path, notes: Sequence[str]) -> RawLog | None:
-    """Return the log of the first long table with a reward in a text, else of its table of metrics; None without any.
+def find(path: Path, notes: Sequence[str]) -> list[RawLog]:
+    """Return the runs of the first long table with a reward in a text, else of its table of metrics; [] without any.
 
-    A notebook shows one of supervised training before it, and a page one of results. Values with arrows between them
-    are added where the table has none of that metric.
+    A notebook shows one of supervised training before it, and a page one of results. A header that comes again over
+    other numbers at the same steps begins another run. Values with arrows between them are added where the table has
+    none of that metric.
     """
-    tables, header, before, courses = dict[tuple[str, ...], _Table](), list[str](), list[str](), dict[str, Column]()
+    tables, header, before, courses = (
+        dict[tuple[str, ...], list[_Table]](),
+        list[str](),
+        list[str](),
+        dict[str, Column](),
+    )
     for cells in _stacked(_upright(map(_cells, _ruled(_coursed(_lines(path), courses))))):
         if cells == [ENDED]:
             header = []
@@ -187,48 +193,74 @@ def find(path: Path, notes: Sequence[str]) -> RawLog | None:
             pairs = [pair for name, cell in zip(names, row, strict=False) for pair in _parted(name, _cell(name, cell))]
             alike = type(cells) is type(names) and len(row) == len(names)
             if alike and _is_row([cell for _, cell in pairs]):
-                header = names
-                tables.setdefault(tuple(names), _Table()).put(dict(pairs))
+                header, several = names, tables.setdefault(tuple(names), [])
+                several += [_Table()] if names is before or not several else []
+                several[-1].put(dict(pairs))
                 break
         before = cells if _is_header(cells) else []
-    rewarded = [names for names in tables if REWARD.search(english(" ".join(names)))]
-    longest = max((tables[names].count for names in rewarded), default=0)
-    long = (names for names in rewarded if tables[names].count >= LONG_TABLE * longest)
-    names_of = next(long, max(tables, key=lambda names: sum(map(_is_metric, names)), default=None))
+    runs = {names: _joined(several) for names, several in tables.items()}
+    rewarded = [names for names in runs if REWARD.search(english(" ".join(names)))]
+    longest = max((table.count for names in rewarded for table in runs[names]), default=0)
+    long = (names for names in rewarded if max(table.count for table in runs[names]) >= LONG_TABLE * longest)
+    names_of = next(long, max(runs, key=lambda names: sum(map(_is_metric, names)), default=None))
     if names_of is None:
-        return _with_courses(RawLog(str(path), "printed", {}, {}, tuple(notes)), courses) if courses else None
-    table = tables.pop(names_of)
-    others = [other for other in tables.values() if not table.goes_on_in(other)]
-    left_rows = sum(other.count for other in others)
-    left_out = [f"rows of other tables, left out: {left_rows}"] if left_rows else []
-    return _with_courses(table.log(str(path), "printed", {}, [*notes, *left_out]), courses)
+        return [_with_courses(RawLog(str(path), "printed", {}, {}, tuple(notes)), courses)] if courses else []
+    longest = max(table.count for table in runs[names_of])
+    long_runs = [table for table in runs[names_of] if table.count >= LONG_TABLE * longest]
+    others = [table for several in runs.values() for table in several if table not in long_runs]
+    left_out = sum(other.count for other in others if not long_runs[-1].goes_on_in(other))
+    notes = [*notes, *([f"rows of other tables, left out: {left_out}"] if left_out else [])]
+    names = [f"{path}#{i}" for i in range(1, len(long_runs) + 1)] if len(long_runs) > 1 else [str(path)]
+    logs = [table.log(name, "printed", {}, notes) for name, table in zip(names, long_runs, strict=True)]
+    return [_with_courses(log, courses) for log in logs] if len(logs) == 1 else logs
 
 
 class _Table(Rows):
-    """Rows of one header, and the first of them as they stand."""
+    """Rows below one header, and the first of them as they stand."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._few: list[Row] = []
+        self.first_rows: list[Row] = []
 
     def put(self, row: Row) -> None:
         """Add one row; refuses as ``add`` does."""
-        self._few += [row] if len(self._few) <= CONTINUED else []
+        self.first_rows += [row] if len(self.first_rows) <= CONTINUED else []
         super().put(row)
 
     def goes_on_in(self, other: _Table) -> bool:
         """Add the rows of a table that shows the same metric at later steps; return whether there is one."""
-        mine, theirs = self._few, other._few
-        shared = mine[0].keys() & theirs[0].keys()
-        step = next((name for name in mine[0] if name in shared and STEPS.search(english(name))), "")
-        last, first = (step_numbers([rows[i].get(step, "")])[0] for rows, i in ((mine, -1), (theirs, 0)))
-        alike = any(_is_metric(name) and "loss" not in name.lower() for name in shared)  # others have losses, too
-        goes_on = alike and len(last) == len(first) == 1 and last[0] < first[0]
-        if goes_on and max(len(mine), len(theirs)) <= CONTINUED:
-            for row in theirs:
-                self.put(row)
-            return True
-        return False
+        shared = self.first_rows[0].keys() & other.first_rows[0].keys()
+        alike = len(shared) == len(self.first_rows[0]) == len(other.first_rows[0])
+        alike |= any(_is_metric(name) and "loss" not in name.lower() for name in shared)  # others have losses, too
+        mine, theirs = self._by_step(), other._by_step()
+        if not alike or not mine or not theirs or max(mine) >= min(theirs) or other.count > CONTINUED:
+            return False
+        for row in other.first_rows:
+            self.put(row)
+        return True
+
+    def shows_more_than(self, other: _Table) -> bool:
+        """Return whether the other table is of this run, and was shown before it was at its end."""
+        mine, theirs = self._by_step(), other._by_step()
+        return bool(theirs) and all(mine.get(step) == row for step, row in theirs.items())
+
+    def _by_step(self) -> dict[float, Row]:
+        """Return the first rows by their steps."""
+        named = self.first_rows[0]
+        step = next((name for name in named if STEPS.search(english(name))), "")
+        numbers, _ = step_numbers([row.get(step, "") for row in self.first_rows])
+        return dict(zip(numbers.tolist(), self.first_rows, strict=True)) if len(numbers) == len(self.first_rows) else {}
+
+
+def _joined(several: Sequence[_Table]) -> list[_Table]:
+    """Return one table for each run, of tables with the same names: they go on, or show more of what was shown."""
+    runs: list[_Table] = []
+    for table in several:
+        if runs and table.shows_more_than(runs[-1]):
+            runs[-1] = table
+        elif not runs or not runs[-1].goes_on_in(table):
+            runs.append(table)
+    return runs
 
 
 def _coursed(every: Iterable[str], courses: dict[str, Column]) -> Iterator[str]:

@@ -249,3 +249,23 @@ def test_a_table_of_the_start_and_the_end_has_two_rows(tmp_path, names):
     (tmp_path / "runs.md").write_text(two_runs)
     logs = search(tmp_path / "runs.md", lambda log: True).logs
     assert all(len(column.steps) < 2 for log in logs for column in log.columns.values())
+
+
+def test_a_notebook_with_a_sweep_holds_a_run_for_each_training(tmp_path):
+    def shown(slope, rows):
+        cells = [("Step", "Training Loss", "reward"), *((10 * i, 0.5 / i, slope * i) for i in range(1, rows + 1))]
+        lines = ["".join(f"<td>{cell}</td>" for cell in line) for line in cells]
+        page = "<table>" + "".join(f"<tr>{line}</tr>" for line in lines) + "</table>"
+        return {"output_type": "display_data", "data": {"text/html": page}}
+
+    # The third output shows more of the second run; the last one was stopped after two rows.
+    outputs = [shown(0.125, 6), shown(-0.25, 4), shown(-0.25, 8), shown(0.5, 2)]
+    (tmp_path / "sweep.ipynb").write_text(
+        json.dumps({"cells": [{"cell_type": "code", "source": "", "outputs": outputs}]})
+    )
+    logs = search(tmp_path / "sweep.ipynb", lambda log: True).logs
+    assert [values(log, "reward") for log in logs] == [
+        [0.125 * i for i in range(1, 7)],
+        [-0.25 * i for i in range(1, 9)],
+    ]
+    assert len({log.path for log in logs}) == 2
