@@ -150,7 +150,7 @@ def _metrics(log: RawLog) -> int:
 def holds_metrics(path: Path) -> bool:
     """Return whether a text file holds something that ``read`` finds."""
     console = _Console()
-    return any(console.add(line) for chunk in lines(path) for line in chunk) or bool(tables.find(path, []))
+    return any(console.add(line) for chunk in lines(path) for line in chunk) or tables.holds_rows(path)
 
 
 def _verl_row(line: str) -> dict[str, Any]:

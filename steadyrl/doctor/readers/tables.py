@@ -44,6 +44,7 @@ RULE = re.compile(r"[\s|:+=_-]*")
 TWO_WORDS = re.compile(r"\b(Training|Validation|Train|Eval) (Loss)\b")
 # Behind a number: a unit that leaves its size as it is, or a remark.
 BEHIND = re.compile(r"(?<=[\d%*]) ?(?:ms|sec|s|min|h|x|GB|MB|GiB|MiB|tok|tokens|pp|\(.*\)|[^\x00-\x7f%]+)$")
+PLAIN = re.compile(r"-?\d*\.?\d+")  # as nearly all are
 BEFORE = re.compile(r"^[^\x00-\x7f\u2212]+ ?(?=[\d.])")  # a word of another script
 COURSE = re.compile(r"~?[\d.]+ ?(?:\u2192|->) ?~?([\d.]+)")
 RANGE = re.compile(r"~?(\d+(?:\.\d+)?|\.\d+) ?[-\u2013~] ?(\d+(?:\.\d+)?|\.\d+)")
@@ -178,26 +179,11 @@ def find(path: Path, notes: Sequence[str]) -> list[RawLog]:
     other numbers at the same steps begins another run. Values with arrows between them are added where the table has
     none of that metric.
     """
-    tables, header, before, courses = (
-        dict[tuple[str, ...], list[_Table]](),
-        list[str](),
-        list[str](),
-        dict[str, Column](),
-    )
-    for cells in _stacked(_upright(map(_cells, _ruled(_coursed(_lines(path), courses))))):
-        if cells == [ENDED]:
-            header = []
-        for names in filter(None, (before, header)):
-            # One cell more is an index without a name, as pandas prints.
-            row = cells[1:] if len(cells) == len(names) + 1 else cells
-            pairs = [pair for name, cell in zip(names, row, strict=False) for pair in _parted(name, _cell(name, cell))]
-            alike = type(cells) is type(names) and len(row) == len(names)
-            if alike and _is_row([cell for _, cell in pairs]):
-                header, several = names, tables.setdefault(tuple(names), [])
-                several += [_Table()] if names is before or not several else []
-                several[-1].put(dict(pairs))
-                break
-        before = cells if _is_header(cells) else []
+    tables, courses = dict[tuple[str, ...], list[_Table]](), dict[str, Column]()
+    for header, begins, row in _rows(path, courses):
+        several = tables.setdefault(tuple(header), [])
+        several += [_Table()] if begins or not several else []
+        several[-1].put(row)
     runs = {names: _joined(several) for names, several in tables.items()}
     rewarded = [names for names in runs if REWARD.search(english(" ".join(names)))]
     longest = max((table.count for names in rewarded for table in runs[names]), default=0)
@@ -213,6 +199,30 @@ def find(path: Path, notes: Sequence[str]) -> list[RawLog]:
     names = [f"{path}#{i}" for i in range(1, len(long_runs) + 1)] if len(long_runs) > 1 else [str(path)]
     logs = [table.log(name, "printed", {}, notes) for name, table in zip(names, long_runs, strict=True)]
     return [_with_courses(log, courses) for log in logs] if len(logs) == 1 else logs
+
+
+def holds_rows(path: Path) -> bool:
+    """Return whether ``find`` finds something in a text."""
+    courses: dict[str, Column] = {}
+    return any(True for _ in _rows(path, courses)) or bool(courses)
+
+
+def _rows(path: Path, courses: dict[str, Column]) -> Iterator[tuple[list[str], bool, Row]]:
+    """Yield each row of the tables of a text with its header, and whether it is the first below that."""
+    header, before = list[str](), list[str]()
+    for cells in _stacked(_upright(map(_cells, _ruled(_coursed(_lines(path), courses))))):
+        if cells == [ENDED]:
+            header = []
+        for names in filter(None, (before, header)):
+            # One cell more is an index without a name, as pandas prints.
+            row = cells[1:] if len(cells) == len(names) + 1 else cells
+            pairs = [pair for name, cell in zip(names, row, strict=False) for pair in _parted(name, _cell(name, cell))]
+            alike = type(cells) is type(names) and len(row) == len(names)
+            if alike and _is_row([cell for _, cell in pairs]):
+                header = names
+                yield names, names is before, dict(pairs)
+                break
+        before = cells if _is_header(cells) else []
 
 
 class _Table(Rows):
@@ -285,6 +295,9 @@ def _with_courses(log: RawLog, courses: dict[str, Column]) -> RawLog:
 
 def _parted(name: str, cell: str) -> Iterator[tuple[str, str]]:
     """Yield a column's name and cell: of "KL max/mean" with "0.4/0.1" the two of each, with the first words of both."""
+    if "/" not in name:
+        yield name, cell
+        return
     parts, values = name.split("/"), cell.strip("*`").split("/")
     numbers = [spelled(text) is not None for text in (*parts, *values)]  # "right/8" is a count of eight
     named = numbers == [False] * len(parts) + [True] * len(values)
@@ -352,6 +365,8 @@ def _cells(line: str) -> list[str]:
 
 def _cell(name: str, cell: str) -> str:
     """Return a cell without what stands behind its number; of a course "1 → 2" its end, of a range "1-2" its middle."""
+    if PLAIN.fullmatch(cell):
+        return cell
     text = BEFORE.sub("", BEHIND.sub("", cell))
     course, between = COURSE.fullmatch(text), None if STEPS.search(english(name)) else RANGE.fullmatch(text)
     middle = str(sum(float(end) for end in between.groups()) / 2.0) if between else text
@@ -370,6 +385,9 @@ def _upright(table: Iterable[list[str]]) -> Iterator[list[str]]:
         if sum(_is_metric(name) for name, *_ in metrics) >= (1 if len(steps) >= MIN_STEPS else FEWEST_OF_TWO):
             yield ["step", *(name for name, *_ in metrics)]
             yield from ([step, *row] for step, *row in zip(steps, *(row[1:] for row in metrics), strict=True))
+        if cells and PLAIN.fullmatch(cells[0]):  # a row, and no header
+            steps, metrics = [], []
+            continue
         numbers, places = step_numbers([_moment(cell) for cell in cells[1:]])
         counted = bool((numbers == np.floor(numbers)).all() and (np.diff(numbers) > 0).all())
         enough = max(2, len(cells) - 1 - REMARKS) <= len(numbers)
