@@ -22,8 +22,10 @@ from tests.times import slow_tests
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MLX_DISABLE_COMPILE", "1")  # it would call g++ for every new kernel
 # How long an example takes says how busy the machine is.
-hypothesis.settings.register_profile("busy", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
-hypothesis.settings.load_profile("busy")
+# `make test` tries fewer examples than `make test-all`.
+BUSY = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
+hypothesis.settings.register_profile("busy", max_examples=40, **BUSY)
+hypothesis.settings.register_profile("weekly", max_examples=100, **BUSY)
 
 TEXT = "the red cat sees a small dog and the old bird hears two or three big blue cats, one is new, not green."
 TEMPLATE = (
@@ -35,6 +37,7 @@ PATH_WITHOUT_CHROMIUM = pytest.StashKey[str]()
 
 
 def pytest_configure(config):
+    hypothesis.settings.load_profile("busy" if "not weekly" in config.option.markexpr else "weekly")
     for name, (what, _) in needs.MARKERS.items():
         config.addinivalue_line("markers", f"{name}: needs {what}")
     folder = tempfile.TemporaryDirectory()
@@ -63,7 +66,7 @@ def pytest_collection():
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item):
+def pytest_runtest_protocol(item, nextitem):
     """Hide Chromium from a test and its fixtures unless it carries the marker `browser`.
 
     Reports draw nothing, which takes a second or two each, unless it carries `pictures`.
@@ -74,7 +77,11 @@ def pytest_runtest_protocol(item):
         if item.get_closest_marker("pictures") is None:
             sitecustomize.draw_nothing(plots, patch.setattr)
             patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(PROCESSES), os.environ.get("PYTHONPATH")))))
-        return (yield)
+        outcome = yield
+    if nextitem is None or nextitem.path != item.path:
+        gc.collect()
+        gc.freeze()  # and what the tests of a file imported, such as the models of transformers
+    return outcome
 
 
 def pytest_runtest_setup(item):

@@ -90,11 +90,12 @@ def _compared(what: str, place: Place, precision: str, overrides: tuple[str, ...
         drawn: list[Any] = []
         here.backend.generate = _recorded(here.backend.generate, drawn)
         there.backend.generate = lambda *_: drawn.pop(0)
-        nats, share = 0.0, 0.0
-        for _ in range(STEPS):
-            expected, found = one_step(here, states[0])[1], one_step(there, states[1])[1]
-            nats = max([nats, *(_far(expected, found, name) for name in IN_NATS)])
-            share = max(share, _far(expected, found, GRADIENT) / (expected.get(GRADIENT) or 1.0))
+        steps = [(one_step(here, states[0])[1], one_step(there, states[1])[1]) for _ in range(STEPS)]
+        expected, found = steps[-1]
+        nats = max(_far(*step, name) for step in steps for name in IN_NATS)
+        # Of the largest: where all answers earned the same, a gradient is nothing but rounding.
+        largest = max(step[0].get(GRADIENT) or 0.0 for step in steps) or 1.0
+        share = max(_far(*step, GRADIENT) for step in steps) / largest
     except Exception as error:  # the others are tried all the same, and the row says what happened
         yield Row(what, f"{type(error).__name__}: {error}"[:300], ok=False)
         return

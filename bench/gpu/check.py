@@ -38,7 +38,7 @@ class Part:
     """What is run, from a module of this folder, and its longest time in seconds of the whole of ``WHOLE`` minutes.
 
     Parts run beside each other, but for those whose times count: they run alone, first or last. The limits add up to
-    more than the whole, for most parts end long before: what comes first is what matters most.
+    more than the whole, for most parts end long before: what comes first is what matters most, or takes longest.
     """
 
     run: str
@@ -52,17 +52,17 @@ PARTS = {
     "models": Part("machine:models", 120, 30, "first"),
     "speed": Part("speed:beside_trl", 240, 60, "first"),
     "compiled": Part("compile_kernels:for_cards", 10, 90),
-    "kernels": Part("decoding:beside_pytorch", 120, 10),
     "large": Part("agreement:large_models", 180, 60),
+    "learning": Part("whole_runs:learning", 180, 90),
+    "preflight": Part("whole_runs:preflight", 150, 80),
     "algorithms": Part("agreement:every_algorithm", 150, 90),
     "resume": Part("whole_runs:kill_and_resume", 120, 90),
+    "export": Part("whole_runs:exported", 120, 60),
+    "gap": Part("sampling:gap_by_precision", 100, 40),
+    "kernels": Part("decoding:beside_pytorch", 120, 10),
+    "together": Part("whole_runs:together", 80, 60),
     "sampling": Part("sampling:chosen_as_often_as_likely", 60, 40),
-    "gap": Part("sampling:gap_by_precision", 60, 40),
     "out of memory": Part("memory:halved", 60, 40),
-    "learning": Part("whole_runs:learning", 150, 90),
-    "export": Part("whole_runs:exported", 60, 60),
-    "preflight": Part("whole_runs:preflight", 80, 80),
-    "together": Part("whole_runs:together", 60, 60),
     "entering": Part("decoding:entering", 90, 30, "last"),
     "adapter": Part("speed:adapter_of_7b", 200, 40, "last"),
     "colocate": Part("speed:colocated", 120, 30, "last"),

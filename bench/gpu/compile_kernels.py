@@ -138,7 +138,11 @@ def compiled(launch: Callable[[], None], capability: int) -> list[Compiled]:
             counted.add(id(binary))
             kernel.add(binary)
 
-    with patch.object(driver, "_active", AbsentCard(capability)), patch.object(jit.JITFunction, "run", compile_only):
+    from steadyrl.backends.torch.kernels import launch as launches
+
+    overlaps = patch.object(launches, "is_since", lambda first, _: capability >= 10 * first)
+    here = patch.object(driver, "_active", AbsentCard(capability))
+    with here, overlaps, patch.object(jit.JITFunction, "run", compile_only):
         launch()
     return list(kernels.values())
 
@@ -177,6 +181,11 @@ def decoding_step(shape: Shape, dtype: torch.dtype) -> None:
             for angles in (None, (meta(rows, shape.width, dtype=of_norms),) * 2):
                 decoding_kernels.attend(q, k, v, keys, keys, seen, column, shape.width**-0.5, None, angles)
     decoding_kernels.draw(meta(ROWS, shape.vocabulary), meta(ROWS))
+    for length in (shape.heads * shape.width, shape.inner):
+        weight, bias = meta(shape.hidden, length, dtype=dtype), meta(shape.hidden, dtype=dtype)
+        if decoding_kernels.in_parts(weight, ROWS):
+            for of in (None, bias):
+                decoding_kernels.product_parts(meta(ROWS, 1, length, dtype=dtype), weight, of)
 
 
 def rows_of_logits(shape: Shape, dtype: torch.dtype) -> None:
@@ -205,6 +214,9 @@ def layers(shape: Shape, dtype: torch.dtype, stream: torch.dtype) -> None:
     x, more = meta(1, TOKENS, shape.hidden, dtype=stream), meta(1, TOKENS, shape.hidden, dtype=dtype)
     add_norm = partial(layer_kernels.add_norm, offset=1.0, epsilon=1e-6, dtype=dtype)
     back(add_norm, x, more, meta(shape.hidden, dtype=stream))
+    add_norm(x[0, :ROWS, None], meta(4, ROWS, 1, shape.hidden), meta(shape.hidden, dtype=stream))
+    places = meta(TOKENS, dtype=torch.long)
+    back(lambda *tensors: layer_kernels.moved(tensors, places, places), *(x.transpose(1, 2)[0] for x in (q, k, k)))
     layer_kernels.products([(meta(shape.hidden, shape.inner), meta(shape.hidden, shape.inner))])
 
 

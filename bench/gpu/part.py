@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-BESIDE = {"cuda": 4, "cpu": 2}  # parts at a time
+BESIDE = {"cuda": 5, "cpu": 2}  # parts at a time
 COMMAND = [sys.executable, "-c", "from steadyrl.cli.main import main; main()"]
 
 

@@ -412,6 +412,18 @@ def window(steps: int) -> int:
     return max(MIN_WINDOW, int(steps * WINDOW_SHARE)) // 2 * 2 + 1
 
 
+def block_starts(points: int, count: int) -> np.ndarray:
+    """Return where each of ``count`` blocks of so many points begins, [count]: the first may have one point more.
+
+    Args:
+        points: >= count.
+        count: >= 1.
+    """
+    sizes = points // count + (np.arange(count) < points % count)
+    starts: np.ndarray = np.cumsum(sizes) - sizes
+    return starts
+
+
 def rolling_median(values: np.ndarray, width: int) -> np.ndarray:
     """Return the median of ``width`` values around each, [n]; fewer at the ends.
 
@@ -460,6 +472,7 @@ def holds_target(rewards: ArrayLike, target: float, steps: int) -> bool:
     return len(curve) >= wanted and all(_median_around(curve, i, reach) >= target for i in newest_first)
 
 
+@lru_cache(maxsize=1024)
 def student_quantile(freedom: float, probability: float) -> float:
     """Return the number below which Student's t stays with a probability.
 

@@ -29,7 +29,11 @@ def models(monkeypatch, tmp_path):
     return module
 
 
-@pytest.mark.parametrize("name", ["base", "7m", "30m", "0.5b", "1.5b"])
+# Made narrow, the others differ from these in their name alone.
+SIZES = ["base", "7m", "0.5b", *(pytest.param(name, marks=pytest.mark.weekly) for name in ("30m", "1.5b"))]
+
+
+@pytest.mark.parametrize("name", SIZES)
 def test_a_folder_of_the_benchmark_trains_with_the_end_token_of_the_base_model(models, name):
     from steadyrl.backends.torch.load.model import load_model
 

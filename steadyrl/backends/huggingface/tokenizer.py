@@ -207,7 +207,8 @@ class HFTokenizer:
                 ", ".join(self.hf.convert_ids_to_tokens(id) or f"id {id}" for id in list(left_out)[:3]),
             )
             self._unreported = frozenset()
-        text: str = self.hf.decode(shown, skip_special_tokens=self._skip_special)
+        # Of a list transformers asks the type of each number, which takes longer than to decode them.
+        text: str = self.hf.decode(np.array(shown, np.int64), skip_special_tokens=self._skip_special)
         return text
 
     def _check_vocabulary(self) -> None:

@@ -58,9 +58,14 @@ class Scored:
 
     part: Batch
     hidden: torch.Tensor
+    sampling: Sampling
+    head: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None
+    """What the head gave, as ``chosen_logprobs`` takes it; None where no kernels measured it."""
 
-    def of(self, part: Batch) -> bool:
-        """Return whether these are the rows of ``part``."""
+    def of(self, part: Batch, sampling: Sampling) -> bool:
+        """Return whether these are the rows of ``part``, under the distribution that is asked for."""
+        if sampling != self.sampling:
+            return False
         ours, theirs = ((rows.tokens, rows.completion_mask) for rows in (self.part, part))
         return all(map(np.array_equal, ours, theirs))
 
@@ -234,10 +239,14 @@ class TorchBackend:
         for _, part in parts:
             with torch.set_grad_enabled(self.reads_once and len(parts) == 1):
                 hidden = self._read(part)
-            if hidden.requires_grad:
-                self._scored = Scored(part, hidden)
             with torch.inference_mode():
-                flats.append(self._measure(part, hidden.detach(), sampling, needs))
+                flat = self._measure(part, hidden.detach(), sampling, needs)
+            norms = flat.pop("norms", None)
+            if hidden.requires_grad:
+                # Copies: what was made in inference mode has no way back.
+                head = None if norms is None else (flat["logprobs"].clone(), flat["entropy"].clone(), norms.clone())
+                self._scored = Scored(part, hidden, sampling, head)
+            flats.append(flat)
         sizes = [int(part.completion_mask.sum()) for _, part in parts]
         names = tuple(dict.fromkeys(name for flat in flats for name in flat))
         missing = [hidden.new_zeros(size) for size in sizes]
@@ -304,7 +313,10 @@ class TorchBackend:
         """Return the gradient of each weight that the loss reaches, in float32 by name, and what the loss measured."""
 
         def read(part: Batch) -> Reading:
-            return torch, self.new_scores(self._read_once(part), part, update), self.arrays(part)
+            scored, self._scored = self._scored, None
+            if scored is not None and scored.of(part, update.sampling):
+                return torch, self.new_scores(scored.hidden, part, update, scored.head), self.arrays(part)
+            return torch, self.new_scores(self._read(part), part, update), self.arrays(part)
 
         def whole(tokens: int) -> dict[str, float]:
             self._masters.forget_gradients()
@@ -353,16 +365,19 @@ class TorchBackend:
 
         return put_back
 
-    def _read_once(self, part: Batch) -> torch.Tensor:
-        """Return hidden states [N, H] of rows, those of scoring them where they are kept."""
-        scored, self._scored = self._scored, None
-        return scored.hidden if scored is not None and scored.of(part) else self._read(part)
-
-    def new_scores(self, hidden: torch.Tensor, part: Batch, update: Update) -> TokenScores:
+    def new_scores(
+        self,
+        hidden: torch.Tensor,
+        part: Batch,
+        update: Update,
+        measured: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None,
+    ) -> TokenScores:
         """Return what a loss is computed from, [B, T] with gradients, of hidden states [N, H]; see chosen_logprobs."""
         kept_mask, chosen, scale = how_drawn(part, update.sampling, self._head.out_features, self.device)
         products, entropy_too = products_on(hidden.device, self._lower), "entropy" in update.needs
-        logprobs, entropy = chosen_logprobs(hidden, self._head, chosen, scale, kept_mask, entropy_too, products)
+        logprobs, entropy = chosen_logprobs(
+            hidden, self._head, chosen, scale, kept_mask, entropy_too, products, measured
+        )
         places = sent(np.flatnonzero(part.completion_mask), self.device)
 
         def spread(flat: torch.Tensor) -> torch.Tensor:

@@ -64,7 +64,7 @@ class Words:
 
     def add(self, line: str) -> None:
         """Take in a line."""
-        if len(line) > MAX_TEXT:
+        if not line.strip() or len(line) > MAX_TEXT:
             return
         line = line.replace(" -- ", " | ")
         begins = STEP.search(line)

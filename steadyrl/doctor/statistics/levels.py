@@ -19,7 +19,7 @@ from functools import cached_property
 
 import numpy as np
 
-from steadyrl.core.stats import MAD_TO_STD, student_quantile
+from steadyrl.core.stats import MAD_TO_STD, block_starts, student_quantile
 from steadyrl.doctor.series import Series
 
 BLOCKS = 10
@@ -148,8 +148,8 @@ def measure(series: Series) -> Levels | None:
     if n < FEWEST_ROWS:
         return None
     count = BLOCKS if n >= LONG else min(n, FEWEST)
-    parts = np.array_split(np.arange(n), count)
-    means = np.array([series.values[part].mean() for part in parts])
+    starts = block_starts(n, count)
+    means = np.add.reduceat(series.values, starts) / np.diff(starts, append=n)
     noise, freedom = _error_of_mean(series, n // count)
     if n >= LONG:
         noise = max(noise, scatter(means))
@@ -162,7 +162,7 @@ def measure(series: Series) -> Levels | None:
     if ordered:
         first, *_, last = (float(third.mean()) for third in np.array_split(series.values, 3))
         least = min(least, abs(last - first) / 2.0)
-    return Levels(series.steps[[part[0] for part in parts]], means, noise, least, max(freedom, FEWEST_FREE), ordered)
+    return Levels(series.steps[starts], means, noise, least, max(freedom, FEWEST_FREE), ordered)
 
 
 def _sparse(series: Series) -> bool:
@@ -204,8 +204,19 @@ def _about_parts(x: np.ndarray, two: int) -> list[np.ndarray]:
     if n < two:
         return [about_line(x)]
     least = max(LEAST_LINE, n // EARLIEST)
-    halves = [[about_line(x[:at]), about_line(x[at:])] for at in range(least, n - least + 1, max(n // TWO_LINES, 1))]
-    return min(halves, key=lambda parts: sum(float(part @ part) for part in parts))
+    places = np.arange(least, n - least + 1, max(n // TWO_LINES, 1))
+    even = about_line(x)  # a line less: the sums of squares below would drown in those of a high level
+    at = places[int((_beside_line(even)[places] + _beside_line(even[::-1])[n - places]).argmin())]
+    return [about_line(x[:at]), about_line(x[at:])]
+
+
+def _beside_line(x: np.ndarray) -> np.ndarray:
+    """Return [n + 1] the squared distances from a straight line in the first 0 to n values of x [n], all at once."""
+    count = np.arange(1.0, len(x) + 1.0)
+    total, along = np.cumsum(x), np.cumsum(x * count)
+    along -= total * (count + 1.0) / 2.0  # about the middle of the first ``count`` points
+    spread = np.maximum(count * (count * count - 1.0) / 12.0, 1.0)
+    return np.append(0.0, np.cumsum(x * x) - total * total / count - along * along / spread)
 
 
 def scatter(x: np.ndarray) -> float:

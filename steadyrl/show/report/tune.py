@@ -15,7 +15,7 @@ from steadyrl.lab.tune.tune import RESULT
 from steadyrl.show.page import markdown, markup
 from steadyrl.show.page.records import Code, Heading, Note, Picture, Record, Table, numbers
 from steadyrl.show.report.pictures import plots
-from steadyrl.show.report.pictures.curves import drawing
+from steadyrl.show.report.pictures.curves import TEXT_STAYS
 
 
 def write_tune(folder: Path) -> Path:
@@ -84,8 +84,8 @@ def _paused(result: Mapping[str, Any]) -> str:
 
 def draw(result: Mapping[str, Any]) -> str:
     """Return the picture as SVG: scores above, the range test below, against the same rates."""
-    with drawing():
-        figure = Figure(figsize=(plots.WIDTH_INCHES, 5.6))
+
+    def draw_panels(figure: Figure) -> None:
         above, below = figure.subplots(2, 1, sharex=True)
         for state, mark, colour in (("finished", "o", plots.BLUE), ("paused", "x", plots.GREY)):
             shown = [t for t in result["trials"] if t["state"] == state and t["score"] is not None]
@@ -118,4 +118,5 @@ def draw(result: Mapping[str, Any]) -> str:
         share.grid(visible=False)
         handles = [*below.get_legend_handles_labels()[0], *share.get_legend_handles_labels()[0]]
         below.legend(handles=handles, loc="lower right", bbox_to_anchor=(1.0, 1.005), ncols=3, borderaxespad=0.0)
-        return plots.as_svg(figure)
+
+    return plots.svg(draw_panels, 5.6, **TEXT_STAYS)

@@ -32,7 +32,7 @@ def launches_of(layers, kernels, monkeypatch):
         fused.fuse_sums(parts.body, reads.multiplied)
     ids, visible = padded((4, 2))
     counted = Launches()
-    with products.laid_out(parts.body, 4, torch.bfloat16, reads.siblings):
+    with products.laid_out(parts.body, 4, torch.bfloat16, reads.siblings, decoding_kernels if kernels else None):
         decoder = Decoder(parts, 4, 20, torch.bfloat16)
         _, cache = decoder.prefill(ids, visible)
         state = StepState(cache)
@@ -51,3 +51,4 @@ def test_a_layer_of_a_decoding_step_launches_few_kernels_and_reads_its_weights_o
     # Queries, keys and values, the output, gate and up, and down; two bytes a number.
     weights = 32 * (32 + 16 + 16) + 32 * 32 + 2 * 32 * 48 + 48 * 32
     assert three.weight_bytes - two.weight_bytes == 2 * weights
+    assert further["_product_parts"] == (2 if kernels else 0), "of attention and of the feed-forward"

@@ -77,7 +77,7 @@ def test_a_row_counted_by_hand():
     logprobs, norms, entropies = rows.row_stats(logits, chosen, 1.0, None, True)
     assert_near(torch.cat([logprobs, norms, entropies]), torch.tensor([-two, 2 * two, 1.5 * two]))
     found = rows.row_comparison(logits, reference, chosen, 1.0, None)
-    assert_near(torch.cat(found), torch.tensor([-two, 1.5 * two, -2 * two, 0.25 * two]))
+    assert_near(torch.cat(found), torch.tensor([-two, 1.5 * two, -2 * two, 0.25 * two, 2 * two]))
     slopes = rows.row_slopes(logits, chosen, 1.0, None, norms, torch.tensor([8.0]), None, torch.float32)
     assert_near(slopes, torch.tensor([[4.0, -2.0, -2.0]]))
 
@@ -97,11 +97,12 @@ def test_stats_equal_those_in_float64(shape, dtype, scale, cut):
 def test_comparisons_equal_those_in_float64(shape, dtype, scale, cut):
     logits, other, chosen, kept = case(*shape, dtype, cut)
     logp, ref = exact(logits, scale, kept), exact(other, scale, kept)
-    logprobs, entropies, theirs, kl = rows.row_comparison(logits, other, chosen, scale, kept)
+    logprobs, entropies, theirs, kl, norms = rows.row_comparison(logits, other, chosen, scale, kept)
     assert_near(logprobs, at(logp, chosen))
     assert_near(entropies, -(logp.exp() * logp).sum(-1))
     assert_near(theirs, at(ref, chosen))
     assert_near(kl, (logp.exp() * (logp - ref)).sum(-1))
+    assert_near(norms, at(logits.double() * scale - logp, chosen))
 
 
 @cases
@@ -206,6 +207,23 @@ def test_the_head_has_the_values_and_gradients_of_the_plain_way(products, cap, e
         assert_near(one, other, rounding(size, 64) if products is None else rounding(size, 4, OF_BFLOAT16))
 
 
+@pytest.mark.parametrize("cap", [0.0, 1.5])
+@pytest.mark.parametrize("entropy", [False, True])
+def test_what_was_measured_already_gives_the_same_values_and_gradients(cap, entropy, on_kernels):
+    head, hidden, chosen = layer()
+    capped = Capped(head, cap) if cap else head
+    logits = logits_of(capped)(hidden.detach()).detach()
+    logprobs, norms, entropies = rows.row_stats(logits, chosen, 1 / 0.7, None, True)
+
+    def slopes(measured):
+        values, spread = chosen_logprobs(hidden, capped, chosen, 1 / 0.7, None, entropy, None, measured)
+        value = values @ torch.linspace(-1, 1, len(chosen)) + (spread.square().sum() if entropy else 0.0)
+        return values.detach(), *torch.autograd.grad(value, [hidden, *head.parameters()])
+
+    for one, other in zip(slopes(None), slopes((logprobs, entropies, norms)), strict=True):
+        assert_near(one, other, 1e-5)
+
+
 @pytest.mark.parametrize("cut", [False, True])
 @pytest.mark.parametrize("referring", [False, True])
 def test_distributions_are_measured_alike_with_and_without_kernels(cut, referring, request):
@@ -221,8 +239,9 @@ def test_distributions_are_measured_alike_with_and_without_kernels(cut, referrin
     expected = measured()
     request.getfixturevalue("on_kernels")
     found = measured()
-    assert list(found) == list(expected)
-    assert len(found) == 2 + 2 * referring + (referring and cut)
+    norms = found.pop("norms")
+    assert set(found) == set(expected) and len(found) == 2 + 2 * referring + (referring and cut)
+    assert_near(norms, at(logits.double() * 0.5 - exact(logits, 0.5, kept), chosen))
     for name, values in found.items():
         assert_near(values, expected[name])
 

@@ -14,7 +14,8 @@ from steadyrl.backends.torch.draw import decoder as torch_decoder
 from steadyrl.backends.torch.draw.decoder import Decoder
 from steadyrl.backends.torch.draw.graph import StepState
 from steadyrl.backends.torch.kernels import decoding_kernels, fused, layer_kernels
-from steadyrl.backends.torch.read.products import quicken
+from steadyrl.backends.torch.read import packed, products
+from steadyrl.backends.torch.read.products import SUMMED, laid_out, quicken
 from steadyrl.backends.torch.read.reader import Reader
 from steadyrl.backends.torch.read.reads import reads_of
 from tests import needs
@@ -361,6 +362,48 @@ def test_a_sum_with_its_norm_and_the_way_back_equal_those_of_float64(rows, width
         torch.testing.assert_close(one.double(), other, rtol=0, atol=near)
 
 
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize(("rows", "length", "width"), [(1, 130, 33), (5, 700, 64), (64, 2112, 70)])
+def test_parts_of_a_product_add_up_to_it(rows, length, width, biased):
+    x, weight = (drawn(n, length, seed=n, dtype=torch.bfloat16) for n in (rows, width))
+    bias = drawn(width, seed=3, dtype=torch.bfloat16) if biased else None
+    assert decoding_kernels.in_parts(weight, rows) and not decoding_kernels.in_parts(weight, 65)
+    parts = decoding_kernels.product_parts(x[:, None], weight, bias)
+    assert parts.shape == (min(8, 128 // -(-width // (64 if length >= 2048 else 32)), length // 128), rows, 1, width)
+    wanted = x.double() @ weight.double().t() + (0.0 if bias is None else bias.double())
+    largest = (x.double().abs() @ weight.double().abs().t()).max().item()
+    assert (parts.double().sum(0)[:, 0] - wanted).abs().max() <= rounding(largest, 2)
+    if len(parts) > 1:
+        assert (parts[0, :, 0].double() - wanted).abs().max() > rounding(largest, 2), "one part is not the whole"
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_a_sum_with_parts_of_a_product_rounds_it_as_the_product_is_rounded(parts):
+    x, more, weight = drawn(5, 1, 33, seed=1), drawn(parts, 5, 1, 33, seed=2), drawn(33, seed=3)
+    found = layer_kernels.add_norm(x, more, weight, 1.0, 1e-3, torch.bfloat16)
+    wanted = layer_kernels.add_norm(x, more.sum(0).bfloat16(), weight, 1.0, 1e-3, torch.bfloat16)
+    assert [tensor.shape for tensor in found] == [x.shape, x.shape]
+    # Parts are added in another order: a sum at the very edge is rounded to the number beside it.
+    assert (found[0] - wanted[0]).abs().max() <= 2 * OF_BFLOAT16 * more.sum(0).abs().max()
+    assert (found[0] == wanted[0]).float().mean() > 0.9
+
+
+def test_rows_move_to_their_places_and_gradients_back():
+    """Pieces of 2, 0 and 3 tokens in rows of 3: places without a token are zeros."""
+    back = torch.tensor([0, 1, 6, 7, 8], device=DEVICE)
+    index = torch.full((9,), -1, device=DEVICE).index_copy(0, back, torch.arange(5, device=DEVICE))
+    tensors = [drawn(4, 5, seed=1).t(), drawn(5, 2, 3, seed=2), drawn(5, 1, 40, seed=3)]
+    leaves = [tensor.requires_grad_() for tensor in tensors]
+    moved = layer_kernels.moved(leaves, index, back)
+    for own, found in zip(tensors, moved, strict=True):
+        wanted = own.new_zeros(9, *own.shape[1:]).index_copy(0, back, own)
+        torch.testing.assert_close(found, wanted, rtol=0, atol=0)
+    slopes = [drawn(*found.shape, seed=4) for found in moved]
+    torch.autograd.backward(moved, slopes)
+    for leaf, slope in zip(leaves, slopes, strict=True):
+        torch.testing.assert_close(leaf.grad, slope[back], rtol=0, atol=0)
+
+
 # How often a model of two layers rotates, gates, and adds with a norm.
 FUSED = {
     "qwen3": (2, 2, 4), "gemma3, a window and a rotation by kind": (2, 0, 0), "granite": (2, 2, 0),
@@ -410,6 +453,39 @@ def test_a_model_with_fused_layers_and_its_copy_compute_what_it_did(name, monkey
         torch.testing.assert_close(one, other, rtol=0, atol=rounding(largest, 4096))
 
 
+# How many products of a model of two layers are given in parts: those whose outputs a fused norm adds to the stream.
+IN_PARTS = {"qwen3": 4, "llama, untied, biases": 4, "granite": 0, "gpt2": 0}
+
+
+@pytest.mark.parametrize("name", [usual(name, "qwen3", "granite") for name in IN_PARTS])
+@torch.no_grad()
+def test_a_step_whose_products_come_in_parts_equals_the_plain_step(name, monkeypatch):
+    monkeypatch.setattr(torch_decoder, "kernels", lambda device: decoding_kernels)
+    monkeypatch.setattr(fused, "layer_kernels", lambda device: layer_kernels)
+    monkeypatch.setattr(products, "lays_blocks", lambda *_: False)
+    monkeypatch.setattr(decoding_kernels, "PRODUCT_BLOCKS", (16, 16))  # small as the model is, products have parts
+    monkeypatch.setattr(decoding_kernels, "LEAST_BLOCKS", 1)
+    launched, whole = [], decoding_kernels.product_parts
+    monkeypatch.setattr(decoding_kernels, "product_parts", lambda *of: launched.append(whole(*of)) or launched[-1])
+    model = random_model(name).to(DEVICE)
+    quicken(model)
+    parts = parts_of(model)
+    fused.fuse_layers(parts.body)
+    fused.fuse_sums(parts.body, reads_of(parts.body).multiplied)
+    assert sum(SUMMED in vars(module) for module in parts.body.modules()) == IN_PARTS[name]
+    ids, visible = (x.to(DEVICE) for x in padded(FEW))
+    logits = []
+    for kernels in (None, decoding_kernels):
+        with laid_out(parts.body, 4, torch.bfloat16, (), kernels), torch.autocast(DEVICE.type, torch.bfloat16):
+            decoder = Decoder(parts, 4, 20, torch.bfloat16)
+            _, cache = decoder.prefill(ids, visible)
+            state = StepState(cache)
+            logits.append(torch.stack([state.step(decoder, ids[:, -1] * 5 % VOCABULARY, cache) for _ in range(2)]))
+    assert len(launched) == 3 * IN_PARTS[name] and all(len(of) > 1 for of in launched)
+    largest = logits[0].abs().max().item()
+    torch.testing.assert_close(*logits, rtol=0, atol=rounding(largest, 16, OF_BFLOAT16))
+
+
 @pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
 @pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize("lower", [None, torch.bfloat16])
@@ -428,6 +504,7 @@ def test_packed_rows_through_fused_layers_give_what_they_gave(recompute, lower, 
         quicken(model)
         parts = parts_of(model)
         if fuses:
+            monkeypatch.setattr(packed, "layer_kernels", lambda device: layer_kernels)
             fused.fuse_layers(parts.body)
             fused.fuse_sums(parts.body, reads_of(parts.body).multiplied)
         found.append(read(parts, model))

@@ -9,7 +9,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 # Operations without a launch, beside views: room in memory, and what only names a tensor again.
 SILENT = ("aten.empty", "aten.detach", "aten.alias", "aten._unsafe_view", "aten.lift_fresh", "aten.new_empty")
-PRODUCTS = {"aten.mm": 1, "aten.addmm": 2}  # the place of the matrix of weights among the arguments
+PRODUCTS = {
+    "aten.mm": 1,
+    "aten.addmm": 2,
+    "_product_parts": 1,
+}  # the place of the matrix of weights among the arguments
 
 
 class Launches(TorchDispatchMode):
@@ -29,9 +33,11 @@ class Launches(TorchDispatchMode):
         if not self._inside and not func.is_view and name not in SILENT:
             self.names.append(name)
             if name in PRODUCTS:
-                weight = args[PRODUCTS[name]]
-                self.weight_bytes += weight.numel() * weight.element_size()
+                self._read(args[PRODUCTS[name]])
         return func(*args, **(kwargs or {}))
+
+    def _read(self, weight):
+        self.weight_bytes += weight.numel() * weight.element_size()
 
     @contextmanager
     def of_triton(self, monkeypatch):
@@ -41,7 +47,9 @@ class Launches(TorchDispatchMode):
         run = GridExecutor.__call__
 
         def counted(executor, *args, **kwargs):
-            self.names.append(executor.fn.__name__)
+            self.names.append(name := executor.fn.__name__)
+            if name in PRODUCTS:
+                self._read(args[PRODUCTS[name]])
             self._inside = True
             try:
                 return run(executor, *args, **kwargs)

@@ -97,7 +97,6 @@ def test_all_that_a_step_computes_on_a_gpu_has_a_deterministic_way(opened, train
     whole = {"mm", "index_copy_", "searchsorted", "sort", "index_add", "_fused_adamw_"}
     assert whole - recorder.operators == set(), "the step is not whole"
     assert not torch.are_deterministic_algorithms_enabled()
-    assert os.environ[deterministic.WORKSPACE] == ":4096:8"
     plain, same_batch, same_stats = recorded(opened, trained)
     assert plain.refused == {"cumsum"}, "the sampler's running sums are what the flag would refuse"
     assert plain.flags == {False}
@@ -178,6 +177,23 @@ def test_a_workspace_that_is_deterministic_already_stays(monkeypatch, before):
     monkeypatch.setenv(deterministic.WORKSPACE, before)
     deterministic.prepare(CUDA, True)
     assert os.environ[deterministic.WORKSPACE] == before
+
+
+@pytest.mark.parametrize("wanted", [False, True])
+def test_the_first_product_finds_a_workspace_and_no_later_one_has_to_read_it(monkeypatch, wanted):
+    monkeypatch.delenv(deterministic.WORKSPACE, raising=False)
+    found, multiply = [], torch.mm
+
+    def looking(*factors):
+        found.append(os.environ.get(deterministic.WORKSPACE))
+        return multiply(*factors)
+
+    monkeypatch.setattr(torch, "mm", looking)
+    with pretended():
+        deterministic.prepare(CUDA, wanted)
+        deterministic.prepare(torch.device("cpu"), wanted)
+    assert found == [":4096:8"]
+    assert deterministic.WORKSPACE not in os.environ
 
 
 def test_a_workspace_that_the_user_chose_stays_unless_the_setting_asks_for_another(monkeypatch):

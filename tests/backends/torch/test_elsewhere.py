@@ -20,6 +20,7 @@ from steadyrl.backends.torch.backend import TorchBackend  # noqa: E402
 from steadyrl.backends.torch.deterministic import deterministic  # noqa: E402
 from steadyrl.backends.torch.device import chosen_device  # noqa: E402
 from steadyrl.backends.torch.draw import batch as decoding  # noqa: E402
+from steadyrl.backends.torch.draw import graph  # noqa: E402
 from steadyrl.backends.torch.read import packed  # noqa: E402
 from tests.backends.torch.elsewhere import Elsewhere, MixedDevicesError, policies, pretended  # noqa: E402
 from tests.rounding import NATS  # noqa: E402
@@ -155,6 +156,29 @@ def test_a_capture_that_finds_no_memory_is_made_again_with_what_was_freed(opened
     assert freed == [1]
     assert len(device.replays) > 2 * decoding.LOOK_EVERY["cuda"]
     assert set(device.capture_modes) == {"thread_local"}
+
+
+def test_a_step_that_was_captured_before_is_called_first_only_where_its_capture_fails(opened, monkeypatch):
+    called, fails, call = [], [], graph.Captured._call
+    monkeypatch.setattr(graph.Captured, "_call", lambda one: called.append(type(one).__name__) or call(one))
+    with pretended():
+        backend = opened("cuda")
+        prompts, begin = prompts_of(backend), torch.cuda.CUDAGraph.capture_begin
+
+        def failing(one, *args):
+            if fails:
+                raise RuntimeError(fails.pop())
+            begin(one, *args)
+
+        monkeypatch.setattr(torch.cuda.CUDAGraph, "capture_begin", failing)
+        found = []
+        for reason in ((), (), ("a kernel is not compiled",)):
+            called.clear()
+            fails.extend(reason)
+            completions = backend.generate(prompts, LONG, range(len(prompts)))
+            found.append((called.count("_Step"), [completion.ids.tolist() for completion in completions]))
+    assert [count for count, _ in found] == [1, 0, 1]
+    assert found[0][1] == found[1][1] == found[2][1]
 
 
 @pytest.mark.parametrize("overrides", [(), ("model.lora_rank=4",), ("backend.args.weights=bf16",)])

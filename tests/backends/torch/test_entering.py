@@ -165,9 +165,9 @@ def test_on_a_device_prompts_enter_without_another_graph(tiny_models, monkeypatc
     """Of 24 prompts eight are decoded at a time; graphs are captured for eight rows, and for fewer at the end."""
     rows, init = [], Captured.__init__
 
-    def capturing(self, function, inputs, rewind=None):
+    def capturing(self, function, inputs, *more):
         rows.append((type(self).__name__, len(inputs[0])))
-        init(self, function, inputs, rewind)
+        init(self, function, inputs, *more)
 
     monkeypatch.setattr(Captured, "__init__", capturing)
     sampling = Sampling(max_new_tokens=20, temperature=1.5)

@@ -267,9 +267,9 @@ def test_a_pipe_is_not_waited_for(tmp_path):
 
 
 LONG = [
-    *("\r" * 100_000 + "5%|", "{'" * 100_000 + "}", "<" * 100_000 + "<tr", "'a': " * 50_000, "a=" * 50_000),
+    *("\r" * 100_000 + "5%|", "{'" * 100_000 + "}", "<" * 40_000 + "<tr", "'a': " * 50_000, "a=" * 50_000),
     *("| " * 50_000, "--a b " * 50_000, "loss: " + "1," * 8000, "step " * 3000, "│" * 50_000, "a.b=" * 50_000),
-    *("[" * 50_000, "loss " * 3000, "<td" * 50_000 + "<tr>", "pid=1(" * 50_000),
+    *("[" * 50_000, "loss " * 3000, "<td" * 20_000 + "<tr>", "pid=1(" * 50_000),
     *("a: " + "9" * 15_000 + "(", "loss=0." + "1" * 15_000 + "x", "kl 1" + ",1" * 7000 + "x"),
     "| step | loss |\n|---|---|\n| 1 | " + "9" * 15_000 + "x |\n| 2 | 0.5 |",
 ]
@@ -284,7 +284,7 @@ def test_a_long_line_costs_no_more_than_its_length(tmp_path, line):
         assert log.columns["loss"].values.tolist() == [1.0, 2.0]
         (tmp_path / name).write_text(line)
         read_or_refuse(tmp_path / name)
-    assert time.process_time() - start < 10.0
+    assert time.process_time() - start < 5.0
 
 
 def test_a_document_nested_too_deeply_is_refused_in_one_line(tmp_path):

@@ -29,10 +29,10 @@ def folder_of(corpus, path, requests):
 
 
 @pytest.fixture(params=["folder", *(pytest.param(name, marks=pytest.mark.weekly) for name in ("generated", "stdlib"))])
-def corpus(request, stdlib_cache, tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(stdlib_cache))
+def corpus(request, tmp_path, monkeypatch):
     if request.param == "folder":
-        return folder_of(generated_corpus(documents=400, seed=5), tmp_path, 60)
+        return folder_of(generated_corpus(documents=400, seed=5), tmp_path, 20)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(request.getfixturevalue("stdlib_cache")))
     return request.param
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from steadyrl.environments.search.index import Document, SearchIndex
 from steadyrl.environments.search.query import And, Node, Not, Or, Phrase, Term, parse
 
+EXAMPLES = settings().max_examples  # of a test of `make test`, or of each week
 # Words that Porter's stemmer leaves alone; "cat" begins "catnip".
 VOCABULARY = ("cat", "catnip", "dog", "fox", "pig", "zoo")
 TEXTS = tuple(
@@ -82,7 +83,7 @@ trees = st.recursive(leaves, composites, max_leaves=24)
 
 
 @given(trees)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3 * EXAMPLES, deadline=None)
 def test_the_engine_finds_what_sets_say(index, tree):
     assert set(index.search(tree).tolist()) == matching(tree)
 
@@ -113,7 +114,7 @@ def sets_by_python(text):
 
 
 @given(st.recursive(written_leaves, written, max_leaves=12))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=2 * EXAMPLES, deadline=None)
 def test_written_queries_mean_what_python_sets_with_the_same_precedence_mean(index, text):
     assert set(found(index, text)) == sets_by_python(text)
 
@@ -123,7 +124,7 @@ NASTY += ["(", ")", " ", "AND", "OR", "NOT", " AND ", " OR ", " NOT ", "cat", "d
 
 
 @given(st.text(max_size=60) | st.lists(st.sampled_from(NASTY), max_size=12).map("".join))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=4 * EXAMPLES, deadline=None)
 def test_no_text_raises_or_finds_a_document_that_does_not_match(index, text):
     query = parse(text)
     if query.tree is None:

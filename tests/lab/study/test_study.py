@@ -50,13 +50,18 @@ expect = [{{says = "It learns.", be = "higher"}}]
 """
 
 
+@pytest.fixture(scope="module")
+def prompts(tmp_path_factory):
+    path = tmp_path_factory.mktemp("prompts") / "prompts.jsonl"
+    path.write_text("".join(json.dumps({"prompt": letter * 3}) + "\n" for letter in "abcdefghijkl"))
+    return path
+
+
 @pytest.fixture
-def file(tmp_path, monkeypatch):
+def file(prompts, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(Path(__file__).parents[2])
     path = (str(Path(__file__).parents[2]), *os.environ.get("PYTHONPATH", "").split(os.pathsep))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, path)))  # of the commands of a launcher
-    prompts = tmp_path / "prompts.jsonl"
-    prompts.write_text("".join(json.dumps({"prompt": letter * 3}) + "\n" for letter in "abcdefghijkl"))
 
     def write(more="", **replaced):
         text = FILE.format(prompts=prompts, more=more)
@@ -69,13 +74,32 @@ def file(tmp_path, monkeypatch):
     return write
 
 
+@pytest.fixture(scope="module")
+def finished(prompts, tmp_path_factory):
+    """Return the folder of the study with all its runs, made once for all tests."""
+    root = tmp_path_factory.mktemp("finished")
+    (root / "rates.toml").write_text(FILE.format(prompts=prompts, more=""))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(Path(__file__).parents[2])
+        study = read_study(root / "rates.toml")
+        assert run_study(study, root) == {}
+    return folder_of(study, root)
+
+
+@pytest.fixture
+def study(finished, file, tmp_path):
+    """Return the study of a file in a temporary folder, beside a copy of all its runs."""
+    study = read_study(file())
+    shutil.copytree(finished, folder_of(study, tmp_path))
+    return study
+
+
 def states(study, root):
     folder = folder_of(study, root)
     return [state_of(find_run(folder, job), study.file.stop) for job in jobs(study)]
 
 
-def test_a_study_is_cut_goes_on_and_ends_as_if_it_had_never_been_cut(file, tmp_path):
-    study = read_study(file())
+def test_a_study_is_cut_goes_on_and_ends_as_if_it_had_never_been_cut(study, tmp_path):
     steps = []
     begun = []
     follow = Follow(
@@ -90,19 +114,16 @@ def test_a_study_is_cut_goes_on_and_ends_as_if_it_had_never_been_cut(file, tmp_p
         == {}
     )
     assert begun == [(4, 4), (4, 3)]
-    run_study(study, tmp_path / "b")
 
     def rewards(root):
         runs = [find_run(folder_of(study, root), job) for job in jobs(study)]
         return [[record["reward/mean"] for record in run.metrics()] for run in runs]
 
-    assert rewards(tmp_path / "a") == rewards(tmp_path / "b")
+    assert rewards(tmp_path / "a") == rewards(tmp_path)
     assert [len(curve) for curve in rewards(tmp_path / "a")] == [16] * 4
 
 
-def test_processes_beside_one_another_make_the_same_runs(file, tmp_path):
-    study = read_study(file())
-    run_study(study, tmp_path / "a")
+def test_processes_beside_one_another_make_the_same_runs(study, tmp_path):
     heard = set()
     assert (
         run_study(
@@ -111,8 +132,11 @@ def test_processes_beside_one_another_make_the_same_runs(file, tmp_path):
         == {}
     )
     assert heard == {"begin", "step", "end"}
-    found = [[o.judged[0].values for o in outcomes(study, folder_of(study, tmp_path / x)) if o.judged] for x in "ab"]
-    assert found[0] == found[1]
+    alone, beside = (
+        [outcome.judged[0].values for outcome in outcomes(study, folder_of(study, root)) if outcome.judged]
+        for root in (tmp_path, tmp_path / "b")
+    )
+    assert alone == beside
 
 
 def test_a_run_that_another_process_makes_is_left_to_it_until_that_is_no_more(file, tmp_path):
@@ -153,9 +177,8 @@ def test_a_rule_written_before_ends_an_arm_and_the_report_says_so(file, tmp_path
     assert "seed 0 was ended by the rule after step 2: nothing is to be learned" in page.read_text()
 
 
-def test_what_decides_is_not_changed_after_the_first_run(file, tmp_path):
-    run_study(read_study(file()), tmp_path)
-    path = file()
+def test_what_decides_is_not_changed_after_the_first_run(study, tmp_path):
+    path = tmp_path / "rates.toml"
     path.write_text(path.read_text().replace('be = "higher"', 'be = "lower"'))
     for use in (run_study, write_study):  # a report would judge the runs by what was expected after them
         with pytest.raises(RunError, match=r"expect differ from .*plan\.json"):
@@ -172,9 +195,7 @@ def test_a_run_that_fails_leaves_the_others_and_is_reported(file, tmp_path):
     assert "seed 0 failed after 0 steps" in (tmp_path / "s" / "rates" / "report" / "report.md").read_text()
 
 
-def test_the_report_says_what_the_runs_say_and_has_the_same_bytes_again(file, tmp_path):
-    study = read_study(file())
-    run_study(study, tmp_path)
+def test_the_report_says_what_the_runs_say_and_has_the_same_bytes_again(study, tmp_path):
     page, summary = write_study(study, tmp_path)
     first = {path.name: path.read_bytes() for path in page.parent.iterdir()}
     write_study(study, tmp_path)
@@ -250,9 +271,7 @@ def test_a_study_without_runs_says_how_to_make_them(file, tmp_path):
         write_study(read_study(file(), quick=True), tmp_path)
 
 
-def test_the_plan_holds_titles_for_readers_and_these_may_change(file, tmp_path):
-    study = read_study(file())
-    run_study(study, tmp_path)
+def test_the_plan_holds_titles_for_readers_and_these_may_change(study, tmp_path):
     plan = tmp_path / "rates" / "plan.json"
     before = json.loads(plan.read_text())
     assert before["study"]["arms"][1]["changed"] == {"update.learning_rate": [0.0, 1.0]}
@@ -264,8 +283,7 @@ def test_the_plan_holds_titles_for_readers_and_these_may_change(file, tmp_path):
     assert after["written"] == before["written"]
 
 
-def test_an_experiment_is_added_to_a_study_with_runs_and_changed_no_more_once_it_is_in_the_plan(file, tmp_path):
-    run_study(read_study(file()), tmp_path)
+def test_an_experiment_is_added_to_a_study_with_runs_and_changed_no_more_once_it_is_in_the_plan(study, file, tmp_path):
     added = LONGER + 'expect = [{says = "More is learned.", be = "higher"}]\n'
     assert run_study(read_study(file(added)), tmp_path) == {}
     plan = json.loads((tmp_path / "rates" / "plan.json").read_text())
@@ -378,9 +396,7 @@ def test_the_steps_of_epochs_are_learned_from_the_first_run_that_begins(file):
 
 
 @pytest.mark.pictures
-def test_the_report_begins_with_the_answer_and_its_picture(file, tmp_path):
-    study = read_study(file())
-    run_study(study, tmp_path)
+def test_the_report_begins_with_the_answer_and_its_picture(study, tmp_path):
     page, _ = write_study(study, tmp_path)
     assert (page.parent / "answer.svg").is_file()
     for text, picture in ((page.read_text(), 'id="answer-'), (page.with_suffix(".md").read_text(), "](answer.svg)")):
@@ -391,9 +407,8 @@ def test_the_report_begins_with_the_answer_and_its_picture(file, tmp_path):
 
 
 @pytest.mark.pictures
-def test_the_first_picture_has_every_topic_of_the_experiments_that_the_file_names(file, tmp_path):
-    path = file()
-    run_study(read_study(path), tmp_path)
+def test_the_first_picture_has_every_topic_of_the_experiments_that_the_file_names(study, tmp_path):
+    path = tmp_path / "rates.toml"
 
     def titles(page):
         return re.findall("(Reward|Value loss|Entropy)</text>", (page.parent / "answer.svg").read_text())

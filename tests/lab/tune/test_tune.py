@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 from itertools import pairwise
 from pathlib import Path
 
@@ -228,6 +229,7 @@ def test_a_paused_trial_is_scored_by_as_many_answers_as_a_whole_one(settings, tm
         assert (trial.state, trial.steps) == (state, until)
 
 
+@pytest.mark.pictures
 def test_a_search_that_is_cut_goes_on_and_ends_within_its_budget(settings, tmp_path):
     needs.package("optuna", extra="tune")
     from steadyrl.show.report.tune import write_tune
@@ -258,6 +260,24 @@ def test_a_search_that_is_cut_goes_on_and_ends_within_its_budget(settings, tmp_p
     page = write_tune(tmp_path / "tune").read_text()
     assert f"update.learning_rate={result['settings']['update.learning_rate']:.3g}" in page
     assert page.count("\n| ") == len(result["trials"]) + 1
+
+
+@pytest.mark.pictures
+def test_the_picture_of_a_search_has_its_scores_and_its_range_test():
+    from steadyrl.show.report.tune import draw
+
+    trials = [
+        {"settings": {RATE: rate}, "state": state, "score": score, "critical": critical}
+        for rate, state, score, critical in (
+            (1e-4, "finished", 0.5, []), (1e-3, "paused", 0.2, []), (1e-2, "finished", 0.1, ["kl_runaway"]),
+            (1e-1, "failed", None, ["non_finite"]),
+        )
+    ]  # fmt: skip
+    points = [{"rate": rate, "kl": rate**2, "entropy": 1.0 - rate} for rate in (1e-4, 1e-3, 1e-2)]
+    svg = draw({"trials": trials, "settings": {RATE: 1e-4}, "range": {"points": points, "centre": 1e-3}})
+    words = re.findall(r">([^<>\n]+)</text>", svg)
+    assert {"Held-out score of the trials", "finished", "paused", "critical finding", "chosen"} <= set(words)
+    assert {"Range test", "KL of a step", "centre", "entropy, share of that before"} <= set(words)
 
 
 @pytest.mark.parametrize(

@@ -92,6 +92,7 @@ def tiny(tiny_models, tmp_path):
             "sampling": {"max_new_tokens": 24},
             "rollout": {"prompts_per_step": 8, "samples_per_prompt": 2},
             "update": {"learning_rate": 1e-4},
+            "evaluate": {"problems": 1},
         }
         return open_session(config.resolve(settings, overrides))
 

@@ -79,7 +79,7 @@ def browser():
 
     with sync_playwright() as playwright:
         path = find_chromium(BrowserSettings())
-        found = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        found = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
         yield found
         found.close()
 

@@ -25,12 +25,18 @@ from steadyrl.backends.torch.read.head import decoding_head, products_on
 
 
 class Decoder:
-    """A model that decodes about so many rows at once, with so many columns in its cache; see ``batch.Engine``."""
+    """A model that decodes about so many rows at once, with so many columns in its cache; see ``batch.Engine``.
+
+    Attributes:
+        body: The model without its head.
+        device: Where it computes.
+        dtype: Of keys and values.
+    """
 
     def __init__(self, parts: Parts, rows: int, length: int, lower: torch.dtype | None = None):
         weight = next(parts.body.parameters())
         self.device, self.dtype = weight.device, lower or weight.dtype
-        self._body, self._length = parts.body, length
+        self.body, self._length = parts.body, length
         self._kernels = kernels(self.device)
         self._logits = decoding_head(parts.head, parts.scale, rows, products_on(self.device, lower))
 
@@ -100,7 +106,7 @@ class Decoder:
     def _through(self, ids: torch.Tensor, places: torch.Tensor, cache: Cache, view: View) -> torch.Tensor:
         """Return hidden states [B, T, H]; the mask of ones says that padding is the view's to know."""
         with viewing(view):
-            hidden: torch.Tensor = self._body(
+            hidden: torch.Tensor = self.body(
                 input_ids=ids, position_ids=places, attention_mask=torch.ones_like(ids), use_cache=False
             ).last_hidden_state
         return hidden

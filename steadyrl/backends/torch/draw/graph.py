@@ -14,8 +14,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
+from torch import nn
 
 from steadyrl.backends.torch.draw.cache import Cache
 from steadyrl.backends.torch.draw.decoder import Decoder
@@ -23,6 +25,8 @@ from steadyrl.backends.torch.draw.decoder import Decoder
 log = logging.getLogger(__name__)
 
 Function = Callable[..., Any]
+# How many rows steps of a model were captured for: calls before a capture take as long as 40 tokens of a small model.
+_CAPTURED_ROWS: WeakKeyDictionary[nn.Module, set[int]] = WeakKeyDictionary()
 
 
 class GraphDecoder:
@@ -83,28 +87,51 @@ class Captured:
         function: It waits for nothing that the device computes, from its second call on.
         inputs: Tensors that keep their place in memory; what it is called with later is copied there.
         rewind: Takes back what calls of the function have changed.
+        set_up: Whether such a function was captured before, so that it need not be called first.
 
     Attributes:
         inputs: The same.
         outputs: What the function returns, in tensors that every replay overwrites.
     """
 
-    def __init__(self, function: Function, inputs: tuple[torch.Tensor, ...], rewind: Callable[[], None] | None = None):
-        rewind = rewind or (lambda: None)
+    def __init__(
+        self,
+        function: Function,
+        inputs: tuple[torch.Tensor, ...],
+        rewind: Callable[[], None] | None = None,
+        set_up: bool = False,
+    ):
+        self._rewind = rewind or (lambda: None)
         self.inputs = inputs
         self._function = function  # a graph reads and writes the tensors that it holds, and keeps none of them
         torch.cuda.synchronize()
+        try:
+            if not set_up:
+                self._call()
+            self._capture()
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError:  # sizes that decide on a kernel are others than before
+            if not set_up:
+                raise
+            self._call()
+            self._capture()
+
+    def _call(self) -> None:
+        """Call the function: libraries set themselves up, and kernels are compiled."""
         with torch.cuda.stream(_shared(torch.cuda.current_device())[0]):
-            function(*inputs)  # libraries set themselves up, and kernels are compiled
-            rewind()
+            self._function(*self.inputs)
+            self._rewind()
             with _no_waits():
-                function(*inputs)
-            rewind()
+                self._function(*self.inputs)
+            self._rewind()
         torch.cuda.synchronize()
+
+    def _capture(self) -> None:
         self._graph = torch.cuda.CUDAGraph()
         with _sharing(self._graph):
-            self.outputs = function(*inputs)
-        rewind()
+            self.outputs = self._function(*self.inputs)
+        self._rewind()
 
     def __call__(self, *inputs: torch.Tensor) -> Any:
         """Replay; return ``outputs``."""
@@ -168,11 +195,14 @@ class _Step(Captured):
     def __init__(self, decoder: Decoder, cache: Cache):
         self.keys, self._changes = cache.keys, cache.changes
         self._moving = moving = StepState(cache)
+        rows, captured_rows = len(cache.places), _CAPTURED_ROWS.setdefault(decoder.body, set())
         super().__init__(
             lambda tokens: moving.step(decoder, tokens, cache),
             (torch.zeros_like(cache.places),),
             lambda: moving.rewind(cache),
+            rows in captured_rows,
         )
+        captured_rows.add(rows)
 
     def follow(self, cache: Cache) -> None:
         """Go on from where prompts have entered, or columns were dropped."""

@@ -91,7 +91,8 @@ def sample(
                 finished(number, completion)
 
     choose: Choose = partial(_choose, sampling=sampling)
-    own_products = laid_out(parts.body, count, lower or next(parts.body.parameters()).dtype, parts.siblings)
+    dtype = lower or next(parts.body.parameters()).dtype
+    own_products = laid_out(parts.body, count, dtype, parts.siblings, kernels(device))
     with own_products if parts.ours else nullcontext():
         if not parts.ours:
             assert count == len(prompts), "no prompt enters a model's own cache"

@@ -13,6 +13,8 @@ import torch
 import triton
 import triton.language as tl
 
+from steadyrl.backends.torch.kernels.launch import begin, early, is_since
+
 BLOCK_BYTES = 16384  # of keys that are read at once: three such of keys and of values fit any GPU since 2020
 BLOCKS = (16, 128)  # the fewest columns that a product of matrices takes, and the most that are read at once
 LEAST = 16  # rows and columns of a product of matrices; more heads that share keys are attended from 16 by 16
@@ -21,6 +23,12 @@ FULL = 100  # programs that keep a GPU of some 130 multiprocessors busy
 PROGRAMS = 264  # that are wanted where there are fewer: two for each multiprocessor
 MOST_SPLITS = 32
 SPLIT_COLUMNS = 256  # fewer are not worth a further part
+# Of products of few rows: columns of a weight and numbers of a row that are multiplied at once, and how often ahead.
+PRODUCT_BLOCKS, PRODUCT_STAGES, LONG_ROW = (32, 64), 6, 2048
+MOST_ROWS, MOST_PARTS, LARGEST_WEIGHT = 64, 8, 2**24
+LEAST_BLOCKS = 2  # of a row, in one part
+AMPERE = 8  # major compute capability
+PRODUCT_PROGRAMS = 128  # of one product: about one for each multiprocessor
 DRAWN_BLOCK = 2048  # tokens whose probabilities are summed together when one is drawn
 
 
@@ -69,15 +77,54 @@ def attend(
         0 if cos is None else cos.stride(0), 0 if sin is None else sin.stride(0), seen_mask.stride(0), length, scale,
         SHARED=shared, D=width, D_V=of_values, ROWS=LEAST, TILES=tiles, WIDTH=padded,
         WIDTH_V=max(LEAST, triton.next_power_of_2(of_values)), BLOCK=min(max(fitting, BLOCKS[0]), BLOCKS[1]),
-        SPLITS=splits, num_warps=WARPS, num_stages=3 if fitting >= BLOCKS[0] else 1,
+        SPLITS=splits, num_warps=WARPS, num_stages=3 if fitting >= BLOCKS[0] else 1, **early(keys.device),
     )  # fmt: skip
     if splits == 1:
         return parts[:, :, 0]
     output = keys.new_empty(rows, heads, of_values)
     _combine[(rows * heads,)](
-        parts, weights, output, D_V=of_values, WIDTH_V=triton.next_power_of_2(of_values), SPLITS=splits, num_warps=WARPS
+        parts,
+        weights,
+        output,
+        D_V=of_values,
+        WIDTH_V=triton.next_power_of_2(of_values),
+        SPLITS=splits,
+        num_warps=WARPS,
+        **early(keys.device),
     )
     return output
+
+
+def product_parts(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """Return parts [P, B, ..., N] in float32 whose sum is the product of a few rows with a weight.
+
+    A product of 64 rows has too few blocks to keep a GPU busy, so that each block is cut along its sum. What reads the
+    product adds the parts up (see ``layer_kernels.add_norm``): a kernel of its own for that takes as long as half of
+    the product.
+
+    Args:
+        x: [B, ..., K], of a type of two bytes, at most MOST_ROWS rows.
+        weight: [N, K], contiguous, of the same type.
+        bias: [N], or None.
+    """
+    rows = x.reshape(-1, x.shape[-1]).contiguous()
+    count, (width, length) = len(rows), weight.shape
+    columns = PRODUCT_BLOCKS[length >= LONG_ROW]
+    blocks = triton.cdiv(width, columns)
+    parts = max(1, min(MOST_PARTS, PRODUCT_PROGRAMS // blocks, length // (LEAST_BLOCKS * PRODUCT_BLOCKS[1])))
+    share = triton.cdiv(triton.cdiv(length, PRODUCT_BLOCKS[1]), parts)
+    output = torch.empty(parts, *x.shape[:-1], width, device=x.device)
+    _product_parts[(blocks, parts)](
+        rows, weight, bias, output, count, width, share, K=length, ROWS=max(LEAST, triton.next_power_of_2(count)),
+        COLUMNS=columns, BLOCK=PRODUCT_BLOCKS[1], num_warps=WARPS, num_stages=PRODUCT_STAGES, **early(x.device),
+    )  # fmt: skip
+    return output
+
+
+def in_parts(weight: torch.Tensor, rows: int) -> bool:
+    """Return whether ``product_parts`` is quicker than PyTorch's product, and the shared memory of a card holds it."""
+    small = weight.element_size() == 2 and rows <= MOST_ROWS and weight.numel() <= LARGEST_WEIGHT
+    return small and (not weight.is_cuda or is_since(AMPERE, weight.device))
 
 
 def draw(logits: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -95,10 +142,11 @@ def draw(logits: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.Tensor, tor
     largest, sums = (torch.empty(rows, blocks, device=logits.device) for _ in range(2))
     tokens = torch.empty(rows, dtype=torch.long, device=logits.device)
     logprobs = torch.empty(rows, device=logits.device)
-    _block_sums[(rows, blocks)](logits, largest, sums, vocabulary, BLOCK=DRAWN_BLOCK, num_warps=WARPS)
+    launched = {"num_warps": WARPS, **early(logits.device)}
+    _block_sums[(rows, blocks)](logits, largest, sums, vocabulary, BLOCK=DRAWN_BLOCK, **launched)
     _pick[(rows,)](
         logits, uniform, largest, sums, tokens, logprobs, vocabulary, blocks, BLOCK=DRAWN_BLOCK,
-        BLOCKS=triton.next_power_of_2(blocks), num_warps=WARPS,
+        BLOCKS=triton.next_power_of_2(blocks), **launched,
     )  # fmt: skip
     return tokens, logprobs
 
@@ -127,12 +175,13 @@ def _attend(
     q, k, v, cos, sin, keys, values, seen_mask, column, parts, weights,
     q_row, q_head, q_place, k_row, k_head, k_place, v_row, v_head, v_place, cos_row, sin_row, seen_row, length, scale,
     SHARED: tl.constexpr, D: tl.constexpr, D_V: tl.constexpr, ROWS: tl.constexpr, TILES: tl.constexpr,
-    WIDTH: tl.constexpr, WIDTH_V: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr,
+    WIDTH: tl.constexpr, WIDTH_V: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Attend from up to ROWS heads of one row that share one key head, to one part of the columns.
 
     Programs of other heads and parts store the same new column as this one, and none reads it before it has stored it.
     """
+    begin(EARLY)
     row, pair, part = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64), tl.program_id(2)
     kv_heads, head = tl.num_programs(1) // TILES, pair // TILES
     of_head = (row * kv_heads + head) * length
@@ -193,8 +242,11 @@ def _read(at, place, cos, sin, d, real, D: tl.constexpr):
 
 
 @triton.jit
-def _combine(parts, weights, joined, D_V: tl.constexpr, WIDTH_V: tl.constexpr, SPLITS: tl.constexpr):
+def _combine(
+    parts, weights, joined, D_V: tl.constexpr, WIDTH_V: tl.constexpr, SPLITS: tl.constexpr, EARLY: tl.constexpr
+):  # fmt: skip
     """Join the parts of one head of one row by the logs of the sums of their weights."""
+    begin(EARLY)
     head = tl.program_id(0).to(tl.int64)
     s, d_v = tl.arange(0, SPLITS), tl.arange(0, WIDTH_V)
     log_weight = tl.load(weights + head * SPLITS + s)
@@ -207,9 +259,33 @@ def _combine(parts, weights, joined, D_V: tl.constexpr, WIDTH_V: tl.constexpr, S
     tl.store(joined + head * D_V + d_v, combined.to(joined.dtype.element_ty), mask=d_v < D_V)
 
 
+@triton.jit(do_not_specialize=["count", "share"])
+def _product_parts(
+    x, weight, bias, output, count, width, share,
+    K: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
+    """Multiply all rows with some columns of the weight, along one part of their sums."""
+    begin(EARLY)
+    part, n = tl.program_id(1), tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    r, k = tl.arange(0, ROWS), tl.arange(0, BLOCK)
+    total = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for block in range(part * share, tl.minimum((part + 1) * share, tl.cdiv(K, BLOCK))):
+        start = block * BLOCK  # that it is a multiple is seen at once, and whole lines are read ahead
+        inside = start + k < K
+        of_rows = tl.load(x + r[:, None] * K + (start + k)[None], mask=(r < count)[:, None] & inside[None], other=0.0)
+        at = weight + n[None].to(tl.int64) * K + (start + k)[:, None]
+        of_weight = tl.load(at, mask=(n < width)[None] & inside[:, None], other=0.0)
+        total = tl.dot(of_rows, of_weight, total)
+    if bias is not None:
+        total += tl.where(part == 0, tl.load(bias + n, mask=n < width, other=0.0).to(tl.float32), 0.0)[None]
+    to = output + (part * count + r[:, None]) * width + n[None]
+    tl.store(to, total, mask=(r < count)[:, None] & (n < width)[None])
+
+
 @triton.jit
-def _block_sums(logits, largest, sums, vocabulary, BLOCK: tl.constexpr):
+def _block_sums(logits, largest, sums, vocabulary, BLOCK: tl.constexpr, EARLY: tl.constexpr):
     """Store the greatest logit of one block of a row, and the sum of exponentials relative to it."""
+    begin(EARLY)
     row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     n = block * BLOCK + tl.arange(0, BLOCK)
     z = tl.load(logits + row * vocabulary + n, mask=n < vocabulary, other=-float("inf"))
@@ -222,9 +298,11 @@ def _block_sums(logits, largest, sums, vocabulary, BLOCK: tl.constexpr):
 
 @triton.jit
 def _pick(
-    logits, uniform, largest, sums, tokens, logprobs, vocabulary, blocks, BLOCK: tl.constexpr, BLOCKS: tl.constexpr
+    logits, uniform, largest, sums, tokens, logprobs, vocabulary, blocks, BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
     """Find the block in which a row's uniform number falls, and the token in it; sums over blocks are in float64."""
+    begin(EARLY)
     row, b = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCKS)
     most = tl.load(largest + row * blocks + b, mask=b < blocks, other=-float("inf"))
     top = tl.max(most, 0)

@@ -16,8 +16,8 @@ from torch import nn
 from steadyrl.backends.torch.arithmetic import full_float32
 from steadyrl.backends.torch.device import of_triton
 from steadyrl.backends.torch.read.attention import rotated
-from steadyrl.backends.torch.read.products import epsilon, rms_norm, rms_norm_from_one
-from steadyrl.backends.torch.read.reads import watch
+from steadyrl.backends.torch.read.products import SUMMED, epsilon, is_linear, rms_norm, rms_norm_from_one
+from steadyrl.backends.torch.read.reads import Call, watch
 
 ROTATION = "apply_rotary_pos_emb"  # what nearly all families of transformers call it, in the module of the family
 OFFSETS = {rms_norm: 0.0, rms_norm_from_one: 1.0}  # of the weights
@@ -79,11 +79,13 @@ def fuse_sums(body: nn.Module, multiplied: Sequence[nn.Module]) -> None:
     for module, norm in norms.items():
         module.__dict__[FUSED] = norm
         module.forward = MethodType(_as_fused, module)
-    layers = [module for module in body.modules() if all(hasattr(module, part) for part in LAYER)]
-    calls = watch(body, [*layers, *norms]).calls
+    layers: list[Any] = [module for module in body.modules() if all(hasattr(module, part) for part in LAYER)]
+    blocks = [block for layer in layers for block in (layer.self_attn, layer.mlp)]
+    calls = watch(body, [*layers, *norms, *blocks, *filter(is_linear, body.modules())]).calls
     for call in calls:
         layer: Any = call.module
-        if layer in norms or layer.post_attention_layernorm not in norms or not isinstance(call.output, torch.Tensor):
+        normed = layer in layers and layer.post_attention_layernorm in norms
+        if not normed or not isinstance(call.output, torch.Tensor):
             continue
         following = next((c.module for c in calls if c.module in norms and c.args[0] is call.output), None)
         layer.__dict__[FOLLOWING] = following
@@ -94,11 +96,23 @@ def fuse_sums(body: nn.Module, multiplied: Sequence[nn.Module]) -> None:
             alike = False
         if following is not None:
             norms[following].computed = None
-        if not alike:
-            if before is None:
-                del layer.forward
-            else:
-                layer.forward = before
+        if alike:
+            _mark_summed(layer, calls)
+        elif before is None:
+            del layer.forward
+        else:
+            layer.forward = before
+
+
+def _mark_summed(layer: Any, calls: Sequence[Call]) -> None:
+    """Note the linear modules whose outputs a fused layer adds to the stream, as they come out of its two blocks."""
+    for block in (layer.self_attn, layer.mlp):
+        outputs = [call.output for call in calls if call.module is block]
+        result = outputs[0][0] if isinstance(outputs[0], tuple) else outputs[0]
+        for call in calls:
+            again = sum(other.module is call.module for other in calls) > 1
+            if is_linear(call.module) and call.output is result and not again:
+                call.module.__dict__[SUMMED] = True
 
 
 class Norm:
@@ -151,6 +165,8 @@ def _pre_norm_layer(self: Any, hidden_states: torch.Tensor, *args: Any, **kwargs
     following = self.__dict__[FOLLOWING]
     # In training mode layers are computed again on the way back, each alone: what one knows of the next would be lost.
     if following is None or self.training:
+        if output.dim() > summed.dim():
+            output = output.sum(0)
         whole: torch.Tensor = summed + output
         return whole
     norm: Norm = following.__dict__[FUSED]

@@ -1,4 +1,4 @@
-"""Rotations by position and gated activations as one Triton kernel each, with their way back.
+"""Rotations by position, gated activations, norms and moves of rows as one Triton kernel each, with their way back.
 
 Written out as operations of PyTorch a rotation takes ten launches a layer and a gate two, each of which reads and
 writes all numbers once more. Here both read them once, compute in float32, and round once. Importing this module needs
@@ -15,6 +15,8 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
+
+from steadyrl.backends.torch.kernels.launch import begin, early
 
 BLOCK = 1024  # numbers of a row that one program gates
 PARTS = 264  # of a tensor whose products are summed
@@ -52,7 +54,8 @@ def add_norm(
 
     Args:
         x: [..., H], of any floating type and strides; the sum has its type.
-        more: The same shape, of any floating type.
+        more: The same shape, of any floating type; or [P, ..., H] in float32, parts whose sum is rounded to ``dtype``
+            first, contiguous. Parts carry no gradients.
         weight: [H].
         offset: What is added to the weights; 1 for those that say how far they are from 1.
         epsilon: What is added to the mean square.
@@ -60,6 +63,18 @@ def add_norm(
     """
     both: tuple[torch.Tensor, torch.Tensor] = _AddNorm.apply(x, more, weight, offset, epsilon, dtype)
     return both
+
+
+def moved(tensors: Sequence[torch.Tensor], index: torch.Tensor, back: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Return rows of tensors at other places, contiguous, in one launch; they carry gradients.
+
+    Args:
+        tensors: At most three, [n, ...] each, of any floating type.
+        index: [m] int64, the row that comes to each place; -1 for zeros.
+        back: [n] int64, the place that each row comes to.
+    """
+    rows: tuple[torch.Tensor, ...] = _Moved.apply(index, back, *tensors)
+    return rows
 
 
 def products(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
@@ -91,7 +106,7 @@ class _Gate(torch.autograd.Function):
     def forward(ctx: Any, gates, values):
         ctx.save_for_backward(gates, values)
         gated = torch.empty(gates.shape, dtype=gates.dtype, device=gates.device)
-        _launch_gate(_gate, gates, values, gated)
+        _launch_gate(_gate, gates, values, gated, **early(gates.device))
         return gated
 
     @staticmethod
@@ -102,6 +117,18 @@ class _Gate(torch.autograd.Function):
         return d_gates, d_values
 
 
+class _Moved(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, index, back, *tensors):
+        ctx.save_for_backward(back)
+        return _moved(tensors, index)
+
+    @staticmethod
+    def backward(ctx: Any, *d_tensors):
+        (back,) = ctx.saved_tensors
+        return None, None, *_moved(d_tensors, back)
+
+
 class _AddNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x, more, weight, offset, epsilon, dtype):
@@ -109,10 +136,10 @@ class _AddNorm(torch.autograd.Function):
         sums = torch.empty(x.shape, dtype=x.dtype, device=x.device)
         normed = torch.empty(x.shape, dtype=dtype, device=x.device)
         scales = torch.empty(len(rows), device=x.device)
-        extra = _as_rows(more)
+        extra, parts = _as_rows(more), more.shape[0] if more.dim() > x.dim() else 0
         _add_norm[(len(rows),)](
             rows, extra, weight, sums, normed, scales, rows.stride(0), extra.stride(0), width, offset, epsilon,
-            WIDTH=triton.next_power_of_2(width), num_warps=_warps(width),
+            WIDTH=triton.next_power_of_2(width), PARTS=parts, num_warps=_warps(width), **early(x.device),
         )  # fmt: skip
         ctx.save_for_backward(sums, weight, scales)
         ctx.offset, ctx.types = offset, (x.dtype, more.dtype)
@@ -156,11 +183,25 @@ def _rotated(q, k, cos, sin, back):
     return tuple(turned)
 
 
-def _launch_gate(kernel, gates, values, *contiguous):
+def _moved(tensors, index):
+    rows = [_as_rows(x.flatten(1)) for x in tensors]
+    to = tuple(torch.empty(len(index), *x.shape[1:], dtype=x.dtype, device=x.device) for x in tensors)
+    blocks = [triton.next_power_of_2(x.shape[1]) for x in rows]
+    places = max(1, BLOCK * 4 // max(blocks))
+    all_three = [*range(len(rows)), 0, 0][:3]
+    _move[(triton.cdiv(len(index), places), len(rows))](
+        *(rows[i] for i in all_three), *(to[i] for i in all_three), index, len(index),
+        *(rows[i].stride(0) for i in all_three), *(rows[i].shape[1] for i in all_three),
+        *(blocks[i] for i in all_three), PLACES=places, num_warps=4,
+    )  # fmt: skip
+    return to
+
+
+def _launch_gate(kernel, gates, values, *contiguous, **launched):
     gates, values = _as_rows(gates), _as_rows(values)
     rows, width = gates.shape
     kernel[(rows, triton.cdiv(width, BLOCK))](
-        gates, values, *contiguous, gates.stride(0), values.stride(0), width, BLOCK=BLOCK, num_warps=4
+        gates, values, *contiguous, gates.stride(0), values.stride(0), width, BLOCK=BLOCK, num_warps=4, **launched
     )
 
 
@@ -220,8 +261,33 @@ def _turn(
     tl.store(to + half, high.to(turned.dtype.element_ty), mask=inside)
 
 
+@triton.jit(do_not_specialize=["length"])
+def _move(
+    a, b, c, to_a, to_b, to_c, index, length, a_row, b_row, c_row, A: tl.constexpr, B: tl.constexpr, C: tl.constexpr,
+    BLOCK_A: tl.constexpr, BLOCK_B: tl.constexpr, BLOCK_C: tl.constexpr, PLACES: tl.constexpr,
+):  # fmt: skip
+    """Fill some places of one of up to three tensors."""
+    place = tl.program_id(0).to(tl.int64) * PLACES + tl.arange(0, PLACES)
+    source = tl.load(index + place, mask=place < length, other=-1)
+    if tl.program_id(1) == 0:
+        _fill(a, to_a, source, place, length, a_row, A, BLOCK_A)
+    elif tl.program_id(1) == 1:
+        _fill(b, to_b, source, place, length, b_row, B, BLOCK_B)
+    else:
+        _fill(c, to_c, source, place, length, c_row, C, BLOCK_C)
+
+
 @triton.jit
-def _gate(gates, values, gated, gates_row, values_row, width, BLOCK: tl.constexpr):
+def _fill(x, to, source, place, length, x_row, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    n = tl.arange(0, BLOCK)[None]
+    real = (source >= 0)[:, None] & (n < WIDTH)
+    numbers = tl.load(x + source[:, None] * x_row + n, mask=real, other=0.0)
+    tl.store(to + place[:, None] * WIDTH + n, numbers, mask=(place < length)[:, None] & (n < WIDTH))
+
+
+@triton.jit
+def _gate(gates, values, gated, gates_row, values_row, width, BLOCK: tl.constexpr, EARLY: tl.constexpr):
+    begin(EARLY)
     row, n = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     g = tl.load(gates + row * gates_row + n, mask=n < width, other=0.0).to(tl.float32)
     v = tl.load(values + row * values_row + n, mask=n < width, other=0.0).to(tl.float32)
@@ -242,12 +308,19 @@ def _gate_back(gates, values, d_gated, d_gates, d_values, gates_row, values_row,
 
 @triton.jit
 def _add_norm(
-    x, more, weight, sums, normed, scales, x_row, more_row, width, offset, epsilon, WIDTH: tl.constexpr
+    x, more, weight, sums, normed, scales, x_row, more_row, width, offset, epsilon, WIDTH: tl.constexpr,
+    PARTS: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
+    begin(EARLY)
     row, n = tl.program_id(0).to(tl.int64), tl.arange(0, WIDTH)
     inside = n < width
-    added = tl.load(x + row * x_row + n, mask=inside, other=0.0).to(tl.float32)
-    added += tl.load(more + row * more_row + n, mask=inside, other=0.0).to(tl.float32)
+    extra = tl.load(more + row * more_row + n, mask=inside, other=0.0).to(tl.float32)
+    if PARTS > 0:
+        for part in tl.static_range(1, PARTS):
+            at = part * tl.num_programs(0) + row
+            extra += tl.load(more + at * more_row + n, mask=inside, other=0.0)
+        extra = extra.to(normed.dtype.element_ty).to(tl.float32)  # as a product that is not in parts is rounded
+    added = tl.load(x + row * x_row + n, mask=inside, other=0.0).to(tl.float32) + extra
     rounded = added.to(sums.dtype.element_ty)  # the norm is of the sum as it is stored
     tl.store(sums + row * width + n, rounded, mask=inside)
     stream = rounded.to(tl.float32)

@@ -73,8 +73,10 @@ def row_slopes(
 
 def row_comparison(
     logits: torch.Tensor, reference: torch.Tensor, chosen: torch.Tensor, scale: float, kept_mask: torch.Tensor | None
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return log-probs of chosen tokens, entropies, the reference's log-probs, and KL(policy || reference): [n] each.
+) -> tuple[torch.Tensor, ...]:
+    """Return log-probs of chosen tokens, entropies, the reference's log-probs, KL(policy || reference), and norms.
+
+    They are [n] each; norms are the logs of the policy's sums of exponentials.
 
     Args:
         logits: The policy's; see ``row_stats``.
@@ -84,9 +86,9 @@ def row_comparison(
         kept_mask: See ``row_stats``.
     """
     logprobs = torch.empty(len(logits), device=logits.device)
-    entropies, theirs, kl = (torch.empty_like(logprobs) for _ in range(3))
-    _launch(_comparison, logits, 1, reference, kept_mask, chosen, logprobs, entropies, theirs, kl, scale)
-    return logprobs, entropies, theirs, kl
+    entropies, theirs, kl, norms = (torch.empty_like(logprobs) for _ in range(4))
+    _launch(_comparison, logits, 1, reference, kept_mask, chosen, logprobs, entropies, theirs, kl, norms, scale)
+    return logprobs, entropies, theirs, kl, norms
 
 
 def compared(
@@ -96,14 +98,16 @@ def compared(
     scale: float,
     kept_mask: torch.Tensor | None,
 ) -> dict[str, torch.Tensor]:
-    """See ``head.distributions``; what makes logits is called once."""
+    """See ``head.distributions``; what makes logits is called once. The norms are there, too."""
     if reference is None:
-        logprobs, _, entropies = row_stats(policy(), chosen, scale, kept_mask, True)
+        logprobs, norms, entropies = row_stats(policy(), chosen, scale, kept_mask, True)
         assert entropies is not None
-        return {"logprobs": logprobs, "entropy": entropies}
+        return {"logprobs": logprobs, "entropy": entropies, "norms": norms}
     logits = reference()
-    logprobs, entropies, theirs, kl = row_comparison(policy(), logits, chosen, scale, kept_mask)
-    measured = {"logprobs": logprobs, "entropy": entropies, "ref_logprobs": theirs, "kl_ref_exact": kl}
+    logprobs, entropies, theirs, kl, norms = row_comparison(policy(), logits, chosen, scale, kept_mask)
+    measured = {
+        "logprobs": logprobs, "entropy": entropies, "ref_logprobs": theirs, "kl_ref_exact": kl, "norms": norms
+    }  # fmt: skip
     if kept_mask is not None:
         measured["kl_ref_full"] = kl + theirs - row_stats(logits, chosen, scale, None, False)[0]
     return measured
@@ -183,6 +187,7 @@ def _comparison(
     entropies: tl.tensor,
     theirs: tl.tensor,
     kl: tl.tensor,
+    norms: tl.tensor,
     scale: tl.tensor,
     V: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -210,6 +215,7 @@ def _comparison(
     tl.store(logprobs + row, _at_chosen(logits, kept_mask, chosen, row, scale, V) - top - tl.log(total))
     tl.store(theirs + row, _at_chosen(reference, kept_mask, chosen, row, scale, V) - ref_top - tl.log(ref_total))
     tl.store(entropies + row, tl.log(total) - tl.sum(products, 0) / total)
+    tl.store(norms + row, top + tl.log(total))
     # The log of a ratio near 1 is more exact than the difference of two logs.
     tl.store(kl + row, tl.sum(apart, 0) / total - (top - ref_top) - tl.log(total / ref_total))
 

@@ -52,6 +52,7 @@ def chosen_logprobs(
     kept_mask: torch.Tensor | None,
     entropy: bool,
     products: torch.dtype | None = None,
+    measured: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Return log-probs [N] of chosen tokens and, if asked for, entropies [N]; both carry gradients.
 
@@ -63,15 +64,16 @@ def chosen_logprobs(
         kept_mask: [N, V] bool, the ids that truncation left; None for all.
         entropy: Whether to compute entropies.
         products: See ``logits_of``.
+        measured: Log-probs, entropies and norms [N] that ``rows`` gave for these hidden states already; None for no.
     """
     cap, linear = (head.cap, head.linear) if isinstance(head, Capped) else (0.0, head)
     if type(linear) is not nn.Linear:  # an adapter on the head itself
         logp = log_softmax(logits_of(head, products)(hidden), scale, kept_mask)
         return logp.gather(1, chosen[:, None])[:, 0], entropy_of(logp) if entropy else None
-    measured: tuple[torch.Tensor, torch.Tensor] = _Chosen.apply(  # type: ignore[no-untyped-call]  # of torch
-        hidden, linear.weight, linear.bias, chosen, scale, kept_mask, entropy, cap, products
+    logprobs, entropies = _Chosen.apply(  # type: ignore[no-untyped-call]  # of torch
+        hidden, linear.weight, linear.bias, chosen, scale, kept_mask, entropy, cap, products, measured
     )
-    return measured[0], measured[1] if entropy else None
+    return logprobs, entropies if entropy else None
 
 
 def distributions(
@@ -81,6 +83,8 @@ def distributions(
     vocabulary: int,
 ) -> Iterator[tuple[slice, str, torch.Tensor]]:
     """Yield (rows, name, values) of what is measured from whole distributions, a chunk of rows at a time.
+
+    Kernels measure the norms too, with which the way back can do without another look at all logits.
 
     Args:
         policy: What makes logits [rows, V] of these of the N tokens.
@@ -223,6 +227,7 @@ class _Chosen(torch.autograd.Function):
         entropy: bool,
         cap: float,
         products: torch.dtype | None,
+        measured: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         hidden_dtype, factor = hidden.dtype, products or torch.float32
         hidden, wide, offset = hidden.to(factor), weight.to(factor), None if bias is None else bias.float()
@@ -232,7 +237,9 @@ class _Chosen(torch.autograd.Function):
         # A cap's slope is not to be had of probabilities. The kernels are quicker than what would keep these.
         keep = needed and len(hidden) * len(weight) <= KEEP and not cap and kernels is None
         weights, norms = logprobs.new_empty((len(hidden), len(weight)) if keep else 0), torch.empty_like(logprobs)
-        for part in chunks(len(hidden), len(weight), hidden.device):
+        if measured is not None:
+            logprobs, entropies, norms = (x.clone() for x in measured)
+        for part in chunks(len(hidden), len(weight), hidden.device) if measured is None else ():
             room = weights[part] if keep else None
             cut = None if kept_mask is None else kept_mask[part]
             logits = _bend(_logits(hidden[part], wide, offset, None if entropy else room), cap)
@@ -289,7 +296,7 @@ class _Chosen(torch.autograd.Function):
             None if d_hidden is None else d_hidden.to(hidden_dtype),
             None if d_weight is None else d_weight.to(weight_dtype),
             None if d_bias is None else d_bias.to(weight_dtype),
-            None, None, None, None, None, None,
+            None, None, None, None, None, None, None,
         )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from steadyrl.backends.torch.device import sent
 from steadyrl.backends.torch.footprint import WORTH_SHARING
+from steadyrl.backends.torch.kernels.fused import layer_kernels
 from steadyrl.backends.torch.read.attention import View, Visibility, causal_within, closed, visible
 from steadyrl.backends.torch.read.products import without_autocast
 from steadyrl.core.types import Batch
@@ -36,6 +37,8 @@ class Segments:
     lay: torch.Tensor | None = None
     """[S * W] int64, packed index of each place, where rows share tokens; padding repeats some token. None where every
     token lies in one place."""
+    inverse: torch.Tensor | None = None
+    """[S * W] int64, the piece's token at each place, -1 on padding; where every token lies in one place."""
 
     @property
     def unpadded(self) -> bool:
@@ -126,7 +129,10 @@ def _segments(lengths: np.ndarray, device: torch.device) -> Segments:
     """Return where pieces of these lengths [S] lie, each in a row of its own."""
     width = int(lengths.max())
     inside = np.arange(width)[None] < lengths[:, None]  # [S, W]
-    return Segments(len(lengths), width, sent(np.flatnonzero(inside), device))
+    places = np.flatnonzero(inside)
+    inverse = np.full(inside.size, -1)
+    inverse[places] = np.arange(len(places))
+    return Segments(len(lengths), width, sent(places, device), inverse=sent(inverse, device))
 
 
 def _whole_rows(
@@ -196,10 +202,10 @@ class PackedView(View):
         sizes = [len(rows.back) for rows in (prompts if answers is None else (*prompts, answers))]
         split, attended = [torch.split(x, sizes) for x in (q, k, v)], []
         for number, rows in enumerate(prompts):
-            pq, pk, pv = (_lay(x[number], rows) for x in split)
+            pq, pk, pv = _lay([x[number] for x in split], rows)
             attended.append(_flat(_attention(pq, pk, pv, mask.of_prompts(v, rows.width), scale), rows))
         if answers is not None:
-            aq, ak, av = (_lay(x[-1], answers) for x in split)
+            aq, ak, av = _lay([x[-1] for x in split], answers)
             ak = torch.cat([pk.index_select(0, self._packed.prompt_of), ak], dim=2)
             av = torch.cat([pv.index_select(0, self._packed.prompt_of), av], dim=2)
             attended.append(_flat(_attention(aq, ak, av, mask.of_answers(v), scale), answers))
@@ -251,18 +257,27 @@ def _attention(
         return attended.to(dtype)
 
 
-def _lay(x: torch.Tensor, segments: Segments) -> torch.Tensor:
-    """Lay packed [n, heads, D] into padded rows [S, heads, W, D]."""
-    if segments.unpadded:
-        laid = x
-    elif segments.lay is not None:
-        laid = x.index_select(0, segments.lay)
-    else:
-        laid = x.new_zeros(segments.rows * segments.width, *x.shape[1:]).index_copy(0, segments.back, x)
-    return laid.reshape(segments.rows, segments.width, *x.shape[1:]).transpose(1, 2)
+def _lay(tensors: Sequence[torch.Tensor], segments: Segments) -> list[torch.Tensor]:
+    """Lay packed [n, heads, D] each into padded rows [S, heads, W, D]."""
+    rows, width, kernels = segments.rows, segments.width, layer_kernels(segments.back.device)
+    laid: Sequence[torch.Tensor] = tensors
+    if segments.lay is not None:
+        laid = [x.index_select(0, segments.lay) for x in tensors]
+    elif not segments.unpadded:
+        if kernels is not None:
+            laid = kernels.moved(tensors, segments.inverse, segments.back)
+        else:
+            laid = [x.new_zeros(rows * width, *x.shape[1:]).index_copy(0, segments.back, x) for x in tensors]
+    return [x.reshape(rows, width, *x.shape[1:]).transpose(1, 2) for x in laid]
 
 
 def _flat(x: torch.Tensor, segments: Segments) -> torch.Tensor:
     """Take the tokens of padded rows [S, heads, W, D] back into a run [n, heads, D]."""
-    flat = x.transpose(1, 2).flatten(0, 1)
-    return flat if segments.unpadded else flat.index_select(0, segments.back)
+    flat, kernels = x.transpose(1, 2).flatten(0, 1), layer_kernels(segments.back.device)
+    if segments.unpadded:
+        return flat
+    if kernels is None or segments.inverse is None:
+        return flat.index_select(0, segments.back)
+    (taken,) = kernels.moved([flat], segments.back, segments.inverse)
+    tokens: torch.Tensor = taken
+    return tokens

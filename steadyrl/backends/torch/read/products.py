@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from types import MethodType
+from types import MethodType, ModuleType
 from typing import Any
 
 import torch
@@ -26,13 +26,26 @@ Function = Callable[[torch.Tensor], torch.Tensor]
 
 CONV1D = "transformers.pytorch_utils.Conv1D"  # GPT-2's linear modules: weights [in, out]
 ADAPTED = "peft.tuners.lora.layer.Linear"
+SUMMED = "summed"  # attribute of linear modules whose outputs are added to the stream by ``layer_kernels.add_norm``
 
 
 @contextmanager
 def laid_out(
-    body: nn.Module, rows: int, dtype: torch.dtype, siblings: Sequence[Sequence[nn.Module]] = ()
+    body: nn.Module,
+    rows: int,
+    dtype: torch.dtype,
+    siblings: Sequence[Sequence[nn.Module]] = (),
+    kernels: ModuleType | None = None,
 ) -> Iterator[None]:
-    """Let the linear modules of a model multiply about so many rows quickly; weights must not change inside."""
+    """Let the linear modules of a model multiply about so many rows quickly; weights must not change inside.
+
+    Args:
+        body: The model without its head.
+        rows: About as many as are multiplied at once.
+        dtype: That matrices are multiplied in.
+        siblings: See ``Reads``.
+        kernels: ``decoding_kernels``, where it runs.
+    """
     changed: list[tuple[nn.Module, Any]] = []
     passed_over: set[int] = set()  # what stands inside a module that is adapted
 
@@ -49,7 +62,9 @@ def laid_out(
         for module in body.modules():
             if id(module) in passed_over:
                 continue
-            if not blocks:
+            if kernels is not None and SUMMED in module.__dict__ and (multiply := in_parts(module, dtype, kernels)):
+                let(module, multiply)
+            elif not blocks:
                 for linear, forward in joined([module], dtype):
                     let(linear, forward)
             elif (multiply := product(module, rows, dtype)) is not None:
@@ -124,6 +139,22 @@ def product(module: nn.Module, rows: int, dtype: torch.dtype) -> Function | None
         return lambda x: multiply(x.to(dtype), packed, bias, "none", [], "")
     weight = weight.to(dtype)  # the very weights that train, where they are of this type
     return lambda x: F.linear(x.to(dtype), weight, bias)
+
+
+def in_parts(module: nn.Module, dtype: torch.dtype, kernels: ModuleType) -> Function | None:
+    """Return the forward of a linear module that gives parts of its outputs; see ``decoding_kernels.product_parts``."""
+    pair = weights_of(module)
+    if pair is None:
+        return None
+    weight, bias = pair[0].detach().to(dtype).contiguous(), None if pair[1] is None else pair[1].detach().to(dtype)
+
+    def multiply(x: torch.Tensor) -> torch.Tensor:
+        if not kernels.in_parts(weight, x.numel() // x.shape[-1]):
+            return F.linear(x.to(dtype), weight, bias)
+        parts: torch.Tensor = kernels.product_parts(x.to(dtype), weight, bias)
+        return parts
+
+    return multiply
 
 
 def _of_any_shape(multiply: Function) -> Function:

@@ -12,20 +12,21 @@ from matplotlib.figure import Figure
 from steadyrl.show.page.records import TONES
 from steadyrl.show.report.pictures import plots
 
-WIDTH_INCHES, HEIGHT_INCHES = 9.0, 5.4
+HEIGHT_INCHES = 5.4
 COLOURS = {"good": plots.GREEN, "bad": plots.VERMILLION, "info": plots.BLUE, "warn": plots.GREY}  # by tone
 
 
 def draw(record: Mapping[str, Any]) -> str:
     """Return the picture of a comparison's record as SVG text."""
-    with plots.drawing():
-        figure = Figure(figsize=(WIDTH_INCHES, HEIGHT_INCHES))
+
+    def draw_panels(figure: Figure) -> None:
         grid = figure.add_gridspec(2, 2, height_ratios=(1.0, 3.0), width_ratios=(1.0, 1.35))
         _draw_ruler(figure.add_subplot(grid[0, :]), record)
         first, second = (np.array([p[side] for p in record["problems"]]) for side in ("a", "b"))
         _draw_pairs(figure.add_subplot(grid[1, 0]), first, second)
         _draw_differences(figure.add_subplot(grid[1, 1]), second - first)
-        return plots.as_svg(figure)
+
+    return plots.svg(draw_panels, HEIGHT_INCHES)
 
 
 def _draw_ruler(axes: Axes, record: Mapping[str, Any]) -> None:

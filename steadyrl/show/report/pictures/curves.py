@@ -10,7 +10,6 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from steadyrl.core.metrics import describe, series
-from steadyrl.core.stats import rolling_median, window
+from steadyrl.core.stats import block_starts, rolling_median, window
 from steadyrl.show.page.records import Curves
 from steadyrl.show.report.pictures import plots
 from steadyrl.show.report.pictures.plots import palette
@@ -62,10 +61,11 @@ def curves(groups: Mapping[str, Sequence[Records]], file: str, shown: Sequence[s
 
 def thinned(steps: np.ndarray, values: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
     """Return at most so many points of a curve [S]: means of neighbouring steps that were measured."""
-    parts = np.array_split(np.arange(len(steps)), min(most, len(steps)))
-    finite = [part[np.isfinite(values[part])] for part in parts]
-    means = [float(values[part].mean()) if part.size else math.nan for part in finite]
-    return np.array([float(steps[part].mean()) for part in parts]), np.array(means)
+    starts = block_starts(len(steps), min(most, len(steps)))
+    finite = np.isfinite(values)
+    sums, counts = (np.add.reduceat(column, starts) for column in (np.where(finite, values, 0.0), 1.0 * finite))
+    means = np.divide(sums, counts, out=np.full(len(starts), np.nan), where=counts > 0)
+    return np.add.reduceat(steps, starts) / np.diff(starts, append=len(steps)), means
 
 
 def _series(records: Records) -> tuple[np.ndarray, dict[str, np.ndarray]]:
@@ -116,7 +116,7 @@ TOPICS = (
 
 
 # Text stays text: of a page with twenty pictures, letters as shapes would be the larger part.
-drawing = partial(plots.drawing, **{"svg.fonttype": "none"})
+TEXT_STAYS = {"svg.fonttype": "none"}
 
 
 def overlay(groups: Mapping[str, Sequence[Records]], topics: Sequence[Topic] = TOPICS) -> str | None:
@@ -124,10 +124,10 @@ def overlay(groups: Mapping[str, Sequence[Records]], topics: Sequence[Topic] = T
     panels = [(topic, metric) for topic in topics if (metric := _measured(groups, topic)) is not None]
     if not panels:
         return None
-    with drawing():
-        columns = 2 if len(panels) == 4 else min(3, len(panels))
-        rows = -(-len(panels) // columns)
-        figure = Figure(figsize=(plots.WIDTH_INCHES, ROW_INCHES * rows + 0.35))
+    columns = 2 if len(panels) == 4 else min(3, len(panels))
+    rows = -(-len(panels) // columns)
+
+    def draw(figure: Figure) -> None:
         grid = figure.subplots(rows, columns, squeeze=False)
         for axes, (topic, metric) in zip(grid.flat, panels, strict=False):
             _draw_topic(axes, topic, metric, groups)
@@ -135,7 +135,8 @@ def overlay(groups: Mapping[str, Sequence[Records]], topics: Sequence[Topic] = T
             axes.set_axis_off()
         handles, labels = grid.flat[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside upper left", ncols=min(len(labels), 4), frameon=False)
-        return _FRACTION.sub(r"\1", plots.as_svg(figure))
+
+    return _FRACTION.sub(r"\1", plots.svg(draw, ROW_INCHES * rows + 0.35, **TEXT_STAYS))
 
 
 def middle_and_range(runs: Sequence[Records], metric: str, spikes: bool) -> tuple[np.ndarray, ...] | None:

@@ -298,6 +298,20 @@ def captions(
     return {name: " ".join(sentences) for name, sentences in texts.items()}
 
 
+def svg(draw: Callable[[Figure], None], height: float, **style: Any) -> str:
+    """Return what ``draw`` draws on a figure of a picture's width as SVG text.
+
+    Args:
+        draw: Called with the figure.
+        height: In inches.
+        style: Of matplotlib, over the project's own.
+    """
+    with drawing(**style):
+        figure = Figure(figsize=(WIDTH_INCHES, height))
+        draw(figure)
+        return as_svg(figure)
+
+
 def as_svg(figure: Figure) -> str:
     """Return a figure as SVG text, without anything that differs between two writings.
 
