@@ -236,7 +236,8 @@ def reward_falling(run: Run) -> Result:
         )
     if course is None or run.covers(reward) < MIN_STEPS:
         return Unknown(f"{len(reward)} rows are too few to tell a falling reward from noise")
-    if (loss := course.loss(wanted)) is None:
+    loss = course.loss(wanted)
+    if loss is None or loss.before - loss.after <= _luck(run, loss):
         return None
     message = f"the reward fell from {number(loss.before)} to {number(loss.after)}{suffix}"
     shown = f"means of blocks: {number(loss.before)} before step {loss.step}, {number(loss.after)} from then on"

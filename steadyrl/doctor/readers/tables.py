@@ -44,7 +44,7 @@ RULE = re.compile(r"[\s|:+=_-]*")
 TWO_WORDS = re.compile(r"\b(Training|Validation|Train|Eval) (Loss)\b")
 # Behind a number: a unit that leaves its size as it is, or a remark.
 BEHIND = re.compile(r"(?<=[\d%*]) ?(?:ms|sec|s|min|h|x|GB|MB|GiB|MiB|tok|tokens|pp|\(.*\)|[^\x00-\x7f%]+)$")
-PLAIN = re.compile(r"-?\d*\.?\d+")  # as nearly all are
+PLAIN = re.compile(r"-?(?:\d+(?:\.\d+)?|\.\d+)")  # as nearly all are
 BEFORE = re.compile(r"^[^\x00-\x7f\u2212]+ ?(?=[\d.])")  # a word of another script
 COURSE = re.compile(r"~?[\d.]+ ?(?:\u2192|->) ?~?([\d.]+)")
 RANGE = re.compile(r"~?(\d+(?:\.\d+)?|\.\d+) ?[-\u2013~] ?(\d+(?:\.\d+)?|\.\d+)")
