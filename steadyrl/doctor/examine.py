@@ -19,9 +19,10 @@ from steadyrl.doctor.judgement.model import Judgement, judge
 from steadyrl.doctor.names.identify import holds_known_metric, identify
 from steadyrl.doctor.readers.search import search
 from steadyrl.doctor.series import Run
+from steadyrl.doctor.statistics.levels import measure
 from steadyrl.doctor.statistics.readings import direction
 from steadyrl.doctor.statistics.repeats import without_repeats
-from steadyrl.doctor.statistics.signals import BLOCKS, trend
+from steadyrl.doctor.statistics.signals import BLOCKS
 
 # The modules with the records. Of findings that are equally bad and equally old, what brings others about comes first.
 MODULES = (
@@ -126,12 +127,13 @@ class Diagnosis:
         """What could not be judged and weighs little: a reward that clearly rises shows a signal and a gradient."""
         reward = self.run.get("reward")
         with np.errstate(over="ignore", invalid="ignore"):
-            slope = None if reward is None else trend(reward)
+            course = None if reward is None else measure(reward)
             rose = reward is not None and direction(reward) > 0
-        if reward is None or slope is None or self.run.covers(reward) < ENOUGH:
+        if reward is None or course is None or self.run.covers(reward) < ENOUGH:
             return ()
         # Where one thing only is open, a trend above 0 is enough of a rise; else one that is twice its uncertainty.
-        if not rose and slope.low <= (0.0 if len(self._gaps) == 1 else (slope.high - slope.low) / 2.0):
+        change = course.change
+        if not rose and change.low <= (0.0 if len(self._gaps) == 1 else (change.high - change.low) / 2.0):
             return ()
         return tuple(aspect for aspect in self._gaps if aspect in HIDDEN)
 

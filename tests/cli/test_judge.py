@@ -1,6 +1,7 @@
 """`steadyrl judge` with scripted judges whose worth is known."""
 
 import json
+from collections import Counter
 import sys
 
 import pytest
@@ -117,11 +118,11 @@ def test_a_fair_judge_of_pairs_has_no_place(judge):
 
 
 def test_a_moody_judge_is_found_out(judge):
-    state = {"calls": 0}
+    asked = Counter()
 
     def moody(text):
-        state["calls"] += 1
-        return state["calls"] % 11
+        asked[text] += 1
+        return (len(text) + 5 * asked[text]) % 11
 
     with judge_server(servers.scalar(moody)) as server:
         _, out, _ = judge(server, "scalar", "--json", "--repeats", "2")

@@ -21,8 +21,9 @@ def test_no_value_is_left_out_where_blocks_do_not_divide_the_number():
     assert levels.means.tolist() == [4.0, 3.0, 3.0, 1.0, 5.0, 7.0]
 
 
-def test_fewer_than_six_values_have_no_levels():
-    assert measure(series("x", np.arange(5.0))) is None
+def test_fewer_than_five_values_have_no_levels():
+    assert measure(series("x", np.arange(4.0))) is None
+    assert measure(series("x", np.arange(5.0))).rose
     assert len(measure(series("x", np.arange(6.0))).means) == 6
 
 
@@ -104,8 +105,11 @@ def test_the_ends_of_a_short_log_share_no_row():
         ([69.0, 29.5, 14.3, 8.9, 5.0], -1),
         ([0.335, 0.481, 0.459, 0.438], 0),
         ([0.1, 0.2, 0.6, 0.7, 0.75], 1),
+        ([0.05, 0.4, 0.81, 0.84, 0.8], 1),  # level at the end, far from the start
+        ([0.05, 0.4, 0.81, 0.6, 0.8], 0),
+        ([6.0, 0.3, 0.2, 0.25, 0.2], -1),
     ],
 )
-def test_five_rows_in_order_have_a_direction(values, course):
+def test_five_rows_in_order_or_level_at_the_end_have_a_direction(values, course):
     steps = np.array([1, 4, 6, 8, 9])[: len(values)]
     assert direction(series("x", np.array(values), steps)) == course

@@ -109,7 +109,8 @@ def truncated(run: Run) -> Result:
     harmless = level <= NOTABLE or (level <= mostly and (learns(run) is True or level < start / 2.0))
     # What the lengths bound from above is no proof while the reward clearly rises.
     reward = run.get("reward")
-    harmless |= bool(how) and cause == "grew" and reward is not None and direction(reward) > 0
+    harmless |= bool(how) and cause != "never_ends" and reward is not None and direction(reward) > 0
+    harmless |= bool(how) and cause != "never_ends" and len(share) < AT_FIRST
     harmless |= level <= many and not (shows_no_gain(run) or fell(run, "reward"))
     about = "about " if how and level < 1.0 else ""
     shown = f"share cut off: {number(start)} at the start, {number(level)} at the end"

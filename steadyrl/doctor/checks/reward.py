@@ -8,9 +8,10 @@ from steadyrl.core.types import Severity
 from steadyrl.doctor.check import Found, Passed, Result, Unknown, check
 from steadyrl.doctor.remedies import learning_rate
 from steadyrl.doctor.series import Run, Series
-from steadyrl.doctor.statistics.levels import AFTER, Drop, drop, lower_part, measure
+from steadyrl.doctor.statistics.levels import AFTER, Drop, drop, measure
 from steadyrl.doctor.statistics.readings import (
     at_top,
+    direction,
     fell,
     gained,
     heldout_rises,
@@ -23,7 +24,7 @@ from steadyrl.doctor.statistics.readings import (
     updates_per_step,
     worth_having,
 )
-from steadyrl.doctor.statistics.signals import MIN_STEPS, long_run_error, smallest_detectable, tail, trend
+from steadyrl.doctor.statistics.signals import MIN_STEPS, long_run_error, tail
 from steadyrl.doctor.statistics.units import SEQUENCE, find
 
 # A policy at KL K (nats per sequence) from where it began can have moved a roughly normal reward by sqrt(2 K) of its
@@ -33,10 +34,9 @@ NOT_MOVED_OLD = 5e-5  # nats per token and step: a twentieth of the least that m
 FLAT_FROM = 100  # steps: many runs begin to rise after tens of them, so that fewer tell nothing by themselves
 LITTLE = 0.15  # of the level: no labelled run that learned over 100 steps and more has gained so little
 SIGNS, SURE = 0.25, 2.0  # share of the rows on either side of 0; standard errors
-FIRST, QUICK = 3, 4.0  # steps; standard deviations of single steps in the second half
 CONSTANT_STEPS = 10  # equal rewards one after the other; chance does not give so many, even printed with two digits
 OFTEN = 1 / 3  # of the rows of a long log, in which the reward is its least
-MOSTLY_ROWS, SEVERAL = 10, 5  # rows with the least reward, more than half; rewards that differ, as means do
+MOSTLY_ROWS, MOSTLY, SEVERAL = 20, 0.5, 5  # rows, and the share of them, likewise; rewards that differ, as means do
 CONSTANT_ROWS = 2  # where the spread of the completions is logged, and is 0
 SAME = 1e-9  # relative difference that is rounding
 NEARLY, NEARLY_ROWS = 0.01, 5  # relative range of the mean over batches of other prompts; see reward_constant
@@ -51,18 +51,18 @@ HUGE_NORM = 100.0  # times the usual limit of 1 at which trainers clip
 @check("reward_flat")
 def reward_flat(run: Run) -> Result:
     reward = run.needed("reward")
-    slope, detectable = trend(reward), smallest_detectable(reward)
-    if slope is None or detectable is None or slope.low > 0 or gained(run) or _rose(reward):
-        return None
-    if fell(run, "reward") or _lost(run, reward):
-        return None  # another check speaks of it; of a fall that only the trend shows no other does
+    course, wanted = measure(reward), worth_having(run, float(np.median(reward.values)))
+    if course is None:
+        return Unknown(f"{len(reward)} rows are too few to tell a level reward from noise")
+    if learns(run) or fell(run, "reward") or course.loss(wanted):
+        return None  # another check speaks of a fall; of one that only the trend shows no other does
     if np.ptp(reward.values) == 0:
         return Unknown("the reward never changes")
-    wanted, level = worth_having(run, float(np.median(reward.values))), float(np.median(reward.values))
+    change, level = course.change, float(np.median(reward.values))
     if at_top(reward):
         return Passed(f"The reward rests at {number(level)}, near the most that it reaches.")
     cause, reason = _flat_cause(run)
-    if (cause == "unknown" or slope.high < 0) and heldout_rises(run):
+    if (cause == "unknown" or change.high < 0) and heldout_rises(run):
         return Passed("The reward of training does not rise, and held-out measurements rose.")
     if cause == "unknown" and run.covers(reward) < FLAT_FROM:
         few = f"{run.covers(reward)} steps are few for a reward to rise"
@@ -70,21 +70,19 @@ def reward_flat(run: Run) -> Result:
     # A policy that has not moved, or has nothing to follow, cannot have gained what the interval still holds.
     idle = cause in ("not_moving", "no_signal")
     long = run.covers(reward) >= FLAT_FROM
-    rests = long and slope.high * len(reward) < LITTLE * abs(level)
-    if not rests and not shows_no_gain(run) and not (idle and (detectable <= wanted or long)):
-        hidden = detectable if detectable > wanted else slope.high * len(reward)
+    rests = long and change.high < LITTLE * abs(level)
+    if not rests and not shows_no_gain(run) and not (idle and (change.detectable <= wanted or long)):
+        hidden = change.detectable if change.detectable > wanted else change.high
         return Unknown(
             f"the reward shows no trend, but a change of {number(hidden)} could hide in its noise, and "
             f"{number(wanted)} would be worth having: run longer, or with more completions per step"
         )
-    changes = f"{number(slope.low * len(reward))} and {number(slope.high * len(reward))} (95 %)"
-    shown = f"the change over all steps lies between {changes}"
-    if rests and slope.high * len(reward) > wanted:
-        shown = f"{shown}, at most {slope.high * len(reward) / abs(level):.0%} of its level"
-    elif detectable:
-        shown = (
-            f"{shown}; a change of {number(detectable)} would have been seen, {number(wanted)} would be worth having"
-        )
+    shown = f"the change over all steps lies between {number(change.low)} and {number(change.high)} (95 %)"
+    if rests and change.high > wanted:
+        shown = f"{shown}, at most {change.high / abs(level):.0%} of its level"
+    elif change.detectable:
+        seen = f"a change of {number(change.detectable)} would have been seen"
+        shown = f"{shown}; {seen}, {number(wanted)} would be worth having"
     else:
         shown = f"{shown}; the means of all blocks are equal"
     message = f"the reward does not rise in {run.covers(reward)} steps: {reason}"
@@ -106,18 +104,10 @@ def _log_more(run: Run) -> str:
 def shows_no_gain(run: Run) -> bool:
     """Return True if the 95 % interval of the reward's trend holds no gain that would be worth having."""
     reward = run.get("reward")
-    slope = None if reward is None or run.covers(reward) < MIN_STEPS else trend(reward)
-    if reward is None or slope is None:
+    course = None if reward is None or run.covers(reward) < MIN_STEPS else measure(reward)
+    if reward is None or course is None:
         return False
-    return slope.high * len(reward) < worth_having(run, float(np.median(reward.values))) and not gained(run)
-
-
-def _rose(reward: Series) -> bool:
-    """Return True if the reward rose, be it in the first steps only: a quick rise is gone within the first block."""
-    levels = measure(reward)
-    settled = reward.values[len(reward) // 2 :]
-    quick = len(reward) >= MIN_STEPS and settled.mean() - reward.values[:FIRST].mean() > QUICK * settled.std()
-    return bool(quick) or (levels is not None and levels.rose)
+    return course.change.high < worth_having(run, float(np.median(reward.values))) and not gained(run)
 
 
 def _flat_cause(run: Run) -> tuple[str, str]:
@@ -125,7 +115,7 @@ def _flat_cause(run: Run) -> tuple[str, str]:
     kl, rate, size = find(run, "kl_ref", SEQUENCE), run.get("learning_rate"), update_size(run)
     # With one update per batch it is measured before that update, and is 0 by construction.
     step = None if size is None or not size.values.any() else float(np.median(size.values))
-    if sentence := nothing_to_learn(run) or _often_least(run.needed("reward")):
+    if sentence := nothing_to_learn(run) or _at_least(run.needed("reward"), FLAT_FROM, OFTEN):
         return "no_signal", sentence
     if kl is not None and tail(kl) == 0.0:
         kl = None  # a k3 so small that it is rounded away, or a reference that is the policy itself
@@ -141,21 +131,21 @@ def _flat_cause(run: Run) -> tuple[str, str]:
         return "not_moving", f"a step's updates change the policy by {number(step)} nats per token"
     if kl is None and step is None:
         entropy = run.get("entropy")
-        slope = None if entropy is None else trend(entropy)
-        if entropy is None or slope is None or slope.low <= 0 <= slope.high:
+        if entropy is None or direction(entropy) == 0:
             return "unknown", "the log does not tell whether the policy moves"
         return "moving_without_gain", f"{levels('the entropy', entropy)}: the policy moves, the reward does not follow"
     far = "" if kl is None else f" (the KL to the reference is {number(tail(kl))} {kl.unit} at the end)"
     return "moving_without_gain", f"the policy moves, the reward does not follow{far}"
 
 
-def _often_least(reward: Series) -> str:
-    """Return a sentence if a long log has the least reward of all, exactly, in a third of its rows; else ""."""
+def _at_least(reward: Series, rows: int, share: float) -> str:
+    """Return a sentence if a log of so many rows has the least reward of all, exactly, in such a share of them."""
     least, different = float(reward.values.min()), len(np.unique(reward.values))
-    share = float((reward.values == least).mean())
-    if len(reward) < FLAT_FROM or share < OFTEN or different < SEVERAL:
+    idle = int((reward.values == least).sum())
+    if len(reward) < rows or idle <= share * len(reward) or different < SEVERAL:
         return ""
-    return f"in {share:.0%} of the rows it is exactly {number(least)}, its least: no completion of those earns more"
+    where = f"its least, in {idle} of {len(reward)} rows"
+    return f"the reward is exactly {number(least)}, {where}: no completion of those earns more"
 
 
 def _noise_about_0(kl: Series | None) -> str:
@@ -207,14 +197,11 @@ def _frozen(run: Run, reward: Series) -> Result:
 
 
 def _mostly_least(run: Run, reward: Series) -> Result:
-    """Find a mean that is its least in most rows, exactly: no completion of those batches earns more."""
-    least, different = float(reward.values.min()), len(np.unique(reward.values))
-    idle = int((reward.values == least).sum())
-    if idle < MOSTLY_ROWS or 2 * idle <= len(reward) or different < SEVERAL or learns(run) is not False:
+    """Find a mean that is its least in most rows."""
+    sentence = _at_least(reward, MOSTLY_ROWS, MOSTLY)
+    if not sentence or learns(run) is not False:
         return None
-    message = f"the reward is exactly {number(least)}, its least, in {idle} of {len(reward)} rows"
-    message += ": no completion of those earns more"
-    return Found("mostly_least", "warning", int(reward.steps[0]), message, (levels("it", reward),))
+    return Found("mostly_least", "warning", int(reward.steps[0]), sentence, (levels("it", reward),))
 
 
 def _constant_cause(before: np.ndarray, level: float, varies: bool, spreads: np.ndarray) -> tuple[str, Severity, str]:
@@ -234,7 +221,7 @@ def _constant_cause(before: np.ndarray, level: float, varies: bool, spreads: np.
 def reward_falling(run: Run) -> Result:
     reward = run.needed("reward")
     wanted = worth_having(run, float(np.median(reward.values)))
-    lost, blocks = drop(reward), measure(reward)
+    lost, course = drop(reward), measure(reward)
     cause, suffix = _fall_cause(run)
     if lost is not None and lost.before - lost.after > max(wanted, LOST_AT_ONCE * abs(lost.before), _luck(run, lost)):
         steep = _steepest(run, lost.step)
@@ -247,35 +234,14 @@ def reward_falling(run: Run) -> Result:
             f"the reward fell at once and for good, from {number(lost.before)} to {number(lost.after)}{suffix}",
             (f"{int((reward.steps >= lost.step).sum())} rows from step {lost.step} on lie at {number(lost.after)}",),
         )
-    if blocks is None or run.covers(reward) < MIN_STEPS:
+    if course is None or run.covers(reward) < MIN_STEPS:
         return Unknown(f"{len(reward)} rows are too few to tell a falling reward from noise")
-    if (loss := _lost(run, reward)) is None:
+    loss = course.loss(wanted)
+    if loss is None or loss.before - loss.after <= _luck(run, loss):
         return None
-    since, before, after, shown = loss
-    return Found(cause, "warning", since, f"the reward fell from {number(before)} to {number(after)}{suffix}", (shown,))
-
-
-def _lost(run: Run, reward: Series) -> tuple[int, float, float, str] | None:
-    """Return since when, from where and to where a reward fell from its best, and a sentence; None for noise."""
-    wanted, blocks = worth_having(run, float(np.median(reward.values))), measure(reward)
-    if blocks is None or run.covers(reward) < MIN_STEPS:
-        return None
-    top = int(blocks.means.argmax())
-    best = float(blocks.means[top])
-    if best - blocks.end > max(blocks.least, wanted):
-        shown = f"block means: {number(best)} from step {blocks.steps[top]}, {number(blocks.end)} at the end"
-        since = int(blocks.steps[min(top + 1, len(blocks.steps) - 1)])
-        return since, best, blocks.end, f"{shown}; {blocks.explained}"
-    part = lower_part(reward)
-    if part is None or part.before - part.after <= wanted:
-        return None
-    shown = f"means: {number(part.before)} before step {part.step}, {number(part.after)} from then on"
-    return (
-        part.step,
-        part.before,
-        part.after,
-        f"{shown}; the standard error of the difference is less than a quarter of it",
-    )
+    message = f"the reward fell from {number(loss.before)} to {number(loss.after)}{suffix}"
+    shown = f"means of blocks: {number(loss.before)} before step {loss.step}, {number(loss.after)} from then on"
+    return Found(cause, "warning", loss.step, message, (f"{shown}; {course.explained}",))
 
 
 def _luck(run: Run, lost: Drop) -> float:

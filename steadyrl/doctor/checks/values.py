@@ -29,6 +29,7 @@ SPIKES_WITH = {
 WARM_SHARE = 0.2  # a fresh value head may be worse than a constant for so long, and for 20 steps
 SETTLED = 10  # steps after that
 FAR_OFF = 300.0  # times the square of the returns
+OUTSIDE, SETTLED_BY = 3.0, 100  # times the range of the returns; steps
 FEWEST_BLOCKS = 3  # that a lasting fault shows in
 EV_BAD = -0.05  # below 0 by more than rounding: worse than predicting the mean
 EV_HARMS = -0.5  # the advantages are noisier by a half than without a value head; above it runs learn all the same
@@ -60,7 +61,7 @@ def value_loss_spikes(run: Run) -> Result:
 
 @check("explained_variance_low")
 def explained_variance_low(run: Run) -> Result:
-    if far := _far_off(run):
+    if far := _far_off(run) or _outside(run):
         return far
     if (series := run.get("explained_variance")) is None:
         return Unknown("the log has no explained_variance", ("explained_variance",))
@@ -96,6 +97,18 @@ def _far_off(run: Run) -> Result:
     message = f"the value head is off by about {number(float(np.sqrt(error)))}, and returns are about {number(width)}"
     shown = f"{loss.source or 'the value loss'} is {number(error)} at the end; it is a squared error, or half of one"
     return Found("value_far_off", "warning", first_lasting(loss, loss.values > most), message, (shown,))
+
+
+def _outside(run: Run) -> Result:
+    """Find values whose mean lies far outside all returns of the step, long after a value head has settled."""
+    value, least, most = (run.get(name) for name in ("value_mean", "return_min", "return_max"))
+    if value is None or least is None or most is None or run.span[1] < SETTLED_BY:
+        return None
+    at, low, high = tail(value), tail(least), tail(most)
+    if max(low - at, at - high) <= OUTSIDE * max(high - low, CONSTANT * abs(high)):
+        return None
+    message = f"the values are {number(at)} in the mean, and all returns lie between {number(low)} and {number(high)}"
+    return Found("value_far_off", "warning", None, message, (f"in the last rows, at step {run.span[1]}",))
 
 
 def _lasting_from(bad: np.ndarray) -> int | None:

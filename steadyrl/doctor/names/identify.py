@@ -20,6 +20,7 @@ from steadyrl.doctor.names.table import Name, Table, best_pattern, load, spell, 
 from steadyrl.doctor.names.traits import traits
 from steadyrl.doctor.readers.rows import usual_distance
 from steadyrl.doctor.series import RawLog, Run, Series
+from steadyrl.doctor.statistics.units import together
 
 TRAINERS = (
     "steadyrl trl-grpo trl-rloo trl-async-grpo trl-online-dpo trl-sft trl-ppo trl-ppo-old verl openrlhf nemo-rl "
@@ -35,6 +36,7 @@ OTHER = re.compile(
 )
 DIGITS = 4  # after the point, at which usual learning rates are printed as 0
 SELDOM = 5  # times fewer rows than another series of the quantity has
+MOST_CLIPPED, FEWEST_SHARED, GO_TOGETHER = 0.3, 3, 0.5  # share that a first update clips; rows; correlation
 LATER = 10_000  # the place of a common spelling, behind those of the trainer's own table
 GUESSED_ALONE = {"reward", "loss"}  # of which a guess is enough to take a table for a log
 CLOCKS = {"time_logged", "data_epoch"}
@@ -74,6 +76,7 @@ def identify(log: RawLog) -> Run:
     if table is COMMON:  # what is printed of single completions comes after what every step logs
         series = {quantity: _seldom_last(several) for quantity, several in series.items()}
     heldout = (*_accuracy_alone(series), *_heldout_reward(series), *_without_rounded_rate(series))
+    heldout += _clipped_texts(series) if table is COMMON else ()
     sources = {entry.source for entry in entries}
     algorithm, settings = derive.algorithm(table, log.settings, log), derive.settings(table, log.settings, log)
     return Run(
@@ -127,6 +130,24 @@ def _heldout_reward(series: dict[str, list[Series]]) -> tuple[str, ...]:
     series |= twins
     sources = ", ".join(several[0].source for several in twins.values())
     return (f"the training reward is not logged; {sources} {'stands' if len(twins) == 1 else 'stand'} for it",)
+
+
+def _clipped_texts(series: dict[str, list[Series]]) -> tuple[str, ...]:
+    """Take a "clip_ratio" for texts cut off where it begins too high for a first update and goes with the length."""
+    shares, lengths = series.get("clip_fraction", ()), series.get("length", ())
+    if len(shares) != 1 or not lengths or "truncated" in series or "ratio" not in shares[0].source.lower():
+        return ()
+    share, length = together(shares[0].finite(), lengths[0].finite())
+    if (
+        len(share) < FEWEST_SHARED
+        or share.values[0] <= MOST_CLIPPED
+        or not np.ptp(share.values) * np.ptp(length.values)
+    ):
+        return ()
+    if np.corrcoef(share.values, length.values)[0, 1] <= GO_TOGETHER:
+        return ()
+    series["truncated"] = [replace(one, quantity="truncated", unit="share") for one in series.pop("clip_fraction")]
+    return (f"'{share.source}' goes with the length, and is taken for the share of texts that a limit cuts off",)
 
 
 def _without_rounded_rate(series: dict[str, list[Series]]) -> tuple[str, ...]:

@@ -31,6 +31,7 @@ MAX_PREFIX = 100  # characters before a dict
 VERL = re.compile(r"(?<![\w/.:-])step:(\d{1,15}) - (?=\S)")
 # What loggers put before a dict; rows of slime are of a rollout or of a step.
 NAMED = re.compile(r"\b(?:step|rollout|iter(?:ation)?|update)\s*[:#]?\s*(\d{1,15})(?:/\d+)?\W{0,8}$", re.IGNORECASE)
+WRAPPED = re.compile(r"(?:^|\S) - [\w/@.-]*/[\w/@.-]+:[-\d.ni]|^[\w/@.-]*:?[-\d.]+\s*$")
 OPENING = re.compile(r"\{ *[\"']")
 # Numbers that Python shows in a form that is no literal.
 BARE = re.compile(r"(?<=: )(-?(?:nan|inf)\b|(?:\w+\.)*(?:float|int|bfloat|double|tensor|array)\w*\([^()]*\))")
@@ -53,14 +54,19 @@ class _Console:
         self.framed = False  # whether there are tables of completions
         self.before = 0  # rows of a training without rewards that ended before one with them
         self._ended = self._rewarded = False  # whether a Trainer has summed up, and whether a row had a reward
-        self._begun = ""  # a dict whose end is on a later line
+        self._begun = self._wrapped = ""  # a dict whose end is on a later line; a line of verl that may go on
 
     def add(self, raw: bytes) -> bool:
         """Take in a line; return whether the lines so far hold metrics for sure."""
         line = plain(raw)
-        if "step:" in line and (row := _verl_row(line)):
-            self.verl.put(row)
+        if "step:" in line and _verl_row(line):
+            self.end()
+            self._wrapped = line
             return True
+        if self._wrapped and len(self._wrapped) < MAX_TEXT and WRAPPED.search(line):
+            self._wrapped += line.rstrip("\r")
+            return True
+        self.end()
         if "%|" in line:
             self.bars.see(line)
         self.framed |= "┃ Prompt" in line
@@ -79,6 +85,12 @@ class _Console:
                 self.words.add(part)
         return self.words.sure or self.dicts.count > 0
 
+    def end(self) -> None:
+        """Put the last row of verl to the others, with the lines onto which a terminal has wrapped it."""
+        if self._wrapped:
+            self.verl.put(_verl_row(self._wrapped))
+        self._wrapped = ""
+
     def _see_reward(self, row: dict[str, Any]) -> None:
         """Begin anew with the first reward after a Trainer's summary: rows before it are of supervised training."""
         if self._rewarded or not any(tables.REWARD.search(key) for key in row):
@@ -88,37 +100,41 @@ class _Console:
             self.before, self.dicts, self.bars = self.dicts.count, Rows(), Bars()
 
 
-def read(path: Path) -> RawLog:
-    """Read the metrics that a console log holds, with the settings and completions printed beside them."""
+def read(path: Path) -> list[RawLog]:
+    """Read the runs that a console log holds, with the settings and completions printed beside them."""
     console, notes = _Console(), list[str]()
     for chunk in lines(path, notes):
         for line in chunk:
             console.add(line)
-    log = (
-        console.verl.log(str(path), "verl_console", {}, notes) if console.verl.count else _fullest(console, path, notes)
-    )
-    planned = {"max_steps": console.bars.planned} if console.bars.planned and log.format != "verl_console" else {}
+    console.end()
+    verl = [console.verl.log(str(path), "verl_console", {}, notes)] if console.verl.count else []
+    logs = verl or _fullest(console, path, notes)
+    planned = {"max_steps": console.bars.planned} if console.bars.planned and not verl else {}
     written = settings_in(source(path))
-    return replace(
-        log,
-        settings={**written, **planned, **console.config.settings},
-        notes=(*log.notes, FROM_SOURCE) if written else log.notes,
-        completions=PrintedTables(path) if console.framed else (),
-    )
+    return [
+        replace(
+            log,
+            settings={**written, **planned, **console.config.settings},
+            notes=(*log.notes, FROM_SOURCE) if written else log.notes,
+            completions=PrintedTables(path) if console.framed and len(logs) == 1 else (),
+        )
+        for log in logs
+    ]
 
 
-def _fullest(console: _Console, path: Path, notes: list[str]) -> RawLog:
+def _fullest(console: _Console, path: Path, notes: list[str]) -> list[RawLog]:
     """Return the rows of dicts, tables or words: of the first with a loss and a reward, else of the most metrics."""
     first = None
     if console.dicts.count:
         before = [f"rows of a training without rewards before it, left out: {console.before}"] if console.before else []
         first = _placed(console, str(path), [*notes, *before])
         if _is_full(first):
-            return first
-    table = tables.find(path, notes)
-    words = console.words.log(str(path), notes) if table is None or console.words.sure else None
-    logs = [log for log in (first, table, words) if log is not None]
-    return next(filter(_is_full, logs), None) or max(logs, key=_metrics)
+            return [first]
+    shown = tables.find(path, notes)
+    words = console.words.log(str(path), notes) if not shown or console.words.sure else None
+    logs = [log for log in (first, *shown[-1:], words) if log is not None]
+    log = next(filter(_is_full, logs), None) or max(logs, key=_metrics)
+    return shown if shown and log is shown[-1] else [log]
 
 
 def _is_full(log: RawLog) -> bool:
@@ -134,7 +150,7 @@ def _metrics(log: RawLog) -> int:
 def holds_metrics(path: Path) -> bool:
     """Return whether a text file holds something that ``read`` finds."""
     console = _Console()
-    return any(console.add(line) for chunk in lines(path) for line in chunk) or tables.find(path, []) is not None
+    return any(console.add(line) for chunk in lines(path) for line in chunk) or tables.holds_rows(path)
 
 
 def _verl_row(line: str) -> dict[str, Any]:

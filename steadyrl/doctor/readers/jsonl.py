@@ -44,7 +44,7 @@ def read(path: Path) -> list[RawLog]:
         for row in chunk if named else ():
             parts.setdefault(str(row.pop(named, "")), []).append(row)
         for run, rows in parts.items():
-            run_rows = rows_of(runs, run, ("step",) if wrapped else STEP_KEYS)
+            run_rows = rows_of(runs, run, ("step",) if wrapped else STEP_KEYS, null_breaks=wrapped)
             run_rows.add([row for row in rows if SUMMARY not in row])
     kind, several = "verl_file" if wrapped else "jsonl", len(runs) > 1
     logs = [rows.log(f"{path}#{run}" if several else str(path), kind, settings, notes) for run, rows in runs.items()]

@@ -68,11 +68,15 @@ class Rows:
         count: How many rows were added.
     """
 
-    def __init__(self, step_keys: Sequence[str] = STEP_KEYS, null: float | None = math.nan):
+    def __init__(self, step_keys: Sequence[str] = STEP_KEYS, null: float | None = math.nan, null_breaks: bool = False):
         self.step_key: str | None = None
         self.count = 0
         self._candidates = step_keys
-        self._null = null
+        self._null, self._null_breaks = (
+            null,
+            null_breaks,
+        )  # whether a null is a number that is not finite, as verl writes
+        self._nulls: dict[str, list[np.ndarray]] = {}  # places of rows, by name
         self._waiting: list[dict[str, Any]] = []
         self._steps: list[np.ndarray] = []
         self._attempts: list[np.ndarray] = []
@@ -132,6 +136,7 @@ class Rows:
             attempts = np.zeros(len(steps), np.int64)
             attempts[keep] = np.cumsum(np.diff(steps[keep], prepend=-MAX_STEP) < 0)
         self._leave_out_gaps(len(steps))
+        self._leave_out_nulls()
         columns, everything = {}, bool(keep.all())
         while self._parts:  # gives back the memory of each before the next is merged
             name, parts = self._parts.popitem()
@@ -146,6 +151,18 @@ class Rows:
         own = [NUMBERED] if len(steps) and self.step_key is None else []
         own += [f"{what}: {count}" for what, count in self._notes.items() if count]
         return RawLog(path, kind, dict(sorted(columns.items())), settings or {}, (*notes, *own, *_gaps(columns)))
+
+    def _leave_out_nulls(self) -> None:
+        """Leave out nulls of columns that have numbers after them: what breaks a run hardly ever mends itself."""
+        for name, several in self._nulls.items() if not self._null_breaks else ():
+            nulls, parts = np.concatenate(several), self._parts.get(name, [])
+            places = np.concatenate([np.empty(0), *(at for at, _ in parts)])
+            logged, nulls = (
+                np.setdiff1d(places, nulls),
+                nulls[(nulls < min(places, default=0)) | np.isin(nulls, places)],
+            )
+            if len(logged) and len(nulls) and nulls.min() < logged.max():
+                self._parts[name] = [(at[kept], x[kept]) for at, x in parts if (kept := ~np.isin(at, nulls)).any()]
 
     def _leave_out_gaps(self, count: int) -> None:
         """Leave out what is no number only because one table holds rows of two kinds, as of training and evaluation.
@@ -262,10 +279,14 @@ class Rows:
             if depth == 0 and key == self.step_key:
                 continue
             at, name = places if present is None else places[present], f"{prefix}{key}"
-            if name not in self._parts and values[0] is None:  # nothing was measured before the first step
+            first, begins = 0, name not in self._parts
+            if begins and values[0] is None:  # nothing was measured before the first step
                 first = next((i for i, value in enumerate(values) if value is not None), 0)
-                values, at = values[first:], at[first:]
-            parsed, good = numbers(values, self._null)
+            parsed, good = numbers(values[first:], self._null)
+            if first > 1 or good is not None:
+                nulls = at[[i for i, value in enumerate(values) if value is None and (i or first > 1 or not begins)]]
+                self._nulls.setdefault(name, []).append(nulls)
+            values, at = values[first:], at[first:]
             self._add(name, at if good is None else at[good], parsed)
             if good is None:
                 continue
@@ -284,15 +305,15 @@ class Rows:
             self._add(f"{name}/{part}", places[[i for i, _ in some]], summed)
 
 
-def rows_of(runs: dict[str, Rows], run: str, step_keys: Sequence[str] = STEP_KEYS) -> Rows:
-    """Return the rows of a run of a file, new ones for a run that had none.
+def rows_of(runs: dict[str, Rows], run: str, step_keys: Sequence[str] = STEP_KEYS, null_breaks: bool = False) -> Rows:
+    """Return the rows of a run of a file, new ones for a run that had none; arguments as of ``Rows``.
 
     Raises:
         RunError: The file names more than ``MAX_RUNS``.
     """
     if run not in runs and len(runs) >= MAX_RUNS:
         raise RunError(TOO_MANY_RUNS)
-    return runs.setdefault(run, Rows(step_keys))
+    return runs.setdefault(run, Rows(step_keys, null_breaks=null_breaks))
 
 
 def _steps_of(rows: list[dict[str, Any]], key: str) -> np.ndarray:

@@ -169,7 +169,7 @@ def _is_document(row: dict[str, Any]) -> bool:
 
 
 def _console(path: Path) -> Source | None:
-    return Source(path, Kind.CONSOLE, _reader_of(console.read, path)) if console.holds_metrics(path) else None
+    return Source(path, Kind.CONSOLE, lambda: console.read(path)) if console.holds_metrics(path) else None
 
 
 def _first_lines(path: Path) -> list[bytes]:

@@ -31,7 +31,11 @@ COMMENT = b"#"
 MAX_HTML = 4 << 20  # bytes; they are rewritten as a whole
 MAX_TEXT = 1 << 14  # characters of a line
 LONG_TABLE = 0.5  # of the rows of the longest
-MIN_STEPS = 3  # in the header of a table with a metric in each row
+MIN_STEPS, REMARKS = 3, 1  # in the header of a table with a metric in each row, and other columns there
+FEWEST_OF_TWO = 3  # metrics of a table with two steps alone: two columns are mostly of two runs
+AT_START = re.compile(r"\W*(?:start|first|begin|initial|early|before|초반|初期|初始|开始|训练前)", re.IGNORECASE)
+AT_END = re.compile(r"\W*(?:end|last|final|late|after|now|최근|종료|후반|最终|末期|结束|训练后)", re.IGNORECASE)
+CONTINUED = 200  # rows of a table that may go on in another one at most
 METRIC = re.compile(r"loss|reward|\bkl\b|entropy|grad", re.IGNORECASE)
 STEPS = re.compile(r"step|iter(ation)?|epoch|update|episode|^rollout$|^checkpoint$|^ckpt$", re.IGNORECASE)
 REWARD = re.compile(r"reward", re.IGNORECASE)
@@ -40,14 +44,15 @@ RULE = re.compile(r"[\s|:+=_-]*")
 TWO_WORDS = re.compile(r"\b(Training|Validation|Train|Eval) (Loss)\b")
 # Behind a number: a unit that leaves its size as it is, or a remark.
 BEHIND = re.compile(r"(?<=[\d%*]) ?(?:ms|sec|s|min|h|x|GB|MB|GiB|MiB|tok|tokens|pp|\(.*\)|[^\x00-\x7f%]+)$")
+PLAIN = re.compile(r"-?(?:\d+(?:\.\d+)?|\.\d+)")  # as nearly all are
 BEFORE = re.compile(r"^[^\x00-\x7f\u2212]+ ?(?=[\d.])")  # a word of another script
 COURSE = re.compile(r"~?[\d.]+ ?(?:\u2192|->) ?~?([\d.]+)")
 RANGE = re.compile(r"~?(\d+(?:\.\d+)?|\.\d+) ?[-\u2013~] ?(\d+(?:\.\d+)?|\.\d+)")
 ENDED = "\0"  # a line that ends a table
 STEPLESS = "values with arrows between them, at steps that the text does not say, so that they are numbered from 1: "
-# "KL: 0.1 -> 0.3 -> 2,041.5", or "KL went from 0.1 to 0.3 to 2,041.5"; two values alone are mostly of a remark.
+# "KL: 0.1 -> 0.3 -> 2,041.5", or "KL went from 0.1 to 0.3 to 2,041.5".
 _VALUE = r"~?[-+\u2212]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?%?"
-_COURSE = rf"{_VALUE}(?: ?(?:[\u2192\u27f6\u21d2\u279c]|[-=\u2013]+>| to ) ?{_VALUE}){{2,}}"
+_COURSE = rf"{_VALUE}(?: ?(?:[\u2192\u27f6\u21d2\u279c]|[-=\u2013]+>| to ) ?{_VALUE})+"
 ARROWS = re.compile(
     rf"^\W*([A-Za-z][\w ./()-]{{0,40}}?)[*`]{{0,3}}(?: ?[:=]| (?:\w+ )?from )\W{{0,3}}?({_COURSE})", re.IGNORECASE
 )
@@ -167,13 +172,44 @@ def _cells_of(table: Iterable[bytes], separator: str) -> Iterator[list[str]]:
         yield [COMMA.sub(r"\1.\2", cell) for cell in cells] if separator == ";" else cells
 
 
-def find(path: Path, notes: Sequence[str]) -> RawLog | None:
-    """Return the log of the first long table with a reward in a text, else of its table of metrics; None without any.
+def find(path: Path, notes: Sequence[str]) -> list[RawLog]:
+    """Return the runs of the first long table with a reward in a text, else of its table of metrics; [] without any.
 
-    A notebook shows one of supervised training before it, and a page one of results. Values with arrows between them
-    are added where the table has none of that metric.
+    A notebook shows one of supervised training before it, and a page one of results. A header that comes again over
+    other numbers at the same steps begins another run. Values with arrows between them are added where the table has
+    none of that metric.
     """
-    tables, header, before, courses = dict[tuple[str, ...], Rows](), list[str](), list[str](), dict[str, Column]()
+    tables, courses = dict[tuple[str, ...], list[_Table]](), dict[str, Column]()
+    for header, begins, row in _rows(path, courses):
+        several = tables.setdefault(tuple(header), [])
+        several += [_Table()] if begins or not several else []
+        several[-1].put(row)
+    runs = {names: _joined(several) for names, several in tables.items()}
+    rewarded = [names for names in runs if REWARD.search(english(" ".join(names)))]
+    longest = max((table.count for names in rewarded for table in runs[names]), default=0)
+    long = (names for names in rewarded if max(table.count for table in runs[names]) >= LONG_TABLE * longest)
+    names_of = next(long, max(runs, key=lambda names: sum(map(_is_metric, names)), default=None))
+    if names_of is None:
+        return [_with_courses(RawLog(str(path), "printed", {}, {}, tuple(notes)), courses)] if courses else []
+    longest = max(table.count for table in runs[names_of])
+    long_runs = [table for table in runs[names_of] if table.count >= LONG_TABLE * longest]
+    others = [table for several in runs.values() for table in several if table not in long_runs]
+    left_out = sum(other.count for other in others if not long_runs[-1].goes_on_in(other))
+    notes = [*notes, *([f"rows of other tables, left out: {left_out}"] if left_out else [])]
+    names = [f"{path}#{i}" for i in range(1, len(long_runs) + 1)] if len(long_runs) > 1 else [str(path)]
+    logs = [table.log(name, "printed", {}, notes) for name, table in zip(names, long_runs, strict=True)]
+    return [_with_courses(log, courses) for log in logs] if len(logs) == 1 else logs
+
+
+def holds_rows(path: Path) -> bool:
+    """Return whether ``find`` finds something in a text."""
+    courses: dict[str, Column] = {}
+    return any(True for _ in _rows(path, courses)) or bool(courses)
+
+
+def _rows(path: Path, courses: dict[str, Column]) -> Iterator[tuple[list[str], bool, Row]]:
+    """Yield each row of the tables of a text with its header, and whether it is the first below that."""
+    header, before = list[str](), list[str]()
     for cells in _stacked(_upright(map(_cells, _ruled(_coursed(_lines(path), courses))))):
         if cells == [ENDED]:
             header = []
@@ -184,18 +220,57 @@ def find(path: Path, notes: Sequence[str]) -> RawLog | None:
             alike = type(cells) is type(names) and len(row) == len(names)
             if alike and _is_row([cell for _, cell in pairs]):
                 header = names
-                tables.setdefault(tuple(names), Rows()).put(dict(pairs))
+                yield names, names is before, dict(pairs)
                 break
         before = cells if _is_header(cells) else []
-    rewarded = [names for names in tables if REWARD.search(english(" ".join(names)))]
-    longest = max((tables[names].count for names in rewarded), default=0)
-    long = (names for names in rewarded if tables[names].count >= LONG_TABLE * longest)
-    names_of = next(long, max(tables, key=lambda names: sum(map(_is_metric, names)), default=None))
-    if names_of is None:
-        return _with_courses(RawLog(str(path), "printed", {}, {}, tuple(notes)), courses) if courses else None
-    left_rows = sum(rows.count for names, rows in tables.items() if names != names_of)
-    left_out = [f"rows of other tables, left out: {left_rows}"] if left_rows else []
-    return _with_courses(tables[names_of].log(str(path), "printed", {}, [*notes, *left_out]), courses)
+
+
+class _Table(Rows):
+    """Rows below one header, and the first of them as they stand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first_rows: list[Row] = []
+
+    def put(self, row: Row) -> None:
+        """Add one row; refuses as ``add`` does."""
+        self.first_rows += [row] if len(self.first_rows) <= CONTINUED else []
+        super().put(row)
+
+    def goes_on_in(self, other: _Table) -> bool:
+        """Add the rows of a table that shows the same metric at later steps; return whether there is one."""
+        shared = self.first_rows[0].keys() & other.first_rows[0].keys()
+        alike = len(shared) == len(self.first_rows[0]) == len(other.first_rows[0])
+        alike |= any(_is_metric(name) and "loss" not in name.lower() for name in shared)  # others have losses, too
+        mine, theirs = self._by_step(), other._by_step()
+        if not alike or not mine or not theirs or max(mine) >= min(theirs) or other.count > CONTINUED:
+            return False
+        for row in other.first_rows:
+            self.put(row)
+        return True
+
+    def shows_more_than(self, other: _Table) -> bool:
+        """Return whether the other table is of this run, and was shown before it was at its end."""
+        mine, theirs = self._by_step(), other._by_step()
+        return bool(theirs) and all(mine.get(step) == row for step, row in theirs.items())
+
+    def _by_step(self) -> dict[float, Row]:
+        """Return the first rows by their steps."""
+        named = self.first_rows[0]
+        step = next((name for name in named if STEPS.search(english(name))), "")
+        numbers, _ = step_numbers([row.get(step, "") for row in self.first_rows])
+        return dict(zip(numbers.tolist(), self.first_rows, strict=True)) if len(numbers) == len(self.first_rows) else {}
+
+
+def _joined(several: Sequence[_Table]) -> list[_Table]:
+    """Return one table for each run, of tables with the same names: they go on, or show more of what was shown."""
+    runs: list[_Table] = []
+    for table in several:
+        if runs and table.shows_more_than(runs[-1]):
+            runs[-1] = table
+        elif not runs or not runs[-1].goes_on_in(table):
+            runs.append(table)
+    return runs
 
 
 def _coursed(every: Iterable[str], courses: dict[str, Column]) -> Iterator[str]:
@@ -210,15 +285,19 @@ def _coursed(every: Iterable[str], courses: dict[str, Column]) -> Iterator[str]:
 
 
 def _with_courses(log: RawLog, courses: dict[str, Column]) -> RawLog:
-    """Return a log with the courses of metrics that none of its columns is of."""
+    """Return a log with the courses that none of its columns is of; beside a table two values are a remark."""
     there = {word.lower() for word in COURSED.findall(english(" ".join(log.columns)))}
-    more = {name: x for name, x in courses.items() if there.isdisjoint(map(str.lower, COURSED.findall(name)))}
+    long = {name: x for name, x in courses.items() if len(x.steps) > 2 or not log.columns}
+    more = {name: x for name, x in long.items() if there.isdisjoint(map(str.lower, COURSED.findall(name)))}
     notes = (*log.notes, f"{STEPLESS}{', '.join(more)}") if more else log.notes
     return replace(log, columns=dict(sorted({**log.columns, **more}.items())), notes=notes)
 
 
 def _parted(name: str, cell: str) -> Iterator[tuple[str, str]]:
     """Yield a column's name and cell: of "KL max/mean" with "0.4/0.1" the two of each, with the first words of both."""
+    if "/" not in name:
+        yield name, cell
+        return
     parts, values = name.split("/"), cell.strip("*`").split("/")
     numbers = [spelled(text) is not None for text in (*parts, *values)]  # "right/8" is a count of eight
     named = numbers == [False] * len(parts) + [True] * len(values)
@@ -277,7 +356,7 @@ def _cells(line: str) -> list[str]:
     """Return the cells of a line: between bars, else tabs, else two spaces or more, else single ones."""
     text = line.replace("│", "|").replace("┃", "|").replace(" / ", "/").strip()
     if "|" in text:
-        return _Barred(cell.strip() for cell in text.removeprefix("|").removesuffix("|").split("|"))
+        return _Barred(cell.strip(" *`\t") for cell in text.removeprefix("|").removesuffix("|").split("|"))
     if "\t" in text:
         return [cell.strip() for cell in text.split("\t")]
     wide = re.split(r"\s{2,}", text)
@@ -286,6 +365,8 @@ def _cells(line: str) -> list[str]:
 
 def _cell(name: str, cell: str) -> str:
     """Return a cell without what stands behind its number; of a course "1 → 2" its end, of a range "1-2" its middle."""
+    if PLAIN.fullmatch(cell):
+        return cell
     text = BEFORE.sub("", BEHIND.sub("", cell))
     course, between = COURSE.fullmatch(text), None if STEPS.search(english(name)) else RANGE.fullmatch(text)
     middle = str(sum(float(end) for end in between.groups()) / 2.0) if between else text
@@ -294,18 +375,29 @@ def _cell(name: str, cell: str) -> str:
 
 def _upright(table: Iterable[list[str]]) -> Iterator[list[str]]:
     """Yield the rows of text as they stand, and those of a table with a metric in each row as columns after them."""
-    steps, metrics = list[str](), list[list[str]]()
+    width, at, steps, metrics = 0, list[int](), list[str](), list[list[str]]()
     for cells in chain(table, [[]]):
         yield cells
-        if steps and len(cells) == len(steps) + 1 and spelled(cells[0]) is None:
-            metrics += [cells] if _is_row(cells[1:]) else []
+        if steps and len(cells) == width and spelled(cells[0]) is None:
+            row = [cells[i] for i in at]
+            metrics += [[cells[0], *row]] if _is_row(row) else []
             continue
-        if any(_is_metric(name) for name, *_ in metrics):
+        if sum(_is_metric(name) for name, *_ in metrics) >= (1 if len(steps) >= MIN_STEPS else FEWEST_OF_TWO):
             yield ["step", *(name for name, *_ in metrics)]
             yield from ([step, *row] for step, *row in zip(steps, *(row[1:] for row in metrics), strict=True))
-        numbers, _ = step_numbers(cells[1:])
+        if cells and PLAIN.fullmatch(cells[0]):  # a row, and no header
+            steps, metrics = [], []
+            continue
+        numbers, places = step_numbers([_moment(cell) for cell in cells[1:]])
         counted = bool((numbers == np.floor(numbers)).all() and (np.diff(numbers) > 0).all())
-        steps, metrics = cells[1:] if len(numbers) == len(cells) - 1 >= MIN_STEPS and counted else [], []
+        enough = max(2, len(cells) - 1 - REMARKS) <= len(numbers)
+        width, at = len(cells), [1 + i for i in (range(len(numbers)) if places is None else places.tolist())]
+        steps, metrics = [_moment(cells[i]) for i in at] if enough and counted else [], []
+
+
+def _moment(cell: str) -> str:
+    """Return a cell of a header, of a word for the start or the end of a run the first or second step."""
+    return "1" if AT_START.match(cell) else "2" if AT_END.match(cell) else cell
 
 
 def _is_metric(name: str) -> bool:

@@ -9,8 +9,8 @@ import numpy as np
 
 from steadyrl.core.stats import paired_difference
 from steadyrl.doctor.series import Run, Series
-from steadyrl.doctor.statistics.levels import FEWEST, ORDERED, drop, measure, order, scatter
-from steadyrl.doctor.statistics.signals import LASTING, first_lasting, head, strays, tail, trend
+from steadyrl.doctor.statistics.levels import FEWEST, LONG, drop, measure, scatter
+from steadyrl.doctor.statistics.signals import LASTING, first_lasting, head, strays, tail
 from steadyrl.doctor.statistics.units import find
 
 # Healthy updates move the policy by 0.001 to 0.05 nats per token; usual limits that stop the epochs are 0.01 to 0.05.
@@ -20,6 +20,7 @@ CLIP_LARGE = 0.3
 LN_LARGEST_VOCABULARY = 12.6  # ln of 300,000: above every vocabulary in use
 AT_ONCE = 0.5  # change of ln entropy within ten steps; noise and learning make a tenth of it
 NO_SIGNAL = 0.9  # share of groups without any difference in reward, above which nothing is learned from
+FIRST, QUICK = 3, 4.0  # rows, after which a quick rise may be over; deviations of single rows of a long log
 WORTH_SPREAD, WORTH_LEVEL = 0.25, 0.1
 NEAR_TOP, SEVERAL_AT_MOST = 0.8, 3  # of the highest level; rows that reach it
 FEW = 5  # rows that a level is taken over at least, where there are twice as many
@@ -60,15 +61,18 @@ def direction(series: Series) -> int:
     within the first tenth.
     """
     blocks = measure(series)
-    if blocks is None:  # five rows that all rise, or all fall, can show it
-        sure = order(series.values) if len(series) > 2 else 0.0
-        return int(np.sign(sure)) if abs(sure) > ORDERED else 0
+    if blocks is None:
+        return 0
     if blocks.rose or blocks.fell:
         return 1 if blocks.rose else -1
-    few = max(5, len(series) // 30)
+    few, settled = max(5, len(series) // 30), series.values[len(series) // 2 :]
     per_block = len(series) / len(blocks.means)
-    change = blocks.end - float(series.values[:few].mean())
-    return int(np.sign(change)) if abs(change) > blocks.least * np.sqrt(max(per_block / few, 1.0)) else 0
+    quick = QUICK * float(settled.std()) if len(series) >= LONG else np.inf
+    for rows, least in ((FIRST, quick), (few, blocks.least * np.sqrt(max(per_block / few, 1.0)))):
+        change = blocks.end - float(series.values[:rows].mean())
+        if abs(change) > least:
+            return int(np.sign(change))
+    return 0
 
 
 def steps_of(run: Run) -> int:
@@ -77,7 +81,7 @@ def steps_of(run: Run) -> int:
 
 
 def learns(run: Run) -> bool | None:
-    """Return True if the reward shows any gain: a trend above 0, a clear rise, or one held out; None if unknown.
+    """Return True if the reward shows any gain: a likely gain, a clear rise, or one held out; None if unknown.
 
     Enough to take harm out of a finding, not to claim success.
     """
@@ -85,9 +89,10 @@ def learns(run: Run) -> bool | None:
     if reward is None:
         return None
     if len(reward) < FEWEST:
-        return True if np.ptp(reward.values) > 0 and (np.diff(reward.values) >= 0).all() else None
-    slope = trend(reward)
-    return direction(reward) > 0 or (slope is not None and slope.low > 0) or gained(run)
+        rises = np.ptp(reward.values) > 0 and (np.diff(reward.values) >= 0).all()
+        return True if rises or direction(reward) > 0 else None
+    course = measure(reward)
+    return direction(reward) > 0 or (course is not None and course.change.leans) or gained(run)
 
 
 def fell(run: Run, quantity: str) -> bool:

@@ -1,4 +1,4 @@
-"""Statistics that survive the noise of RL metrics: levels by blocks, spikes by median distance, trends by block means.
+"""Statistics that survive the noise of RL metrics: levels by blocks, spikes by median distance.
 
 Rolling means and single-step tests raise false alarms on the correlated noise of a healthy run; see
 docs/doctor/statistics.md for the measured rates. A level is the median of a block of steps.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from steadyrl.core.stats import MAD_TO_STD, Slope, block_mean_slope
+from steadyrl.core.stats import MAD_TO_STD
 from steadyrl.doctor.series import Series
 
 BLOCKS = 10
@@ -40,11 +40,6 @@ def block_medians(series: Series, blocks: int = BLOCKS) -> tuple[np.ndarray, np.
     """Return (first step of each block, its median); fewer blocks where there are fewer values."""
     parts = np.array_split(np.arange(len(series)), min(blocks, len(series)))
     return series.steps[[p[0] for p in parts]], np.array([np.median(series.values[p]) for p in parts])
-
-
-def trend(series: Series) -> Slope | None:
-    """Return the slope of the block means per logged point with a 95 % interval, or None with fewer than 3 points."""
-    return block_mean_slope(series.values, BLOCKS)
 
 
 def first_lasting(series: Series, bad: np.ndarray, lasting: int = 3) -> int | None:
@@ -128,19 +123,6 @@ def _medians(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         centre[i] = np.median(finite)
         scale[i] = np.median(np.abs(finite - centre[i]))
     return centre, scale
-
-
-def smallest_detectable(series: Series) -> float | None:
-    """Return the smallest change over the whole run that a trend test would find four times in five.
-
-    2.8 standard errors of the slope, times the number of points (5 % two-sided, 80 % power).
-    """
-    slope = trend(series)
-    if slope is None:
-        return None
-    reach = (slope.high - slope.low) / 2.0
-    t = 2.306  # of the 95 % interval with 8 degrees of freedom, for ten blocks
-    return 2.8 * reach / t * len(series)
 
 
 def long_run_error(values: np.ndarray) -> float:

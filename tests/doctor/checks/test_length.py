@@ -3,7 +3,7 @@ import pytest
 
 from steadyrl.doctor.checks.ending import empty_completions, truncated
 from steadyrl.doctor.checks.length import length_collapse, length_explosion, repetition
-from tests.doctor.checks.series_for_values import finding, healthy, noise, rise, said, series, unclear
+from tests.doctor.checks.series_for_values import finding, healthy, make_run, noise, rise, said, series, unclear
 
 N = 200
 PARTS = ("reward_part/retrieval", "reward_part/structure", "heldout/retrieval")
@@ -270,3 +270,15 @@ def test_a_share_that_the_mean_length_alone_tells_is_worth_knowing_while_the_rew
         run = healthy(n=80, length=length, reward=reward, without=["truncated"], settings=settings)
         found = finding(truncated(run))
         assert (found.cause, found.severity) == ("grew", severity)
+
+
+def test_what_lengths_bound_from_above_is_no_harm_while_the_reward_rises_nor_in_two_rows():
+    lengths = np.full(100, 232.0) + noise(np.random.default_rng(3), 100, 3.0, 0.0)
+    reward = 0.2 + 0.6 * np.arange(100) / 100 + noise(np.random.default_rng(4), 100, 0.03, 0.0)
+    settings = {"max_new_tokens": 256}
+    rising = make_run({"length": lengths, "reward": reward}, settings=settings)
+    assert [result.severity for result in truncated(rising)] == ["info"]
+    two = make_run({"length": np.array([231.0, 235.0]), "reward": np.array([0.2, 0.1])}, settings=settings)
+    assert [result.severity for result in truncated(two)] == ["info"]
+    falling = make_run({"length": lengths, "reward": reward[::-1].copy()}, settings=settings)
+    assert [result.severity for result in truncated(falling)] == ["warning"]

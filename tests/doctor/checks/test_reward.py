@@ -5,8 +5,19 @@ import pytest
 
 from steadyrl.doctor.checks.reward import reward_constant, reward_falling, reward_flat
 from steadyrl.doctor.series import Series
-from steadyrl.doctor.statistics.levels import lower_part
-from tests.doctor.checks.series_for_values import finding, healthy, make_run, nearest, noise, rise, said, unclear
+from steadyrl.doctor.statistics.levels import measure
+from steadyrl.doctor.statistics.readings import learns
+from tests.doctor.checks.series_for_values import (
+    finding,
+    healthy,
+    make_run,
+    nearest,
+    noise,
+    rise,
+    said,
+    series,
+    unclear,
+)
 
 N = 400
 
@@ -98,7 +109,7 @@ def test_a_plateau_after_a_rise_is_fine_however_quick_the_rise_was():
 
 def test_a_level_reward_is_named_though_its_rise_could_be_more_than_the_spread_of_its_completions():
     # Completions of a prompt differ by .05, batches by .12 about 1.1: a quarter of .05 could not be seen.
-    reward = 1.1 + noise(np.random.default_rng(2), 200, 0.12)
+    reward = 1.1 + noise(np.random.default_rng(2), 200, 0.12, 0.3)
     found = finding(reward_flat(healthy(n=200, reward=reward, reward_std=np.full(200, 0.05))))
     assert "does not rise in 200 steps" in found.message
     assert unclear(reward_flat(healthy(n=60, reward=reward[:60], reward_std=np.full(60, 0.05))))
@@ -210,10 +221,12 @@ def test_a_reward_of_few_completions_that_halves_is_found_by_long_parts():
     assert not any(result.state == "found" for result in reward_flat(run))
 
 
-def test_noise_that_remembers_is_no_lower_part():
-    alarms = sum(
-        lower_part(Series("reward", "", "", "reward", np.arange(200), noise(np.random.default_rng(i), 200, 1.0, 0.5)))
-        is not None
-        for i in range(300)
-    )
-    assert alarms <= 3
+def test_noise_that_remembers_is_no_loss():
+    every = [measure(series("reward", noise(np.random.default_rng(i), 200, 1.0, 0.5))) for i in range(300)]
+    assert sum(levels.loss(0.0) is not None for levels in every) <= 3
+
+
+def test_noise_alone_seldom_learns_in_logs_of_any_length():
+    for n in (25, 100, 400):
+        runs = [healthy(n=n, reward=0.5 + noise(np.random.default_rng(i), n, 0.05, 0.5)) for i in range(200)]
+        assert sum(bool(learns(run)) for run in runs) <= 20  # a tenth; seven in a hundred are meant

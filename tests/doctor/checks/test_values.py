@@ -211,3 +211,13 @@ def test_a_value_loss_far_beyond_the_square_of_the_rewards_is_named_without_an_e
 def test_thirty_rows_of_an_explained_variance_far_below_0_are_enough():
     run = make_run({"explained_variance": -3.0 + noise(np.random.default_rng(0), 30, 0.2)})
     assert finding(explained_variance_low(run)).severity == "warning"
+
+
+@pytest.mark.parametrize(
+    ("value", "step", "far"), [(0.875, 400, True), (-0.5, 400, True), (0.31, 400, False), (0.875, 8, False)]
+)
+def test_values_far_outside_all_returns_are_named_once_the_head_has_settled(value, step, far):
+    logged = {"loss_value": 0.01, "value_mean": value, "return_min": 0.25, "return_mean": 0.3, "return_max": 0.375}
+    run = make_run({name: series(name, np.array([number]), np.array([step])) for name, number in logged.items()})
+    causes = [result.cause for result in explained_variance_low(run) if result.state == "found"]
+    assert causes == (["value_far_off"] if far else [])

@@ -187,10 +187,23 @@ def test_nulls_of_a_table_in_which_no_row_is_complete_were_not_logged(tmp_path):
     log = read(tmp_path / "wide.json", rows(None))
     assert values(log, "reward") == [0.25, 0.5, 0.75]
     assert values(log, "train/loss") == [0.125, 0.25, 0.375]
-    # A column that is never a number may be what broke, and a null in a log with complete rows is no number.
-    assert np.isnan(values(log, "kl")).all()
-    broke = [{"step": 1, "reward": 0.5}, {"step": 2, "reward": None}, {"step": 3, "reward": 0.5}]
-    assert np.isnan(values(read(tmp_path / "broke.json", json.dumps(broke)), "reward")[1])
+    assert np.isnan(values(log, "kl")).all()  # a column that is never a number may be what broke
+
+
+def test_a_null_is_not_logged_where_numbers_follow_and_no_number_where_none_does(tmp_path):
+    rewards = [None, 0.5, 0.25, 0.75, None, None]
+    norms = [2.0, None, None, 4.0, None, None]
+    rows = [{"step": i, "reward": x, "grad_norm": y} for i, (x, y) in enumerate(zip(rewards, norms, strict=True))]
+    log = read(tmp_path / "rows.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    np.testing.assert_array_equal(values(log, "reward"), [0.5, 0.25, 0.75, np.nan, np.nan])
+    assert log.columns["grad_norm"].steps.tolist() == [0, 3]
+    evaluated = [{"step": i, "loss": 1.0 / (i + 1), "eval_loss": 0.5 if i == 3 else None} for i in range(6)]
+    log = read(tmp_path / "trainer_log.jsonl", "".join(json.dumps(row) + "\n" for row in evaluated))
+    assert values(log, "eval_loss") == [0.5]
+    wrapped = "".join(
+        json.dumps({"step": row["step"], "data": {"actor/grad_norm": row["grad_norm"]}}) + "\n" for row in rows
+    )
+    assert np.isnan(values(read(tmp_path / "verl.jsonl", wrapped), "actor/grad_norm")).sum() == 4
 
 
 def test_ranges_of_steps_units_and_remarks_leave_the_numbers_of_a_table(tmp_path):

@@ -193,3 +193,79 @@ def test_text_below_a_table_with_bars_is_no_row_of_it(tmp_path):
     text = table(("Step", "reward", "loss"), (10, 0.5, 0.25), (20, 0.75, 0.125))
     log = read(tmp_path / "run.md", f"{text}\n1. 4 8\n7 3 of\n| 30 | 1.0 | 0.5 |\n")
     assert log.columns["reward"].steps.tolist() == [10, 20, 30] and values(log, "loss") == [0.25, 0.125, 0.5]
+
+
+@pytest.mark.parametrize("remark", ["Verdict", "change", "备注"])
+def test_of_a_metric_in_each_row_all_steps_are_read_beside_a_column_of_remarks(tmp_path, remark):
+    rows = [("metric", "Step 10", "Step 40", "Step 90", remark), ("KL", 0.125, 0.5, 2.0, "grows"), ("Note", 1, 2, 3, 4)]
+    log = read(tmp_path / "report.md", table(*rows, ("mean reward", 0.25, "**0.75**", 0.5, "fell")))
+    assert log.columns["mean reward"].steps.tolist() == [10, 40, 90]
+    assert values(log, "KL") == [0.125, 0.5, 2.0] and values(log, "mean reward") == [0.25, 0.75, 0.5]
+
+
+def test_a_table_goes_on_in_another_one_at_later_steps(tmp_path):
+    first = table(("Step", "Reward", "Entropy"), (0, 0.125, 2.5), (20, 0.25, 2.25))
+    later = table(("Step", "Entropy", "Comment"), (40, 1.5, "less"), (60, 0.5, "collapsed"))
+    again = table(("Step", "Entropy"), (10, 7.5), (70, 8.5))  # of another run: its steps do not come after
+    text = "\n\n".join((f"## Before\n\n{first}", f"## After\n\n{later}", f"## Another run\n\n{again}"))
+    log = read(tmp_path / "phases.md", text)
+    assert log.columns["Entropy"].steps.tolist() == [0, 20, 40, 60]
+    assert values(log, "Entropy") == [2.5, 2.25, 1.5, 0.5] and values(log, "Reward") == [0.125, 0.25]
+    assert "rows of other tables, left out: 2" in log.notes
+
+
+def test_a_line_of_verl_that_a_terminal_wrapped_is_one_row(tmp_path):
+    line = " - ".join(["step:31", *(f"actor/m{i}/value:{i}.25" for i in range(40)), "critic/rewards/mean:0.125"])
+    wrapped = "\n".join(line[at : at + 97] for at in range(0, len(line), 97))
+    text = f"(TaskRunner pid=7) {wrapped}\nsome other text - that is not: 1\nstep:32 - critic/rewards/mean:0.5\n"
+    log = read(tmp_path / "console.log", text)
+    assert log.columns["critic/rewards/mean"].steps.tolist() == [31, 32]
+    assert values(log, "critic/rewards/mean") == [0.125, 0.5]
+    assert [values(log, f"actor/m{i}/value") for i in range(40)] == [[i + 0.25] for i in range(40)]
+
+
+def test_two_values_of_a_course_are_both_read_where_there_is_no_table(tmp_path):
+    log = read(tmp_path / "summary.md", f"# Run 5\n\n- Mean reward: 0.25 {ARROW} 0.75\n- KL went from 0.5 to 12.5\n")
+    assert values(log, "Mean reward") == [0.25, 0.75]
+    assert values(log, "KL") == [0.5, 12.5]
+
+
+@pytest.mark.parametrize(
+    ("shares", "quantity"), [((0.625, 0.5, 0.25, 0.125), "truncated"), ((0.125, 0.0625, 0.03125, 0.0), "clip_fraction")]
+)
+def test_a_clip_ratio_that_begins_high_and_goes_with_the_length_is_of_texts(tmp_path, shares, quantity):
+    rows = [(20 * i, 0.25, 900 - 200 * i, share) for i, share in enumerate(shares, 1)]
+    run = identify(read(tmp_path / "notes.md", table(("step", "reward", "mean length", "clip ratio"), *rows)))
+    assert run.get(quantity).values.tolist() == list(shares)
+    assert len({"truncated", "clip_fraction"} & run.series.keys()) == 1
+
+
+@pytest.mark.parametrize("names", [("first 50", "last 50"), ("Steps 1-50", "Steps 250-300"), ("초반", "최근")])
+def test_a_table_of_the_start_and_the_end_has_two_rows(tmp_path, names):
+    rows = [("metric", *names, "change"), ("reward", 0.75, 0.25, "-67 %"), ("**KL**", 0.125, "**2.5**", "up")]
+    log = read(tmp_path / "windows.md", table(*rows, ("entropy", 1.5, 0.5, "-67 %")))
+    assert values(log, "reward") == [0.75, 0.25] and values(log, "KL") == [0.125, 2.5]
+    two_runs = table(("metric", "run A", "run B"), ("reward", 0.75, 0.25), ("KL", 0.125, 2.5), ("entropy", 1.5, 0.5))
+    (tmp_path / "runs.md").write_text(two_runs)
+    logs = search(tmp_path / "runs.md", lambda log: True).logs
+    assert all(len(column.steps) < 2 for log in logs for column in log.columns.values())
+
+
+def test_a_notebook_with_a_sweep_holds_a_run_for_each_training(tmp_path):
+    def shown(slope, rows):
+        cells = [("Step", "Training Loss", "reward"), *((10 * i, 0.5 / i, slope * i) for i in range(1, rows + 1))]
+        lines = ["".join(f"<td>{cell}</td>" for cell in line) for line in cells]
+        page = "<table>" + "".join(f"<tr>{line}</tr>" for line in lines) + "</table>"
+        return {"output_type": "display_data", "data": {"text/html": page}}
+
+    # The third output shows more of the second run; the last one was stopped after two rows.
+    outputs = [shown(0.125, 6), shown(-0.25, 4), shown(-0.25, 8), shown(0.5, 2)]
+    (tmp_path / "sweep.ipynb").write_text(
+        json.dumps({"cells": [{"cell_type": "code", "source": "", "outputs": outputs}]})
+    )
+    logs = search(tmp_path / "sweep.ipynb", lambda log: True).logs
+    assert [values(log, "reward") for log in logs] == [
+        [0.125 * i for i in range(1, 7)],
+        [-0.25 * i for i in range(1, 9)],
+    ]
+    assert len({log.path for log in logs}) == 2

@@ -56,7 +56,19 @@ def test_nested_keys_are_joined(tmp_path):
 
 
 def test_numbers_are_found_in_any_spelling(tmp_path):
-    spelled = ["NaN", "Infinity", "-Infinity", '"NaN"', '"inf"', '"-Infinity"', "null", '"0.5"', '"1e-3"', "1e999", "7"]
+    spelled = [
+        "NaN",
+        "Infinity",
+        "-Infinity",
+        '"NaN"',
+        '"inf"',
+        '"-Infinity"',
+        '"nan"',
+        '"0.5"',
+        '"1e-3"',
+        "1e999",
+        "7",
+    ]
     log = log_of(tmp_path, "".join(f'{{"step": {i}, "x": {text}}}\n' for i, text in enumerate(spelled)))
     expected = [math.nan, math.inf, -math.inf, math.nan, math.inf, -math.inf, math.nan, 0.5, 0.001, math.inf, 7]
     np.testing.assert_array_equal(log.columns["x"].values, expected)
