@@ -1,8 +1,8 @@
 """`steadyrl judge` with scripted judges whose worth is known."""
 
 import json
-from collections import Counter
 import sys
+from collections import Counter
 
 import pytest
 
