@@ -8,6 +8,7 @@ without, as listed at ``needs``. The floor of a part is the larger of operations
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 SQUARE = (512, 1024, 2048)
 THIN_ROWS, THIN_WIDTHS = 16, (128, 512, 896)
 WORKING_SETS_MIB = (4, 16, 64, 256, 512)
-MEASURE_S = 0.5  # per number; the best block counts, a limit is not a mean
+MEASURE_S = float(os.environ.get("MEASURE_S", "0.5"))  # per number; the best block counts, a limit is not a mean
 BLOCK_S = 2e-3  # at least; the processor's clock may stand still for shorter
 ADAM_BYTES = 28  # per parameter: read weight, gradient and two moments, write weight and moments, all float32
 

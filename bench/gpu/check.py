@@ -64,7 +64,7 @@ PARTS = {
     "sampling": Part("sampling:chosen_as_often_as_likely", 60, 40),
     "out of memory": Part("memory:halved", 60, 40),
     "entering": Part("decoding:entering", 90, 30, "last"),
-    "adapter": Part("speed:adapter_of_7b", 200, 40, "last"),
+    "adapter": Part("speed:adapter_of_7b", 200, 60, "last"),
     "colocate": Part("speed:colocated", 120, 30, "last"),
 }
 
@@ -76,10 +76,10 @@ def main() -> int:
         return one_part(args.only[0], Place(args.device, Path.cwd(), args.minutes * 60), args.rows)
     check = Check(args.device, args.minutes or WHOLE[args.device], args.results)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    # Alone at the end are those that need a whole GPU; on a CPU they try the way there, and their times say little.
-    when_of = {
-        name: "beside" if (part.when, args.device) == ("last", "cpu") else part.when for name, part in PARTS.items()
-    }
+    # Alone are those that need a whole GPU; on a CPU they try the way there, and their times say little.
+    when_of = {name: part.when for name, part in PARTS.items()}
+    if args.device == "cpu":
+        when_of = {name: "first" if name in ("machine", "models") else "beside" for name in PARTS}
     names = {when: [name for name in args.only or PARTS if when_of[name] == when] for when in WHEN}
     beside = ThreadPoolExecutor(BESIDE[args.device])
     try:
