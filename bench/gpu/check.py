@@ -28,7 +28,7 @@ from typing import Any, Literal
 from part import BESIDE, ROOT, Place, environment
 
 WHOLE = {"cuda": 8.0, "cpu": 4.0}  # minutes
-WHEN = ("first", "beside", "last")
+WHEN = ("first", "timed", "beside", "last")
 SHORTEST = 5.0  # seconds: with less left a part is not begun
 PROBE = "import sys, torch; torch.zeros(1, device=sys.argv[1]).item()"
 
@@ -44,13 +44,13 @@ class Part:
     run: str
     cuda_s: float
     cpu_s: float
-    when: Literal["first", "beside", "last"] = "beside"
+    when: Literal["first", "timed", "beside", "last"] = "beside"
 
 
 PARTS = {
     "machine": Part("machine:ceilings", 30, 20, "first"),
     "models": Part("machine:models", 120, 30, "first"),
-    "speed": Part("speed:beside_trl", 240, 60, "first"),
+    "speed": Part("speed:beside_trl", 240, 60, "timed"),
     "compiled": Part("compile_kernels:for_cards", 10, 90),
     "large": Part("agreement:large_models", 180, 60),
     "learning": Part("whole_runs:learning", 180, 90),
@@ -77,13 +77,14 @@ def main() -> int:
     check = Check(args.device, args.minutes or WHOLE[args.device], args.results)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     # Alone are those that need a whole GPU; on a CPU they try the way there, and their times say little.
-    when_of = {name: part.when for name, part in PARTS.items()}
-    if args.device == "cpu":
-        when_of = {name: "first" if name in ("machine", "models") else "beside" for name in PARTS}
+    when_of = {
+        name: "beside" if args.device == "cpu" and part.when in ("timed", "last") else part.when
+        for name, part in PARTS.items()
+    }
     names = {when: [name for name in args.only or PARTS if when_of[name] == when] for when in WHEN}
     beside = ThreadPoolExecutor(BESIDE[args.device])
     try:
-        for name in names["first"]:
+        for name in (*names["first"], *names["timed"]):
             check.run(name)
         list(beside.map(check.run, names["beside"]))
         for name in names["last"]:
