@@ -76,10 +76,10 @@ def sample(
             ended. For our decoder only. None for all.
         finished: Is told of every completion when its row leaves the batch, with the number of its prompt.
     """
-    device = next(parts.body.parameters()).device
+    weight = next(parts.body.parameters())
     count = min(most_rows or len(prompts), len(prompts))
-    waiting = Waiting(prompts, known_prefixes or [None] * len(prompts), pad_id, device)
-    tokens = Tokens(sampling, seeds, end_ids, stops, parts.head.out_features, device)
+    waiting = Waiting(prompts, known_prefixes or [None] * len(prompts), pad_id, weight.device)
+    tokens = Tokens(sampling, seeds, end_ids, stops, parts.head.out_features, weight.device)
     completions: dict[int, Completion] = {}
 
     def leave(places: Sequence[int], numbers: Sequence[int], cache: Any) -> None:
@@ -91,8 +91,7 @@ def sample(
                 finished(number, completion)
 
     choose: Choose = partial(_choose, sampling=sampling)
-    dtype = lower or next(parts.body.parameters()).dtype
-    own_products = laid_out(parts.body, count, dtype, parts.siblings, kernels(device))
+    own_products = laid_out(parts.body, count, lower or weight.dtype, parts.siblings, kernels(weight.device))
     with own_products if parts.ours else nullcontext():
         if not parts.ours:
             assert count == len(prompts), "no prompt enters a model's own cache"

@@ -83,15 +83,9 @@ def attend(
         return parts[:, :, 0]
     output = keys.new_empty(rows, heads, of_values)
     _combine[(rows * heads,)](
-        parts,
-        weights,
-        output,
-        D_V=of_values,
-        WIDTH_V=triton.next_power_of_2(of_values),
-        SPLITS=splits,
-        num_warps=WARPS,
-        **early(keys.device),
-    )
+        parts, weights, output, D_V=of_values, WIDTH_V=triton.next_power_of_2(of_values), SPLITS=splits,
+        num_warps=WARPS, **early(keys.device),
+    )  # fmt: skip
     return output
 
 
