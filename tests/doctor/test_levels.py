@@ -63,6 +63,19 @@ def test_a_rise_that_ends_early_is_one_and_so_is_a_jump():
     assert measure(series("x", np.where(np.arange(200) < 90, 0.5, 0.2) + noise(rng, 200, 0.03))).fell
 
 
+@pytest.mark.parametrize("at", [45, 60, 72])
+def test_a_loss_begins_where_the_series_left_its_level_at_once_or_steadily(at):
+    steps, rng = np.arange(120), np.random.default_rng(at)
+    quiet = rng.normal(scale=0.02, size=120)
+    for course in (
+        np.where(steps < at, 0.9, 0.2),
+        np.where(steps < at, 0.9, 0.9 - 0.03 * (steps - at)),
+        0.2 + 0.01 * np.minimum(steps, at) - 0.04 * np.maximum(steps - at, 0),
+    ):
+        x = series("x", course + quiet)
+        assert abs(measure(x).loss(0.1).began(x) - at) <= 3
+
+
 def test_few_evaluations_far_apart_tell_more_than_few_neighbouring_steps():
     values = np.array([0.10, 0.32, 0.47, 0.50, 0.49, 0.30, 0.21, 0.12])
     apart, near = series("x", values, np.arange(0, 400, 50)), series("x", values)

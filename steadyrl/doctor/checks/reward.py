@@ -241,7 +241,7 @@ def reward_falling(run: Run) -> Result:
         return None
     message = f"the reward fell from {number(loss.before)} to {number(loss.after)}{suffix}"
     shown = f"means of blocks: {number(loss.before)} before step {loss.step}, {number(loss.after)} from then on"
-    return Found(cause, "warning", loss.step, message, (f"{shown}; {course.explained}",))
+    return Found(cause, "warning", loss.began(reward), message, (f"{shown}; {course.explained}",))
 
 
 def _luck(run: Run, lost: Drop) -> float:

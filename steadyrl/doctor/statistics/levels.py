@@ -133,7 +133,9 @@ class Levels:
                 before = float(self.means[first:since].mean())
                 least = self.least * float(np.sqrt((1.0 / (since - first) + 1.0 / (len(self.means) - since)) / 2.0))
                 if before - max(after, self.end) > max(worth, clearest * least):
-                    clearest, lost = (before - after) / least, Drop(int(self.steps[since]), before, after)
+                    clearest = (before - after) / least
+                    highest = first + int(self.means[first:since].argmax())
+                    lost = Drop(int(self.steps[since]), before, after, int(self.steps[highest]))
         return lost
 
     @property
@@ -203,11 +205,24 @@ def _about_parts(x: np.ndarray, two: int) -> list[np.ndarray]:
         return list(rows[power <= MOVING * np.median(power)])
     if n < two:
         return [about_line(x)]
-    least = max(LEAST_LINE, n // EARLIEST)
-    places = np.arange(least, n - least + 1, max(n // TWO_LINES, 1))
-    even = about_line(x)  # a line less: the sums of squares below would drown in those of a high level
-    at = places[int((_beside_line(even)[places] + _beside_line(even[::-1])[n - places]).argmin())]
+    at = parting(x, max(LEAST_LINE, n // EARLIEST), max(n // TWO_LINES, 1))
     return [about_line(x[:at]), about_line(x[at:])]
+
+
+def parting(x: np.ndarray, least: int, apart: int = 1) -> int | None:
+    """Return the index at which two straight lines through x [n] part best, or None with fewer than 2 ``least`` values.
+
+    Args:
+        x: [n].
+        least: Values of each line, at least.
+        apart: Between the places that are tried.
+    """
+    n = len(x)
+    places = np.arange(least, n - least + 1, apart)
+    if not len(places):
+        return None
+    even = about_line(x)  # a line less: the sums of squares below would drown in those of a high level
+    return int(places[int((_beside_line(even)[places] + _beside_line(even[::-1])[n - places]).argmin())])
 
 
 def _beside_line(x: np.ndarray) -> np.ndarray:
@@ -278,6 +293,14 @@ class Drop:
     step: int
     before: float
     after: float
+    highest_from: int = 0
+    """The first step of the highest block before."""
+
+    def began(self, series: Series) -> int:
+        """Return the step from which on a series fell, steadily or at once: where two lines from its height on part."""
+        since = series.steps >= self.highest_from
+        at, rows = parting(series.values[since], LEAST_LINE), series.steps[since]
+        return self.step if at is None else int(rows[at])
 
 
 def drop(series: Series) -> Drop | None:
