@@ -21,7 +21,7 @@ from steadyrl.doctor.readers.progress import Bars
 from steadyrl.doctor.readers.rows import NUMBERED, STEP_KEYS, SUMMARY, Rows
 from steadyrl.doctor.readers.source import settings_in
 from steadyrl.doctor.readers.spelling import spelled
-from steadyrl.doctor.readers.words import Words
+from steadyrl.doctor.readers.words import WORDLESS, Words
 from steadyrl.doctor.series import Column, RawLog
 
 MAX_TEXT = 1 << 16  # parsing takes hundreds of times the memory of the text
@@ -59,6 +59,8 @@ class _Console:
     def add(self, raw: bytes) -> bool:
         """Take in a line; return whether the lines so far hold metrics for sure."""
         line = plain(raw)
+        if not self._begun and not self._wrapped and "{" not in line and WORDLESS.fullmatch(line):
+            return self.words.sure or self.dicts.count > 0
         if "step:" in line and _verl_row(line):
             self.end()
             self._wrapped = line
@@ -111,6 +113,9 @@ def read(path: Path) -> list[RawLog]:
     logs = verl or _fullest(console, path, notes)
     planned = {"max_steps": console.bars.planned} if console.bars.planned and not verl else {}
     written = settings_in(source(path))
+    last = max((int(column.steps[-1]) for log in logs for column in log.columns.values()), default=0)
+    if isinstance(written.get("max_steps"), int) and 0 < written["max_steps"] < last:
+        written = {}  # the source has changed since it wrote what is shown
     return [
         replace(
             log,

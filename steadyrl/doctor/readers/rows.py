@@ -50,7 +50,8 @@ TOO_MANY_RUNS = f"the log names more than {MAX_RUNS:,} runs, which is more than 
 MAX_GAPS, MAX_UNLIKE = 20_000_000, 1000  # values and columns that are searched for gaps
 CHUNK = 4096  # rows that wait to be added together
 SUMMARIES: Mapping[str, Callable[[np.ndarray], float]] = {"mean": np.mean, "std": np.std, "min": np.min, "max": np.max}
-COARSE = ("epoch", "episode")  # of which a step may be a part
+# Of which a step may be a part, and which may count the steps of each row.
+COARSE = ("epoch", "episode", "steps", "updates", "num_updates")
 MOST_BACK = 4  # rows for each step that is lower than the one before; of a table with more nobody wrote in this order
 MIN_SHARE = 0.5  # of the first rows that must have a key for it to be the step
 MIN_WHOLE = 0.9  # of its values that must be whole numbers: a broken line may hold anything
@@ -281,7 +282,8 @@ class Rows:
             at, name = places if present is None else places[present], f"{prefix}{key}"
             first, begins = 0, name not in self._parts
             if begins and values[0] is None:  # nothing was measured before the first step
-                first = next((i for i, value in enumerate(values) if value is not None), 0)
+                none = 0 if self._null_breaks else len(values)  # what is null throughout was never measured
+                first = next((i for i, value in enumerate(values) if value is not None), none)
             parsed, good = numbers(values[first:], self._null)
             if first > 1 or good is not None:
                 nulls = at[[i for i, value in enumerate(values) if value is None and (i or first > 1 or not begins)]]
@@ -388,9 +390,9 @@ def _counter(rows: list[dict[str, Any]]) -> str | None:
 
 def _same_names(rows: list[dict[str, Any]], key: str) -> bool:
     """Return whether rows with one value of a key have other values under the same names: the key is rounded."""
-    first: dict[Any, dict[str, Any]] = {}
+    first: dict[str, dict[str, Any]] = {}
     for row in rows:
-        before = first.setdefault(row.get(key), row)
+        before = first.setdefault(str(row.get(key)), row)
         shared = before.keys() & row.keys() - {key}
         if before is not row and 2 * len(shared) > len(row) and any(before[name] != row[name] for name in shared):
             return True

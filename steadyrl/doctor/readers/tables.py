@@ -216,9 +216,12 @@ def _rows(path: Path, courses: dict[str, Column]) -> Iterator[tuple[list[str], b
         for names in filter(None, (before, header)):
             # One cell more is an index without a name, as pandas prints.
             row = cells[1:] if len(cells) == len(names) + 1 else cells
-            pairs = [pair for name, cell in zip(names, row, strict=False) for pair in _parted(name, _cell(name, cell))]
-            alike = type(cells) is type(names) and len(row) == len(names)
-            if alike and _is_row([cell for _, cell in pairs]):
+            if type(cells) is not type(names) or len(row) != len(names):
+                continue
+            numbers = all(map(PLAIN.fullmatch, row))  # as most rows are
+            pairs = list(zip(names, row, strict=True))
+            pairs = pairs if numbers else [pair for name, cell in pairs for pair in _parted(name, _cell(name, cell))]
+            if numbers or _is_row([cell for _, cell in pairs]):
                 header = names
                 yield names, names is before, dict(pairs)
                 break
@@ -276,7 +279,8 @@ def _joined(several: Sequence[_Table]) -> list[_Table]:
 def _coursed(every: Iterable[str], courses: dict[str, Column]) -> Iterator[str]:
     """Yield lines as they stand, and add to the courses those that a metric takes in them."""
     for line in every:
-        course = ARROWS.search(line) if len(line) <= MAX_TEXT and COURSED.search(line) else None
+        arrow = ">" in line or " to " in line or not line.isascii()
+        course = ARROWS.search(line) if arrow and len(line) <= MAX_TEXT and COURSED.search(line) else None
         if course and COURSED.search(course[1]):
             values = [spelled(text.lstrip("~")) for text in re.findall(_VALUE, course[2], re.IGNORECASE)]
             if None not in values:  # as of more digits than a metric has
@@ -318,7 +322,10 @@ def _stacked(table: Iterable[list[str]]) -> Iterator[list[str]]:
         if width:
             yield blocks[0][:width]
             yield from (row[at : at + width] for at in range(0, len(blocks[0]), width) for row in blocks[1:])
-        width = next((n for n in range(2, len(cells) // 2 + 1) if cells == cells[:n] * (len(cells) // n)), 0)
+        again = len(cells) > 3 and cells[0] in cells[2:]
+        width = next(
+            (n for n in range(2, len(cells) // 2 + 1 if again else 0) if cells == cells[:n] * (len(cells) // n)), 0
+        )
         width, blocks = (width, [cells]) if width and _is_header(cells) else (0, [])
         if not width:
             yield cells
@@ -385,14 +392,21 @@ def _upright(table: Iterable[list[str]]) -> Iterator[list[str]]:
         if sum(_is_metric(name) for name, *_ in metrics) >= (1 if len(steps) >= MIN_STEPS else FEWEST_OF_TWO):
             yield ["step", *(name for name, *_ in metrics)]
             yield from ([step, *row] for step, *row in zip(steps, *(row[1:] for row in metrics), strict=True))
-        if cells and PLAIN.fullmatch(cells[0]):  # a row, and no header
-            steps, metrics = [], []
-            continue
-        numbers, places = step_numbers([_moment(cell) for cell in cells[1:]])
-        counted = bool((numbers == np.floor(numbers)).all() and (np.diff(numbers) > 0).all())
-        enough = max(2, len(cells) - 1 - REMARKS) <= len(numbers)
-        width, at = len(cells), [1 + i for i in (range(len(numbers)) if places is None else places.tolist())]
-        steps, metrics = [_moment(cells[i]) for i in at] if enough and counted else [], []
+        steps, metrics, width, at = [], [], len(cells), _steps_in(cells)
+        steps = [_moment(cells[i]) for i in at]
+
+
+def _steps_in(cells: list[str]) -> list[int]:
+    """Return the places of the steps in the header of a table with a metric in each row; [] where it is none."""
+    places, last = list[int](), -1.0
+    if len(cells) < 3 or PLAIN.fullmatch(cells[0]):  # a row, and no header
+        return []
+    for i, cell in enumerate(cells[1:], 1):
+        step = spelled(STEP_FORMS.sub(r"\1", _moment(cell)))
+        if (step is None and i - len(places) > REMARKS) or (step is not None and (step <= last or step % 1 != 0)):
+            return []
+        places, last = ([*places, i], step) if step is not None else (places, last)
+    return places if len(places) >= max(2, len(cells) - 1 - REMARKS) else []
 
 
 def _moment(cell: str) -> str:
@@ -405,7 +419,9 @@ def _is_metric(name: str) -> bool:
 
 
 def _is_header(cells: list[str]) -> bool:
-    if len(cells) < 2 or not _is_metric(" ".join(cells)) or not any(map(STEPS.search, map(english, cells))):
+    if len(cells) < 2 or PLAIN.fullmatch(cells[0]) or not _is_metric(" ".join(cells)):
+        return False
+    if not any(map(STEPS.search, map(english, cells))):
         return False
     named = (cell[0].isalpha() or STEP_FORMS.match(cell) is None for cell in cells if cell)
     return all(cell and spelled(cell) is None and len(cell) <= 80 for cell in cells) and all(named)

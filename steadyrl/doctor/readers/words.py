@@ -7,6 +7,7 @@ records decide: a few lines with a step among many rows without one are of somet
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -32,15 +33,19 @@ PAIRS = re.compile(rf"^(?:/\d+ )?{PAIR}(?: {PAIR})+$")  # "/256 lr 1e-06 reward 
 # At the start, or behind what a logger puts before its text.
 STEP = re.compile(
     r"^(?:.{0,120}?(?:[|\]]| - |\btrain |\b(?:INFO|SUCCESS) )\s*)?\W*(?:(?:epoch|pass)\W*\d+(?:/\d+)?\W+)?"
-    r"(step|iter(?:ation)?|update|episode)\s*[:#]?\s*(\d{1,15})\b",
+    r"(step|iter(?:ation)?|update|ep(?:isode)?)\s*[:#]?\s*(\d{1,15})\b",
     re.IGNORECASE,
 )
+COUNTER = re.compile(r"step|iter|update|ep", re.IGNORECASE)  # without one of these STEP matches nothing
+WORDLESS = re.compile(r"[\x00-@\[-`{-\x7f]*(?:[Ee][-+]\d+[\x00-@\[-`{-\x7f]*)*")  # numbers without any name
 # Of loops inside loops the one that makes the most rounds counts the steps: "Iteration 1/1, Step 7/500".
-OF_TOTAL = re.compile(r"\b(?:step|iter(?:ation)?|update|episode)\s*[:#]?\s*(\d{1,15})\s*/\s*(\d{1,15})", re.IGNORECASE)
+OF_TOTAL = re.compile(
+    r"\b(?:step|iter(?:ation)?|update|ep(?:isode)?)\s*[:#]?\s*(\d{1,15})\s*/\s*(\d{1,15})", re.IGNORECASE
+)
 # The values that W&B prints at the end of a run.
 SUMMARY = re.compile(rf"^wandb:\s+([A-Za-z][\w./@-]*)\s+({_NUMBER})$")
 # One metric between bars: its name may have several words.
-WHOLE = re.compile(rf"^([a-z][\w ./@()-]{{0,60}}?) ?= ?({_VALUE})$")
+WHOLE = re.compile(rf"^([a-z][\w ./@()-]{{0,60}}?) ?= ?({_VALUE})(?=$|\s)")
 OF_EPOCH = re.compile(r"^\W*epoch\W{0,3}(\d{1,9})\s*[:|,-]", re.IGNORECASE)
 EPOCH = re.compile(r"\bepoch\W{0,3}(\d{1,9})\b", re.IGNORECASE)
 FRAMES = ("│", "|")
@@ -64,10 +69,11 @@ class Words:
 
     def add(self, line: str) -> None:
         """Take in a line."""
-        if not line.strip() or len(line) > MAX_TEXT:
+        if len(line) > MAX_TEXT or not line.strip():
             return
         line = line.replace(" -- ", " | ")
-        begins = STEP.search(line)
+        # The bar of a loop inside a step may have the step's number in front of it, and counts something else.
+        begins = STEP.search(line) if "%|" not in line and COUNTER.search(line) else None
         pairs = _pairs(line, begins)
         step = next((x for name, x in pairs.items() if name.lower() in STEP_NAMES), None)
         if begins:
@@ -106,9 +112,13 @@ class Words:
             name: column
             for name, column in log.columns.items()
             if records.count < FEW or METRIC.search(name) or len(column.steps) >= MIN_SHARE * records.count
-            if not (stepped and beside) or self._seen[name] < FEWER * records.count  # else of each completion
+            if not (stepped and beside) or self._of_rows(name, records.count)
         }
         return replace(log, columns=often)
+
+    def _of_rows(self, name: str, count: int) -> bool:
+        """Return whether a name is of so many rows and not of each completion: by its number, or beside the steps."""
+        return min(self._seen[name], self._beside[name] or math.inf) < FEWER * count
 
 
 class _Records:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -25,7 +26,7 @@ WORTH_SPREAD, WORTH_LEVEL = 0.25, 0.1
 NEAR_TOP, SEVERAL_AT_MOST = 0.8, 3  # of the highest level; rows that reach it
 FEW = 5  # rows that a level is taken over at least, where there are twice as many
 FEWEST_PROBLEMS = 20  # held out, that an interval is taken over
-PENALTY = "penal"
+PENALTY = re.compile(r"penal|banned|forbidden|violat", re.IGNORECASE)
 MOSTLY = 0.5  # share of the spikes that a cause must accompany
 FAR_BEYOND = 1000.0  # times a limit: what is cut to less than a thousandth is not limited but taken away
 FEW_WITHIN = 0.1  # of the rows may lie below that
@@ -231,7 +232,7 @@ def at_top(reward: Series) -> bool:
 
 def is_penalty(name: str, part: Series) -> bool:
     """Return whether a part of the reward only takes away: it is 0 where nothing is wrong."""
-    return PENALTY in name.lower() or bool(part.values.max() <= 0 and part.values.any())
+    return PENALTY.search(name) is not None or bool(part.values.max() <= 0 and part.values.any())
 
 
 def share_with_spike(series: Series | None, steps: np.ndarray, before: int = 5) -> float:

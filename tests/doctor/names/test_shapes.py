@@ -30,6 +30,9 @@ def column(*values):
         ("expl_variance", (-0.4, 0.5), "explained_variance"),
         ("opd/kl", (3.0, 0.2), "kl_teacher"),
         ("n_eos_tokens", (0.0, 3.0), "ended_tokens"),
+        ("percentage of correct samples", (0.2, 0.4), "reward"),
+        ("proxy_mean", (0.2, 3.5), "reward"),
+        ("gold score", (0.2, 1.5), "heldout/gold"),
         ("mean_ep_score", (), None),
         ("answer_overlong_share", (0.0, 30.0), None),
         ("AvgLen", (0.2, 0.3), None),
@@ -39,7 +42,7 @@ def column(*values):
     ],
 )
 def test_a_name_is_told_by_its_words_and_values(name, values, quantity):
-    found = guesses({name: column(*values)}, frozenset({"reward"}))
+    found = guesses({name: column(*values)}, frozenset({"reward"} - {quantity}))
     assert found.get(name, None) is None if quantity is None else found[name].quantity == quantity
 
 
@@ -50,12 +53,15 @@ def test_what_two_names_could_be_is_neither():
 
 def test_parts_of_the_reward_are_known_under_any_prefix_once_there_is_a_whole():
     names = ["rl/sub_rewards/tone", "json_reward", "rewards/brevity/mean", "reward/max_total", "eval_json_reward"]
+    names += ["env/breakdown/tools", "train/r_style", "r_mean", "breakdown/max"]
     columns = {name: column(0.1, 0.2) for name in names}
     quantities = {name: meaning.quantity for name, meaning in guesses(columns, frozenset({"reward"})).items()}
     assert quantities == {
         "rl/sub_rewards/tone": "reward_part/tone",
         "json_reward": "reward_part/json",
         "rewards/brevity/mean": "reward_part/brevity",
+        "env/breakdown/tools": "reward_part/tools",
+        "train/r_style": "reward_part/style",
     }
     assert not guesses(columns, frozenset())
 
@@ -160,3 +166,12 @@ def test_the_mean_of_every_step_comes_before_rewards_printed_now_and_then():
         RawLog("page.md", "printed", {"reward": Column(every.steps[:6], every.values[:6]), "reward_avg": every})
     )
     assert run.needed("reward").source == "reward"
+
+
+def test_a_mean_return_stands_for_the_reward_where_nothing_else_is_logged_of_it(tmp_path):
+    alone = rows(tmp_path, [{"step": i, "mean_return": i / 4, "loss": 0.5} for i in range(1, 6)])
+    assert alone.run.get("reward").values.tolist() == [0.25, 0.5, 0.75, 1.0, 1.25]
+    assert any("mean_return stands for it" in note for note in alone.run.notes)
+    beside = rows(tmp_path, [{"step": i, "mean_return": i / 4, "reward": 0.5 - i} for i in range(1, 6)])
+    assert beside.run.get("reward").values.tolist() == [-0.5, -1.5, -2.5, -3.5, -4.5]
+    assert beside.run.get("return_mean").values.tolist() == [0.25, 0.5, 0.75, 1.0, 1.25]

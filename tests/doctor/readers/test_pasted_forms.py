@@ -187,7 +187,7 @@ def test_nulls_of_a_table_in_which_no_row_is_complete_were_not_logged(tmp_path):
     log = read(tmp_path / "wide.json", rows(None))
     assert values(log, "reward") == [0.25, 0.5, 0.75]
     assert values(log, "train/loss") == [0.125, 0.25, 0.375]
-    assert np.isnan(values(log, "kl")).all()  # a column that is never a number may be what broke
+    assert "kl" not in log.columns  # what is null throughout was never measured
 
 
 def test_a_null_is_not_logged_where_numbers_follow_and_no_number_where_none_does(tmp_path):
@@ -376,3 +376,58 @@ def test_a_column_of_several_numbers_in_each_cell_is_as_many_columns(tmp_path):
     assert values(log, "holdout easy") == [0.62, 0.58] and values(log, "holdout hard") == [0.2, 0.1]
     assert values(log, "KL/entropy") == [0.01, 0.02]
     assert not {"8", "pass 8"} & log.columns.keys()
+
+
+def test_a_step_is_told_by_its_own_line_and_not_by_the_bar_of_a_loop_inside_it(tmp_path):
+    def shown(step):
+        bars = "".join(f"Iter {step} groups: {k}%|#   | {k}/40 [0:0{k}, loss=7.5, mean_r=0.9]\r" for k in range(1, 9))
+        scored = "".join(f"Scored: combined=0.5 step_acc=40% (parse=0.25)\nScored: combined={k}.5\n" for k in range(5))
+        line = f"09:1{step} INFO - Iter {step} | loss=0.{step} | reward mean=0.{step}5 std=0.2 | lr=1e-06"
+        return f"{bars}\n{scored}{line}\n"
+
+    log = read(tmp_path / "train.log", "".join(map(shown, range(1, 8))))
+    assert log.columns["reward mean"].steps.tolist() == [1, 2, 3, 4, 5, 6, 7]
+    assert values(log, "reward mean") == [0.15, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75]
+    assert values(log, "loss") == [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7]
+
+
+def test_a_short_word_for_an_episode_names_the_step(tmp_path):
+    text = "".join(
+        f"Ep {i:03d} | task=sums | mean_ret=-{i}.5 | loss=0.25 | kl=0.{i}\n  -> saved\n" for i in range(3, 8)
+    )
+    log = read(tmp_path / "out.txt", text)
+    assert log.columns["mean_ret"].steps.tolist() == [3, 4, 5, 6, 7]
+    assert values(log, "mean_ret") == [-3.5, -4.5, -5.5, -6.5, -7.5]
+
+
+def test_how_many_steps_each_row_had_is_not_the_step_of_the_row(tmp_path):
+    rows = [{"epoch": i, "steps": 40, "reward": i / 8} for i in range(1, 5)]
+    log = read(tmp_path / "log.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    assert log.columns["reward"].steps.tolist() == [1, 2, 3, 4]
+    log = read(tmp_path / "log.csv", "steps,reward,kl\n50,0.25,0.5\n50,0.5,0.25\n50,0.75,0.125\n")
+    assert values(log, "kl") == [0.5, 0.25, 0.125]
+    log = read(tmp_path / "true.csv", "steps,reward,kl\n50,0.25,0.5\n100,0.5,0.25\n150,0.75,0.125\n")
+    assert log.columns["kl"].steps.tolist() == [50, 100, 150]
+
+
+def test_a_column_that_is_null_throughout_was_never_measured(tmp_path):
+    rows = [{"step": i, "reward": None, "loss": i / 4, "kl": None if i < 3 else 0.5} for i in range(1, 6)]
+    log = read(tmp_path / "log.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    assert log.columns.keys() == {"loss", "kl"}
+    wrapped = "".join(
+        json.dumps({"step": i, "data": {"actor/kl_loss": None, "critic/score/mean": 0.5}}) + "\n" for i in (1, 2)
+    )
+    log = read(tmp_path / "verl.jsonl", wrapped)
+    assert np.isnan(values(log, "actor/kl_loss")).all()  # verl's way to write a NaN
+
+
+def test_the_source_of_a_notebook_that_ran_longer_than_it_says_tells_no_settings(tmp_path):
+    def notebook(planned):
+        table = "<table><tr><th>Step</th><th>Training Loss</th><th>reward</th></tr>"
+        table += "".join(f"<tr><td>{i}</td><td>0.{i}</td><td>1.{i}</td></tr>" for i in range(10, 61, 10)) + "</table>"
+        source = f"args = GRPOConfig(learning_rate=2e-6, warmup_steps=30, max_steps={planned})"
+        cell = {"cell_type": "code", "source": source, "outputs": [{"data": {"text/html": table}}]}
+        return json.dumps({"cells": [cell]})
+
+    assert read(tmp_path / "a.ipynb", notebook(60)).settings["warmup_steps"] == 30
+    assert "warmup_steps" not in read(tmp_path / "b.ipynb", notebook(20)).settings
