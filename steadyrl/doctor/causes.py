@@ -92,11 +92,12 @@ def _cause(
     if check is None:
         return ""
     own = next((cause.follows for cause in check.causes if cause.name == finding.cause), ())
-    for name in (*own, *check.follows):
+    for follows in (*own, *check.follows):
+        name, _, cause = follows.partition(":")
         if name == finding.check:
             continue
         # What is merely worth knowing, and needs nothing done, explains no harm.
-        able = [f for f in every if f.check == name and (f.harms or not finding.harms)]
+        able = [f for f in every if f.check == name and cause in ("", f.cause) and (f.harms or not finding.harms)]
         in_time = finding.since_step is None or any(_start(f) <= finding.since_step + tolerance for f in able)
         if able and in_time and not _leads_to(name, finding.check, linked):
             return name

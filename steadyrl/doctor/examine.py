@@ -20,7 +20,7 @@ from steadyrl.doctor.names.identify import holds_known_metric, identify
 from steadyrl.doctor.readers.search import search
 from steadyrl.doctor.series import Run
 from steadyrl.doctor.statistics.levels import measure
-from steadyrl.doctor.statistics.readings import direction
+from steadyrl.doctor.statistics.readings import direction, learns
 from steadyrl.doctor.statistics.repeats import without_repeats
 from steadyrl.doctor.statistics.signals import BLOCKS
 
@@ -133,7 +133,9 @@ class Diagnosis:
             return ()
         # Where one thing only is open, a trend above 0 is enough of a rise; else one that is twice its uncertainty.
         change = course.change
-        if not rose and change.low <= (0.0 if len(self._gaps) == 1 else (change.high - change.low) / 2.0):
+        one_gap = len(self._gaps) == 1
+        rose |= one_gap and learns(self.run) is True
+        if not rose and change.low <= (0.0 if one_gap else (change.high - change.low) / 2.0):
             return ()
         return tuple(aspect for aspect in self._gaps if aspect in HIDDEN)
 

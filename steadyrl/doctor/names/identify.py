@@ -75,7 +75,7 @@ def identify(log: RawLog) -> Run:
         series.setdefault(entry.name.quantity, []).append(_series(log, entry))
     if table is COMMON:  # what is printed of single completions comes after what every step logs
         series = {quantity: _seldom_last(several) for quantity, several in series.items()}
-    heldout = (*_stand_in(series), *_heldout_reward(series), *_without_rounded_rate(series))
+    heldout = (*_stand_in(series, table), *_heldout_reward(series), *_without_rounded_rate(series))
     heldout += _clipped_texts(series) if table is COMMON else ()
     sources = {entry.source for entry in entries}
     algorithm, settings = derive.algorithm(table, log.settings, log), derive.settings(table, log.settings, log)
@@ -107,13 +107,14 @@ def _distils(series: Mapping[str, Sequence[Series]]) -> bool:
     return "kl_teacher" in series and not any(reward.values.any() for reward in series.get("reward", ()))
 
 
-def _stand_in(series: dict[str, list[Series]]) -> tuple[str, ...]:
+def _stand_in(series: dict[str, list[Series]], table: Table) -> tuple[str, ...]:
     """Let an accuracy, or the mean return, stand for the reward where it is all that is logged of one; return a note.
 
-    Of two means of returns one may be of another kind than the reward, and of parts none is the whole.
+    A trainer's own mean return has the KL penalty in it, which a loop of somebody's own seldom puts there.
     """
     parts = [quantity for quantity in series if quantity.startswith("reward_part/") or quantity == "return_mean"]
-    if "reward" in series or parts not in (["reward_part/accuracy"], ["return_mean"]):
+    alone = (["reward_part/accuracy"], ["return_mean"] if table is COMMON else [])
+    if "reward" in series or not parts or parts not in alone:
         return ()
     series["reward"] = [replace(part, quantity="reward", unit="reward") for part in series.pop(parts[0])]
     return (f"the reward is not logged; {series['reward'][0].source} stands for it",)

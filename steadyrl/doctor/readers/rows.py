@@ -351,7 +351,7 @@ def _numbers_of(value: Any) -> np.ndarray | None:
 
 def step_numbers(values: Sequence[Any]) -> tuple[np.ndarray, np.ndarray | None]:
     """Return ``numbers`` of steps: of "3/100" and "3 (best)" the third, of "1-3" the first: "300+" has no end."""
-    if str in set(map(type, values)):
+    if str in set(map(type, values)) and not all(type(value) is str and value.isdecimal() for value in values):
         values = [STEP_FORMS.sub(r"\1", value) if type(value) is str else value for value in values]
     return numbers(values)
 

@@ -102,10 +102,11 @@ def numbers(values: Sequence[Any], null: float | None = math.nan) -> tuple[np.nd
     Returns:
         [m] float64, and [m] their places among the n; None for the places if all are numbers.
     """
-    if set(map(type, values)) <= {float, int}:
+    kinds = set(map(type, values))
+    if kinds <= {float, int} or (kinds == {str} and max(map(len, values)) <= MAX_DIGITS and "_" not in "".join(values)):
         try:
-            return np.array(values, np.float64), None
-        except OverflowError:  # an int beyond float64
+            return np.array(list(map(float, values)), np.float64), None
+        except (OverflowError, ValueError):  # an int beyond float64; a text in some other form
             pass
     parsed = [number(value, null) for value in values]
     places = np.array([i for i, value in enumerate(parsed) if value is not None], np.int64)

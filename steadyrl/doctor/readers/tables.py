@@ -361,7 +361,8 @@ class _Barred(list[str]):
 
 def _cells(line: str) -> list[str]:
     """Return the cells of a line: between bars, else tabs, else two spaces or more, else single ones."""
-    text = line.replace("│", "|").replace("┃", "|").replace(" / ", "/").strip()
+    text = line.strip() if line.isascii() else line.replace("│", "|").replace("┃", "|").strip()
+    text = text.replace(" / ", "/") if "/" in text else text
     if "|" in text:
         return _Barred(cell.strip(" *`\t") for cell in text.removeprefix("|").removesuffix("|").split("|"))
     if "\t" in text:
@@ -385,6 +386,8 @@ def _upright(table: Iterable[list[str]]) -> Iterator[list[str]]:
     width, at, steps, metrics = 0, list[int](), list[str](), list[list[str]]()
     for cells in chain(table, [[]]):
         yield cells
+        if not steps and cells and PLAIN.fullmatch(cells[0]):  # a row, and no header, as most are
+            continue
         if steps and len(cells) == width and spelled(cells[0]) is None:
             row = [cells[i] for i in at]
             metrics += [[cells[0], *row]] if _is_row(row) else []
