@@ -175,7 +175,8 @@ def _known_from(cause: Cause) -> str:
     """Return how it is known that the cause shows so, and what brings it about."""
     reasoned = "Reasoned from a source or from arithmetic; not seen as the leading cause of a run."
     known = f"Seen in: {cause.measured}." if cause.measured else reasoned
-    before = ", ".join(f"[{name}]({name}.md)" for name in cause.follows)
+    names = [follows.partition(":")[0] for follows in cause.follows]
+    before = ", ".join(f"[{name}]({name}.md)" for name in names)
     return known + (f" Often caused by another fault: look first at {before}." if before else "")
 
 

@@ -1,5 +1,6 @@
 """Causes stand before what they bring about; what no link joins stands by how bad it is."""
 
+import json
 from dataclasses import asdict, replace
 
 import pytest
@@ -8,7 +9,7 @@ from pydantic import TypeAdapter
 from steadyrl.core.types import Finding
 from steadyrl.doctor.causes import arrange, tree
 from steadyrl.doctor.check import RECORDS, Check
-from steadyrl.doctor.examine import BY_NAME, CHECKS
+from steadyrl.doctor.examine import BY_NAME, CHECKS, diagnose
 from steadyrl.doctor.remedies import CHANGES
 from steadyrl.doctor.series import Traits
 from steadyrl.loop.autopilot.knobs import MOVES
@@ -121,7 +122,21 @@ def test_the_order_does_not_depend_on_the_order_of_the_checks():
 def test_every_link_is_between_checks_that_exist():
     named = {name for check in CHECKS for name in check.follows}
     named |= {name for check in CHECKS for cause in check.causes for name in cause.follows}
-    assert named <= set(BY_NAME)
+    of_one_cause = {f"{check.name}:{cause.name}" for check in CHECKS for cause in check.causes}
+    assert named <= set(BY_NAME) | of_one_cause
+
+
+@pytest.mark.parametrize(("cut", "leads"), [(0.55, "reward_constant"), (0.98, "truncated")])
+def test_a_limit_that_some_answers_meet_does_not_bring_about_a_constant_reward(tmp_path, cut, leads):
+    rows = [
+        {"step": i, "reward": 0.0, "reward_std": 0.0, "frac_reward_zero_std": 1.0, "kl": 0.01, "grad_norm": 0.0,
+         "completions/clipped_ratio": cut, "completions/mean_length": 190.0 + i, "completions/max_length": 256.0}
+        for i in range(1, 13)
+    ]  # fmt: skip
+    (tmp_path / "trainer_state.json").write_text(json.dumps({"log_history": rows}))
+    (diagnosis,) = diagnose(tmp_path / "trainer_state.json")
+    assert {"reward_constant", "truncated"} <= {finding.check for finding in diagnosis.findings}
+    assert diagnosis.findings[0].check == leads
 
 
 def test_every_move_of_a_cause_is_one_of_the_autopilot():
