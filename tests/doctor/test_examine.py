@@ -1,6 +1,7 @@
 """All checks together: every one is run, where it applies, and what they say is put in order."""
 
 import importlib
+import json
 import pkgutil
 import sys
 from dataclasses import replace
@@ -146,3 +147,23 @@ def test_generation_settings_beside_a_log_of_trls_old_ppo_name_warped_sampling_b
     assert [finding.check for finding in named.findings[:2]] == ["warped_sampling", "negative_kl"]
     assert named.findings[0].overrides == ("generation_kwargs.temperature=1", "generation_kwargs.top_k=0")
     assert unnamed.findings[0].check == "negative_kl"
+
+
+@pytest.mark.parametrize(("rising", "verdict"), [(True, "healthy"), (False, "too little to judge")])
+def test_a_reward_that_rises_leaves_a_gradient_that_nobody_logs_minor(tmp_path, rising, verdict):
+    chance = np.random.default_rng(7)
+    rows = []
+    for i in range(60):  # a rise at first, then batches of one prompt each, of which many are all right or all wrong
+        right = chance.binomial(8, 0.15 + 0.5 * min(i / 6, 1) if rising else 0.45) / 8
+        rows.append(
+            {
+                "step": 5 * i,
+                "reward": float(right if chance.random() < 0.6 else chance.integers(0, 2)),
+                "kl": 0.001 + 0.0005 * i,
+                "zero_adv_frac": float(chance.random() < 0.3),
+                "length": 250.0 + 40 * chance.random(),
+            }
+        )
+    (tmp_path / "history.json").write_text(json.dumps(rows))
+    (diagnosis,) = diagnose(tmp_path / "history.json")
+    assert diagnosis.verdict == verdict

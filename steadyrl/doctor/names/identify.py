@@ -15,11 +15,11 @@ import numpy as np
 
 from steadyrl.doctor.names import derive
 from steadyrl.doctor.names.derive import first, number
-from steadyrl.doctor.names.shapes import guesses
+from steadyrl.doctor.names.shapes import guesses, words
 from steadyrl.doctor.names.table import Name, Table, best_pattern, load, spell, wildcard
 from steadyrl.doctor.names.traits import traits
 from steadyrl.doctor.readers.rows import usual_distance
-from steadyrl.doctor.series import RawLog, Run, Series
+from steadyrl.doctor.series import RawLog, Run, Series, Traits
 from steadyrl.doctor.statistics.units import together
 
 TRAINERS = (
@@ -39,6 +39,7 @@ SELDOM = 5  # times fewer rows than another series of the quantity has
 MOST_CLIPPED, FEWEST_SHARED, GO_TOGETHER = 0.3, 3, 0.5  # share that a first update clips; rows; correlation
 LATER = 10_000  # the place of a common spelling, behind those of the trainer's own table
 GUESSED_ALONE = {"reward", "loss"}  # of which a guess is enough to take a table for a log
+PAIRED = re.compile(r"chosen|rejected|margin|accurac", re.IGNORECASE)  # of rewards of pairs
 CLOCKS = {"time_logged", "data_epoch"}
 # Whatever the trainer; "val" and "test" alone are other things with some.
 HELD_OUT = ("eval_", "validation_", "heldout_", "held_out_", "holdout_", "unseen_", "ood_")
@@ -88,7 +89,9 @@ def identify(log: RawLog) -> Run:
         notes=(*log.notes, *_notes(table, log), *_guess_notes(guessed), *heldout),
         unknown=tuple(sorted(set(log.columns) - sources)),
         averaged_over=_averaged_over(log) if table.averages else 1,
-        traits=replace(traits(algorithm, settings, series, table.logs_critic), distils=_distils(series)),
+        traits=_of_pairs(
+            log, replace(traits(algorithm, settings, series, table.logs_critic), distils=_distils(series))
+        ),
         keys=table.own_keys(log.settings, settings),
         config=log.settings,
         completions=log.completions,
@@ -100,6 +103,19 @@ def identify(log: RawLog) -> Run:
 def _seldom_last(several: list[Series]) -> list[Series]:
     most = max(map(len, several))
     return sorted(several, key=lambda one: len(one) * SELDOM < most)
+
+
+def _of_pairs(log: RawLog, run_traits: Traits) -> Traits:
+    """Return traits that say that texts are given where rewards of chosen and of rejected ones are all there is.
+
+    Over given texts the mean log-ratio to the reference is no KL, and may lie below 0.
+    """
+    of_pairs = {word for name in log.columns for word in words(name)} >= {"chosen", "rejected"}
+    sampled = (
+        any("reward" in words(name) and not PAIRED.search(name) for name in log.columns)
+        or "objective/kl" in log.columns
+    )
+    return replace(run_traits, trains_on="given") if of_pairs and not sampled else run_traits
 
 
 def _distils(series: Mapping[str, Sequence[Series]]) -> bool:

@@ -175,3 +175,22 @@ def test_a_mean_return_stands_for_the_reward_where_nothing_else_is_logged_of_it(
     beside = rows(tmp_path, [{"step": i, "mean_return": i / 4, "reward": 0.5 - i} for i in range(1, 6)])
     assert beside.run.get("reward").values.tolist() == [-0.5, -1.5, -2.5, -3.5, -4.5]
     assert beside.run.get("return_mean").values.tolist() == [0.25, 0.5, 0.75, 1.0, 1.25]
+
+
+def test_a_log_ratio_over_chosen_texts_is_no_kl_that_must_be_positive(tmp_path):
+    pairs = [
+        {
+            "step": i,
+            "kl": -0.01 * i,
+            "chosen_reward": i / 9,
+            "rejected_reward": -i / 9,
+            "preference_acc": 0.9,
+            "loss": 0.5,
+        }
+        for i in range(60)
+    ]
+    assert rows(tmp_path, pairs).run.traits.trains_on == "given"
+    assert "negative_kl" not in rows(tmp_path, pairs).harmful
+    sampled = [{**row, "reward": 0.1 * (row["step"] % 7)} for row in pairs]
+    assert rows(tmp_path, sampled).run.traits.trains_on == "sampled"
+    assert "negative_kl" in rows(tmp_path, sampled).harmful
