@@ -37,6 +37,7 @@ OTHER = re.compile(
 DIGITS = 4  # after the point, at which usual learning rates are printed as 0
 SELDOM = 5  # times fewer rows than another series of the quantity has
 MOST_CLIPPED, FEWEST_SHARED, GO_TOGETHER = 0.3, 3, 0.5  # share that a first update clips; rows; correlation
+MOST_NAMES = 2000  # of a log of one row: what has more, such as a vocabulary, is none
 LATER = 10_000  # the place of a common spelling, behind those of the trainer's own table
 GUESSED_ALONE = {"reward", "loss"}  # of which a guess is enough to take a table for a log
 PAIRED = re.compile(r"chosen|rejected|margin|accurac", re.IGNORECASE)  # of rewards of pairs
@@ -217,6 +218,8 @@ def recognise(log: RawLog) -> Table:
 
 def holds_known_metric(log: RawLog) -> bool:
     """Return whether any column is one that a check could look at; clocks are not."""
+    if len(log.columns) > MOST_NAMES and all(len(column.steps) < 2 for column in log.columns.values()):
+        return False
     placed = _placed(recognise(log), log)
     quantities = {entry.name.quantity for entry in placed} - CLOCKS
     return bool(quantities) or not GUESSED_ALONE.isdisjoint(entry.name.quantity for entry in _guessed(log, placed))

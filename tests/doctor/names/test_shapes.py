@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from steadyrl.core.errors import RunError
 from steadyrl.doctor.examine import diagnose
 from steadyrl.doctor.names.identify import identify
 from steadyrl.doctor.names.shapes import _shapes, guesses, words
@@ -194,3 +195,10 @@ def test_a_log_ratio_over_chosen_texts_is_no_kl_that_must_be_positive(tmp_path):
     sampled = [{**row, "reward": 0.1 * (row["step"] % 7)} for row in pairs]
     assert rows(tmp_path, sampled).run.traits.trains_on == "sampled"
     assert "negative_kl" in rows(tmp_path, sampled).harmful
+
+
+def test_a_vocabulary_is_no_log_though_it_has_words_of_metrics(tmp_path):
+    vocabulary = {f"word{i}": i for i in range(2500)} | {"reward": 2501, "loss": 2502, "kl": 2503, "step": 2504}
+    (tmp_path / "vocab.json").write_text(json.dumps(vocabulary))
+    with pytest.raises(RunError):
+        diagnose(tmp_path / "vocab.json")
