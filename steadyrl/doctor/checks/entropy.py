@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from steadyrl.doctor.check import Found, Result, Unknown, check
@@ -19,7 +21,7 @@ from steadyrl.doctor.statistics.readings import (
     setting,
 )
 from steadyrl.doctor.statistics.signals import LASTING, first_lasting, head, tail
-from steadyrl.doctor.statistics.units import TOKEN, find
+from steadyrl.doctor.statistics.units import TOKEN, find, together
 
 # Relative to the first healthy block: absolute limits contradict one another (1.0 in one tool, 0.2 a working target
 # elsewhere). A healthy run was seen at 0.28 while its reward rose by 60 %.
@@ -34,7 +36,7 @@ PER_TOKEN = (0.01, 6.0)  # nats: what a language model's entropy per token may b
 
 @check("entropy_collapse")
 def entropy_collapse(run: Run) -> Result:
-    if (entropy := _of_any_unit(run, -1)) is None:
+    if (entropy := _of_any_unit(run, FALLEN)) is None:
         return Unknown("the entropy is not known per token", ("entropy (exact)", "length"))
     if not entropy.values.any():
         return Unknown("the entropy is 0 in every row: it was not measured", ("entropy (exact)",))
@@ -53,11 +55,22 @@ def entropy_collapse(run: Run) -> Result:
     )
 
 
-def _of_any_unit(run: Run, sign: int) -> Series | None:
-    """Return the entropy per token, or in a unit that is not known if the length did not go the same way; or None."""
+def _of_any_unit(run: Run, bound: float) -> Series | None:
+    """Return the entropy per token, or in a unit that is not known if the length does not explain its course; or None.
+
+    Args:
+        run: What was read.
+        bound: The entropy as a multiple of its start, from which its course is a finding.
+    """
     logged, length = run.get("entropy"), run.get("length")
-    explained = logged is None or logged.unit != "" or (length is not None and direction(length) == sign)
-    return find(run, "entropy") or (None if explained else logged)
+    if (known := find(run, "entropy")) is not None or logged is None or logged.unit != "":
+        return known
+    sign = 1 if bound > 1 else -1
+    if length is None or direction(length) != sign:
+        return logged
+    entropy, length = together(logged, length)
+    per_token = replace(entropy, values=entropy.values / np.maximum(length.values, 1.0))  # if it is a sum over tokens
+    return logged if sign * (tail(per_token) - bound * head(per_token)) > 0 else None
 
 
 def _collapse_cause(run: Run, since: int | None) -> tuple[str, tuple[str, ...]]:
@@ -88,7 +101,7 @@ def _bonus(run: Run) -> tuple[str, ...]:
 
 @check("entropy_explosion")
 def entropy_explosion(run: Run) -> Result:
-    if (entropy := _of_any_unit(run, 1)) is None:
+    if (entropy := _of_any_unit(run, RISEN)) is None:
         return Unknown("the entropy is not known per token", ("entropy (exact)", "length"))
     # Of the first steps only: an explosion can be over within the first tenth of a run.
     start, end = head(entropy, 0.03, OPENING), tail(entropy)

@@ -110,6 +110,15 @@ def shows_no_gain(run: Run) -> bool:
     return course.change.high < worth_having(run, float(np.median(reward.values))) and not gained(run)
 
 
+def worsens(run: Run) -> bool:
+    """Return True if the reward fell by what would be worth having, beyond its noise: something moves the policy."""
+    reward = run.get("reward")
+    course = None if reward is None or run.covers(reward) < MIN_STEPS else measure(reward)
+    if reward is None or course is None:
+        return False
+    return course.loss(worth_having(run, float(np.median(reward.values)))) is not None
+
+
 def _flat_cause(run: Run) -> tuple[str, str]:
     """Return (cause, the sentence that tells it)."""
     kl, rate, size = find(run, "kl_ref", SEQUENCE), run.get("learning_rate"), update_size(run)

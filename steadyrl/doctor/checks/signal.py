@@ -9,7 +9,7 @@ import numpy as np
 from steadyrl.core.types import Severity
 from steadyrl.doctor.check import FEWEST_ROWS, Found, Result, Unknown, check
 from steadyrl.doctor.checks.hacking import pays_for_right
-from steadyrl.doctor.checks.reward import shows_no_gain
+from steadyrl.doctor.checks.reward import shows_no_gain, worsens
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.readings import (
     direction,
@@ -105,10 +105,10 @@ def no_signal_groups(run: Run) -> Result:
         mean **= 1.0 / run.averaged_over
     # A row without any difference is a batch of which no group teaches anything, a whole step lost.
     idle = what.startswith(ROWS) and mean > HALF_LOST and len(share) >= MIN_STEPS and learns(run) is False
-    rises = bool(heldout_rises(run))
-    idle &= not rises
+    moves = bool(heldout_rises(run)) or worsens(run)
+    idle &= not moves
     half = min(late, mean) > HALF_LOST and long
-    from_start = half and shows_no_gain(run) and not rises
+    from_start = half and shows_no_gain(run) and not moves
     if len(share) < FEWEST_ROWS and not nothing and late > HALF_LOST and direction(share) <= 0:
         return Unknown(f"{late:.0%} of the groups have equal rewards, in {len(share)} rows only")
     if late <= HALF_LOST and not half and not idle:

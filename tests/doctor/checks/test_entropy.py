@@ -208,5 +208,12 @@ def test_an_entropy_of_unknown_unit_that_falls_to_a_fraction_collapsed_unless_th
     entropy = series("entropy", 1.5 * np.exp(-np.arange(30) / 5.0) + 0.02, unit="", estimator="")
     found = entropy_collapse(make_run({"entropy": entropy, "reward": np.full(30, 0.3)}, "grpo", "unknown"))
     assert [(f.state, f.since_step) for f in found] == [("found", 6)]  # below half of 1.5 exp(-2 / 5) + 0.02
-    shrinking = {"entropy": entropy, "length": np.linspace(300.0, 10.0, 30)}
+    shrinking = {"entropy": entropy, "length": np.linspace(300.0, 10.0, 30) * np.linspace(1.0, 0.3, 30)}
     assert entropy_collapse(make_run(shrinking, "grpo", "unknown"))[0].state == "unknown"
+
+
+@pytest.mark.parametrize(("longer", "state"), [(1.5, "found"), (8.0, "unknown")])
+def test_an_entropy_of_unknown_unit_that_grows_by_more_than_the_answers_exploded(longer, state):
+    entropy = series("entropy", np.linspace(0.4, 3.0, 40), unit="", estimator="")
+    logged = {"entropy": entropy, "length": np.linspace(90.0, 90.0 * longer, 40), "reward": np.full(40, 0.3)}
+    assert entropy_explosion(make_run(logged, "grpo", "unknown"))[0].state == state

@@ -5,7 +5,7 @@ import pytest
 
 from steadyrl.doctor.checks.reward_scale import reward_scale, reward_unscored
 from steadyrl.doctor.checks.signal import no_signal_groups
-from tests.doctor.checks.series_for_values import finding, healthy, noise, said, series, unclear
+from tests.doctor.checks.series_for_values import finding, healthy, make_run, noise, said, series, unclear
 
 N = 200
 
@@ -39,6 +39,15 @@ def test_the_level_is_judged_between_the_least_and_the_greatest_reward():
         no_signal=np.full(N, 0.9), reward=np.full(N, 1.9), reward_min=np.full(N, -2.0), reward_max=np.full(N, 2.0)
     )
     assert finding(no_signal_groups(run)).cause == "too_easy"
+
+
+@pytest.mark.parametrize(("lost", "severity"), [(0.0, "warning"), (0.4, "info")])
+def test_batches_without_a_difference_leave_a_run_idle_only_if_its_reward_does_not_fall(lost, severity):
+    rng = np.random.default_rng(3)
+    reward = np.where(np.arange(N) < 90, 0.6, 0.6 - lost) + noise(rng, N, 0.05)
+    spread = np.where(rng.random(N) < 0.58, 0.0, 0.4)
+    run = make_run({"advantage_std": spread, "reward": reward}, "grpo")
+    assert finding(no_signal_groups(run)).severity == severity
 
 
 def test_groups_that_agree_half_right_half_wrong_give_the_same_answers():
