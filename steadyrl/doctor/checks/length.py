@@ -22,6 +22,7 @@ BRIEF = ("length", "brevity", "short", "concise")
 CUT_OFF_FIRST = 0.3  # share cut off at the start, above which shortening is learning to stop
 CUT_OFF = 0.5  # share that says that texts no longer end
 REPEATS_MORE = 0.2  # growth of the share of repeated 3-grams
+MOSTLY = 0.9  # of the rows
 OPENING = 3  # rows: what breaks within seven steps is over in the first tenth of a run
 
 
@@ -65,7 +66,7 @@ def _shrink_cause(run: Run, fallen: dict[str, Levels], nothing_left: bool) -> tu
             return "length_reward", f"the reward part '{name}' pays for being short"
     rose, cut = learns(run), run.get("truncated")
     along = min(correlation(run, changes=True), correlation(run, changes=False) if nothing_left and rose else 0.0)
-    if along < -MOVES_TOGETHER:
+    if along < -MOVES_TOGETHER and (nothing_left or not _best_at_any_length(run)):
         return "length_reward", f"the reward follows the length (correlation {number(along)}): it pays for being short"
     if rose and fallen:
         return "length_reward", f"{next(iter(fallen))} fell in the same time: length was cheaper to give up"
@@ -74,6 +75,12 @@ def _shrink_cause(run: Run, fallen: dict[str, Levels], nothing_left: bool) -> tu
     if fell(run, "reward"):
         return "lost", "the reward fell with them"
     return "unknown", "nothing in the log says what pays for it"
+
+
+def _best_at_any_length(run: Run) -> bool:
+    """Return True if the greatest reward is the same in nearly all rows: failures last longer, and no brevity pays."""
+    best = run.get("reward_max")
+    return best is not None and float((best.values == best.values.max()).mean()) > MOSTLY
 
 
 def correlation(run: Run, changes: bool) -> float:

@@ -28,6 +28,13 @@ def test_a_reward_that_is_the_length_is_found_without_any_part_named_so():
     assert "-1)" in found.message  # the correlation
 
 
+@pytest.mark.parametrize(("greatest", "severity"), [(np.ones(N), "info"), (np.linspace(0.6, 1.0, N), "warning")])
+def test_failures_that_last_longer_pay_for_no_brevity_where_the_best_answer_earns_the_same(greatest, severity):
+    right = np.clip(rise(N, 0.4, 0.95, 6.0) + noise(rng(4), N, 0.02), 0, 1)
+    run = healthy(n=N, length=30 + 400 * (1 - right), reward=right, reward_max=greatest)
+    assert finding(length_collapse(run)).severity == severity
+
+
 def test_a_part_named_length_that_rises_is_the_cause():
     length = shrinking()
     run = healthy(n=N, length=length, reward_part__length=2 - length / 16)
