@@ -32,6 +32,7 @@ TEMPLATE = (
     "{% for message in messages %}<user>{{ message['content'] }}<eos>{% endfor %}"
     "{% if add_generation_prompt %}<bot>{% endif %}"
 )
+MARKED = type(pytest.param())  # values with marks of their own
 PROCESSES = Path(sitecustomize.__file__).parent
 PATH_WITHOUT_CHROMIUM = pytest.StashKey[str]()
 
@@ -47,11 +48,23 @@ def pytest_configure(config):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Mark the slow tests, before any are left out by their markers."""
+    """Mark the slow tests and half of the cases of some, before any are left out by their markers."""
     slow = slow_tests()
     for item in items:
         if item.nodeid.partition("[")[0] in slow:
             item.add_marker("slow")
+        if item.get_closest_marker("halved") and sum(_places(item)) % 2:
+            item.add_marker("weekly")
+
+
+def _places(item):
+    """Yield the place of a case's values among the values of each of its parametrizations."""
+    for mark in item.iter_markers("parametrize"):
+        names, cases = mark.args
+        names = [name.strip() for name in names.split(",")] if isinstance(names, str) else names
+        values = [item.callspec.params[name] for name in names]
+        listed = [case.values if isinstance(case, MARKED) else case if len(names) > 1 else (case,) for case in cases]
+        yield [list(case) for case in listed].index(values)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
