@@ -17,7 +17,7 @@ from steadyrl.loop.train import Watch, open_session, train
 from steadyrl.show.report.pictures import plots
 from tests import needs
 from tests.processes import sitecustomize
-from tests.times import slow_tests
+from tests.times import long_files, slow_tests
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MLX_DISABLE_COMPILE", "1")  # it would call g++ for every new kernel
@@ -48,8 +48,9 @@ def pytest_configure(config):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Mark the slow tests and half of the cases of some, before any are left out by their markers."""
-    slow = slow_tests()
+    """Begin with the longest files; mark the slow tests and half of the cases of some, before any are left out."""
+    slow, seconds = slow_tests(), long_files()
+    items.sort(key=lambda item: -seconds.get(item.nodeid.partition("::")[0], 0.0))
     for item in items:
         if item.nodeid.partition("[")[0] in slow:
             item.add_marker("slow")
