@@ -112,7 +112,7 @@ MODELS = {
         **COMMON, n_embd=32, n_layer=2, n_head=4, n_positions=64, activation_function="gelu_fast"
     ),
 }
-# One of each kind: its norms, its rotation, its window, its order of layers or its activation is read by code of its own.
+# One of each kind: its norms, rotation, window, order of layers or activation is read by code of its own.
 KINDS = {
     "llama", "llama, untied, biases", "llama, rope yarn", "mistral, window", "gemma3, a window and a rotation by kind",
     "phi3, half of a head turns, window", "olmo2", "smollm3, one layer turns nothing", "exaone4, windows", "granite",
