@@ -89,7 +89,7 @@ def tiny(tiny_models, tmp_path):
             "backend": {"device": "cpu", "threads": 1},
             "task": {"name": "prompts", "args": {"path": str(prompts)}},
             "rewards": {"length": 1.0},
-            "sampling": {"max_new_tokens": 24},
+            "sampling": {"max_new_tokens": 12},
             "rollout": {"prompts_per_step": 8, "samples_per_prompt": 2},
             "update": {"learning_rate": 1e-4},
             "evaluate": {"problems": 1},
