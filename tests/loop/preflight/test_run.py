@@ -104,7 +104,7 @@ def tiny(tiny_models, tmp_path):
     [
         ("llama", NARROW),
         pytest.param("qwen3", ("algorithm.name=grpo",), marks=pytest.mark.weekly),
-        ("gpt2", ("algorithm.name=grpo", "algorithm.args.kl_coef=0.0")),
+        pytest.param("gpt2", ("algorithm.name=grpo", "algorithm.args.kl_coef=0.0"), marks=pytest.mark.weekly),
         ("qwen2", ("model.lora_rank=4",)),
         ("llama", ("backend.args.weights=bf16", "update.learning_rate=1e-2")),  # a step above bfloat16's rounding
     ],
