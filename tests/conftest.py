@@ -24,7 +24,7 @@ os.environ.setdefault("MLX_DISABLE_COMPILE", "1")  # it would call g++ for every
 # How long an example takes says how busy the machine is.
 # `make test` tries fewer examples than `make test-all`.
 BUSY = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
-hypothesis.settings.register_profile("busy", max_examples=40, **BUSY)
+hypothesis.settings.register_profile("busy", max_examples=25, **BUSY)
 hypothesis.settings.register_profile("weekly", max_examples=100, **BUSY)
 
 TEXT = "the red cat sees a small dog and the old bird hears two or three big blue cats, one is new, not green."
