@@ -298,7 +298,10 @@ def test_updates_that_are_taken_back_leave_weights_and_moments_as_they_were(tiny
     assert all((tmp_path / "before" / f).read_bytes() == (tmp_path / "after" / f).read_bytes() for f in files)
 
 
-@pytest.mark.parametrize("overrides", [(), ("model.lora_rank=4",), ("backend.args.weights=bf16",)])
+ADAPTER = pytest.param(("model.lora_rank=4",), marks=pytest.mark.weekly)
+
+
+@pytest.mark.parametrize("overrides", [(), ADAPTER, ("backend.args.weights=bf16",)])
 def test_saved_and_loaded_it_goes_on_as_if_it_had_not_stopped(tiny_models, tmp_path, overrides):
     unbroken, stopped, resumed = (
         opened("mlx", tiny_models["qwen3"], *overrides, f"run.seed={seed}") for seed in (0, 0, 1)

@@ -157,7 +157,7 @@ class Standin:
     @staticmethod
     def bytes():
         """Return how much memory of the device is in use."""
-        storages = {x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in list(_alive.values())}
+        storages = {x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in living()}
         return sum(storages.values())
 
     def _shuffled(self, kind, args):
@@ -328,13 +328,18 @@ class Graph:
         """Do them again, into the same memory."""
         standin = _here[-1]
         standin.replays.append(len(standin.waits))
-        alive = [tensor.held for each in _alive.values() if (tensor := each()) is not None]
+        alive = [tensor.held for tensor in living()]
         with torch._C.DisableTorchFunction():
             assert self.borrowed <= _memories(alive), "a graph is replayed over memory that was given back since"
             for again, before in self.operations:
                 for old, new in zip(tree_leaves(before), tree_leaves(again()), strict=True):
                     if isinstance(old, torch.Tensor) and _memory(old) != _memory(new):
                         old.copy_(new)
+
+
+def living():
+    """Return all tensors of the device that somebody has."""
+    return [tensor for each in list(_alive.values()) if (tensor := each()) is not None]
 
 
 @contextmanager
