@@ -202,7 +202,10 @@ def test_every_variant_learns_to_write_the_letter_a(toy, tmp_path, preset, seed)
     assert np.mean(rewards[-5:]) > 0.35
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+RESUMED = [pytest.param(name, marks=() if name in ("grpo", "dapo", "gspo") else pytest.mark.weekly) for name in PRESETS]
+
+
+@pytest.mark.parametrize("preset", RESUMED)
 def test_a_resumed_run_equals_the_unbroken_one(toy, tmp_path, preset):
     settings = (*overrides(preset), "run.steps=6", "rollout.samples_per_prompt=4")
     whole, broken = RunDir(tmp_path / "whole"), RunDir(tmp_path / "broken")

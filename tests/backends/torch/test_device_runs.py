@@ -107,7 +107,7 @@ def test_a_run_finishes_where_sampler_and_trainer_differ_by_rounding(opened, tmp
         assert line["grad_norm"] > 0
 
 
-@pytest.mark.parametrize("way", ["PPO", "turns"])
+@pytest.mark.parametrize("way", ["PPO", pytest.param("turns", marks=pytest.mark.weekly)])
 def test_in_float32_a_run_has_the_numbers_of_the_cpu(opened, tmp_path, way):
     exact = ("backend.precision=fp32", *WAYS[way])
     with pretended(any_order=False):
@@ -136,7 +136,7 @@ def test_the_preflight_passes(opened):
     assert [(v.check, v.message) for v in verdicts if v.state == "found" and v.check != "completions"] == []
 
 
-@pytest.mark.parametrize("way", ["PPO", "GRPO, adapter, several updates"])
+@pytest.mark.parametrize("way", [pytest.param("PPO", marks=pytest.mark.weekly), "GRPO, adapter, several updates"])
 def test_a_resumed_run_has_the_numbers_of_an_unbroken_one_where_sums_are_in_one_order(opened, whole_and_broken, way):
     with pretended(any_order=False):
         runs = whole_and_broken(lambda: opened("run.steps=2", *WAYS[way], "update.epochs=1"), after=1)
@@ -204,7 +204,7 @@ def test_offloaded_activations_leave_the_device_and_change_no_number(opened):
     assert growth[0] - growth[1] >= size * len(backend.parts.body.layers)
 
 
-@pytest.mark.parametrize("adapter", [(), (ADAPTER,)])
+@pytest.mark.parametrize("adapter", [pytest.param((), marks=pytest.mark.weekly), (ADAPTER,)])
 def test_what_was_trained_is_exported_and_is_the_same_policy_on_a_cpu(opened, tmp_path, adapter):
     with pretended():
         session = opened(*adapter)

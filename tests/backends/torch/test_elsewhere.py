@@ -52,7 +52,7 @@ def opened(tiny_models):
 
 
 @pytest.mark.parametrize(
-    "overrides", [(ON_CPU,), ("model.lora_rank=4",), ("backend.args.gradient_checkpointing=true",)]
+    "overrides", [(ON_CPU,), ("model.lora_rank=4",), *weekly("backend.args.gradient_checkpointing=true")]
 )
 def test_sampling_scoring_and_updates_stay_on_the_device(opened, overrides):
     here = opened("cpu", *overrides)
