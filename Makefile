@@ -17,6 +17,8 @@ export PYTHONDONTWRITEBYTECODE :=
 PYTEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest
 # One process more than there are cores: some tests wait for processes of their own.
 WORKERS := $(shell expr $$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN) + 1)
+# A file runs in one process, for its tests share browsers, servers and models; the longest files are the first.
+SPREAD := --dist loadfile --no-loadscope-reorder
 # Which tests `make test` runs; empty for all.
 CASES := not weekly
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile $(PIP_ARGS) -c constraints.txt
@@ -116,7 +118,7 @@ demo-smollm2: models/smollm2
 # Where nothing is compiled yet, one process compiles what all of them import, which each would do for itself.
 test: $(INSTALLED)
 	@[ -e tests/__pycache__ ] || $(PYTEST) --numprocesses 0 --collect-only -qq >/dev/null || true
-	$(PYTEST) --numprocesses $(WORKERS) --dist worksteal -m "$(CASES)"
+	$(PYTEST) --numprocesses $(WORKERS) $(SPREAD) -m "$(CASES)"
 
 # Every case of all tests, as each week.
 test-all:
@@ -124,7 +126,7 @@ test-all:
 
 # Without the slow tests: about a minute on two cores.
 test-fast: $(INSTALLED)
-	$(PYTEST) --numprocesses auto --dist worksteal -m "not slow and not weekly"
+	$(PYTEST) --numprocesses auto $(SPREAD) -m "not slow and not weekly"
 
 # Measures all tests and writes which of them are slow to tests/slow.txt.
 test-times: $(INSTALLED)

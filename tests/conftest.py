@@ -17,14 +17,14 @@ from steadyrl.loop.train import Watch, open_session, train
 from steadyrl.show.report.pictures import plots
 from tests import needs
 from tests.processes import sitecustomize
-from tests.times import slow_tests
+from tests.times import long_files, slow_tests
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MLX_DISABLE_COMPILE", "1")  # it would call g++ for every new kernel
 # How long an example takes says how busy the machine is.
 # `make test` tries fewer examples than `make test-all`.
 BUSY = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
-hypothesis.settings.register_profile("busy", max_examples=40, **BUSY)
+hypothesis.settings.register_profile("busy", max_examples=25, **BUSY)
 hypothesis.settings.register_profile("weekly", max_examples=100, **BUSY)
 
 TEXT = "the red cat sees a small dog and the old bird hears two or three big blue cats, one is new, not green."
@@ -32,6 +32,7 @@ TEMPLATE = (
     "{% for message in messages %}<user>{{ message['content'] }}<eos>{% endfor %}"
     "{% if add_generation_prompt %}<bot>{% endif %}"
 )
+MARKED = type(pytest.param())  # values with marks of their own
 PROCESSES = Path(sitecustomize.__file__).parent
 PATH_WITHOUT_CHROMIUM = pytest.StashKey[str]()
 
@@ -47,11 +48,24 @@ def pytest_configure(config):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Mark the slow tests, before any are left out by their markers."""
-    slow = slow_tests()
+    """Begin with the longest files; mark the slow tests and half of the cases of some, before any are left out."""
+    slow, seconds = slow_tests(), long_files()
+    items.sort(key=lambda item: -seconds.get(item.nodeid.partition("::")[0], 0.0))
     for item in items:
         if item.nodeid.partition("[")[0] in slow:
             item.add_marker("slow")
+        if item.get_closest_marker("halved") and sum(_places(item)) % 2:
+            item.add_marker("weekly")
+
+
+def _places(item):
+    """Yield the place of a case's values among the values of each of its parametrizations."""
+    for mark in item.iter_markers("parametrize"):
+        names, cases = mark.args
+        names = [name.strip() for name in names.split(",")] if isinstance(names, str) else names
+        values = [item.callspec.params[name] for name in names]
+        listed = [case.values if isinstance(case, MARKED) else case if len(names) > 1 else (case,) for case in cases]
+        yield [list(case) for case in listed].index(values)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

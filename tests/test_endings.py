@@ -226,7 +226,12 @@ def hear_signals():
 
 @pytest.mark.parametrize(
     ("reward", "number"),
-    [("sleeps", "SIGTERM"), ("sleeps_all", "SIGINT"), ("awaits", "SIGINT"), ("awaits_all", "SIGHUP")],
+    [
+        ("sleeps", "SIGTERM"),
+        pytest.param("sleeps_all", "SIGINT", marks=pytest.mark.weekly),
+        ("awaits", "SIGINT"),
+        pytest.param("awaits_all", "SIGHUP", marks=pytest.mark.weekly),
+    ],
 )
 def test_a_hanging_reward_does_not_hold_a_signal_and_its_step_alone_is_lost(tmp_path, toy, reward, number):
     (tmp_path / "hanging.py").write_text(HANGING)

@@ -7,7 +7,7 @@ from tests import needs
 from tests.rounding import NATS, rounding
 
 
-@pytest.mark.parametrize("operations", [16, 1024, 65536])
+@pytest.mark.parametrize("operations", [16, 1024, pytest.param(65536, marks=pytest.mark.weekly)])
 def test_sums_in_two_orders_lie_within_the_bound_and_not_far_below(operations):
     numbers = np.random.default_rng(0).uniform(-1, 1, (500, operations)).astype(np.float32)
     one, other = (np.cumsum(order, axis=1, dtype=np.float32) for order in (numbers, numbers[:, ::-1]))

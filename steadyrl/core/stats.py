@@ -189,8 +189,10 @@ def sign_flip_p_value(differences: ArrayLike, seed: int = 0, resamples: int = 10
         return 1.0
     observed = abs(float(moved.sum())) * (1.0 - 1e-12)  # sums of one set of numbers differ by rounding
     if count <= EXACT_SIGNS:
-        signs = 2.0 * ((np.arange(2**count)[:, None] >> np.arange(count)) & 1) - 1.0  # [2^count, count]
-        return float((np.abs(signs @ moved) >= observed).mean())
+        sums = np.zeros(1)  # of all patterns of signs of the differences so far
+        for difference in moved:
+            sums = np.concatenate((sums - difference, sums + difference))
+        return float((np.abs(sums) >= observed).mean())
     rng = np.random.default_rng(seed)
     rows = max(1, BOOTSTRAP_CHUNK // count)
     further = 0

@@ -64,7 +64,9 @@ def begun(here, *more, **options):
     return process, next(here.glob("runs/*"))
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.weekly)]
+)
 def test_a_signal_stops_after_the_step_and_saves(here, number):
     # Shells let background jobs ignore an interrupt, and a process inherits that.
     process, run = begun(here, stdout=subprocess.DEVNULL, preexec_fn=lambda: signal.signal(number, signal.SIG_DFL))

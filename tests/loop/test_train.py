@@ -60,7 +60,9 @@ def assert_same_run(run, expected):
         assert run.evaluation_file(name).read_text() == expected.evaluation_file(name).read_text()
 
 
-@pytest.mark.parametrize("open_session", ["toy", "torch", "lora"], indirect=True)
+@pytest.mark.parametrize(
+    "open_session", ["toy", "lora", pytest.param("torch", marks=pytest.mark.weekly)], indirect=True
+)
 def test_a_stopped_and_resumed_run_equals_an_unbroken_one(open_session, tmp_path, monkeypatch):
     monkeypatch.setattr("steadyrl.loop.train.GRADIENT_PARTS_EVERY", 2)
     unbroken, run = RunDir(tmp_path / "unbroken"), RunDir(tmp_path / "stopped")

@@ -80,6 +80,7 @@ def test_a_value_head_with_a_rate_of_its_own_moves_as_it_does_in_pytorch(tiny_mo
     np.testing.assert_allclose(moves["mlx"], moves["torch"], rtol=1e-2, atol=1e-6)
 
 
+@pytest.mark.halved
 @pytest.mark.parametrize("sampling", [PLAIN, NARROW], ids=["plain", "narrow"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_both_frameworks_agree(tiny_models, tmp_path, family, sampling):
@@ -297,7 +298,10 @@ def test_updates_that_are_taken_back_leave_weights_and_moments_as_they_were(tiny
     assert all((tmp_path / "before" / f).read_bytes() == (tmp_path / "after" / f).read_bytes() for f in files)
 
 
-@pytest.mark.parametrize("overrides", [(), ("model.lora_rank=4",), ("backend.args.weights=bf16",)])
+ADAPTER = pytest.param(("model.lora_rank=4",), marks=pytest.mark.weekly)
+
+
+@pytest.mark.parametrize("overrides", [(), ADAPTER, ("backend.args.weights=bf16",)])
 def test_saved_and_loaded_it_goes_on_as_if_it_had_not_stopped(tiny_models, tmp_path, overrides):
     unbroken, stopped, resumed = (
         opened("mlx", tiny_models["qwen3"], *overrides, f"run.seed={seed}") for seed in (0, 0, 1)
@@ -316,6 +320,7 @@ def test_saved_and_loaded_it_goes_on_as_if_it_had_not_stopped(tiny_models, tmp_p
     np.testing.assert_array_equal(one.logprobs, other.logprobs)
 
 
+@pytest.mark.halved
 @pytest.mark.parametrize("overrides", [(), ("model.lora_rank=4",)], ids=["whole", "adapter"])
 @pytest.mark.parametrize("names", [("torch", "mlx"), ("mlx", "torch")], ids=["torch to mlx", "mlx to torch"])
 def test_a_run_changes_the_framework(tiny_models, tmp_path, names, overrides):
@@ -355,6 +360,7 @@ def test_a_checkpoint_that_is_read_in_another_way_is_refused(tiny_models, tmp_pa
     second.load(tmp_path)
 
 
+@pytest.mark.halved
 @pytest.mark.parametrize("name", ["policy/model.safetensors", "value_head.safetensors", "optimizer.safetensors"])
 @pytest.mark.parametrize("damage", ["missing", "cut short", "no table"])
 def test_a_damaged_checkpoint_is_refused(tiny_models, tmp_path, name, damage):

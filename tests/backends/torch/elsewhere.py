@@ -157,7 +157,7 @@ class Standin:
     @staticmethod
     def bytes():
         """Return how much memory of the device is in use."""
-        storages = {x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in list(_alive.values())}
+        storages = {x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in living()}
         return sum(storages.values())
 
     def _shuffled(self, kind, args):
@@ -199,7 +199,7 @@ class Elsewhere(torch.Tensor):
 
     def __init__(self, real):
         self.held = real
-        _alive[id(self)] = self
+        _alive[id(self)] = weakref.ref(self)
 
     __torch_function__ = torch._C._disabled_torch_function_impl
 
@@ -223,9 +223,14 @@ class Elsewhere(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
-        kwargs = given = kwargs or {}
+        with torch._C.DisableTorchFunction():  # ``Pretend`` is at work on the way back, and would look at each shape
+            return cls.dispatched(func, args, kwargs or {})
+
+    @classmethod
+    def dispatched(cls, func, args, kwargs):
+        """Return what an operation gives on the device."""
         standin = _here[-1] if _here else Standin(tf32=False, autocast=False, any_order=False)
-        kind = kind_of(func)
+        kind, given = kind_of(func), kwargs
         if not kwargs and FLAT.issuperset(map(type, args)):  # most operations: nothing to look through
             real_args = tuple([x.held if type(x) is Elsewhere else x for x in args])
             if kind.waits:
@@ -236,11 +241,13 @@ class Elsewhere(torch.Tensor):
         found = standin.compute(func, real_args, kwargs)
         if standin.captured is not None:
             standin.captured.append((functools.partial(standin.compute, func, real_args, kwargs), found))
+        if not kind.aliases:
+            return Elsewhere(found) if type(found) is torch.Tensor else tree_map(_sent, found)
         # A view of what was made outside of inference mode is no tensor of it either.
-        outside = func.is_view and not args[0].is_inference()
-        with torch.inference_mode(False) if outside else nullcontext():
-            sent = tree_map(_sent, found)
-            return return_and_correct_aliasing(func, args, given, sent) if kind.aliases else sent
+        if func.is_view and torch.is_inference_mode_enabled() and not args[0].is_inference():
+            with torch.inference_mode(False):
+                return return_and_correct_aliasing(func, args, given, tree_map(_sent, found))
+        return return_and_correct_aliasing(func, args, given, tree_map(_sent, found))
 
 
 # Types of what an operation is given that hold no tensor of the CPU.
@@ -308,9 +315,10 @@ class Graph:
         """End it."""
         self.operations, _here[-1].captured = _here[-1].captured, None
         taken, self.borrowed = set(), set()
-        for again, found in self.operations:
-            self.borrowed |= _memories((again.args, again.keywords)) - taken
-            taken |= _memories(found) - self.borrowed
+        with torch._C.DisableTorchFunction():
+            for again, found in self.operations:
+                self.borrowed |= _memories((again.args, again.keywords)) - taken
+                taken |= _memories(found) - self.borrowed
 
     def pool(self):
         """Return the number of its memory."""
@@ -320,13 +328,18 @@ class Graph:
         """Do them again, into the same memory."""
         standin = _here[-1]
         standin.replays.append(len(standin.waits))
-        assert self.borrowed <= _memories([tensor.held for tensor in _alive.values()]), (
-            "a graph is replayed over memory that was given back since"
-        )
-        for again, before in self.operations:
-            for old, new in zip(tree_leaves(before), tree_leaves(again()), strict=True):
-                if isinstance(old, torch.Tensor) and _memory(old) != _memory(new):
-                    old.copy_(new)
+        alive = [tensor.held for tensor in living()]
+        with torch._C.DisableTorchFunction():
+            assert self.borrowed <= _memories(alive), "a graph is replayed over memory that was given back since"
+            for again, before in self.operations:
+                for old, new in zip(tree_leaves(before), tree_leaves(again()), strict=True):
+                    if isinstance(old, torch.Tensor) and _memory(old) != _memory(new):
+                        old.copy_(new)
+
+
+def living():
+    """Return all tensors of the device that somebody has."""
+    return [tensor for each in list(_alive.values()) if (tensor := each()) is not None]
 
 
 @contextmanager
@@ -405,7 +418,7 @@ def as_tf32(x):
 
 
 _here = []
-_alive = weakref.WeakValueDictionary()  # all tensors of the device, by number
+_alive = {}  # all tensors of the device, by number, which that of a dead one is given to again
 # Names of methods whose operation has another.
 _NAMES = {"__matmul__": "matmul", "__rmatmul__": "matmul", "__pow__": "pow", "__rpow__": "pow"}
 _FACTORIES = {

@@ -58,6 +58,7 @@ def assert_near(values, expected, bound=NEAR):
 
 
 every_case = [
+    pytest.mark.halved,
     pytest.mark.parametrize("shape", SHAPES),
     pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16]),
     pytest.mark.parametrize(("scale", "cut"), [(1.0, False), (1 / 0.7, True), (0.5, False)]),
@@ -180,6 +181,7 @@ def layer(tokens=23, width=6, vocabulary=33):
     return head, hidden, torch.randint(vocabulary, (tokens,), generator=generator)
 
 
+@pytest.mark.halved
 @pytest.mark.parametrize("products", [None, torch.bfloat16])
 @pytest.mark.parametrize("cap", [0.0, 1.5])
 @pytest.mark.parametrize("entropy", [False, True])
@@ -207,6 +209,7 @@ def test_the_head_has_the_values_and_gradients_of_the_plain_way(products, cap, e
         assert_near(one, other, rounding(size, 64) if products is None else rounding(size, 4, OF_BFLOAT16))
 
 
+@pytest.mark.halved
 @pytest.mark.parametrize("cap", [0.0, 1.5])
 @pytest.mark.parametrize("entropy", [False, True])
 def test_what_was_measured_already_gives_the_same_values_and_gradients(cap, entropy, on_kernels):
@@ -224,6 +227,7 @@ def test_what_was_measured_already_gives_the_same_values_and_gradients(cap, entr
         assert_near(one, other, 1e-5)
 
 
+@pytest.mark.halved
 @pytest.mark.parametrize("cut", [False, True])
 @pytest.mark.parametrize("referring", [False, True])
 def test_distributions_are_measured_alike_with_and_without_kernels(cut, referring, request):

@@ -86,6 +86,7 @@ CASES = [
 ]  # fmt: skip
 
 
+@pytest.mark.halved
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("shared", "length", "column", "width", "splits"), CASES)
 def test_attention_equals_that_of_float64_and_reads_nothing_behind_the_column(
@@ -103,6 +104,7 @@ def test_attention_equals_that_of_float64_and_reads_nothing_behind_the_column(
     assert (found[0] - found[1]).abs().max() > 4 * near
 
 
+@pytest.mark.halved
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("shared", "width", "splits", "of_rows"), [(2, 24, 1, ROWS), (20, 16, 1, 1), (3, 8, 4, ROWS)])
 def test_attention_turns_queries_and_keys_as_the_rotation_does(shared, width, splits, of_rows, dtype):
@@ -177,6 +179,7 @@ def test_few_rows_of_long_caches_are_attended_to_in_parts():
     torch.testing.assert_close(found.double(), wanted, atol=near, rtol=0)
 
 
+@pytest.mark.halved
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("shared", "splits"), [(2, 1), (5, 4)])
 def test_the_new_column_is_written_and_no_other(shared, splits, dtype):
@@ -190,7 +193,9 @@ def test_the_new_column_is_written_and_no_other(shared, splits, dtype):
         assert torch.equal(found.nan_to_num(9.0), expected_ones.nan_to_num(9.0))
 
 
-@pytest.mark.parametrize("name", ["gemma3, a window and a rotation by kind", "granite", "gpt2"])
+@pytest.mark.parametrize(
+    "name", [usual(name, "gemma3", "gpt2") for name in ("gemma3, a window and a rotation by kind", "granite", "gpt2")]
+)
 @torch.no_grad()
 def test_a_step_through_the_kernels_equals_the_plain_step(name, monkeypatch):
     asked = []
@@ -302,6 +307,7 @@ def turned(x, cos, sin):
 ROTATIONS = [(4, 2, 16, 2, False), (3, 1, 24, 1, False), (14, 2, 64, 3, True), (1, 1, 2, 2, False)]
 
 
+@pytest.mark.halved
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("heads", "kv_heads", "width", "rows", "alike"), ROTATIONS)
 def test_a_rotation_and_its_way_back_equal_those_of_float64(heads, kv_heads, width, rows, alike, dtype):
@@ -320,6 +326,7 @@ def test_a_rotation_and_its_way_back_equal_those_of_float64(heads, kv_heads, wid
         torch.testing.assert_close(one.double(), other, rtol=0, atol=rounding(other.abs().max().item(), 3, unit))
 
 
+@pytest.mark.halved
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("rows", "width"), [(1, 5), (3, 16), (2, 33)])
 def test_a_gate_and_its_way_back_equal_those_of_float64(rows, width, dtype, monkeypatch):
@@ -339,6 +346,7 @@ def test_a_gate_and_its_way_back_equal_those_of_float64(rows, width, dtype, monk
             torch.testing.assert_close(one.double(), other, rtol=0, atol=rounding(other.abs().max().item(), 8, unit))
 
 
+@pytest.mark.halved
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("rows", "width", "programs", "offset"), [(1, 5, 4, 0.0), (7, 32, 3, 1.0), (3, 33, 1, 0.0)])
 def test_a_sum_with_its_norm_and_the_way_back_equal_those_of_float64(rows, width, programs, offset, dtype, monkeypatch):
@@ -362,6 +370,7 @@ def test_a_sum_with_its_norm_and_the_way_back_equal_those_of_float64(rows, width
         torch.testing.assert_close(one.double(), other, rtol=0, atol=near)
 
 
+@pytest.mark.halved
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize(("rows", "length", "width"), [(1, 130, 33), (5, 700, 64), (64, 2112, 70)])
 def test_parts_of_a_product_add_up_to_it(rows, length, width, biased):
@@ -457,7 +466,7 @@ def test_a_model_with_fused_layers_and_its_copy_compute_what_it_did(name, monkey
 IN_PARTS = {"qwen3": 4, "llama, untied, biases": 4, "granite": 0, "gpt2": 0}
 
 
-@pytest.mark.parametrize("name", [usual(name, "qwen3", "granite") for name in IN_PARTS])
+@pytest.mark.parametrize("name", [usual(name, "qwen3", "gpt2") for name in IN_PARTS])
 @torch.no_grad()
 def test_a_step_whose_products_come_in_parts_equals_the_plain_step(name, monkeypatch):
     monkeypatch.setattr(torch_decoder, "kernels", lambda device: decoding_kernels)
@@ -486,6 +495,7 @@ def test_a_step_whose_products_come_in_parts_equals_the_plain_step(name, monkeyp
     torch.testing.assert_close(*logits, rtol=0, atol=rounding(largest, 16, OF_BFLOAT16))
 
 
+@pytest.mark.halved
 @pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
 @pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize("lower", [None, torch.bfloat16])

@@ -112,6 +112,13 @@ MODELS = {
         **COMMON, n_embd=32, n_layer=2, n_head=4, n_positions=64, activation_function="gelu_fast"
     ),
 }
+# One of each kind: its norms, rotation, window, order of layers or activation is read by code of its own.
+KINDS = {
+    "llama", "llama, untied, biases", "llama, rope yarn", "mistral, window", "gemma3, a window and a rotation by kind",
+    "phi3, half of a head turns, window", "olmo2", "smollm3, one layer turns nothing", "exaone4, windows", "granite",
+    "stablelm, parallel", "phi, norms of heads", "gpt_neox", "gpt2",
+}  # fmt: skip
+NAMES = [pytest.param(name, marks=() if name in KINDS else pytest.mark.weekly) for name in MODELS]
 LENGTHS = (3, 9, 1, 6)
 
 
@@ -154,8 +161,9 @@ def some_rows(sharing):
     return batch_of([prompts[i] for i in chosen], [rng.integers(3, VOCABULARY, n) for n in lengths])
 
 
+@pytest.mark.halved
 @pytest.mark.parametrize("sharing", [False, True])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", NAMES)
 def test_packed_hidden_states_and_gradients_equal_a_plain_forward_of_each_row(name, sharing, monkeypatch):
     """Rows that share prompts are read with their answers apart, and whole."""
     model, batch = random_model(name), some_rows(sharing)
@@ -275,13 +283,15 @@ def test_gradients_are_equal_to_the_last_bit_on_two_threads():
     rng = np.random.default_rng(0)
     prompts = [rng.integers(3, VOCABULARY, n) for n in (60, 90)]
     rows = batch_of([prompts[i % 2] for i in range(16)], [rng.integers(3, VOCABULARY, 24 + i) for i in range(16)])
-    settings = transformers.LlamaConfig(**COMMON, **(ROTARY | {"hidden_size": 64, "max_position_embeddings": 256}))
+    settings = transformers.LlamaConfig(
+        **COMMON, **(ROTARY | {"hidden_size": 64, "num_hidden_layers": 1, "max_position_embeddings": 256})
+    )
     model = transformers.AutoModelForCausalLM.from_config(settings).eval()
     body, packed, leaves = parts_of(model).body, pack(rows, torch.device("cpu")), list(model.parameters())
     torch.set_num_threads(2)
     try:
         found = []
-        for _ in range(4):
+        for _ in range(3):
             hidden = read_packed(body, packed)
             found.append(torch.autograd.grad((hidden * hidden.detach().roll(1, 0)).sum(), leaves, allow_unused=True))
     finally:
@@ -302,24 +312,23 @@ def alone(model, row):
     return model(torch.tensor([row])).logits[0].log_softmax(-1)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", NAMES)
 @torch.no_grad()
 def test_prefill_and_steps_equal_a_plain_forward_of_each_row_alone(name):
     model = random_model(name)
     ids, visible = padded()
     decoder = Decoder(parts_of(model), 4, 20)
     logits, cache = decoder.prefill(ids, visible)
+    steps = [(ids[:, -1] * 7 + t) % VOCABULARY for t in range(8)]
     rows = [ids[i, visible[i]].tolist() for i in range(4)]
-    for t in range(8):
-        for i, row in enumerate(rows):
-            far = (logits[i].log_softmax(-1) - alone(model, row)[-1]).abs().max().item()
-            assert far <= NATS, f"row {i}, token {t}"
-        tokens = (ids[:, -1] * 7 + t) % VOCABULARY
-        rows = [[*row, int(token)] for row, token in zip(rows, tokens, strict=True)]
+    expected = [alone(model, row + [int(tokens[i]) for tokens in steps])[len(row) - 1 :] for i, row in enumerate(rows)]
+    for t, tokens in enumerate(steps):
+        for i, logp in enumerate(expected):
+            assert (logits[i].log_softmax(-1) - logp[t]).abs().max().item() <= NATS, f"row {i}, token {t}"
         logits = decoder.step(tokens, cache)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", NAMES)
 @torch.no_grad()
 def test_the_step_that_a_graph_captures_equals_the_plain_step(name):
     """Its column, places and mask are tensors that stay where they are; what is behind the column must not count."""

@@ -31,6 +31,11 @@ LONG = replace(PLAIN, max_new_tokens=20)
 ON_CPU = "backend.args.reference=cpu"
 
 
+def weekly(*settings):
+    """Return sessions of one setting each, which is like one that is tried."""
+    return [pytest.param((setting,), marks=pytest.mark.weekly) for setting in settings]
+
+
 @pytest.fixture
 def opened(tiny_models):
     """Return a function that opens a backend on a device, in float32 unless it is asked for another precision."""
@@ -47,7 +52,7 @@ def opened(tiny_models):
 
 
 @pytest.mark.parametrize(
-    "overrides", [(ON_CPU,), ("model.lora_rank=4",), ("backend.args.gradient_checkpointing=true",)]
+    "overrides", [(ON_CPU,), ("model.lora_rank=4",), *weekly("backend.args.gradient_checkpointing=true")]
 )
 def test_sampling_scoring_and_updates_stay_on_the_device(opened, overrides):
     here = opened("cpu", *overrides)
@@ -181,7 +186,7 @@ def test_a_step_that_was_captured_before_is_called_first_only_where_its_capture_
     assert found[0][1] == found[1][1] == found[2][1]
 
 
-@pytest.mark.parametrize("overrides", [(), ("model.lora_rank=4",), ("backend.args.weights=bf16",)])
+@pytest.mark.parametrize("overrides", [(), *weekly("model.lora_rank=4", "backend.args.weights=bf16")])
 def test_a_run_in_bfloat16_starts_beside_another_and_multiplies_float32_in_tf32_in_its_work_only(opened, overrides):
     with pretended() as device:
         backends = [opened("cuda", "backend.precision=auto", *overrides) for _ in range(2)]
@@ -196,7 +201,7 @@ def test_a_run_in_bfloat16_starts_beside_another_and_multiplies_float32_in_tf32_
         assert torch.backends.cuda.matmul.fp32_precision != "tf32"
 
 
-@pytest.mark.parametrize("overrides", [(), ("model.lora_rank=4",), ("backend.args.weights=bf16",)])
+@pytest.mark.parametrize("overrides", [("backend.args.weights=bf16",), *weekly("model.lora_rank=4")])
 def test_a_run_goes_on_from_its_checkpoint_with_all_its_state_on_the_device(opened, overrides, tmp_path):
     with pretended(any_order=False):
         first, second = (opened("cuda", "backend.precision=auto", *overrides) for _ in range(2))
@@ -317,7 +322,7 @@ SCORED = {"backend._measure_parts": 1}
 UPDATED = {"masters.numbers_of": 1, "backend.step": 1, "masters.products_with_momentum": 1}  # losses, norm, cosine
 
 
-@pytest.mark.parametrize("overrides", [(), ("model.lora_rank=4",)])
+@pytest.mark.parametrize("overrides", [(), *weekly("model.lora_rank=4")])
 def test_these_are_the_places_where_the_host_waits_for_the_device(opened, overrides):
     sampling, several = replace(NARROW, stop=("zebra",)), ("backend.args.micro_batch_tokens=60",)
     with pretended() as device:

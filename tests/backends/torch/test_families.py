@@ -38,6 +38,11 @@ FAMILIES = [pytest.param(name, marks=() if name in KINDS else pytest.mark.weekly
 REFUSED = [name for name, line in TABLE.items() if "| refused |" in line]
 
 
+def weekly(*names):
+    """Return families that are like others which are tried."""
+    return [pytest.param(name, marks=pytest.mark.weekly) for name in names]
+
+
 @pytest.fixture(scope="module")
 def families():
     with pytest.MonkeyPatch.context() as patch:
@@ -118,7 +123,9 @@ def test_a_family_is_refused_in_the_line_that_the_page_shows(families, written, 
     assert f"| {name} | refused | {refused.value} |" == TABLE[name]
 
 
-@pytest.mark.parametrize("name", ["qwen3_moe", "gpt_neox", "granite", "qwen3_next", "gemma3", "laguna", "mamba2"])
+@pytest.mark.parametrize(
+    "name", ["qwen3_moe", "gpt_neox", "qwen3_next", "laguna", "mamba2", *weekly("granite", "gemma3")]
+)
 def test_an_adapter_of_another_family_goes_on_as_if_it_had_not_stopped(families, written, tmp_path, name):
     folder, adapter = written(name), "model.lora_rank=2"
     unbroken = families.open_model(folder, adapter)
@@ -133,7 +140,7 @@ def test_an_adapter_of_another_family_goes_on_as_if_it_had_not_stopped(families,
     assert np.abs(one.kl_ref_exact).max() > 1e-5
 
 
-@pytest.mark.parametrize("name", ["llama4_text", "mixtral", "mistral3", "gemma4_text"])
+@pytest.mark.parametrize("name", ["llama4_text", "mixtral", *weekly("mistral3", "gemma4_text")])
 def test_an_adapter_of_another_family_is_merged_into_the_policy_that_it_was(families, written, name):
     """The router of Llama 4 is called a linear layer, and gives two tensors."""
     found = families.trial_of_adapter(written(name))
@@ -141,7 +148,7 @@ def test_an_adapter_of_another_family_is_merged_into_the_policy_that_it_was(fami
     assert {name: value for name, value in found.items() if value > families.LIMITS[name]} == {}
 
 
-@pytest.mark.parametrize("name", ["gemma2", "gemma3", "falcon"])
+@pytest.mark.parametrize("name", ["gemma3", "falcon", *weekly("gemma2")])
 def test_weights_in_bfloat16_are_sampled_and_trained(families, written, name):
     backend = families.open_model(written(name), "backend.args.weights=bf16")
     batch = families.batch_of(backend)

@@ -22,12 +22,13 @@ from steadyrl.backends.torch.draw.graph import StepState  # noqa: E402
 from steadyrl.backends.torch.draw.prefixes import Prefixes  # noqa: E402
 from steadyrl.backends.torch.read import shared  # noqa: E402
 from tests.backends.torch.test_backend import Answering, opened  # noqa: E402
-from tests.backends.torch.test_decoder import MODELS, VOCABULARY, alone, padded, parts_of, random_model  # noqa: E402
+from tests.backends.torch.test_decoder import NAMES, VOCABULARY, alone, padded, parts_of, random_model  # noqa: E402
 from tests.rounding import NATS  # noqa: E402
 
 
+@pytest.mark.halved
 @pytest.mark.parametrize("captured", [False, True])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", NAMES)
 @torch.no_grad()
 def test_a_row_that_goes_on_from_what_was_read_equals_a_plain_forward_of_the_whole(name, captured):
     """Four rows, of which two go on from a read row and one step, one from a read row, and one from nothing."""
@@ -47,11 +48,13 @@ def test_a_row_that_goes_on_from_what_was_read_equals_a_plain_forward_of_the_who
     seen = torch.tensor([[False] * (width - len(new)) + [True] * len(new) for new in news])
     logits, cache = decoder.prefill(unread, seen, known)
     state = StepState(cache) if captured else None
-    for t in range(5):
-        for i, text in enumerate(texts):
-            assert (logits[i].log_softmax(-1) - alone(model, text)[-1]).abs().max().item() <= NATS, f"row {i}, {t}"
-        tokens = (torch.arange(4) * 7 + t) % VOCABULARY
-        texts = [[*text, int(token)] for text, token in zip(texts, tokens, strict=True)]
+    steps = [(torch.arange(4) * 7 + t) % VOCABULARY for t in range(5)]
+    expected = [
+        alone(model, text + [int(tokens[i]) for tokens in steps])[len(text) - 1 :] for i, text in enumerate(texts)
+    ]
+    for t, tokens in enumerate(steps):
+        for i, logp in enumerate(expected):
+            assert (logits[i].log_softmax(-1) - logp[t]).abs().max().item() <= NATS, f"row {i}, {t}"
         logits = state.step(decoder, tokens, cache) if captured else decoder.step(tokens, cache)
 
 
@@ -149,6 +152,7 @@ def counts(said, before):
     return sum(before[0].values()) + sum(12 + 6 * (1 + 6) for _ in said[1:])
 
 
+@pytest.mark.halved
 @pytest.mark.parametrize("least_spared", [0, 10**9])
 @pytest.mark.parametrize("settings", [(), ("backend.args.generate_rows=5",), ("model.lora_rank=4",)])
 @pytest.mark.parametrize("family", ["llama", pytest.param("qwen3", marks=pytest.mark.weekly)])

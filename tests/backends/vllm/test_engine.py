@@ -431,7 +431,7 @@ def short_training(server, folder, tmp_path, *overrides):
     return lines
 
 
-@pytest.mark.parametrize("algorithm", ["ppo", "grpo"])
+@pytest.mark.parametrize("algorithm", ["ppo", pytest.param("grpo", marks=pytest.mark.weekly)])
 def test_a_short_training_runs_through_the_loop(server, tiny_models, tmp_path, algorithm):
     lines = short_training(server, tiny_models["llama"], tmp_path, f"algorithm.name={algorithm}")
     assert len(lines) == 3 and all(line["sampler_gap"] < NATS for line in lines)

@@ -43,6 +43,7 @@ def alarms(run):
     return [(name, r) for name, r in results if r.harms]
 
 
+@pytest.mark.halved
 @pytest.mark.parametrize("algorithm", ["ppo", "grpo"])
 @pytest.mark.parametrize("n", [30, 60, 200, 600])
 def test_healthy_runs_of_many_seeds_raise_no_alarm(n, algorithm):

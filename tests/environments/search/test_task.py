@@ -278,7 +278,7 @@ def test_structure_pays_for_operators_between_different_words(query, earned):
     assert structure(parse(query).tree) == earned
 
 
-@pytest.mark.parametrize("corpus", ["generated", "stdlib"])
+@pytest.mark.parametrize("corpus", ["generated", pytest.param("stdlib", marks=pytest.mark.weekly)])
 def test_both_corpora_of_the_search_task_are_sound(corpus, stdlib_cache, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(stdlib_cache))
     settings = {"task": {"name": "search", "args": {"corpus": corpus}}, "rewards": {"retrieval": 1.0}}

@@ -89,7 +89,7 @@ def tiny(tiny_models, tmp_path):
             "backend": {"device": "cpu", "threads": 1},
             "task": {"name": "prompts", "args": {"path": str(prompts)}},
             "rewards": {"length": 1.0},
-            "sampling": {"max_new_tokens": 24},
+            "sampling": {"max_new_tokens": 12},
             "rollout": {"prompts_per_step": 8, "samples_per_prompt": 2},
             "update": {"learning_rate": 1e-4},
             "evaluate": {"problems": 1},
@@ -104,7 +104,7 @@ def tiny(tiny_models, tmp_path):
     [
         ("llama", NARROW),
         pytest.param("qwen3", ("algorithm.name=grpo",), marks=pytest.mark.weekly),
-        ("gpt2", ("algorithm.name=grpo", "algorithm.args.kl_coef=0.0")),
+        pytest.param("gpt2", ("algorithm.name=grpo", "algorithm.args.kl_coef=0.0"), marks=pytest.mark.weekly),
         ("qwen2", ("model.lora_rank=4",)),
         ("llama", ("backend.args.weights=bf16", "update.learning_rate=1e-2")),  # a step above bfloat16's rounding
     ],

@@ -131,7 +131,7 @@ def test_the_last_step_is_evaluated_once(toy, tmp_path):
     assert run.evaluation_file("after").read_text() != run.evaluation_file("000004").read_text()
 
 
-@pytest.mark.parametrize("after", [1, 2, 4, 5])
+@pytest.mark.parametrize("after", [1, 4, *(pytest.param(step, marks=pytest.mark.weekly) for step in (2, 5))])
 def test_a_stopped_and_resumed_run_has_the_same_best_and_the_same_end(toy, tmp_path, after):
     """One run learns, the other stops early; each has the state of the unbroken run at its end."""
     for name, settings in (
