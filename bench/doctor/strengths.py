@@ -23,7 +23,7 @@ REWARDS = {
     "judged": {"scores:in_order": 1.0},
     "last": {"scores:in_order": 0.5, "scores:early_letters": 0.5},
 }
-SEEDS = {"taught": 30, "judged": 31, "last": 32}
+SEEDS = {"taught": (30,), "judged": (31,), "last": (32,)}
 ROOM = {"taught": 40, "judged": 40, "last": 100}  # tokens
 
 
@@ -89,14 +89,18 @@ KINDS: Mapping[str, Kind] = {
 }
 
 
-def plans(part: Part, seed: int | None = None) -> Iterator[runs.Plan]:
+def seeds(part: Part) -> tuple[int, ...]:
+    """Return the seeds that the runs of a part have."""
+    return SEEDS[part]
+
+
+def plans(part: Part, seed: int) -> Iterator[runs.Plan]:
     """Yield the run of every fault in every algorithm that it occurs in, at the strength of a part.
 
     Args:
         part: Which strengths, and whose task.
-        seed: Of the runs; None takes the part's.
+        seed: Of the runs.
     """
-    seed = SEEDS[part] if seed is None else seed
     for name, kind in KINDS.items():
         for algorithm in kind.algorithms:
             change = kind.strengths[PARTS.index(part)]

@@ -77,25 +77,34 @@ def slower(run: Run) -> Mapping[str, Value]:
 
 
 def rate_above_zero(run: Run) -> Mapping[str, Value]:
-    """Set the trainer's default where the learning rate is 0, which has no multiple."""
+    """Set the trainer's default where the learning rate is 0, which has no multiple, and search from there.
+
+    A policy that never moved does not tell how far a rate moves it.
+    """
     usual, trained = setting(run, "default_learning_rate"), setting(run, "learning_rate") != 0 or learning_rate(run)
-    return {} if trained or not usual else {"learning_rate": usual}
+    return {} if trained or not usual else {"learning_rate": usual, **rate_search(run)}
+
+
+def rate_search(run: Run) -> Mapping[str, Value]:
+    """Let the trainer measure the movement of a step and set the rate by it, where it can."""
+    return {"autopilot": "act"} if "autopilot" in run.keys else {}
 
 
 def faster(run: Run) -> Mapping[str, Value]:
     """Raise a learning rate that is too low.
 
     The KL of a step grows with the square of the rate: the root of (0.005 / KL) brings it to 0.005 nats per token.
-    Without a logged KL, or with one update per batch, which is measured before it, 10 times. No rate is too low where
-    gradients are clipped to nothing.
+    Without a logged KL, or with one update per batch, which is measured before it, 10 times. Beyond 100 times the
+    square is a guess, and the trainer has to search on. No rate is too low where gradients are clipped to nothing.
     """
     norm, limit = run.get("grad_norm"), setting(run, "max_grad_norm")
     if norm is not None and limit and cut_away(norm.values, limit):
         return {}
     size = None if updates_per_step(run) == 1 else update_size(run)
     level = 0.0 if size is None else float(np.median(size.values))
-    factor = np.clip(np.sqrt(AMPLE_UPDATE / level), LEAST_RAISE, GREATEST_RAISE) if level > 0 else USUAL_RAISE
-    return rate_above_zero(run) or multiple(run, "learning_rate", float(factor))
+    factor = float(np.sqrt(AMPLE_UPDATE / level)) if level > 0 else USUAL_RAISE
+    higher = multiple(run, "learning_rate", min(max(factor, LEAST_RAISE), GREATEST_RAISE))
+    return rate_above_zero(run) or {**higher, **(rate_search(run) if factor > GREATEST_RAISE else {})}
 
 
 def calmer(run: Run) -> Mapping[str, Value]:
@@ -135,7 +144,9 @@ def more_room(run: Run) -> Mapping[str, Value]:
 
 
 def more_entropy(run: Run) -> Mapping[str, Value]:
-    """Hold the entropy up: by a wider upper clip range, and by a bonus where there is a critic."""
+    """Hold the entropy up: by sampling at temperature 1, else by a wider upper clip range, with a critic by a bonus."""
+    if (setting(run, "temperature") or 1.0) < 1.0:
+        return {"temperature": 1.0}
     wanted = {"entropy_coef": 0.01, "clip": 0.28} if run.traits.critic else {"clip": 0.28}
     return {name: value for name, value in wanted.items() if (setting(run, name) or 0.0) < value}  # some have more
 

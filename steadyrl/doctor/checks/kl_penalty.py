@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from steadyrl.doctor.check import Found, Result, Unknown, check
+from steadyrl.doctor.checks.kl_control import HEALTHY_SEQUENCE, target_in
 from steadyrl.doctor.remedies import Value
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.readings import (
@@ -19,6 +20,7 @@ from steadyrl.doctor.statistics.readings import (
     number,
     reward_spread,
     setting,
+    solved,
 )
 from steadyrl.doctor.statistics.signals import LASTING, first_lasting, head, tail
 from steadyrl.doctor.statistics.units import SEQUENCE, find, together
@@ -207,16 +209,16 @@ def kl_penalty_holds(run: Run) -> Result:
     reward, where, length_ratio = run.needed("reward"), balance(run), penalty_gradient(run)
     if where is None:
         return Unknown("it takes the KL to the reference, its coefficient and the spread of the rewards")
-    course = direction(reward)
-    if course < 0 or nothing_to_learn(run):
+    course, later = direction(reward), direction(reward.at(slice(len(reward) // 2, None)))
+    if course < 0 or nothing_to_learn(run) or solved(run):
         return None
     measured = (
         ""
         if length_ratio is None
         else f"the penalty's gradient is {number(length_ratio)} times as long as the reward's"
     )
-    if not where.holds or course > 0:
-        return _held_by_gradient(where, length_ratio, (levels("the reward", reward), measured))
+    if not where.holds or later > 0:
+        return _held_by_gradient(run, where, length_ratio, (levels("the reward", reward), measured))
     steepness = where.spread / max(where.coefficient, 1e-9)
     resting = steepness * steepness / 2.0
     return Found(
@@ -232,17 +234,33 @@ def kl_penalty_holds(run: Run) -> Result:
             *_share_of_advantage(run, where),
             *([measured] if measured else []),
         ),
-        change={"kl_coef": float(f"{min(ROOM * where.spread, LESS * where.coefficient):.1g}")},
+        change=_weaker(run, where),
     )
 
 
-def _held_by_gradient(where: Balance, length_ratio: float | None, evidence: tuple[str, ...]) -> Result:
+def _held_by_gradient(run: Run, where: Balance, length_ratio: float | None, evidence: tuple[str, ...]) -> Result:
     """Find a penalty that takes back much of what the reward asks for, in a run that it does not hold where it is."""
     if length_ratio is None or length_ratio < STRONG:
         return None
     message = f"the KL penalty takes back much of what the reward asks for, at a coefficient of {where.coefficient:.3g}"
-    less = where.coefficient * max(LESS, WEAK_PENALTY / length_ratio)
-    return Found("penalty_too_strong", "info", None, message, evidence, change={"kl_coef": float(f"{less:.1g}")})
+    change: Mapping[str, Value] = {
+        "kl_coef": float(f"{where.coefficient * max(LESS, WEAK_PENALTY / length_ratio):.1g}")
+    }
+    if where.coefficient >= ROOM * where.spread:
+        change = _weaker(run, where)
+    return Found("penalty_too_strong", "info", None, message, evidence, change=change)
+
+
+def _weaker(run: Run, where: Balance) -> Mapping[str, Value]:
+    """Return the coefficient whose balance is as far from the reference as a healthy run may come, or the target.
+
+    A controller raises a lower coefficient until the KL is at its target again.
+    """
+    target = target_in(run)
+    if target is not None and target[1] == SEQUENCE and run.settings.get("kl_adaptive"):
+        return {"kl_target": max(HEALTHY_SEQUENCE / 2.0, target[0])}
+    far = where.spread / float(np.sqrt(2.0 * HEALTHY_SEQUENCE))
+    return {"kl_coef": float(f"{min(far, LESS * where.coefficient):.1g}")}
 
 
 def _share_of_advantage(run: Run, where: Balance) -> tuple[str, ...]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from steadyrl.core.stats import smoothed
+from steadyrl.core.types import Severity
 from steadyrl.doctor.check import Found, Passed, Result, check
 from steadyrl.doctor.checks.kl_control import OFF_TARGET
 from steadyrl.doctor.series import Run, Series
-from steadyrl.doctor.statistics.readings import direction, number, setting, steps_of
+from steadyrl.doctor.statistics.readings import direction, learns, number, setting, solved, steps_of
 from steadyrl.doctor.statistics.signals import LASTING, tail
 from steadyrl.doctor.statistics.units import SEQUENCE, find
 
@@ -17,6 +18,7 @@ HALF = 0.5  # of the rate that is set
 UNLIMITED = 2  # updates of a step: the KL that the first one made is measured by the second
 IDLE = 0.2  # of the rows, without a rate at the end
 NO_RATE = 0.01  # of the highest rate: as good as none, where a usual schedule comes at its very end only
+NOTHING_ARRIVES = 0.1  # of the reward, at the middle of a completion
 WARM = 0.1  # of a run: a usual warm-up
 
 
@@ -166,3 +168,24 @@ def _never_solved(run: Run) -> Result:
         return None
     message = f"an answer counts as solved from {solved:g} on, and none was in {len(rates[0])} evaluations"
     return Found("never_solved", "info", None, message)
+
+
+def discounts_tokens(run: Run) -> bool:
+    """Return whether rewards at the end of a completion are discounted for each token before it."""
+    gamma = setting(run, "gamma")
+    return gamma is not None and gamma < 1.0 and run.settings.get("credit") != "turn"
+
+
+@check("discount_too_strong", when=discounts_tokens)
+def discount_too_strong(run: Run) -> Result:
+    length, gamma = run.needed("length"), setting(run, "gamma")
+    assert gamma is not None, "asked before"
+    typical = float(np.median(length.values))
+    share = gamma ** (typical / 2.0)
+    if share >= NOTHING_ARRIVES or solved(run):
+        return None
+    message = (
+        f"with a discount of {gamma:g} the first half of {number(typical)} tokens gets {number(share)} of the reward"
+    )
+    severity: Severity = "info" if learns(run) else "warning"
+    return Found("gamma", severity, None, f"{message} or less: what is written there is not learned")

@@ -97,7 +97,7 @@ def test_a_flat_run_at_the_balance_is_held_by_its_penalty_and_not_by_its_rate(ma
     made = flat(make(0), 0.8, 0.16, 2.0)
     held = finding(kl_penalty_holds, made)
     assert (held.cause, held.severity) == ("penalty_too_strong", "warning")
-    assert held.overrides == ("algorithm.args.kl_coef=0.08",)
+    assert held.overrides == ("algorithm.args.kl_coef=0.03",)  # 0.16^2 / (2 x 0.025^2) is 20 nats
     silent(learning_rate_too_low, made)
 
 
