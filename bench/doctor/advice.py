@@ -65,6 +65,12 @@ class Examined:
         advised = [finding for finding in self.diagnosis.findings if finding.overrides]
         return next((finding for finding in advised if finding.harms), advised[0] if advised else None)
 
+    def scaled(self, factor: float) -> Examined:
+        """Return it with rewards in the unit of a run with other weights."""
+        if factor == 1.0:
+            return self
+        return replace(self, records=[{**r, "reward/mean": factor * r["reward/mean"]} for r in self.records])
+
 
 def main() -> None:
     """Follow the advice on every run that was asked for."""
@@ -78,7 +84,7 @@ def main() -> None:
         plans = [plan for seed in args.seeds for plan in unseen(seed)]
     else:
         plans = [p for p in runs.plans() if p.split in args.split and runs.path_of(p, store.DATA).is_file()]
-    names = args.only or (strengths.KINDS if args.toy else SETTINGS)
+    names = args.only or (strengths.kinds(args.toy) if args.toy else SETTINGS)
     lines = []
     for plan in plans:
         if plan.fault in names:
@@ -110,11 +116,13 @@ def followed(plan: runs.Plan, sound: runs.Plan, stored: bool, folder: Path) -> d
         folder: Where runs are made.
     """
     before = examined(runs.path_of(plan, store.DATA) if stored else made(plan, folder))
-    finding, after = before.advice, None
+    finding, after, natural = before.advice, None, examined(made(sound, folder))
     if finding is not None:
         changed = replace(plan, data=config.dump(config.resolve(plan.data, finding.overrides)))
         after = examined(made(changed, folder))
-    return {"fault": plan.fault, **compared(plan.name, before, after, examined(made(sound, folder)))}
+    scale = sum(sound.data["rewards"].values()) / sum(plan.data["rewards"].values())
+    before, after = before.scaled(scale), None if after is None else after.scaled(scale)
+    return {"fault": plan.fault, **compared(plan.name, before, after, natural)}
 
 
 def without_fault(plan: runs.Plan, toy: strengths.Part | None) -> runs.Plan:
@@ -268,7 +276,12 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seeds", nargs="+", type=int, help="make runs of these seeds in place of the stored ones")
     parser.add_argument("--steps", type=int, default=0, help="of the runs before and after, which are then both made")
     parser.add_argument("--toy", choices=strengths.PARTS, help="runs of the toy backend")
-    parser.add_argument("--only", nargs="+", metavar="FAULT", help=", ".join([*SETTINGS, *strengths.KINDS]))
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        metavar="FAULT",
+        help=", ".join({**dict.fromkeys(SETTINGS), **strengths.KINDS, **strengths.LATER}),
+    )
     parser.add_argument("--runs", nargs="+", type=Path, metavar="DIRECTORY", help="run directories of your own")
     parser.add_argument("--times", type=int, default=2, help="how many pieces of advice are followed one after another")
     parser.add_argument("--folder", type=Path, default=Path("runs/advice"), help="where these runs are made")
