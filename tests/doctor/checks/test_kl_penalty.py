@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 
 from steadyrl.doctor.checks.kl_penalty import (
     balance,
@@ -187,3 +188,31 @@ def test_the_pull_is_that_of_the_later_half(make):
     assert np.isclose(penalty_gradient(made.run()), 5**0.5)
     made.drop("gradient_reward")
     assert penalty_gradient(made.run()) is None
+
+
+def test_a_penalty_that_ends_a_rise_is_named_and_one_of_a_solved_task_is_not(make, finding, silent):
+    made = flat(make(3), 0.8, 0.18, 2.0)
+    made.put("reward", 0.2 + 0.2 * np.minimum(np.arange(made.n) / 30.0, 1.0) + 0.01 * made.noise())
+    found = finding(kl_penalty_holds, made)
+    assert (found.severity, found.overrides) == ("warning", ("algorithm.args.kl_coef=0.03",))
+    made.put("reward_max", 0.4, "reward")  # the best completions earn no more
+    assert [result.state for result in kl_penalty_holds(made.run())] == ["ok"]
+
+
+def test_a_long_gradient_of_the_penalty_holds_nothing_back_where_all_completions_earn_the_same(make):
+    made = flat(make(2), 0.05, 0.16, 0.1)
+    made.put("reward", np.minimum(0.1 + 0.02 * np.arange(made.n), 1.0))
+    made.put("gradient_reward", 0.01)
+    made.put("gradient_penalty", 0.01)
+    assert [result.state for result in kl_penalty_holds(made.run())] == ["found"]
+    made.put("reward_std", np.where(np.arange(made.n) < 50, 0.16, 0.0))
+    assert [result.state for result in kl_penalty_holds(made.run())] == ["ok"]
+
+
+@pytest.mark.parametrize(("target", "advised"), [(0.05, 10), (15.0, 15)])
+def test_a_controller_is_given_a_target_and_not_a_coefficient(target, advised, make, finding):
+    """It would raise a lower coefficient until the KL is at its target again."""
+    made = flat(make(1), 0.8, 0.16, 2.0)
+    made.settings |= {"kl_adaptive": True, "kl_target": target, "kl_target_unit": "nats/sequence"}
+    overrides = finding(kl_penalty_holds, made).overrides
+    assert overrides == ((f"algorithm.args.kl_target={advised}",) if advised != target else ())

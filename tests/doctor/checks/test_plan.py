@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from steadyrl.doctor.checks.plan import rate_not_reached, target_out_of_reach
+from steadyrl.doctor.checks.plan import discount_too_strong, rate_not_reached, target_out_of_reach
 from steadyrl.doctor.examine import examine
 from tests.doctor.checks.series_for_values import said
 
@@ -168,3 +168,29 @@ def test_a_value_for_solved_that_no_answer_reaches_is_worth_knowing(make, findin
     assert "from 50 on, and none was in 40 evaluations" in found.message
     made.curves[("heldout/pass@4", "", "")][30] = 0.1
     silent(target_out_of_reach, made)
+
+
+def test_a_schedule_that_is_over_lasts_as_long_as_the_run(make, finding):
+    made = make(0, n=40)
+    made.settings |= {"steps": 40, "schedule_steps": 12}
+    made.put("learning_rate", np.where(np.arange(40) < 12, 1e-4, 0.0))
+    found = finding(rate_not_reached, made)
+    assert (found.cause, found.overrides) == ("ended", ("update.schedule_steps=0",))
+
+
+@pytest.mark.parametrize(("gamma", "named"), [(0.5, True), (0.75, True), (0.9, False), (1.0, None)])
+def test_a_discount_that_leaves_a_tenth_at_the_middle_of_a_completion_is_named(gamma, named, make):
+    """Of 20 tokens: 0.75^10 is 0.06, 0.9^10 is 0.35."""
+    made = make(0)
+    made.settings |= {"gamma": gamma, "credit": "episode"}
+    results = discount_too_strong(made.run())
+    if named is None:
+        assert results == []
+        return
+    assert [result.state for result in results] == ["found" if named else "ok"]
+    if named:
+        assert (results[0].severity, results[0].overrides) == ("info", ("algorithm.args.gamma=1",))
+        made.put("reward", 0.3 + 0.02 * made.noise())
+        assert discount_too_strong(made.run())[0].severity == "warning"
+    made.settings["credit"] = "turn"
+    assert discount_too_strong(made.run()) == []
