@@ -20,6 +20,7 @@ DOUBLE_IN = 20.0  # steps in which a coefficient should be able to double
 SMALL = ("learning_rate", "value_learning_rate", "kl_coef", "entropy_coef")  # no whole numbers
 STILL_CUT = 0.05  # share of the completions that may reach the limit on their length
 USUAL_ROOM, GREATEST_ROOM = 2.0, 8.0  # times the limit
+AMPLE_BATCH = 16  # completions of a step: the error of their mean is a quarter of their spread
 MORE_SAMPLES = 8  # completions per prompt where their number is not known, or is 1
 
 
@@ -53,6 +54,11 @@ def more_samples(run: Run) -> Mapping[str, Value]:
     """Draw twice as many completions per prompt."""
     samples = setting(run, "samples_per_prompt")
     return {"samples_per_prompt": 2 * int(samples) if samples and samples > 1 else MORE_SAMPLES}
+
+
+def larger_batch(run: Run) -> Mapping[str, Value]:
+    """Draw 16 completions in a step."""
+    return {"prompts_per_step": math.ceil(AMPLE_BATCH / (setting(run, "samples_per_prompt") or 1.0))}
 
 
 def movement_cut(run: Run, usual: float = USUAL_CUT) -> float:
@@ -95,11 +101,14 @@ def faster(run: Run) -> Mapping[str, Value]:
 
     The KL of a step grows with the square of the rate: the root of (0.005 / KL) brings it to 0.005 nats per token.
     Without a logged KL, or with one update per batch, which is measured before it, 10 times. Beyond 100 times the
-    square is a guess, and the trainer has to search on. No rate is too low where gradients are clipped to nothing.
+    square is a guess, and the trainer has to search on. No rate is too low where gradients are clipped to nothing, or
+    where the one that is set never came into force.
     """
-    norm, limit = run.get("grad_norm"), setting(run, "max_grad_norm")
+    norm, limit, logged = run.get("grad_norm"), setting(run, "max_grad_norm"), run.get("learning_rate")
     if norm is not None and limit and cut_away(norm.values, limit):
         return {}
+    if setting(run, "learning_rate") and logged is not None and not logged.values.any():
+        return {}  # a rate that is set and never comes into force
     size = None if updates_per_step(run) == 1 else update_size(run)
     level = 0.0 if size is None else float(np.median(size.values))
     factor = float(np.sqrt(AMPLE_UPDATE / level)) if level > 0 else USUAL_RAISE
@@ -163,6 +172,7 @@ CHANGES: Mapping[str, Callable[[Run], Mapping[str, Value]]] = {
     "faster": faster,
     "rate_above_zero": rate_above_zero,
     "more_samples": more_samples,
+    "larger_batch": larger_batch,
     "plain_sampling": plain_sampling,
     "more_room": more_room,
     "more_entropy": more_entropy,

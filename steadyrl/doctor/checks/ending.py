@@ -10,7 +10,7 @@ from steadyrl.doctor.check import Found, Result, Unknown, check
 from steadyrl.doctor.checks.reward import shows_no_gain
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.jumps import WINDOW, jumps
-from steadyrl.doctor.statistics.readings import direction, fell, learns, number, setting
+from steadyrl.doctor.statistics.readings import direction, fell, learns, number, setting, solved
 from steadyrl.doctor.statistics.signals import first_lasting, head, tail
 from steadyrl.doctor.statistics.units import together
 
@@ -124,7 +124,7 @@ def truncated(run: Run) -> Result:
         first_lasting(share, share.values > NOTABLE) if len(share) >= AT_FIRST else int(share.steps[0]),
         f"{about}{level:.0%} of the completions are cut off by the length limit: {what}",
         (shown + (f"; the limit is {limit:g} tokens" if limit else ""), *((how,) if how else ())),
-        change={} if level <= NOTABLE else None,
+        change={} if level <= NOTABLE or solved(run) else None,
     )
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from steadyrl.core.stats import smoothed
 from steadyrl.core.types import Severity
-from steadyrl.doctor.check import Found, Passed, Result, check
+from steadyrl.doctor.check import Found, Passed, Result, Unknown, check
 from steadyrl.doctor.checks.kl_control import OFF_TARGET
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.readings import direction, learns, number, setting, solved, steps_of
@@ -18,7 +18,7 @@ HALF = 0.5  # of the rate that is set
 UNLIMITED = 2  # updates of a step: the KL that the first one made is measured by the second
 IDLE = 0.2  # of the rows, without a rate at the end
 NO_RATE = 0.01  # of the highest rate: as good as none, where a usual schedule comes at its very end only
-NOTHING_ARRIVES = 0.1  # of the reward, at the middle of a completion
+FEWEST_COMPLETIONS = 4  # from which on the error of their mean is half of their spread: two gains worth having
 WARM = 0.1  # of a run: a usual warm-up
 
 
@@ -51,9 +51,9 @@ def rate_not_reached(run: Run) -> Result:
         )
     if warm_up >= steps:
         share = steps / warm_up
-        return Found(
+        return Found(  # in the mean the rate is half of that at the most
             "warm_up",
-            "warning" if share < HALF and steps >= LEAST else "info",
+            "warning" if steps >= LEAST else "info",
             None,
             f"the warm-up of {warm_up:.0f} steps takes all {steps:.0f} steps of the run, so that the learning rate "
             f"ends at {share * rate:.3g}, {share:.0%} of the {rate:g} that is set",
@@ -170,22 +170,18 @@ def _never_solved(run: Run) -> Result:
     return Found("never_solved", "info", None, message)
 
 
-def discounts_tokens(run: Run) -> bool:
-    """Return whether rewards at the end of a completion are discounted for each token before it."""
-    gamma = setting(run, "gamma")
-    return gamma is not None and gamma < 1.0 and run.settings.get("credit") != "turn"
+def sets_a_batch(run: Run) -> bool:
+    """Return whether a run's own settings say how many prompts a step has; other logs give what one device takes."""
+    return setting(run, "prompts_per_step") is not None
 
 
-@check("discount_too_strong", when=discounts_tokens)
-def discount_too_strong(run: Run) -> Result:
-    length, gamma = run.needed("length"), setting(run, "gamma")
-    assert gamma is not None, "asked before"
-    typical = float(np.median(length.values))
-    share = gamma ** (typical / 2.0)
-    if share >= NOTHING_ARRIVES or solved(run):
+@check("batch_small", when=sets_a_batch)
+def batch_small(run: Run) -> Result:
+    completions = setting(run, "batch_size")
+    if completions is None:
+        return Unknown("the completions of a step are not known", ("batch_size",))
+    if completions >= FEWEST_COMPLETIONS or solved(run):
         return None
-    message = (
-        f"with a discount of {gamma:g} the first half of {number(typical)} tokens gets {number(share)} of the reward"
-    )
+    message = f"a step learns from {completions:g} completions: its mean reward is uncertain by "
     severity: Severity = "info" if learns(run) else "warning"
-    return Found("gamma", severity, None, f"{message} or less: what is written there is not learned")
+    return Found("few", severity, None, f"{message}{1.0 / np.sqrt(completions):.0%} of their spread")

@@ -216,3 +216,17 @@ def test_a_controller_is_given_a_target_and_not_a_coefficient(target, advised, m
     made.settings |= {"kl_adaptive": True, "kl_target": target, "kl_target_unit": "nats/sequence"}
     overrides = finding(kl_penalty_holds, made).overrides
     assert overrides == ((f"algorithm.args.kl_target={advised}",) if advised != target else ())
+
+
+def test_a_penalty_above_all_that_rewards_differ_by_is_named_in_the_later_half_of_a_run_that_does_not_rise(make):
+    """A controller of 0.03 times 3 nats is 0.09; rewards lie within 0.02."""
+    made = make(0)
+    made.put("reward", 0.01 - 0.004 * made.t + 0.0005 * made.noise())
+    made.put("reward_std", 0.005)
+    made.put("kl_coef", 0.03)
+    made.kl(np.minimum(0.1 * np.arange(made.n), 3.0))
+    (found,) = kl_penalty_outweighs(made.run())
+    assert (found.state, found.severity) == ("found", "warning")
+    assert float(found.overrides[0].split("=")[1]) < 0.003
+    made.put("reward", 0.01 + 0.004 * made.t + 0.0005 * made.noise())
+    assert [result.state for result in kl_penalty_outweighs(made.run())] == ["ok"]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from steadyrl.doctor.checks.plan import discount_too_strong, rate_not_reached, target_out_of_reach
+from steadyrl.doctor.checks.plan import batch_small, rate_not_reached, target_out_of_reach
 from steadyrl.doctor.examine import examine
 from tests.doctor.checks.series_for_values import said
 
@@ -18,11 +18,13 @@ def test_a_warm_up_longer_than_the_run_is_named_with_its_numbers(make, finding):
     assert found.overrides == ("update.warmup_steps=6",)
 
 
-@pytest.mark.parametrize(("steps", "warm_up"), [(60, 60), (60, 90), (8, 80)])
-def test_a_rate_that_ends_near_what_is_set_or_a_trial_of_a_few_steps_is_worth_knowing(steps, warm_up, make, finding):
+@pytest.mark.parametrize(("steps", "warm_up", "severity"), [(60, 60, "warning"), (60, 90, "warning"), (8, 80, "info")])
+def test_a_warm_up_as_long_as_the_run_halves_the_rate_and_a_trial_of_a_few_steps_may_have_it(
+    steps, warm_up, severity, make, finding
+):
     made = make(0, n=steps)
     made.settings |= {"steps": steps, "warmup_steps": warm_up}
-    assert finding(rate_not_reached, made).severity == "info"
+    assert finding(rate_not_reached, made).severity == severity
 
 
 def test_a_flat_reward_follows_the_warm_up_and_not_the_rate(make):
@@ -178,19 +180,28 @@ def test_a_schedule_that_is_over_lasts_as_long_as_the_run(make, finding):
     assert (found.cause, found.overrides) == ("ended", ("update.schedule_steps=0",))
 
 
-@pytest.mark.parametrize(("gamma", "named"), [(0.5, True), (0.75, True), (0.9, False), (1.0, None)])
-def test_a_discount_that_leaves_a_tenth_at_the_middle_of_a_completion_is_named(gamma, named, make):
-    """Of 20 tokens: 0.75^10 is 0.06, 0.9^10 is 0.35."""
+@pytest.mark.parametrize(("prompts", "samples", "advised"), [(2, 1, 16), (1, 3, 6), (2, 2, None), (48, 1, None)])
+def test_a_step_of_fewer_than_four_completions_is_named(prompts, samples, advised, make, finding):
     made = make(0)
-    made.settings |= {"gamma": gamma, "credit": "episode"}
-    results = discount_too_strong(made.run())
-    if named is None:
-        assert results == []
+    made.settings |= {"prompts_per_step": prompts, "samples_per_prompt": samples, "batch_size": prompts * samples}
+    if advised is None:
+        assert [result.state for result in batch_small(made.run())] == ["ok"]
         return
-    assert [result.state for result in results] == ["found" if named else "ok"]
-    if named:
-        assert (results[0].severity, results[0].overrides) == ("info", ("algorithm.args.gamma=1",))
-        made.put("reward", 0.3 + 0.02 * made.noise())
-        assert discount_too_strong(made.run())[0].severity == "warning"
-    made.settings["credit"] = "turn"
-    assert discount_too_strong(made.run()) == []
+    found = finding(batch_small, made)
+    assert (found.severity, found.overrides) == ("info", (f"rollout.prompts_per_step={advised}",))
+    made.put("reward", 0.3 + 0.02 * made.noise())
+    assert finding(batch_small, made).severity == "warning"
+    del made.settings["prompts_per_step"]  # other logs say what one device takes
+    assert batch_small(made.run()) == []
+
+
+def test_a_value_warm_up_of_the_whole_run_is_what_leaves_the_policy_where_it_is(make):
+    made = make(0, n=60)
+    made.settings |= {"steps": 60, "warmup_steps": 5, "value_warmup_steps": 60}
+    made.put("learning_rate", 0.0)
+    made.kl(np.zeros(60))
+    made.put("kl_old", 0.0)
+    made.put("reward", 0.2 + 0.002 * made.noise())
+    findings = examine(made.run()).findings
+    assert (findings[0].check, findings[0].overrides) == ("rate_not_reached", ("algorithm.args.value_warmup_steps=6",))
+    assert not any("learning_rate" in text for finding in findings for text in finding.overrides)
