@@ -10,7 +10,7 @@ from steadyrl.doctor.check import Found, Result, Unknown, check
 from steadyrl.doctor.checks.reward import shows_no_gain
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.jumps import WINDOW, jumps
-from steadyrl.doctor.statistics.readings import direction, fell, learns, number, setting, solved
+from steadyrl.doctor.statistics.readings import direction, fell, learns, number, setting
 from steadyrl.doctor.statistics.signals import first_lasting, head, tail
 from steadyrl.doctor.statistics.units import together
 
@@ -101,7 +101,8 @@ def truncated(run: Run) -> Result:
     rises = reward is not None and direction(reward) > 0
     # A share that the lengths bound from above may have been any lower one at the start; one that grew with the reward
     # is what was paid for.
-    if start <= (level / 2.0 if how or (rises and direction(share) > 0) else min(NOTABLE, level / 2.0)):
+    paid = rises and direction(share) > 0 and start <= level - GREW
+    if paid or start <= (level / 2.0 if how else min(NOTABLE, level / 2.0)):
         cause, what = "grew", "the policy learned to go on"
     elif min(start, level) >= NEARLY_ALL:
         cause, what = "never_ends", "hardly any ever ends"
@@ -124,7 +125,7 @@ def truncated(run: Run) -> Result:
         first_lasting(share, share.values > NOTABLE) if len(share) >= AT_FIRST else int(share.steps[0]),
         f"{about}{level:.0%} of the completions are cut off by the length limit: {what}",
         (shown + (f"; the limit is {limit:g} tokens" if limit else ""), *((how,) if how else ())),
-        change={} if level <= NOTABLE or solved(run) else None,
+        change={} if level <= NOTABLE else None,
     )
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from steadyrl.core.stats import smoothed
-from steadyrl.core.types import Severity
 from steadyrl.doctor.check import Found, Passed, Result, Unknown, check
 from steadyrl.doctor.checks.kl_control import OFF_TARGET
 from steadyrl.doctor.series import Run, Series
-from steadyrl.doctor.statistics.readings import direction, learns, number, setting, solved, steps_of
+from steadyrl.doctor.statistics.readings import direction, number, setting, solved, steps_of
 from steadyrl.doctor.statistics.signals import LASTING, tail
 from steadyrl.doctor.statistics.units import SEQUENCE, find
 
@@ -183,5 +182,4 @@ def batch_small(run: Run) -> Result:
     if completions >= FEWEST_COMPLETIONS or solved(run):
         return None
     message = f"a step learns from {completions:g} completions: its mean reward is uncertain by "
-    severity: Severity = "info" if learns(run) else "warning"
-    return Found("few", severity, None, f"{message}{1.0 / np.sqrt(completions):.0%} of their spread")
+    return Found("few", "warning", None, f"{message}{1.0 / np.sqrt(completions):.0%} of their spread")

@@ -188,9 +188,10 @@ def test_a_step_of_fewer_than_four_completions_is_named(prompts, samples, advise
         assert [result.state for result in batch_small(made.run())] == ["ok"]
         return
     found = finding(batch_small, made)
-    assert (found.severity, found.overrides) == ("info", (f"rollout.prompts_per_step={advised}",))
-    made.put("reward", 0.3 + 0.02 * made.noise())
-    assert finding(batch_small, made).severity == "warning"
+    assert (found.severity, found.overrides) == ("warning", (f"rollout.prompts_per_step={advised}",))
+    made.put("reward", np.minimum(0.1 + 0.02 * np.arange(made.n), 1.0))
+    made.put("reward_max", 1.0, "reward")
+    assert [result.state for result in batch_small(made.run())] == ["ok"]
     del made.settings["prompts_per_step"]  # other logs say what one device takes
     assert batch_small(made.run()) == []
 
