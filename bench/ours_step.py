@@ -13,19 +13,17 @@ from typing import Any
 
 import torch
 from workloads import (
-    DETERMINISTIC,
+    BACKEND_ARGS,
     DEVICE,
     EPOCHS,
     KL_COEF,
     LEARNING_RATE,
     LORA,
-    MICRO_BATCH,
     PRECISION,
     PROMPTS,
     SAMPLER,
     VALUE_COEF,
     WARM_UP,
-    WEIGHTS,
     System,
     Workload,
     arguments,
@@ -108,7 +106,7 @@ def settings(algorithm: dict[str, object], task: dict[str, object], work: Worklo
             "backend": {
                 "device": DEVICE,
                 "precision": PRECISION,
-                "args": {"deterministic": DETERMINISTIC, "weights": WEIGHTS, "micro_batch_tokens": MICRO_BATCH},
+                "args": BACKEND_ARGS,
             },
             "sampler": {} if SAMPLER == "own" else {"engine": "vllm", "args": {"mode": SAMPLER}},
             "task": task,

@@ -107,10 +107,8 @@ class Workload:
 PRECISION = os.environ.get("PRECISION", "fp32")  # or "bf16": products in bfloat16, in TRL's GRPO and in ours
 LORA = int(os.environ.get("LORA", "0"))  # rank of an adapter on all linear layers, in TRL's GRPO and in ours; 0: none
 DEVICE = os.environ.get("DEVICE", "cpu")  # or "cuda"
-WEIGHTS = os.environ.get("WEIGHTS", "fp32")  # or "bf16"; ours only: see backend.args.weights
 SAMPLER = os.environ.get("SAMPLER", "own")  # or "colocate": vLLM in the trainer's process; ours only
-DETERMINISTIC = os.environ.get("DETERMINISTIC", "no") == "yes"  # ours only: see backend.args.deterministic
-MICRO_BATCH = int(os.environ.get("MICRO_BATCH", "0")) or None  # tokens; ours only: see backend.args.micro_batch_tokens
+BACKEND_ARGS = json.loads(os.environ.get("BACKEND_ARGS", "{}"))  # ours only: '{"weights": "bf16"}', for one
 # CLOCK=processor counts the processor's time of all threads: on a busy machine the only one that can be compared.
 CLOCK = os.environ.get("CLOCK", "wall")
 now = time.process_time if CLOCK == "processor" else time.perf_counter

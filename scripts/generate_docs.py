@@ -146,7 +146,7 @@ def tasks_page() -> str:
     """Return the page of the checks of a task."""
     return room_page(
         "The checks of a task",
-        "`steadyrl task check CONFIG` asks whether a task is sound before anyone trains on it, without a model. Every "
+        "`steadyrl task check CONFIG` asks whether a task is sound, before training and without a model. Every "
         "finding is a failure. Rewards by an AI judge are left out unless there is no other.",
         OF_TASKS,
     )

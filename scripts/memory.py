@@ -29,6 +29,7 @@ RANK = 16
 WAYS = {
     "all weights, fp32": Way(products=BF16, checkpointing=True),
     "all weights, fp32, reference": Way(products=BF16, checkpointing=True, reference=True),
+    "all weights, fp32, reference, offload": Way(products=BF16, checkpointing=True, offload=True, reference=True),
     "all weights, fp32, 8-bit optimizer": Way(products=BF16, checkpointing=True, optimizer_bits=8),
     "all weights, bf16": Way(bf16=True, products=BF16, checkpointing=True),
     "all weights, bf16, 8-bit optimizer": Way(bf16=True, products=BF16, checkpointing=True, optimizer_bits=8),

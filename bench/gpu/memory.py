@@ -58,6 +58,19 @@ def halved(place: Place) -> Iterator[Row]:
     far = float(np.linalg.norm(gradient - expected) / np.linalg.norm(expected))
     # Sums of some ten thousand tokens in another order: the root of their number times 6e-8, and ten times that.
     yield at_most("gradient, halves beside the whole", far, 1e-4, "of its norm")
+    if not place.small:  # a CPU moves nothing
+        yield from _offloaded(place, overrides, batch, expected)
+
+
+def _offloaded(place: Place, overrides: list[str], batch: Batch, expected: np.ndarray) -> Iterator[Row]:
+    """Compare the gradient and the memory where layers are computed again from inputs in the machine's memory."""
+    frugal = [*overrides, "backend.args.gradient_checkpointing=true", "backend.args.activation_offload=true"]
+    session = open_session(resolve(tomllib.loads(CONFIG), frugal))
+    before = _in_use(place)
+    gradient = _gradient(session, batch)
+    yield Row("activations, layer inputs in the machine's memory", (_most(place) - before) / 2**20, "MiB")
+    far = float(np.linalg.norm(gradient - expected) / np.linalg.norm(expected))
+    yield at_most("gradient, so computed, beside the whole", far, 1e-4, "of its norm")
 
 
 def _batch(session: Session) -> Batch:

@@ -29,7 +29,13 @@ OURS, TRL = "steadyrl-grpo", "trl-grpo"
 # By device: what a step does (see bench/workloads.py), and the counted steps after WARM_UP.
 WORKLOADS = {"cuda": {"0.5b": 3, "1.5b": 3}, "cpu": {"base:2x4x16": 2}}
 COMPARED = {"cuda": {"0.5b": 2}, "cpu": {"base:2x4x16": 2}}  # by TRL too; 1.5b takes it more than 80 GB
-PARTS = (8192, 4096)  # tokens of a micro-batch beside the default; each takes some 15 s
+# Settings of the backend beside the defaults, by what they change; each takes some 15 s.
+EXACT = {"deterministic": True}
+FRUGAL = {
+    "micro-batches of 8192 tokens": {"micro_batch_tokens": 8192},
+    "micro-batches of 4096 tokens": {"micro_batch_tokens": 4096},
+    "layer inputs offloaded": {"gradient_checkpointing": True, "activation_offload": True},
+}
 WARM_UP = 2
 # What a row says, its key in the results, and its unit.
 FIGURES = (
@@ -49,9 +55,9 @@ def beside_trl(place: Place) -> Iterator[Row]:
         yield from _figures(name, result)
         yield _beside_formula(place, workload(name), result)
         if name in COMPARED[place.device] and not place.small:  # a CPU is deterministic in any case
-            exact = _measured(place, name, OURS, steps, {"DETERMINISTIC": "yes"})
+            exact = _measured(place, name, OURS, steps, EXACT)
             yield Row(f"{name}, steadyrl: step if deterministic", exact["step_s"] / result["step_s"], "times as long")
-            yield from _in_small_parts(place, name, steps, result)
+            yield from _frugal(place, name, steps, result)
     for name, steps in COMPARED[place.device].items():
         if place.small:
             yield skipped(f"{name}, {TRL}", "make bench compares with it on a CPU")
@@ -61,20 +67,19 @@ def beside_trl(place: Place) -> Iterator[Row]:
             yield from _figures(name, _measured(place, name, TRL, steps))
 
 
-def _in_small_parts(place: Place, name: str, steps: int, whole: Mapping[str, Any]) -> Iterator[Row]:
-    """Compare steps in micro-batches of a few thousand tokens with those of the default, which takes all that fit."""
-    for tokens in PARTS:
-        result = _measured(place, name, OURS, steps, {"MICRO_BATCH": str(tokens)})
-        what = f"{name}, steadyrl, micro-batches of {tokens} tokens"
-        yield Row(f"{what}: step", result["step_s"] / whole["step_s"], "times as long")
-        yield Row(f"{what}: peak memory", float(result["peak_memory_mib"]), "MiB")
+def _frugal(place: Place, name: str, steps: int, whole: Mapping[str, Any]) -> Iterator[Row]:
+    """Compare steps that save memory with those of the defaults, which take what is there."""
+    for how, args in FRUGAL.items():
+        result = _measured(place, name, OURS, steps, args)
+        yield Row(f"{name}, steadyrl, {how}: step", result["step_s"] / whole["step_s"], "times as long")
+        yield Row(f"{name}, steadyrl, {how}: peak memory", float(result["peak_memory_mib"]), "MiB")
 
 
 def adapter_of_7b(place: Place) -> Iterator[Row]:
     """Time steps of GRPO on an adapter of rank 16."""
     name, steps = ADAPTER[place.device]
     model_folder(workload(name).model)
-    yield from _figures(f"{name} LoRA", _measured(place, name, OURS, steps, {"LORA": "16", "WEIGHTS": "bf16"}))
+    yield from _figures(f"{name} LoRA", _measured(place, name, OURS, steps, {"weights": "bf16"}, LORA="16"))
 
 
 def colocated(place: Place) -> Iterator[Row]:
@@ -84,7 +89,7 @@ def colocated(place: Place) -> Iterator[Row]:
         yield skipped(f"{name}, vLLM in the same process", "vLLM is not installed; see docs/vllm.md")
     else:
         yield from _figures(
-            f"{name}, vLLM in the same process", _measured(place, name, OURS, steps, {"SAMPLER": "colocate"})
+            f"{name}, vLLM in the same process", _measured(place, name, OURS, steps, SAMPLER="colocate")
         )
 
 
@@ -94,18 +99,19 @@ def _figures(name: str, result: Mapping[str, Any]) -> Iterator[Row]:
 
 
 def _measured(
-    place: Place, name: str, system: str, steps: int, more: Mapping[str, str] | None = None
+    place: Place, name: str, system: str, steps: int, args: Mapping[str, object] | None = None, **more: str
 ) -> dict[str, Any]:
-    """Run bench/side_by_side.py for one system, and return its record."""
-    precision = {
+    """Run bench/side_by_side.py for one system, and return its record; ``args`` are ours, ``more`` its variables."""
+    variables = {
         "PRECISION": "fp32" if place.small else "bf16",
         "WARM_UP": str(WARM_UP),
         "MEASURE_S": "0.1",
-        **(more or {}),
+        "BACKEND_ARGS": json.dumps(args or {}),
+        **more,
     }
     command = [sys.executable, str(ROOT / "bench" / "side_by_side.py"), "--workloads", name, "--rounds", "1"]
     command += ["--steps", str(steps), "--systems", system, "--results", str(place.folder), "--name", "speed"]
-    subprocess.run(command, check=True, env=environment(precision))
+    subprocess.run(command, check=True, env=environment(variables))
     (result,) = json.loads((place.folder / "speed.json").read_text(encoding="utf-8"))["results"]
     return {**result, "score_tokens_per_s": workload(name).tokens / result["score_s"]}
 

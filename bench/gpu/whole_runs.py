@@ -21,7 +21,7 @@ from steadyrl.core.rundir import RunDir
 
 EXAMPLE = "examples/search-grpo.toml"
 CHECKED = {"cuda": (EXAMPLE, "examples/search.toml"), "cpu": ("examples/search.toml",)}  # by the preflight
-STEPS = {"cuda": 30, "cpu": 8}  # of the example that learns
+STEPS, EVALUATED = {"cuda": 30, "cpu": 8}, {"cuda": 60, "cpu": 30}  # of the example that learns
 QUICK = ("run.preflight=off", "evaluate.problems=8")
 
 
@@ -64,7 +64,7 @@ def learning(place: Place) -> Iterator[Row]:
 
     folder, steps = place.folder / "learning", STEPS[place.device]
     with stopwatch() as seconds:
-        options = (f"run.steps={steps}", "run.preflight=off", "evaluate.problems=60")
+        options = (f"run.steps={steps}", "run.preflight=off", f"evaluate.problems={EVALUATED[place.device]}")
         finished(*_train(place, folder, *options, config=ROOT / EXAMPLE))
     score = read_report(_run(folder)).summary["greedy"]
     before, after = score["before"], score["after"]

@@ -38,20 +38,18 @@ def compare_command(
     overrides: Annotated[list[str] | None, typer.Argument(help="section.key=value, as many as you like")] = None,
     task: Annotated[
         Path | None,
-        typer.Option(help="a TOML file or a run: its task, rewards, sampling and seed are used; else those of B or A"),
+        typer.Option(help="a TOML file or a run with the task, rewards, sampling and seed to use; by default B or A"),
     ] = None,
     samples: Annotated[
         int | None, typer.Option(min=1, help="number of answers to each problem; 4, or 1 if greedy")
     ] = None,
     problems: Annotated[int | None, typer.Option(min=0, help="number of held-out problems; 0 for all")] = None,
-    decoding: Annotated[
-        Decoding | None, typer.Option(help="the answers that are judged; evaluate.deploy if left out")
-    ] = None,
+    decoding: Annotated[Decoding | None, typer.Option(help="the answers to judge; evaluate.deploy if left out")] = None,
     metric: Annotated[str | None, typer.Option(help="a reward part, or 'reward' for the total")] = None,
-    margin: Annotated[float | None, typer.Option(help="differences smaller than this do not matter")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object instead of text")] = False,
+    margin: Annotated[float | None, typer.Option(help="largest difference that does not matter")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print a JSON object instead of text")] = False,
     report: Annotated[
-        Path | None, typer.Option(help="also write comparison.html here, and keep every answer as soon as it is there")
+        Path | None, typer.Option(help="also write comparison.html here, and save each answer at once")
     ] = None,
 ) -> None:
     """Compare two models on the same held-out problems with the same seeds. Exit code 0: compared, 2: could not."""

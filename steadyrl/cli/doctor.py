@@ -36,16 +36,16 @@ class _Terminal(Console):
 def doctor_command(
     paths: Annotated[
         list[Path],
-        typer.Argument(help="logs, run directories, or folders of them; - reads standard input", metavar="PATH..."),
+        typer.Argument(help="logs, run directories, or folders of both; - reads standard input", metavar="PATH..."),
     ],
-    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object instead of text")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print a JSON object instead of text")] = False,
     config: Annotated[
-        Path | None, typer.Option(help="the trainer's config (TOML or JSON), for logs that hold no settings")
+        Path | None, typer.Option(help="the trainer's config (TOML or JSON), for logs without settings")
     ] = None,
-    full: Annotated[bool, typer.Option("--full", help="every finding, and what could not be told")] = False,
+    full: Annotated[bool, typer.Option("--full", help="every finding, and checks without an answer")] = False,
     report: Annotated[Path | None, typer.Option(help="also write diagnosis.md and diagnosis.html here")] = None,
 ) -> None:
-    """Say what is wrong with a run, and why. Exit code 0: healthy, 1: sick, 2: unreadable, 3: too little to judge."""
+    """Diagnose runs: faults and their causes. Exit code 0: healthy, 1: sick, 2: unreadable, 3: too little to judge."""
     settings: dict[str, Any] = {}
     if config is not None:
         from steadyrl.cli.trainer_config import read_settings  # pydantic takes a third of the time of a small log

@@ -11,6 +11,7 @@ from rich.text import Text
 from steadyrl.cli import text_plot
 from steadyrl.core.types import Finding
 from steadyrl.doctor.causes import Placed, tree
+from steadyrl.doctor.check import in_words
 from steadyrl.doctor.deciding import deciding_series
 from steadyrl.doctor.examine import BY_NAME, CHECKS, Diagnosis
 from steadyrl.doctor.series import Run
@@ -169,11 +170,11 @@ def _gaps(unknown: Sequence[Finding]) -> Iterator[str]:
         else:
             reasons.setdefault((gap.message, gap.would_tell), []).append(gap.check)
     for (why, would_tell), checks in reasons.items():
-        hint = f"; {', '.join(would_tell)} would tell" if would_tell else ""
+        hint = f"; {', '.join(map(in_words, would_tell))} would tell" if would_tell else ""
         yield f"{', '.join(checks)}: {why}{hint}"
     if absent:
-        gaps = (f"{what.replace('|', ' or ')} ({', '.join(checks)})" for what, checks in absent.items())
-        yield f"{NOT_LOGGED}{', '.join(gaps)}"
+        gaps = (f"{what} ({', '.join(checks)})" for what, checks in absent.items())
+        yield f"{NOT_LOGGED}{'; '.join(gaps)}"
 
 
 def _line(console: Console, text: str, left: int = 0, style: str = "") -> None:

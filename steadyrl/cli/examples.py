@@ -21,9 +21,9 @@ _HUB = "HuggingFaceTB/SmolLM2-135M-Instruct"  # what the examples' folder models
 
 
 def examples_command(
-    name: Annotated[str, typer.Argument(help="the example to copy; without it all are listed")] = "",
+    name: Annotated[str, typer.Argument(help="the example to copy; without a name all examples are listed")] = "",
 ) -> None:
-    """List the examples, or copy one of them, with the files that it needs, into examples/ of the current folder."""
+    """List the examples, or copy an example, with all needed files, into examples/ of the current folder."""
     examples = dict(all_examples(examples_folder()))
     if not name:
         _list(examples)

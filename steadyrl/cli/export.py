@@ -18,19 +18,17 @@ RunPath = Annotated[Path, typer.Argument(help="a run directory")]
 
 
 def export_command(
-    runs: Annotated[
-        list[Path], typer.Argument(help="a run directory; several of one start model are joined into one policy")
-    ],
+    runs: Annotated[list[Path], typer.Argument(help="a run directory; several runs of one start model are joined")],
     to: Annotated[
         Path | None,
         typer.Option(
             help="an empty or new folder (RUN/export if not given); gguf, as --to-gguf, for a GGUF file in RUN/gguf; "
-            "or what `steadyrl metrics` writes to: csv, parquet, wandb, ..."
+            "or a target of `steadyrl metrics`: csv, parquet, wandb, ..."
         ),
     ] = None,
     checkpoint: Annotated[
         str | None,
-        typer.Option(help="best, last or a step; the best by held-out score if the run kept one, else the last"),
+        typer.Option(help="best, last or a step; by default the best by held-out score if kept, else the last"),
     ] = None,
     merge: Annotated[bool, typer.Option("--merge", help="merge a LoRA adapter into the weights")] = False,
     gguf: Annotated[
@@ -45,7 +43,7 @@ def export_command(
 ) -> None:
     """Write a policy as a Hugging Face folder with tokenizer, generation config and model card, or a run's metrics.
 
-    Of several runs the policies are joined into one, as WARP does (arXiv:2406.16768).
+    The policies of several runs are joined into a single policy, as in WARP (arXiv:2406.16768).
     """
     if str(to) in {*TABLES, *plugins.BUILT_IN["tracker"]}:
         for run in runs:
@@ -67,7 +65,7 @@ def serve_command(
     run: RunPath,
     folder: Annotated[Path | None, typer.Option(help="where the policy was exported; RUN/export if not given")] = None,
 ) -> None:
-    """Print the commands that serve an exported policy with vLLM, transformers or llama.cpp."""
+    """Print the commands to serve an exported policy with vLLM, transformers or llama.cpp."""
     from steadyrl.integrations.export.serve import serve_lines
 
     for line in serve_lines(RunDir.open(run), None if folder is None else Path(os.path.expanduser(folder))):

@@ -18,11 +18,11 @@ def forecast_command(
     run: Annotated[Path, typer.Argument(help="a run directory, finished or not")],
     history: Annotated[
         list[Path] | None,
-        typer.Option(help="finished runs to try the interval on; those in the same folder by default"),
+        typer.Option(help="finished runs to try the interval on; by default the runs in the same folder"),
     ] = None,
     metric: Annotated[str, typer.Option(help="a metric of metrics.jsonl; the held-out score by default")] = "",
 ) -> None:
-    """Forecast the last score of a run from its curve. It abstains where its intervals have not held so far."""
+    """Forecast the last score of a run from the curve. No forecast is made if earlier intervals did not hold."""
     directory = RunDir.open(run)
     finished_runs = [RunDir.open(path) for path in history] if history else finished_beside(directory, note)
     name = metric or score_name(directory)

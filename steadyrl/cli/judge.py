@@ -31,14 +31,12 @@ _FEW = 20  # problems, below which the intervals are too narrow
 def judge_command(
     config: Annotated[Path, typer.Argument(help="a TOML file whose section rewards.judge names the judge")],
     overrides: Annotated[list[str] | None, typer.Argument(help="section.key=value")] = None,
-    problems: Annotated[
-        int, typer.Option(min=1, help="number of training problems to use, spread over all of them")
-    ] = 40,
+    problems: Annotated[int, typer.Option(min=1, help="number of training problems to use, spread over all")] = 40,
     repeats: Annotated[int, typer.Option(min=1, help="how many times every question is asked")] = 3,
     as_json: Annotated[bool, typer.Option("--json", help="print everything as JSON")] = False,
-    report: Annotated[Path | None, typer.Option(help="also write judge.md and judge.json into this folder")] = None,
+    report: Annotated[Path | None, typer.Option(help="also write judge.md and judge.json into a folder")] = None,
 ) -> None:
-    """Compare the judge with the task's own tests on known answers; measure its consistency, biases and cost."""
+    """Compare the judge with the task's own tests on known answers; measure consistency, biases and cost."""
     from steadyrl.loop.rewards.judge.calibration import calibrate
 
     settings = configs.load(config, overrides or [])

@@ -48,17 +48,17 @@ COMMANDS = {
     "preflight": Entry("preflight:preflight_command", _START, "Try everything that a run needs on a few prompts."),
     "train": Entry("run:train_command", _TRAIN, "Train a policy, evaluate it, and write the report."),
     "tune": Entry("tune:tune_command", _TRAIN, "Find the learning rate of a config."),
-    "study": Entry("study:app", _TRAIN, "Run experiments that change one thing each."),
+    "study": Entry("study:app", _TRAIN, "Run experiments with one changed setting each."),
     "runs": Entry("runs:runs_command", _LOOK, "List runs: score before and after, verdict."),
     "doctor": Entry("doctor:doctor_command", _LOOK, "Diagnose a run of any trainer from its log."),
     "web": Entry("web:web_command", _LOOK, "Show runs in the browser, live."),
     "report": Entry("report:report_command", _LOOK, "Write the report of a run, or of several runs."),
     "metrics": Entry("metrics:metrics_command", _LOOK, "Write metrics as a table, or send them to a tracker."),
-    "forecast": Entry("forecast:forecast_command", _LOOK, "Forecast the last score of a run from its curve."),
+    "forecast": Entry("forecast:forecast_command", _LOOK, "Forecast the last score of a run from the curve."),
     "compare": Entry("compare:compare_command", _USE, "Compare two models on the same held-out problems."),
     "sample": Entry("run:sample_command", _USE, "Ask the policy of a run."),
     "export": Entry("export:export_command", _USE, "Write a policy as a Hugging Face model folder."),
-    "serve": Entry("export:serve_command", _USE, "Print the commands that serve an exported policy."),
+    "serve": Entry("export:serve_command", _USE, "Print the commands to serve an exported policy."),
 }
 
 

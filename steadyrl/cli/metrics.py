@@ -24,7 +24,7 @@ def metrics_command(
         Path | None, typer.Option(help="the file of a table; metrics.csv or metrics.parquet in the run's report/")
     ] = None,
 ) -> None:
-    """Write a run's metrics as a table, or send what a tracker does not have yet: steps, held-out scores, report."""
+    """Write a run's metrics as a table, or send missing data to a tracker: steps, held-out scores, report."""
     directory = RunDir.open(run)
     if to in TABLES:
         path = out or directory.report_folder / f"metrics.{to}"

@@ -59,14 +59,14 @@ def new_command(
         ),
     ] = None,
     model: Annotated[str, typer.Option(help="a model folder or a name on the hub; base ships with steadyrl")] = SHIPPED,
-    prompt: Annotated[str, typer.Option(help="the column of the prompt, where its name does not tell")] = "",
-    answer: Annotated[str, typer.Option(help="the column of the right answer, where its name does not tell")] = "",
-    config: Annotated[str, typer.Option(help="the configuration of the data set, where it has several")] = "",
-    split: Annotated[str, typer.Option(help="the split to train on, where its name does not tell")] = "",
+    prompt: Annotated[str, typer.Option(help="the column of the prompt, if not clear from the names")] = "",
+    answer: Annotated[str, typer.Option(help="the column of the right answer, if not clear from the names")] = "",
+    config: Annotated[str, typer.Option(help="the configuration of the data set, if there are several")] = "",
+    split: Annotated[str, typer.Option(help="the split to train on, if not clear from the names")] = "",
 ) -> None:
-    """Write config.toml and rewards.py for your own data, which decide columns, answer length, batch and rate.
+    """Write config.toml and rewards.py for your own data: columns, answer length, batch and rate follow from the data.
 
-    The rewards compare an answer with the right one where the data have a column for it.
+    The rewards compare an answer with the right answer if the data have a column of right answers.
     """
     for name in ("config.toml", "rewards.py"):
         if (folder / name).exists():

@@ -17,14 +17,12 @@ from steadyrl.core.types import DECODINGS
 
 
 def report_command(
-    runs: Annotated[
-        list[Path], typer.Argument(help="a run directory; of several, one report of all", metavar="RUN...")
-    ],
+    runs: Annotated[list[Path], typer.Argument(help="a run directory; several get a common report", metavar="RUN...")],
     to: Annotated[
         Path | None, typer.Option(help="where the report of several runs is written; overlay/ by default")
     ] = None,
 ) -> None:
-    """Write report.md, report.html, the pictures and summary.json of a run; or lay several runs over one another."""
+    """Write report.md, report.html, the pictures and summary.json of a run; or a common report of several runs."""
     if len(runs) == 1:
         if to is not None:
             raise ConfigError(f"--to {to}: the report of one run is in its own report/; leave --to out, and copy that")

@@ -31,7 +31,7 @@ def train_command(
         bool, typer.Option("--accept-changed-data", help="resume although the task's problems changed meanwhile")
     ] = False,
 ) -> None:
-    """Train a policy, evaluate it on held-out problems before and after, and write the report."""
+    """Train a policy, evaluate on held-out problems before and after training, and write the report."""
     if torchrun.place().rank > 0:  # rank 0 alone reads the config and writes the run directory
         raise typer.Exit(follow())
     if resume is not None:
@@ -77,12 +77,12 @@ def train_command(
 
 def sample_command(
     run: Annotated[Path, typer.Argument(help="a run directory")],
-    request: Annotated[str, typer.Argument(help="what to ask the policy")],
+    request: Annotated[str, typer.Argument(help="the request to the policy")],
     samples: Annotated[int | None, typer.Option(min=1, help="how many answers; 3, or 1 if greedy")] = None,
     greedy: Annotated[bool, typer.Option(help="the likeliest answer instead of samples")] = False,
     seed: Annotated[int, typer.Option(min=0)] = 0,
 ) -> None:
-    """Ask a run's newest policy, and show what its answers do."""
+    """Query a run's newest policy, and show the answers and their results."""
     if greedy and samples is not None and samples > 1:
         raise ConfigError(f"--samples is {samples}, but greedy answers are all the same; leave it out, or sample")
     with following():

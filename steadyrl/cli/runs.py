@@ -26,7 +26,7 @@ def runs_command(
 ) -> None:
     """List the runs of a folder, newest first: steps, held-out score before and after training, and the verdict.
 
-    The verdict says whether the held-out score rose for certain, and what the doctor finds.
+    The verdict says whether the held-out score rose for certain, and names the doctor's findings.
     """
     rows = [row(place) for place in Folder(folder).places()]
     records = [run_record(entry) for entry in sorted(rows, key=lambda entry: entry.time or 0.0, reverse=True)]

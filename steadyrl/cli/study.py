@@ -23,7 +23,7 @@ from steadyrl.lab.study.study import make_one, run_study
 
 app = typer.Typer(
     cls=Group,
-    help="Run a study: experiments that change one thing each, and what they answer.",
+    help="Run a study: experiments with one changed setting each, and their answers.",
     no_args_is_help=True,
     add_completion=False,
 )
@@ -45,7 +45,7 @@ def run_command(
     launcher: Annotated[str, LAUNCHER] = "",
     launcher_args: Annotated[list[str] | None, LAUNCHER_ARGS] = None,
 ) -> None:
-    """Make every run that is missing, go on with those that were cut, and write the report."""
+    """Make all missing runs, resume interrupted runs, and write the report."""
     read = read_study(study, quick, seeds)
     where = chosen(launcher, launcher_args or [], processes, read.file.launcher)
     for text in unnamed_rewards(read):
@@ -71,7 +71,7 @@ def make_command(
     seeds: Annotated[int | None, _SEEDS] = None,
     folder: Annotated[Path, _FOLDER] = _RUNS,
 ) -> None:
-    """Make one run of a study; a launcher starts this command."""
+    """Make a single run of a study, for use by a launcher."""
     with interruptible() as interrupts, interrupts.within_steps():
         make_one(read_study(study, quick, seeds), folder, key, lambda: interrupts.stop_requested)
     if interrupts.stop_requested:
@@ -84,9 +84,9 @@ def report_command(
     quick: Annotated[bool, _QUICK] = False,
     seeds: Annotated[int | None, _SEEDS] = None,
     folder: Annotated[Path, _FOLDER] = _RUNS,
-    to: Annotated[Path | None, typer.Option(help="where to write it; the study's folder by default")] = None,
+    to: Annotated[Path | None, typer.Option(help="folder of the report; the study's folder by default")] = None,
 ) -> None:
-    """Write report.md, its pictures and one page of curves, from the runs that are there; print the verdicts."""
+    """Write report.md, pictures and a page of curves from the existing runs; print the verdicts."""
     from steadyrl.show.report.study import write_study  # matplotlib takes a second to load
 
     written, summary = write_study(read_study(study, quick, seeds), folder, to)

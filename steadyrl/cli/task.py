@@ -22,12 +22,12 @@ from steadyrl.loop.tasks.checked import open_to_check
 from steadyrl.show.page.records import Note, Record, Table, numbers
 from steadyrl.show.page.terminal import show
 
-app = typer.Typer(cls=Group, help="Look at a task before training on it.", no_args_is_help=True, add_completion=False)
+app = typer.Typer(cls=Group, help="Look at a task before training.", no_args_is_help=True, add_completion=False)
 
 
 @app.callback()
 def task_commands() -> None:
-    """Look at a task before training on it."""
+    """Look at a task before training."""
 
 
 @app.command("check")
@@ -35,9 +35,10 @@ def check_command(
     config: Annotated[Path, typer.Argument(help="a TOML file; see `steadyrl examples`")],
     overrides: Annotated[list[str] | None, typer.Argument(help="section.key=value")] = None,
 ) -> None:
-    """Check that gold answers score high, empty and wrong ones low, and that scoring repeats. Exit code 1 if not.
+    """Check that gold answers score high, empty and wrong answers low, and that scoring repeats.
 
-    An environment is played by a scripted policy, of which three episodes are shown, and by an empty and a looping one.
+    Exit code 1 if a check fails. A scripted, an empty and a looping policy play an environment; three episodes of the
+    scripted policy are shown.
     """
     settings = configs.load(config, overrides or [])
     with following():

@@ -23,13 +23,13 @@ from steadyrl.show.page import terminal
 def tune_command(
     config: Annotated[Path, typer.Argument(help="a TOML file; see `steadyrl examples`")],
     overrides: Annotated[list[str] | None, typer.Argument(help="section.key=value, as many as you like")] = None,
-    samples: Annotated[int, typer.Option(min=0, help="completions that the search may take; 0 for 20 runs")] = 0,
+    samples: Annotated[int, typer.Option(min=0, help="completions for the whole search; 0 for 20 runs")] = 0,
     seeds: Annotated[int, typer.Option(min=1, help="seeds of the best three")] = 3,
     also: Annotated[
         list[str] | None, typer.Option(help="another setting: algorithm.args.kl_coef=0.001:0.1, or update.epochs=1:4")
     ] = None,
-    folder: Annotated[Path, typer.Option(help="where the search is; one that was cut goes on")] = Path("runs/tune"),
-    processes: Annotated[int, typer.Option("--jobs", min=1, help="processes that share the search")] = 1,
+    folder: Annotated[Path, typer.Option(help="folder of the search; a stopped search goes on")] = Path("runs/tune"),
+    processes: Annotated[int, typer.Option("--jobs", min=1, help="number of processes for the search")] = 1,
     launcher: Annotated[str, LAUNCHER] = "",
     launcher_args: Annotated[list[str] | None, LAUNCHER_ARGS] = None,
 ) -> None:

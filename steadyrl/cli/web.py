@@ -18,13 +18,13 @@ LOCAL = "127.0.0.1"
 
 
 def web_command(
-    folder: Annotated[Path, typer.Argument(help="a folder of runs and logs, or one run directory")] = Path("runs"),
+    folder: Annotated[Path, typer.Argument(help="a folder of runs and logs, or a run directory")] = Path("runs"),
     host: Annotated[str, typer.Option(help="the address to listen on")] = LOCAL,
     port: Annotated[int, typer.Option(min=0, max=65535, help="the first port to try; 0 takes any")] = 8765,
-    token: Annotated[bool, typer.Option(help="whether the page asks for the token that its address holds")] = True,
+    token: Annotated[bool, typer.Option(help="whether the page asks for the token in its address")] = True,
     open_page: Annotated[bool, typer.Option("--open/--no-open", help="open the page in your browser")] = False,
 ) -> None:
-    """Show runs, rollouts and findings in the browser, live while they are written. Ctrl-C ends it."""
+    """Show runs, rollouts and findings in the browser, live during a run. Ctrl-C ends the server."""
     for package in ("starlette", "uvicorn"):
         plugins.require(package)
     from steadyrl.show.web.serve import serve  # needs the extra

@@ -24,6 +24,7 @@ from steadyrl.doctor.series import Run
 
 Subject = TypeVar("Subject")  # what a check looks at
 FEWEST_ROWS = 6  # that a course is told from, however many steps each of them averages
+WORDS: Mapping[str, str] = tomllib.loads((Path(__file__).parent / "names" / "quantities.toml").read_text("utf-8"))
 FEWEST_OF_MANY, MANY = 4, 5  # rows that are enough if they cover so many times the steps that a check takes
 
 
@@ -266,7 +267,7 @@ def _judge(check: Check[Run], run: Run) -> Results:
     """
     missing = [need for need in check.needs if not any(run.get(name) for name in need.split("|"))]
     if missing:
-        return Unknown(f"the log has no {' and no '.join(missing)}", tuple(missing))
+        return Unknown(f"the log has no {' and no '.join(map(in_words, missing))}", tuple(missing))
     if short := _too_short(check, run):
         return short
     results = check.find(run)
@@ -285,7 +286,14 @@ def _too_short(check: Check[Run], run: Run) -> Unknown | None:
         return None
     averaged = f" of {run.averaged_over} steps each" if run.averaged_over > 1 else ""
     wanted = -(-check.min_steps * rows // steps)
-    return Unknown(f"{rows} rows{averaged} are too few; it takes {max(wanted, min(FEWEST_ROWS, check.min_steps))}")
+    most = max(wanted, min(FEWEST_ROWS, check.min_steps))
+    return Unknown(f"too few rows{averaged}: {rows}, and it takes {most}")
+
+
+def in_words(need: str) -> str:
+    """Return what a sentence calls a need of a check, in which bars part what can stand for one another."""
+    *others, last = (WORDS.get(name, name) for name in need.split("|"))
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def _for_trainer(run: Run, cause: Cause, result: Found) -> tuple[str, tuple[str, ...]]:

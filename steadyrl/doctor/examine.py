@@ -146,7 +146,7 @@ class Diagnosis:
             if any(check.name not in gaps and check.applies(self.run) for check in checks):
                 continue
             why = next((gaps[check.name].message for check in checks if check.name in gaps), "no check applies")
-            reasons[aspect] = f"{what}: {why.replace('|', ' or ')}"
+            reasons[aspect] = f"{what}: {why}"
         return reasons | ({"reward": f"{JUDGED['reward']}: {self._doubts[0]}"} if self._doubts else {})
 
     @property

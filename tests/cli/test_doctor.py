@@ -49,7 +49,7 @@ def test_a_healthy_run_ends_with_0_and_says_what_was_checked(doctor, fine):
     assert code == 0
     line = next(line for line in out.splitlines() if "checks could tell" in line)
     assert line.startswith("healthy") and "kl_runaway" in line and "ratio_off" not in line
-    assert "ratio_mean or ratio_max (ratio_off)" in out.partition("could not tell")[2]
+    assert "old probabilities (ratio_off)" in out.partition("could not tell")[2]
 
 
 def test_the_short_answer_of_a_healthy_run_names_no_check(doctor, fine):
@@ -97,7 +97,7 @@ def test_a_log_of_a_few_rows_is_too_little_to_judge_and_says_what_to_log(doctor,
     assert code == 3
     assert any(line.startswith("too little to judge (") for line in out.splitlines())
     told = next(line for line in out.splitlines() if line.startswith("  not known:"))
-    assert "the gradient norm is not logged" in told and "5 rows are too few" in told
+    assert "the gradient norm is not logged" in told and "too few rows: 5" in told
 
 
 def test_the_remedy_can_be_pasted(doctor, tmp_path):

@@ -12,7 +12,7 @@ import pytest
 from steadyrl.core.errors import RunError
 from steadyrl.doctor import checks as room
 from steadyrl.doctor.causes import tree
-from steadyrl.doctor.check import Check
+from steadyrl.doctor.check import WORDS, Check
 from steadyrl.doctor.examine import CHECKS, diagnose, examine
 from steadyrl.doctor.names.traits import traits
 from steadyrl.doctor.series import Run, Series
@@ -103,6 +103,15 @@ def test_a_run_without_anything_is_all_gaps_and_no_crash():
     diagnosis = examine(run_of())
     assert diagnosis.findings == ()
     assert len(diagnosis.unknown) > 20
+
+
+def test_what_a_log_lacks_is_said_in_words():
+    names = {name for gap in examine(run_of()).unknown for need in gap.would_tell for name in need.split("|")}
+    names |= {name for check in CHECKS for need in check.needs for name in need.split("|")}
+    assert sorted(names - set(WORDS)) == []
+    texts = [gap.message for gap in examine(run_of()).unknown] + list(examine(run_of()).missing)
+    assert [text for text in texts if "|" in text or "reward_std" in text] == []
+    assert any("no KL to the reference and no reward" in text for text in texts)
 
 
 @pytest.mark.parametrize("values", [[], [1.0], [np.nan] * 50, [np.inf] * 50, [0.0] * 50, [1e300, -1e300] * 30])

@@ -107,7 +107,7 @@ class TorchBackend:
             fuse_sums(self.parts.body, reads.multiplied)
             self.parts = replace(self.parts, siblings=reads.siblings)
         self._generation = Generation(self.parts, kind, self.tokenizer, self._lower, own.generate_rows)
-        self._read = Reader(self.model, self.parts, self._lower, own.gradient_checkpointing)
+        self._read = Reader(self.model, self.parts, self._lower, own.gradient_checkpointing, own.activation_offload)
         self.value_head: ValueHead | None = None
         if "values" in algorithm.needs:
             self.value_head = ValueHead(self._head.in_features).to(self.device)
@@ -164,6 +164,7 @@ class TorchBackend:
             optimizer_bits=own.optimizer_bits,
             products=footprint.FP32 if self._lower is None else footprint.BF16,
             checkpointing=own.gradient_checkpointing,
+            offload=own.activation_offload,
             truncated=self._truncated,
             device=self.device.type,
         )

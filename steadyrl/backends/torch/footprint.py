@@ -93,6 +93,8 @@ class Way:
     """Bytes of the type that matrices are multiplied in."""
     checkpointing: bool = False
     """Only each layer's input is stored for the backward pass."""
+    offload: bool = False
+    """These inputs are kept in the memory of the machine."""
     truncated: bool = False
     """Log-probs are normalised over the ids that top-p, top-k or min-p left."""
     ranks: int = 1
@@ -150,7 +152,8 @@ def update(shape: Shape, way: Way, work: Work, rank: int = 0) -> float:
     layer = _layer(shape, way, work)
     layers = shape.layers * layer
     if way.checkpointing:
-        layers = shape.layers * work.tokens * shape.hidden * _stream(way) + layer
+        there = 1 if way.offload and way.device == "cuda" else shape.layers
+        layers = there * work.tokens * shape.hidden * _stream(way) + layer
     copies = 0.0
     if way.products < way.kept_in and not way.quantized:  # autocast keeps what it has rounded
         copies += way.products * shape.linear

@@ -12,7 +12,7 @@ from steadyrl.backends.settings import GradientSettings
 class TorchSettings(GradientSettings):
     """What PyTorch can keep smaller, beside the settings of every backend with gradients (see scaling.md)."""
 
-    free_on_resume = GradientSettings.free_on_resume | {"reference"}  # it changes rounding at most
+    free_on_resume = GradientSettings.free_on_resume | {"reference", "activation_offload"}  # rounding at most
 
     reference: Literal["device", "cpu"] = Field(
         "device",
@@ -28,6 +28,11 @@ class TorchSettings(GradientSettings):
         "none",
         description="'nf4' keeps the base model's matrices under an adapter in 4 bits (QLoRA). It needs the extra "
         "'quantized' and model.lora_rank.",
+    )
+    activation_offload: bool = Field(
+        False,
+        description="With gradient_checkpointing, keep each layer's input in the memory of the machine from the "
+        "forward to the backward pass. The memory of the device then hardly grows with the number of layers.",
     )
     deterministic: bool = Field(
         False,

@@ -55,7 +55,7 @@ def grad_norm(run: Run) -> Result | list[Result]:
     if erratic := _erratic(run, norm):
         return erratic
     if run.covers(norm) < MIN_STEPS:
-        return Unknown(f"{len(norm)} rows are too few to tell what is usual")
+        return Unknown(f"too few rows to tell what is usual: {len(norm)}")
     return [_spikes(run, norm), _exploding(run, norm), _clipped(run, norm)]
 
 

@@ -64,7 +64,7 @@ def explained_variance_low(run: Run) -> Result:
     if far := _far_off(run) or _outside(run):
         return far
     if (series := run.get("explained_variance")) is None:
-        return Unknown("the log has no explained_variance", ("explained_variance",))
+        return Unknown("the log has no explained variance", ("explained_variance",))
     warm = max(MIN_STEPS, int(WARM_SHARE * len(series)))
     if len(series) < warm + SETTLED:
         return Unknown(f"the value head is given {warm} steps to settle; few follow")

@@ -9,7 +9,7 @@ from pathlib import Path
 from steadyrl.core.rundir import write_text
 from steadyrl.core.types import Finding
 from steadyrl.doctor.causes import tree
-from steadyrl.doctor.check import Check
+from steadyrl.doctor.check import Check, in_words
 from steadyrl.doctor.examine import BY_NAME, TOPICS, Diagnosis
 from steadyrl.doctor.series import Run
 from steadyrl.doctor.statistics.signals import head, tail
@@ -211,8 +211,8 @@ def checks_table(diagnosis: Diagnosis) -> Fold:
 def _remark(state: str, finding: Finding) -> str:
     if state == "not throughout":
         return "; ".join(finding.evidence)
-    would_tell = f"; this would show it: {', '.join(finding.would_tell)}" if finding.would_tell else ""
-    return f"{finding.message}{would_tell}".replace("|", " or ") if state == "unknown" else finding.message
+    would_tell = f"; this would show it: {', '.join(map(in_words, finding.would_tell))}" if finding.would_tell else ""
+    return f"{finding.message}{would_tell}" if state == "unknown" else finding.message
 
 
 def _settings(run: Run) -> Iterator[Record]:

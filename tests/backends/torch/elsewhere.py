@@ -154,6 +154,12 @@ class Standin:
             args = self._shuffled(kind, args)
         return func(*args, **kwargs)
 
+    @staticmethod
+    def bytes():
+        """Return how much memory of the device is in use."""
+        storages = {x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in list(_alive.values())}
+        return sum(storages.values())
+
     def _shuffled(self, kind, args):
         packet = kind.packet
         if packet in {_aten.index_add, _aten.index_add_}:
@@ -336,6 +342,7 @@ def pretended(tf32=True, autocast=True, any_order=True):
     """Let the device be there; yield its ``Standin``."""
     standin = Standin(tf32, autocast, any_order)
     put, run, mode = torch.nn.Module.to, torch.autograd._engine_run_backward, Pretend(standin)
+    empty = torch.empty
 
     def run_backward(*args, **kwargs):  # which computes again what checkpoints did not keep
         with mode:
@@ -362,6 +369,7 @@ def pretended(tf32=True, autocast=True, any_order=True):
             patch.setattr(torch.cuda, name, value)
         patch.setattr(torch.nn.Module, "to", moved)
         patch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
+        patch.setattr(torch, "empty", lambda *sizes, pin_memory=False, **kwargs: empty(*sizes, **kwargs))
         patch.setattr(device, "KERNELS_ON", frozenset())  # they would read the memory of a GPU
         patch.setattr(arithmetic, "_widens", lambda device: False)  # a CPU does not
         patch.setattr(torch.autograd, "_engine_run_backward", run_backward)

@@ -213,3 +213,11 @@ def test_what_cannot_be_deterministic_is_refused():
         )
     (problem,) = check_fsdp(config.resolve({"rewards": {"length": 1.0}}), FsdpSettings(deterministic=True))
     assert problem.startswith("backend.args.deterministic = true holds on one device")
+
+
+def test_activations_are_offloaded_only_where_they_are_checkpoints():
+    args = {"activation_offload": True}
+    for name in ("torch", "fsdp"):
+        with pytest.raises(ConfigError, match=r"set backend\.args\.gradient_checkpointing = true too"):
+            config.resolve({"backend": {"name": name, "args": args}, "rewards": {"length": 1.0}})
+    config.resolve({"backend": {"args": {**args, "gradient_checkpointing": True}}, "rewards": {"length": 1.0}})

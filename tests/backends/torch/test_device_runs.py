@@ -21,13 +21,14 @@ from steadyrl.loop.preflight.trial import begin_trial
 from steadyrl.loop.preflight.trial_updates import make_trial_updates
 from steadyrl.loop.train import open_session, train
 from tests import needs
-from tests.backends.ppo_batch import prompts_of
+from tests.backends.ppo_batch import NARROW, prompts_of, scored_batch, step
 from tests.rounding import NATS
 
 torch = needs.package("torch")
 needs.package("transformers")
 needs.package("peft")
 
+from steadyrl.backends.torch.read.packed import pack  # noqa: E402
 from steadyrl.backends.torch.save.export import export_policy  # noqa: E402
 from tests.backends.torch.elsewhere import pretended  # noqa: E402
 
@@ -177,6 +178,25 @@ def test_with_a_setting_sums_are_in_one_order(opened, tmp_path):
     exact = ("backend.args.deterministic=true",)
     with pretended():
         assert metrics(opened(*exact), tmp_path / "a") == metrics(opened(*exact), tmp_path / "b")
+
+
+def test_offloaded_activations_leave_the_device_and_change_no_number(opened):
+    growth, norms, size = [], [], 0
+    for offload in ("false", "true"):
+        with pretended(any_order=False) as device:
+            backend = opened(
+                "backend.precision=fp32", "backend.args.gradient_checkpointing=true",
+                f"backend.args.activation_offload={offload}", "algorithm.name=ppo",
+            ).backend  # fmt: skip
+            batch = scored_batch(backend, NARROW)
+            before = device.bytes()
+            hidden, packed = backend._read(batch), pack(batch, backend.device)
+            growth.append(device.bytes() - before - hidden.nbytes)
+            size = packed.ids.numel() * hidden.shape[1] * 4
+            norms.append(step(backend, batch)["grad_norm"])
+    assert norms[0] == norms[1]
+    # The input of each layer; ids and places of the embedding and of the last choice go as well.
+    assert growth[0] - growth[1] >= size * len(backend.parts.body.layers)
 
 
 @pytest.mark.parametrize("adapter", [(), (ADAPTER,)])

@@ -91,6 +91,14 @@ def test_a_micro_batch_takes_its_share_of_a_gpu():
     assert micro_batch_tokens(larger, replace(way, checkpointing=True), card) == MOST_TOKENS
 
 
+def test_offloaded_activations_leave_one_layer_s_input_on_the_device():
+    three, frugal = replace(SMALL, layers=3), Way(checkpointing=True)
+    away = replace(frugal, offload=True)
+    assert update(three, frugal, WORK) - update(three, away, WORK) == 2 * 100 * 8 * 4
+    on_cpu = replace(frugal, device="cpu")
+    assert update(three, on_cpu, WORK) == update(three, replace(on_cpu, offload=True), WORK)
+
+
 def test_truncated_sampling_takes_a_byte_for_each_id_of_a_token():
     shape = Shape.of(QWEN)
     assert update(shape, Way(truncated=True), WORK) - update(shape, Way(), WORK) == 50 * 151936

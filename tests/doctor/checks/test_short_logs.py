@@ -225,7 +225,7 @@ def test_values_that_a_callback_repeats_are_no_jumps(tmp_path):
 
 def test_rows_count_for_the_steps_that_they_average(trl):
     few = trl([{}] * 5, every=10)
-    assert any("5 rows of 10 steps each are too few; it takes 6" in gap.message for gap in few.unknown)
+    assert any("too few rows of 10 steps each: 5, and it takes 6" in gap.message for gap in few.unknown)
     assert not any("too few" in gap.message for gap in trl([{}] * 12, every=10).unknown if gap.check == "reward_flat")
 
 

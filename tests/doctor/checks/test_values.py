@@ -205,7 +205,7 @@ def test_a_value_loss_far_beyond_the_square_of_the_rewards_is_named_without_an_e
     assert "off by about 10, and returns are about 0.5" in found.message  # 3-4-5
     near = make_run({"reward": np.full(n, 0.3), "reward_std": np.full(n, 0.4), "loss_value": np.full(n, 74.0)})
     # 74 is below 300 * 0.5^2
-    assert unclear(explained_variance_low(near)).message == "the log has no explained_variance"
+    assert unclear(explained_variance_low(near)).message == "the log has no explained variance"
 
 
 def test_thirty_rows_of_an_explained_variance_far_below_0_are_enough():

@@ -27,7 +27,7 @@ class Reference:
     def __init__(self, model: Any, parts: Parts, lower: torch.dtype | None, kept_on: Literal["device", "cpu"]):
         self.model = copy.deepcopy(model).requires_grad_(False)
         own = replace(split_head(self.model), ours=parts.ours)  # the copy is registered as the model is
-        self.read = Reader(self.model, own, lower, recompute=False)
+        self.read = Reader(self.model, own, lower)
         self.head, self._visits = own.head, kept_on == "cpu"
         if self._visits:
             _put(self.model, torch.device("cpu"))

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.autograd.graph import save_on_cpu
 from torch.utils.checkpoint import checkpoint
 
 from steadyrl.backends.torch.device import sent
@@ -19,10 +20,15 @@ from steadyrl.core.types import Batch
 
 
 class Reader:
-    """Reads rows with one model, in a lower type if given; ``recompute`` keeps only each layer's input."""
+    """Reads rows with one model, in a lower type if given.
 
-    def __init__(self, model: Any, parts: Parts, lower: torch.dtype | None, recompute: bool):
-        self._parts, self._lower = parts, lower
+    ``recompute`` keeps only each layer's input for the way back, ``offload`` in the memory of the machine.
+    """
+
+    def __init__(
+        self, model: Any, parts: Parts, lower: torch.dtype | None, recompute: bool = False, offload: bool = False
+    ):
+        self._parts, self._lower, self._offload = parts, lower, offload
         self._checkpointed: list[Any] = []
         if recompute:
             # transformers has renamed it
@@ -37,7 +43,7 @@ class Reader:
         for module in self._checkpointed:  # transformers recomputes in training mode only; dropout must stay off
             module.training = torch.is_grad_enabled()
         try:
-            with self.autocast():
+            with self.autocast(), self._offloading():
                 hidden = (
                     read_packed(self._parts.body, pack(part, self._device)) if self._parts.ours else self._padded(part)
                 )
@@ -50,6 +56,11 @@ class Reader:
     def autocast(self) -> AbstractContextManager[object]:
         """Return a context in which matrices are multiplied in the lower precision."""
         return nullcontext() if self._lower is None else torch.autocast(self._device.type, self._lower)
+
+    def _offloading(self) -> AbstractContextManager[object]:
+        """Return a context in which what the way back needs is copied to the CPU while the device goes on."""
+        away = self._offload and torch.is_grad_enabled() and self._device.type != "cpu"
+        return save_on_cpu(pin_memory=self._device.type == "cuda") if away else nullcontext()
 
     @property
     def _device(self) -> torch.device:
