@@ -1,8 +1,8 @@
-"""Faults in the settings at four strengths, on the toy backend: three taught the advice, the part "later" judges it.
+"""Faults in the settings at four strengths, on the toy backend: three judged the advice, and taught it.
 
-A run takes some seconds. The strengths that judge, and their task and seeds, were written down before any of these runs
-was made. "judged" and "last" were the parts that judged at first, and taught the advice afterwards. "later" has kinds
-of faults that no other part has.
+A run takes some seconds. Strengths, task and seeds of "judged", "last" and "later" were written down before any of
+these runs was made, and each part taught the advice after it had judged it. "taught" never judged. "later" has kinds of
+faults that no other part has.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from steadyrl.core.stats import smoothed
-from steadyrl.doctor.check import Found, Passed, Result, Unknown, check
+from steadyrl.doctor.check import Found, Passed, Result, check
 from steadyrl.doctor.checks.kl_control import OFF_TARGET
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.readings import direction, number, setting, solved, steps_of
@@ -177,9 +177,7 @@ def sets_a_batch(run: Run) -> bool:
 @check("batch_small", when=sets_a_batch)
 def batch_small(run: Run) -> Result:
     completions = setting(run, "batch_size")
-    if completions is None:
-        return Unknown("the completions of a step are not known", ("batch_size",))
-    if completions >= FEWEST_COMPLETIONS or solved(run):
+    if completions is None or completions >= FEWEST_COMPLETIONS or solved(run):
         return None
     message = f"a step learns from {completions:g} completions: its mean reward is uncertain by "
     return Found("few", "warning", None, f"{message}{1.0 / np.sqrt(completions):.0%} of their spread")
