@@ -7,9 +7,13 @@ With --toy they are the runs of strengths.py, and both are made. A run without t
 too. Runs are kept in --folder by their settings, and are not made again.
 
 Two things are counted apart. Reward: its mean over the last fifth of the steps is higher, beyond twice the standard
-error of the difference. Repaired: the doctor's check judges the run after and finds nothing, no other check finds a
-harm that neither the run before nor the one without the fault has, and the reward is not lower. A line of JSON for each
-run, and a table at the end.
+error of the difference and by more than a hundredth of the reward without the fault. Repaired: the doctor's check
+judges the run after and finds nothing, no other check finds a harm that neither the run before nor the one without the
+fault has, and the reward is not lower. A line of JSON for each run, and a table at the end.
+
+With --toy a fault has a run for each of several seeds, and counts once: higher or lower if the 95 % interval of the
+mean gain over the seeds (Student's) says so, by more than that hundredth, and repaired if most of its runs are. A seed
+without advice gains nothing.
 
 With --runs DIRECTORY ... the advice on these runs is followed instead, --times after one another: the doctor then
 examines the run that its advice has led to.
@@ -36,11 +40,13 @@ import strengths
 
 from steadyrl.core import config
 from steadyrl.core.rundir import RunDir
+from steadyrl.core.stats import student_quantile
 from steadyrl.core.types import Finding
 from steadyrl.doctor.examine import Diagnosis, diagnose
 from steadyrl.loop import launch
 
 LAST = 0.2  # of the steps
+MARGIN, COSTS = 0.01, 0.1  # of the reward without the fault: a difference that counts, and a fault that costs reward
 # Faults that are settings, and that a reward shows: what pays for the wrong thing ends with a high reward.
 SETTINGS = ("warped_temperature", "warped_top_p", "warped_hot", "lr_x10", "lr_div100", "no_update", "epochs_8",
             "controller_slow", "unit_clash", "entropy_bonus", "cut_off")  # fmt: skip
@@ -59,6 +65,12 @@ class Examined:
         advised = [finding for finding in self.diagnosis.findings if finding.overrides]
         return next((finding for finding in advised if finding.harms), advised[0] if advised else None)
 
+    def scaled(self, factor: float) -> Examined:
+        """Return it with rewards in the unit of a run with other weights."""
+        if factor == 1.0:
+            return self
+        return replace(self, records=[{**r, "reward/mean": factor * r["reward/mean"]} for r in self.records])
+
 
 def main() -> None:
     """Follow the advice on every run that was asked for."""
@@ -67,12 +79,12 @@ def main() -> None:
         print(table([line for path in args.runs for line in chain(RunDir(path), args.times, args.folder)]))
         return
     if args.toy:
-        plans = [plan for seed in args.seeds or [None] for plan in strengths.plans(args.toy, seed)]
+        plans = [plan for seed in args.seeds or strengths.seeds(args.toy) for plan in strengths.plans(args.toy, seed)]
     elif args.seeds:
         plans = [plan for seed in args.seeds for plan in unseen(seed)]
     else:
         plans = [p for p in runs.plans() if p.split in args.split and runs.path_of(p, store.DATA).is_file()]
-    names = args.only or (strengths.KINDS if args.toy else SETTINGS)
+    names = args.only or (strengths.kinds(args.toy) if args.toy else SETTINGS)
     lines = []
     for plan in plans:
         if plan.fault in names:
@@ -80,6 +92,8 @@ def main() -> None:
             stored = not (args.toy or args.seeds or args.steps)
             lines.append(followed(wanted, without_fault(wanted, args.toy), stored, args.folder))
     print(table(lines))
+    if args.toy:
+        print(table(over_seeds(lines)))
 
 
 def unseen(seed: int) -> Iterator[runs.Plan]:
@@ -102,11 +116,13 @@ def followed(plan: runs.Plan, sound: runs.Plan, stored: bool, folder: Path) -> d
         folder: Where runs are made.
     """
     before = examined(runs.path_of(plan, store.DATA) if stored else made(plan, folder))
-    finding, after = before.advice, None
+    finding, after, natural = before.advice, None, examined(made(sound, folder))
     if finding is not None:
         changed = replace(plan, data=config.dump(config.resolve(plan.data, finding.overrides)))
         after = examined(made(changed, folder))
-    return {"fault": plan.fault, **compared(plan.name, before, after, examined(made(sound, folder)))}
+    scale = sum(sound.data["rewards"].values()) / sum(plan.data["rewards"].values())
+    before, after = before.scaled(scale), None if after is None else after.scaled(scale)
+    return {"fault": plan.fault, **compared(plan.name, before, after, natural)}
 
 
 def without_fault(plan: runs.Plan, toy: strengths.Part | None) -> runs.Plan:
@@ -121,8 +137,19 @@ def made(plan: runs.Plan, folder: Path) -> Path:
     digest = hashlib.sha256(json.dumps(plan.data, sort_keys=True).encode()).hexdigest()[:12]
     kept = replace(plan, name=f"{plan.name}-{digest}")
     if not runs.path_of(kept, folder).is_file():
-        runs.make(kept, folder, None)
+        if plan.data.get("autopilot", {}).get("mode", "off") == "off":
+            runs.make(kept, folder, None)
+        else:
+            make_piloted(kept, folder)
     return runs.path_of(kept, folder)
+
+
+def make_piloted(plan: runs.Plan, folder: Path) -> None:
+    """Train with the autopilot, which the loop of the benchmark does not have, and store."""
+    with tempfile.TemporaryDirectory() as place:
+        run = launch.run(config.resolve(plan.data, [f"run.folder={place}", "run.preflight=off"]))
+        info = {"id": plan.name, "status": "finished", "error": None, "seed": plan.seed}
+        store.write_run(runs.path_of(plan, folder), {"resolved": run.resolved(), "run": info}, list(run.metrics()))
 
 
 def examined(path: Path) -> Examined:
@@ -164,11 +191,13 @@ def compared(name: str, before: Examined, after: Examined | None, sound: Examine
     old, finding = rewards(before.records), before.advice
     line: dict[str, Any] = {"run": name, "before": float(old.mean()), "outcome": "no setting is advised"}
     line |= {"sound": float(rewards(sound.records).mean())} if sound is not None else {}
+    margin = MARGIN * abs(line.get("sound", line["before"]))
     if finding is not None and after is not None:
         new = rewards(after.records)
         gain = float(new.mean() - old.mean())
         error = float(np.sqrt(old.var(ddof=1) / len(old) + new.var(ddof=1) / len(new)))
-        outcome = "better" if gain > 2 * error else "worse" if gain < -2 * error else "the same"
+        least = max(2 * error, margin)
+        outcome = "better" if gain > least else "worse" if gain < -least else "the same"
         passed = {judged.check for judged in (*after.diagnosis.fine, *after.diagnosis.uneven)}
         natural = set() if sound is None else set(sound.diagnosis.harmful)
         harms = sorted(set(after.diagnosis.harmful) - set(before.diagnosis.harmful) - natural)
@@ -177,6 +206,39 @@ def compared(name: str, before: Examined, after: Examined | None, sound: Examine
         line["repaired"] = finding.check in passed and not harms and outcome != "worse"
     print(json.dumps(line), flush=True)
     return line
+
+
+def over_seeds(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return one line for each fault, from its runs of several seeds.
+
+    Args:
+        lines: As ``compared`` gives them; runs of one fault have one name.
+    """
+    faults_seen = dict.fromkeys(line["run"] for line in lines)
+    return [_together(name, [line for line in lines if line["run"] == name]) for name in faults_seen]
+
+
+def _together(name: str, several: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    before, after, sound = (
+        np.array([line.get(key, line["before"]) for line in several]) for key in ("before", "after", "sound")
+    )
+    gains, n = after - before, len(several)
+    error = float(gains.std(ddof=1) / np.sqrt(n)) if n > 1 else 0.0
+    reach = student_quantile(n - 1, 0.975) * error if n > 1 else 0.0
+    least = max(reach, MARGIN * float(np.abs(sound).mean()))
+    gain = float(gains.mean())
+    outcome = "better" if gain > least else "worse" if gain < -least else "the same"
+    advised = [line for line in several if "after" in line]
+    line: dict[str, Any] = {"run": name, "before": float(before.mean()), "sound": float(sound.mean())}
+    if len(advised) * 2 < n:
+        return line | {"outcome": "no setting is advised"}
+    counts = Counter(f"{line['finding']}: {', '.join(line['overrides'])}" for line in advised)
+    shown = "; ".join(f"{text} ({count})" if n > 1 else text for text, count in counts.most_common())
+    repaired = sum(line.get("repaired", False) for line in several) * 2 > n and outcome != "worse"
+    return line | {
+        "finding": "", "overrides": [shown], "after": float(after.mean()), "reach": reach, "outcome": outcome,
+        "new_harms": [], "repaired": repaired,
+    }  # fmt: skip
 
 
 def table(lines: Sequence[Mapping[str, Any]]) -> str:
@@ -188,7 +250,9 @@ def table(lines: Sequence[Mapping[str, Any]]) -> str:
     for line in lines:
         after, change, sound = "", "", f"{line['sound']:.3f}" if "sound" in line else ""
         if "after" in line:
-            after, change = f"{line['after']:.3f}", f"{line['finding']}: {', '.join(line['overrides'])}"
+            after, change = f"{line['after']:.3f}", ", ".join(line["overrides"])
+            change = f"{line['finding']}: {change}" if line["finding"] else change
+            after += f" ± {line['reach']:.3f}" if "reach" in line else ""
         shown = (
             f"no: {', '.join(line['new_harms'])}" if line.get("new_harms") else "yes" if line.get("repaired") else ""
         )
@@ -196,10 +260,13 @@ def table(lines: Sequence[Mapping[str, Any]]) -> str:
             f"| {line['run']} | {change} | {line['before']:.3f} | {after} | {sound} | {line['outcome']} | {shown} |"
         )
     counts = Counter(line["outcome"] for line in lines)
+    costly = [line for line in lines if line.get("sound", 0.0) - line["before"] > COSTS * abs(line.get("sound", 0.0))]
+    rise = sum(line["outcome"] == "better" for line in costly)
     either = sum(line["outcome"] == "better" or line.get("repaired", False) for line in lines)
     said = ", ".join(f"{name}: {count}" for name, count in counts.most_common())
     repaired = sum(line.get("repaired", False) for line in lines)
-    return "\n".join([*rows, "", f"{said}; repaired: {repaired}; higher reward or repaired: {either} of {len(lines)}"])
+    counted = f"{said}; repaired: {repaired}; higher reward or repaired: {either} of {len(lines)}"
+    return "\n".join([*rows, "", f"{counted}; of {len(costly)} that cost more than a tenth of the reward {rise} rise"])
 
 
 def arguments() -> argparse.Namespace:
@@ -209,7 +276,12 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seeds", nargs="+", type=int, help="make runs of these seeds in place of the stored ones")
     parser.add_argument("--steps", type=int, default=0, help="of the runs before and after, which are then both made")
     parser.add_argument("--toy", choices=strengths.PARTS, help="runs of the toy backend")
-    parser.add_argument("--only", nargs="+", metavar="FAULT", help=", ".join([*SETTINGS, *strengths.KINDS]))
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        metavar="FAULT",
+        help=", ".join({**dict.fromkeys(SETTINGS), **strengths.KINDS, **strengths.LATER}),
+    )
     parser.add_argument("--runs", nargs="+", type=Path, metavar="DIRECTORY", help="run directories of your own")
     parser.add_argument("--times", type=int, default=2, help="how many pieces of advice are followed one after another")
     parser.add_argument("--folder", type=Path, default=Path("runs/advice"), help="where these runs are made")

@@ -20,6 +20,7 @@ DOUBLE_IN = 20.0  # steps in which a coefficient should be able to double
 SMALL = ("learning_rate", "value_learning_rate", "kl_coef", "entropy_coef")  # no whole numbers
 STILL_CUT = 0.05  # share of the completions that may reach the limit on their length
 USUAL_ROOM, GREATEST_ROOM = 2.0, 8.0  # times the limit
+AMPLE_BATCH = 16  # completions of a step: the error of their mean is a quarter of their spread
 MORE_SAMPLES = 8  # completions per prompt where their number is not known, or is 1
 
 
@@ -55,6 +56,11 @@ def more_samples(run: Run) -> Mapping[str, Value]:
     return {"samples_per_prompt": 2 * int(samples) if samples and samples > 1 else MORE_SAMPLES}
 
 
+def larger_batch(run: Run) -> Mapping[str, Value]:
+    """Draw 16 completions in a step."""
+    return {"prompts_per_step": math.ceil(AMPLE_BATCH / (setting(run, "samples_per_prompt") or 1.0))}
+
+
 def movement_cut(run: Run, usual: float = USUAL_CUT) -> float:
     """Return what to divide the movement of a step by that is too large.
 
@@ -77,25 +83,37 @@ def slower(run: Run) -> Mapping[str, Value]:
 
 
 def rate_above_zero(run: Run) -> Mapping[str, Value]:
-    """Set the trainer's default where the learning rate is 0, which has no multiple."""
+    """Set the trainer's default where the learning rate is 0, which has no multiple, and search from there.
+
+    A policy that never moved does not tell how far a rate moves it.
+    """
     usual, trained = setting(run, "default_learning_rate"), setting(run, "learning_rate") != 0 or learning_rate(run)
-    return {} if trained or not usual else {"learning_rate": usual}
+    return {} if trained or not usual else {"learning_rate": usual, **rate_search(run)}
+
+
+def rate_search(run: Run) -> Mapping[str, Value]:
+    """Let the trainer measure the movement of a step and set the rate by it, where it can."""
+    return {"autopilot": "act"} if "autopilot" in run.keys else {}
 
 
 def faster(run: Run) -> Mapping[str, Value]:
     """Raise a learning rate that is too low.
 
     The KL of a step grows with the square of the rate: the root of (0.005 / KL) brings it to 0.005 nats per token.
-    Without a logged KL, or with one update per batch, which is measured before it, 10 times. No rate is too low where
-    gradients are clipped to nothing.
+    Without a logged KL, or with one update per batch, which is measured before it, 10 times. Beyond 100 times the
+    square is a guess, and the trainer has to search on. No rate is too low where gradients are clipped to nothing, or
+    where the one that is set never came into force.
     """
-    norm, limit = run.get("grad_norm"), setting(run, "max_grad_norm")
+    norm, limit, logged = run.get("grad_norm"), setting(run, "max_grad_norm"), run.get("learning_rate")
     if norm is not None and limit and cut_away(norm.values, limit):
         return {}
+    if setting(run, "learning_rate") and logged is not None and not logged.values.any():
+        return {}  # a rate that is set and never comes into force
     size = None if updates_per_step(run) == 1 else update_size(run)
     level = 0.0 if size is None else float(np.median(size.values))
-    factor = np.clip(np.sqrt(AMPLE_UPDATE / level), LEAST_RAISE, GREATEST_RAISE) if level > 0 else USUAL_RAISE
-    return rate_above_zero(run) or multiple(run, "learning_rate", float(factor))
+    factor = float(np.sqrt(AMPLE_UPDATE / level)) if level > 0 else USUAL_RAISE
+    higher = multiple(run, "learning_rate", min(max(factor, LEAST_RAISE), GREATEST_RAISE))
+    return rate_above_zero(run) or {**higher, **(rate_search(run) if factor > GREATEST_RAISE else {})}
 
 
 def calmer(run: Run) -> Mapping[str, Value]:
@@ -135,7 +153,9 @@ def more_room(run: Run) -> Mapping[str, Value]:
 
 
 def more_entropy(run: Run) -> Mapping[str, Value]:
-    """Hold the entropy up: by a wider upper clip range, and by a bonus where there is a critic."""
+    """Hold the entropy up: by sampling at temperature 1, else by a wider upper clip range, with a critic by a bonus."""
+    if (setting(run, "temperature") or 1.0) < 1.0:
+        return {"temperature": 1.0}
     wanted = {"entropy_coef": 0.01, "clip": 0.28} if run.traits.critic else {"clip": 0.28}
     return {name: value for name, value in wanted.items() if (setting(run, name) or 0.0) < value}  # some have more
 
@@ -152,6 +172,7 @@ CHANGES: Mapping[str, Callable[[Run], Mapping[str, Value]]] = {
     "faster": faster,
     "rate_above_zero": rate_above_zero,
     "more_samples": more_samples,
+    "larger_batch": larger_batch,
     "plain_sampling": plain_sampling,
     "more_room": more_room,
     "more_entropy": more_entropy,

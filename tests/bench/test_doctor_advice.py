@@ -56,7 +56,7 @@ def test_a_fault_is_repaired_where_its_check_passes_and_nothing_else_got_worse(a
     line = advice.compared("founding", before, after)
     assert line["repaired"] == repaired
     either = 1 if repaired or line["outcome"] == "better" else 0
-    assert advice.table([line]).endswith(f"higher reward or repaired: {either} of 1")
+    assert f"higher reward or repaired: {either} of 1;" in advice.table([line])
 
 
 def test_a_harm_that_the_run_without_the_fault_has_was_not_brought_by_the_advice(advice):
@@ -82,7 +82,7 @@ def test_a_run_is_made_once_for_its_settings(advice, monkeypatch, tmp_path):
 
 
 def test_the_run_without_the_fault_has_the_task_the_seed_and_the_steps_of_the_run(advice):
-    for plan in (*advice.unseen(8), *advice.strengths.plans("judged")):
+    for plan in (*advice.unseen(8), *advice.strengths.plans("judged", 31)):
         sound = advice.without_fault(plan, "judged" if plan.data["backend"].get("name") == "toy" else None)
         assert sound.data["run"] == {**plan.data["run"]}
         assert (sound.data["task"], sound.data["rewards"]) == (plan.data["task"], plan.data["rewards"])
@@ -99,3 +99,48 @@ def test_a_run_without_a_setting_to_change_is_counted_apart(advice):
     line = advice.compared("founding", examined(advice, (1.0, 1.2)), None)
     assert "after" not in line
     assert "no setting is advised: 1; repaired: 0" in advice.table([line])
+
+
+def line(name, before, after, **more):
+    advised = {} if after is None else {"after": after, "finding": "reward_flat", "overrides": ["a.b=1"]}
+    return {"run": name, "before": before, "sound": 1.0, "outcome": "the same", **advised, **more}
+
+
+@pytest.mark.parametrize(
+    ("after", "outcome"),
+    [
+        ((0.8, 0.9, 1.0), "better"),  # gains of 0.7, 0.8 and 0.9: 0.8 with an error of 0.058, times 4.3
+        ((0.1, 0.1, 1.0), "the same"),  # of one seed
+        ((0.108, 0.108, 0.108), "the same"),  # less than a hundredth of the reward without the fault
+        ((0.08, 0.08, 0.08), "worse"),
+        ((0.9, None, None), "no setting is advised"),
+    ],
+)
+def test_a_fault_counts_once_by_the_interval_over_its_seeds(advice, after, outcome):
+    lines = [line("rate-ppo", 0.1, reward) for reward in after]
+    (together,) = advice.over_seeds(lines)
+    assert together["outcome"] == outcome
+    assert together["before"] == pytest.approx(0.1)
+    if outcome == "better":
+        assert together["reach"] == pytest.approx(4.303 * 0.1 / 3**0.5, rel=1e-3)
+        assert "reward_flat: a.b=1 (3)" in advice.table([together])
+        assert advice.table([together]).endswith("of 1 that cost more than a tenth of the reward 1 rise")
+
+
+def test_a_fault_is_repaired_where_most_of_its_runs_are(advice):
+    several = [line("rate-ppo", 0.1, 0.1, repaired=repaired) for repaired in (True, True, False)]
+    assert advice.over_seeds(several)[0]["repaired"]
+    assert not advice.over_seeds(several[1:])[0]["repaired"]
+
+
+def test_a_run_with_the_autopilot_is_made_by_the_loop_that_has_it(advice, tmp_path):
+    plan = next(plan for plan in advice.strengths.plans("later", 3) if plan.name == "rate_zero-grpo")
+    changes = ["run.steps=3", "update.learning_rate=0.001", "autopilot.mode=act", "sampling.max_new_tokens=4"]
+    data = advice.config.dump(advice.config.resolve(plan.data, changes))
+    seen = advice.examined(advice.made(advice.replace(plan, data=data), tmp_path))
+    assert len(seen.records) == 3 and "autopilot/scale" in seen.records[-1]
+
+
+def test_rewards_of_other_weights_are_compared_in_one_unit(advice):
+    scaled = examined(advice, (100.0, 120.0)).scaled(0.01)
+    assert advice.rewards(scaled.records).tolist() == [1.0, 1.2]

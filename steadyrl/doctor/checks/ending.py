@@ -97,8 +97,12 @@ def truncated(run: Run) -> Result:
         return None
     if endless := _other_end(run, share):
         return endless
-    # A share that the lengths bound from above may have been any lower one at the start.
-    if start <= (level / 2.0 if how else min(NOTABLE, level / 2.0)):
+    reward = run.get("reward")
+    rises = reward is not None and direction(reward) > 0
+    # A share that the lengths bound from above may have been any lower one at the start; one that grew with the reward
+    # is what was paid for.
+    paid = rises and direction(share) > 0 and start <= level - GREW
+    if paid or start <= (level / 2.0 if how else min(NOTABLE, level / 2.0)):
         cause, what = "grew", "the policy learned to go on"
     elif min(start, level) >= NEARLY_ALL:
         cause, what = "never_ends", "hardly any ever ends"
@@ -108,8 +112,7 @@ def truncated(run: Run) -> Result:
     many, mostly = (GREW, GREW) if cause == "grew" else (MANY, MOSTLY)
     harmless = level <= NOTABLE or (level <= mostly and (learns(run) is True or level < start / 2.0))
     # What the lengths bound from above is no proof while the reward clearly rises.
-    reward = run.get("reward")
-    harmless |= bool(how) and cause != "never_ends" and reward is not None and direction(reward) > 0
+    harmless |= bool(how) and cause != "never_ends" and rises
     harmless |= bool(how) and cause != "never_ends" and len(share) < AT_FIRST
     harmless |= level <= many and not (shows_no_gain(run) or fell(run, "reward"))
     about = "about " if how and level < 1.0 else ""
@@ -122,6 +125,7 @@ def truncated(run: Run) -> Result:
         first_lasting(share, share.values > NOTABLE) if len(share) >= AT_FIRST else int(share.steps[0]),
         f"{about}{level:.0%} of the completions are cut off by the length limit: {what}",
         (shown + (f"; the limit is {limit:g} tokens" if limit else ""), *((how,) if how else ())),
+        change={} if level <= NOTABLE else None,
     )
 
 

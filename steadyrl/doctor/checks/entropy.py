@@ -19,6 +19,7 @@ from steadyrl.doctor.statistics.readings import (
     nothing_to_learn,
     number,
     setting,
+    solved,
 )
 from steadyrl.doctor.statistics.signals import LASTING, first_lasting, head, tail
 from steadyrl.doctor.statistics.units import TOKEN, find, together
@@ -28,6 +29,7 @@ from steadyrl.doctor.statistics.units import TOKEN, find, together
 FALLEN, COLLAPSED = 0.3, 0.1
 RISEN, RISEN_BY = 2.5, 0.5  # times the start, and nats per token
 OPENING = 3  # steps
+STAYS = 0.2  # of the start: a policy that has learned has lost more
 NO_END = 0.8  # share of completions that are cut off
 NEAR_UNIFORM = 0.8  # of ln V
 SMALL_VOCABULARY = 1000  # a toy that starts uniform is in order, a language model that does is not
@@ -132,6 +134,35 @@ def _explosion_cause(run: Run, since: int | None) -> tuple[str, tuple[str, ...]]
     if (bonus := _bonus(run)) and not bonus[0].endswith(" 0"):
         return "entropy_coef", bonus
     return "unknown", () if reward is None else (levels("the reward", reward),)
+
+
+@check("entropy_held")
+def entropy_held(run: Run) -> Result:
+    entropy, length, coef = find(run, "entropy", TOKEN), run.get("length"), run.get("entropy_coef")
+    bonus = setting(run, "entropy_coef") if coef is None else tail(coef)
+    spread = 1.0 if run.settings.get("whitened") or run.traits.grouped else None
+    if spread is None and (advantages := run.get("advantage_std")) is not None:
+        spread = tail(advantages)
+    if entropy is None or length is None or bonus is None or spread is None:
+        return Unknown("it takes the entropy per token, the bonus, the length and the spread of the advantages")
+    start, end, reward = head(entropy, 0.0, OPENING), tail(entropy), run.get("reward")
+    if bonus <= 0.0 or start <= 0.0 or reward is None or solved(run) or nothing_to_learn(run):
+        return None
+    # As of a KL penalty: the best policy is the flat one times exp(advantage / bonus).
+    allowed = (spread / bonus) ** 2 / 2.0 / tail(length)
+    if allowed > STAYS * start or not (1.0 - STAYS) * start <= end <= RISEN * start:
+        return None
+    return Found(
+        "bonus",
+        "info" if learns(run) else "warning",
+        None,
+        f"the entropy bonus of {bonus:g} keeps the entropy where it began, beside advantages of spread {spread:g}",
+        (
+            levels("the entropy", entropy, entropy.unit),
+            f"advantages and bonus balance {number(allowed)} nats/token below the highest entropy",
+            levels("the reward", reward),
+        ),
+    )
 
 
 @check("entropy_is_a_sum")

@@ -10,7 +10,7 @@ import numpy as np
 from steadyrl.core.stats import MAD_TO_STD
 from steadyrl.doctor.check import Found, Result, Unknown, check
 from steadyrl.doctor.series import Run, Series
-from steadyrl.doctor.statistics.jumps import Jump, jumps, jumps_at, shows_at
+from steadyrl.doctor.statistics.jumps import WINDOW, Jump, jumps, jumps_at, shows_at
 from steadyrl.doctor.statistics.readings import KL_OLD_LARGE, number, reward_spread, update_size, within
 from steadyrl.doctor.statistics.signals import SPIKE_WINDOW
 from steadyrl.doctor.statistics.units import find, together
@@ -51,6 +51,8 @@ def reward_jump(run: Run) -> Result:
         if any(jumps_at(run.get(name), since, SAME_TIME) for name in LOST):
             continue
         at_once = [m for m in moved if abs(m.jump.step - since) <= SAME_TIME]
+        if not any(m.spread for m in at_once) and _selected(run, since):
+            continue
         cause, reason = _cause(run, spread, since, at_once)
         return Found(
             cause,
@@ -87,6 +89,21 @@ def _policy_jumps(run: Run, since: int) -> bool:
     return any(jumps_at(metric, since, SAME_TIME, logarithm) for metric, logarithm in series)
 
 
+def _selected(run: Run, since: int) -> bool:
+    """Return True if a policy that chose the best of its completions earns the new rewards: that is quick learning."""
+    most, reward, kl = run.get("reward_max"), run.needed("reward"), find(run, "kl_ref")
+    if most is None or kl is None:
+        return False
+    (before, after), (near, far) = (
+        (within(series, since - WINDOW, since - 1).values, within(series, since, since + WINDOW - 1).values)
+        for series in (reward, kl)
+    )
+    earned = float(most.values[most.steps < since].max(initial=-np.inf))
+    if not min(map(len, (before, after, near, far))):
+        return False
+    return bool(before.mean() < after.mean() <= earned and near.mean() < far.mean())
+
+
 def _sentence(moved: _Moved) -> str:
     before, after = moved.jump.before, moved.jump.after
     if moved.spread:
@@ -119,6 +136,8 @@ def value_jump(run: Run) -> Result:
         if i < HEAD_SETTLES or moves[i] <= FAR_STEP * MAD_TO_STD * float(np.median(settled)):
             continue
         since = int(value.steps[i + 1])
+        if abs(value.values[i + 1] - reward.values[i]) < abs(value.values[i] - reward.values[i]):
+            continue  # it comes to what is earned, as a head does that learns
         if rewards[i] > REWARD_STAYS * MAD_TO_STD * float(np.median(rewards[before])) or _policy_jumps(run, since):
             continue
         message = (

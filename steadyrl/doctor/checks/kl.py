@@ -21,6 +21,7 @@ from steadyrl.doctor.statistics.readings import (
     nothing_to_learn,
     number,
     setting,
+    solved,
     update_size,
     within,
 )
@@ -76,6 +77,9 @@ def kl_runaway(run: Run) -> Result:
     norm = run.get("grad_norm")
     if norm is not None and norm.values.max() > WILD_NORM:
         harms, because = True, (*because, f"the gradient norm is up to {number(norm.values.max())} meanwhile")
+    change = _more_penalty(run) if cause in ("weak_penalty", "unknown") else None
+    if learned and not harms and _coefficient(run):
+        change = {}  # to take back what the reward is paid for costs reward; some penalty is worth having all the same
     return Found(
         cause,
         "critical" if lost and rising and falls else "warning" if harms else "info",
@@ -83,7 +87,7 @@ def kl_runaway(run: Run) -> Result:
         f"the KL to the reference is {number(tail(kl))} {kl.unit} and {'rises' if rising else 'no longer rises'}",
         (f"{kl.source or 'kl_ref'} is {limit} from step {since} on", *because),
         remedy=_raise_penalty(run) if cause == "weak_penalty" else "",
-        change=_more_penalty(run) if cause in ("weak_penalty", "unknown") else None,
+        change=change,
     )
 
 
@@ -147,7 +151,10 @@ def _hidden(run: Run) -> Result:
     message = (
         f"kl_ref_full is {number(tail(full))} nats per token, kl_ref {number(tail(kl))}: the KL sees nothing of it"
     )
-    return Found("truncation", "warning", since, message, (levels("kl_ref_full", full),))
+    shown = (levels("kl_ref_full", full),)
+    if solved(run):
+        return Found("truncation", "info", since, message, shown, change={})
+    return Found("truncation", "warning", since, message, shown)
 
 
 def _high(run: Run) -> tuple[int, Series, str] | None:
@@ -285,6 +292,7 @@ def kl_zero(run: Run) -> Result:
     kl = find(run, "kl_ref") or run.needed("kl_ref")
     zero = np.abs(kl.values) <= ZERO
     zero[:1] = False
+    zero &= ~np.isin(kl.steps, _certain(run))
     if (since := first_lasting(kl, zero, LASTING)) is None:
         return None
     after = np.flatnonzero(~zero & (kl.steps > since))
@@ -303,6 +311,12 @@ def kl_zero(run: Run) -> Result:
         f"the KL to the reference is exactly 0 at steps {since} to {until}",
         because or ("neither learning rate, gradient norm nor rewards tell why",),
     )
+
+
+def _certain(run: Run) -> np.ndarray:
+    """Return the steps at which every token was certain: of the one token that truncation leaves the KL is 0."""
+    entropy = find(run, "entropy")
+    return np.zeros(0, np.int64) if entropy is None else entropy.steps[np.abs(entropy.values) <= ZERO]
 
 
 def _zero_cause(run: Run, since: int, until: int) -> tuple[str, tuple[str, ...]]:

@@ -20,6 +20,7 @@ CLASH_NEAR = 2.0  # within so many times of the target in the other unit
 CLASH_LENGTH = 10.0  # tokens; in shorter completions the two units are too near to tell
 LEAST_TARGET = 0.5  # nats per sequence: sqrt(2 x 0.5) = one standard deviation of the reward
 HEALTHY_SEQUENCE = 20.0  # nats; from there on it may be a runaway, which a controller should answer; no target is above
+ROOM_SEQUENCE = 10.0  # nats: sqrt(2 x 10) = 4.5 standard deviations of the reward, and half of what a healthy run has
 DRIVEN = 1.1  # times its start: a coefficient that moved by less has done nothing yet
 SEEN = ("k1", *PREFERRED["kl_ref"])  # what controllers compare
 
@@ -106,7 +107,8 @@ def kl_unit_clash(run: Run) -> Result:
         return None
     better = target * (tail(length) if compared is per_sequence else 1.0 / tail(length))
     reason = "the sum is the mean times the length"
-    if not fits and better < (reached := min(level, HEALTHY_SEQUENCE)):
+    # A controller that holds the policy keeps its KL below what the policy has to move by.
+    if not fits and better < (reached := min(max(level, ROOM_SEQUENCE), HEALTHY_SEQUENCE)):
         better, reason = reached, "so far a policy that learns has to move"
     return Found(
         "target_per_token" if compared is per_sequence else "target_per_sequence",

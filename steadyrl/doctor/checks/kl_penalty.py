@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from steadyrl.core.types import Severity
 from steadyrl.doctor.check import Found, Result, Unknown, check
+from steadyrl.doctor.checks.kl_control import HEALTHY_SEQUENCE, ROOM_SEQUENCE, target_in
 from steadyrl.doctor.remedies import Value
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.readings import (
@@ -19,6 +21,7 @@ from steadyrl.doctor.statistics.readings import (
     number,
     reward_spread,
     setting,
+    solved,
 )
 from steadyrl.doctor.statistics.signals import LASTING, first_lasting, head, tail
 from steadyrl.doctor.statistics.units import SEQUENCE, find, together
@@ -38,6 +41,7 @@ ROOM = 0.5  # of the spread of the rewards: a coefficient whose balance is at 2 
 LESS = 0.2  # of the coefficient: what is advised at most
 # Times the length of the reward's gradient. In runs that a higher rate alone helps it is below 0.15.
 STRONG, WEAK_PENALTY = 0.5, 0.1
+PULLED = 0.25  # likewise, of a reward that no longer rises with the KL at the balance: noise makes the reward's longer
 
 
 @check("kl_penalty_off")
@@ -98,7 +102,12 @@ def _penalty(run: Run) -> tuple[float, float, str] | None:
     paid = run.traits.kl_place == "reward" or run.traits.critic
     if kl is None or coefficient is None or reward is None or not paid:
         return None
-    penalty = float(np.median((coefficient * kl.values)[:OPENING]))  # a KL below 0 gives, and takes nothing
+    taken = coefficient * kl.values  # [n]; a KL below 0 gives, and takes nothing
+    penalty = float(np.median(taken[:OPENING]))
+    later = slice(len(kl) // 2, None)
+    # A policy that learns may pay more for its distance than its reward differs by, and so may one that is driven away.
+    if direction(reward) <= 0 and float(np.median(kl.values[later])) <= HEALTHY_SEQUENCE:
+        penalty = max(penalty, float(np.median(taken[later])))
     least, greatest = run.get("reward_min"), run.get("reward_max")
     if least is not None and greatest is not None:
         width = float(greatest.values.max() - least.values.min())
@@ -115,7 +124,7 @@ def penalty_pays(run: Run) -> str:
     penalty = _penalty(run)
     if penalty is None or penalty[0] <= OUTWEIGHS * penalty[1] or penalty[1] <= 0:
         return ""
-    return f"at the start the KL penalty took {number(penalty[0])} from the reward of a completion, and {penalty[2]}"
+    return f"the KL penalty took {number(penalty[0])} from the reward of a completion, and {penalty[2]}"
 
 
 @check("kl_penalty_outweighs")
@@ -139,10 +148,7 @@ def kl_penalty_outweighs(run: Run) -> Result:
         "warning" if shrank or fell(run, "reward") else "info",
         int(kl.steps[0]),
         f"the KL penalty outweighs the reward: {sentence}",
-        (
-            f"coefficient {number(float(np.median(coefficient[:OPENING])))}, KL "
-            f"{number(float(np.median(kl.values[:OPENING])))} nats per completion (medians of the first rows)",
-        ),
+        (f"coefficient {number(float(np.median(coefficient)))}, {levels('the KL', kl, 'nats per completion')}",),
         change=better,
     )
 
@@ -207,21 +213,22 @@ def kl_penalty_holds(run: Run) -> Result:
     reward, where, length_ratio = run.needed("reward"), balance(run), penalty_gradient(run)
     if where is None:
         return Unknown("it takes the KL to the reference, its coefficient and the spread of the rewards")
-    course = direction(reward)
-    if course < 0 or nothing_to_learn(run):
+    course, later = direction(reward), direction(reward.at(slice(len(reward) // 2, None)))
+    if nothing_to_learn(run) or solved(run):
         return None
     measured = (
         ""
         if length_ratio is None
         else f"the penalty's gradient is {number(length_ratio)} times as long as the reward's"
     )
-    if not where.holds or course > 0:
-        return _held_by_gradient(where, length_ratio, (levels("the reward", reward), measured))
+    pulled = length_ratio is not None and length_ratio >= PULLED and RESTS <= where.share <= DRIVEN
+    if course < 0 or later > 0 or not (where.holds or pulled):
+        return _held_by_gradient(run, where, length_ratio, course, (levels("the reward", reward), measured))
     steepness = where.spread / max(where.coefficient, 1e-9)
     resting = steepness * steepness / 2.0
     return Found(
         "penalty_too_strong",
-        "warning",
+        "warning" if where.holds or course == 0 else "info",
         None,
         f"the KL penalty holds the policy where it is: coefficient {number(where.coefficient)} beside rewards that "
         f"differ by {number(where.spread)}",
@@ -232,17 +239,35 @@ def kl_penalty_holds(run: Run) -> Result:
             *_share_of_advantage(run, where),
             *([measured] if measured else []),
         ),
-        change={"kl_coef": float(f"{min(ROOM * where.spread, LESS * where.coefficient):.1g}")},
+        change=_weaker(run, where),
     )
 
 
-def _held_by_gradient(where: Balance, length_ratio: float | None, evidence: tuple[str, ...]) -> Result:
+def _held_by_gradient(
+    run: Run, where: Balance, length_ratio: float | None, course: int, evidence: tuple[str, ...]
+) -> Result:
     """Find a penalty that takes back much of what the reward asks for, in a run that it does not hold where it is."""
     if length_ratio is None or length_ratio < STRONG:
         return None
     message = f"the KL penalty takes back much of what the reward asks for, at a coefficient of {where.coefficient:.3g}"
+    # So strong a penalty, with no rise beside it, is what the policy follows.
+    if where.coefficient >= ROOM * where.spread:
+        severity: Severity = "info" if course > 0 else "warning"
+        return Found("penalty_too_strong", severity, None, message, evidence, change=_weaker(run, where))
     less = where.coefficient * max(LESS, WEAK_PENALTY / length_ratio)
     return Found("penalty_too_strong", "info", None, message, evidence, change={"kl_coef": float(f"{less:.1g}")})
+
+
+def _weaker(run: Run, where: Balance) -> Mapping[str, Value]:
+    """Return the coefficient whose balance is as far from the reference as a healthy run may come, or the target.
+
+    A controller raises a lower coefficient until the KL is at its target again.
+    """
+    target = target_in(run)
+    if target is not None and target[1] == SEQUENCE and run.settings.get("kl_adaptive"):
+        return {"kl_target": max(ROOM_SEQUENCE, target[0])}
+    far = where.spread / float(np.sqrt(2.0 * HEALTHY_SEQUENCE))
+    return {"kl_coef": float(f"{min(far, LESS * where.coefficient):.1g}")}
 
 
 def _share_of_advantage(run: Run, where: Balance) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.levels import measure
 from steadyrl.doctor.statistics.readings import (
     KL_OLD_LARGE,
+    LOST_UPDATE,
     direction,
     large_signs,
     levels,
@@ -32,7 +33,6 @@ GONE = 0.1  # of its start: an entropy below is not coming back by itself
 TURNED_BACK = (
     -0.2
 )  # cosine of a gradient and those before; 0.04 at a sound rate, -0.03 at ten times, -0.32 at 100 times
-LOST_UPDATE = 1.0  # nats per token in one step: nothing of the old policy remains
 LEAP_FROM = 0.1  # of the KL after the step: so near the reference, a step's own KL is that to the reference
 UPDATE_NONE = 5e-5  # nats per token; healthy steps have 1e-3 to 0.05, at a hundredth of their rate 1e-6 to 3e-5
 KL_REF_NONE = 1e-3  # nats per token at the end; healthy runs with a penalty have 1e-3 to 1

@@ -26,12 +26,13 @@ class Limit:
     quantity: str = ""
     """The series that measures it before it is bounded; "" for the KL of a step, which is measured after it."""
     better: float = 0.0
-    """The value that is advised; 0 for a few times what is measured, where it is measured."""
+    """The value that is advised; 0 for a few times what is measured, and for none where nothing is measured."""
 
 
 LIMITS = {
     "gradient": Limit("max_grad_norm", "the norm of the gradient", "grad_norm", better=1.0),
     "rewards": Limit("reward_limit", "the standard deviation of the rewards", "reward_std"),
+    "step": Limit("kl_old_limit", "the KL of a healthy step", better=0.05),
     "band": Limit("kl_band", "the KL of a healthy step"),
 }
 
@@ -62,9 +63,8 @@ def _narrow(run: Run, cause: str, limit: Limit) -> Result:
     if not cut_away(sizes, value):
         return None
     usual = float(np.median(sizes))
-    change: dict[str, Value] = {}
-    if measured is not None:
-        change = {limit.setting: limit.better or float(f"{WIDE * usual:.2g}")}
+    better = limit.better or (0.0 if measured is None else float(f"{WIDE * usual:.2g}"))
+    change: dict[str, Value] = {limit.setting: better} if better else {}
     return Found(
         cause,
         "warning",

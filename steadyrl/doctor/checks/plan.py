@@ -8,7 +8,7 @@ from steadyrl.core.stats import smoothed
 from steadyrl.doctor.check import Found, Passed, Result, check
 from steadyrl.doctor.checks.kl_control import OFF_TARGET
 from steadyrl.doctor.series import Run, Series
-from steadyrl.doctor.statistics.readings import direction, number, setting, steps_of
+from steadyrl.doctor.statistics.readings import direction, number, setting, solved, steps_of
 from steadyrl.doctor.statistics.signals import LASTING, tail
 from steadyrl.doctor.statistics.units import SEQUENCE, find
 
@@ -17,6 +17,7 @@ HALF = 0.5  # of the rate that is set
 UNLIMITED = 2  # updates of a step: the KL that the first one made is measured by the second
 IDLE = 0.2  # of the rows, without a rate at the end
 NO_RATE = 0.01  # of the highest rate: as good as none, where a usual schedule comes at its very end only
+FEWEST_COMPLETIONS = 4  # from which on the error of their mean is half of their spread: two gains worth having
 WARM = 0.1  # of a run: a usual warm-up
 
 
@@ -49,9 +50,9 @@ def rate_not_reached(run: Run) -> Result:
         )
     if warm_up >= steps:
         share = steps / warm_up
-        return Found(
+        return Found(  # in the mean the rate is half of that at the most
             "warm_up",
-            "warning" if share < HALF and steps >= LEAST else "info",
+            "warning" if steps >= LEAST else "info",
             None,
             f"the warm-up of {warm_up:.0f} steps takes all {steps:.0f} steps of the run, so that the learning rate "
             f"ends at {share * rate:.3g}, {share:.0%} of the {rate:g} that is set",
@@ -166,3 +167,17 @@ def _never_solved(run: Run) -> Result:
         return None
     message = f"an answer counts as solved from {solved:g} on, and none was in {len(rates[0])} evaluations"
     return Found("never_solved", "info", None, message)
+
+
+def sets_a_batch(run: Run) -> bool:
+    """Return whether a run's own settings say how many prompts a step has; other logs give what one device takes."""
+    return setting(run, "prompts_per_step") is not None
+
+
+@check("batch_small", when=sets_a_batch)
+def batch_small(run: Run) -> Result:
+    completions = setting(run, "batch_size")
+    if completions is None or completions >= FEWEST_COMPLETIONS or solved(run):
+        return None
+    message = f"a step learns from {completions:g} completions: its mean reward is uncertain by "
+    return Found("few", "warning", None, f"{message}{1.0 / np.sqrt(completions):.0%} of their spread")

@@ -27,6 +27,7 @@ RATIO_BROKEN = 1000.0  # at once: 7 nats between two log-probabilities of one to
 CLIP_HIGH = 0.2
 # GRPO's usual 0.01 to 0.05 are those of one or two updates per batch; with more it clips as PPO does.
 CLIP_HIGH_GROUPED, FEW_UPDATES = 0.1, 2.0
+USUAL_CLIP, NARROW = 0.2, 0.25  # clip range of the ratio; the part of it below which a range is narrow
 MANY_EPOCHS = 2.0
 KL_OLD_NOTABLE = 0.02  # nats per token: usual limits that stop the epochs are 0.01 to 0.05
 WARMING = 0.2  # of the final learning rate: a first step that clips much cannot be due to it
@@ -126,6 +127,8 @@ def _clip_cause(run: Run, clipped: Series, limit: float, updates: float | None) 
         return "epochs", (f"{passes:g} passes over each batch", *much)
     if moved is not None and moved > KL_OLD_NOTABLE:
         return "learning_rate", much
+    if 0.0 < (setting(run, "clip") or USUAL_CLIP) < NARROW * USUAL_CLIP:
+        return "narrow_range", (f"the upper clip range is {setting(run, 'clip'):g}; {USUAL_CLIP:g} is usual", *much)
     return "unknown", much
 
 

@@ -22,6 +22,7 @@ from steadyrl.doctor.statistics.readings import (
     setting,
     update_size,
     updates_per_step,
+    within,
     worth_having,
 )
 from steadyrl.doctor.statistics.signals import MIN_STEPS, long_run_error, tail
@@ -39,6 +40,7 @@ OFTEN = 1 / 3  # of the rows of a long log, in which the reward is its least
 MOSTLY_ROWS, MOSTLY, SEVERAL = 20, 0.5, 5  # rows, and the share of them, likewise; rewards that differ, as means do
 CONSTANT_ROWS = 2  # where the spread of the completions is logged, and is 0
 SAME = 1e-9  # relative difference that is rounding
+NO_ENTROPY = 0.1  # of the first one
 NEARLY, NEARLY_ROWS = 0.01, 5  # relative range of the mean over batches of other prompts; see reward_constant
 NEAR_STEPS = 5  # before a reward became constant, whose level says whether it was learned
 RISEN_SHARE = 0.1  # how much a share of bad completions has to grow to explain a falling reward
@@ -183,7 +185,10 @@ def reward_constant(run: Run) -> Result:
             return Unknown(f"{rows} equal rewards do not tell a constant one")
         return _frozen(run, reward) or _mostly_least(run, reward)
     before = np.zeros(0) if spread is None else spread.values[spread.steps < since]
-    cause, severity, message = _constant_cause(reward.values[:start], last, varies, before)
+    most = run.get("reward_max")
+    best = most is not None and start > 0 and last >= float(most.values.max()) - SAME
+    alone = _certain_at(run, since)
+    cause, severity, message = _constant_cause(reward.values[:start], last, varies, before, best, alone)
     message = f"the reward is exactly {number(last)} in {rows} rows, {message}"
     return Found(cause, severity, since, message, (f"reward {number(last)} from step {since} to {reward.steps[-1]}",))
 
@@ -213,16 +218,33 @@ def _mostly_least(run: Run, reward: Series) -> Result:
     return Found("mostly_least", "warning", int(reward.steps[0]), sentence, (levels("it", reward),))
 
 
-def _constant_cause(before: np.ndarray, level: float, varies: bool, spreads: np.ndarray) -> tuple[str, Severity, str]:
-    """Return cause, severity and a sentence, from the rewards and their spreads before the reward became constant."""
+def _certain_at(run: Run, since: int) -> bool:
+    """Return whether the policy had lost nearly all of its entropy by a step."""
+    entropy = find(run, "entropy")
+    then = np.zeros(0) if entropy is None else within(entropy, since, since + NEAR_STEPS).values
+    return entropy is not None and len(then) > 0 and bool(np.median(then) < NO_ENTROPY * entropy.values[0])
+
+
+def _constant_cause(
+    before: np.ndarray, level: float, varies: bool, spreads: np.ndarray, best: bool, alone: bool
+) -> tuple[str, Severity, str]:
+    """Return cause, severity and a sentence, from the rewards and their spreads before the reward became constant.
+
+    ``best`` says whether no completion of the run earned more than all do now, ``alone`` whether the policy has no
+    entropy left.
+    """
     if varies:
         return "normalised", "info", "only its mean is: it was centred before it was logged"
     if not len(before):
         return "broken", "critical", "from the start: what scores them does not tell texts apart"
-    # What is learned comes near the best level first: completions that are all right were mostly right before.
-    usual = float(np.median(spreads)) if len(spreads) else np.inf
-    if level >= before.max() - SAME and level - float(np.median(before[-NEAR_STEPS:])) <= max(usual, SAME):
+    # What is learned comes near the best level first: completions that are all right were mostly right before. Where
+    # none can earn more, half of the way is near.
+    near = max(float(np.median(spreads)) if len(spreads) else np.inf, SAME)
+    near = max(near, (level - float(before[:NEAR_STEPS].mean())) / 2.0) if best else near
+    if level >= before.max() - SAME and level - float(np.median(before[-NEAR_STEPS:])) <= near:
         return "solved", "info", "at the best level of the run: nothing is left to learn"
+    if alone:
+        return "one_text", "critical", "after it varied: the policy writes one text only, and better ones were lost"
     return "broke", "critical", "after it varied: an engine died, or the policy writes one text only"
 
 

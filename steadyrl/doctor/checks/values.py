@@ -73,12 +73,14 @@ def explained_variance_low(run: Run) -> Result:
         return None
     low = float(np.median(medians[start:]))
     cause, reason = _low_cause(run, low)
+    harmless = low > EV_HARMS or (cause == "untrained_head" and learns(run))
     return Found(
         cause,
-        "info" if low > EV_HARMS or (cause == "untrained_head" and learns(run)) else "warning",
+        "info" if harmless else "warning",
         int(steps[start]),
         f"the value head explains returns worse than a constant: {reason}",
         (f"the explained variance is {number(low)} (median of the last blocks, {series.source})",),
+        change={} if harmless else None,
     )
 
 

@@ -18,12 +18,14 @@ from steadyrl.doctor.statistics.units import find
 KL_OLD_LARGE = 0.1
 # A working run was seen at 0.24 (the sample in Stable-Baselines3's logger page); sick ones at 0.2 to 0.4 and above.
 CLIP_LARGE = 0.3
+LOST_UPDATE, FEW_LARGE = 1.0, 3  # nats per token, of one step or of few in a row: nothing of the old policy remains
 LN_LARGEST_VOCABULARY = 12.6  # ln of 300,000: above every vocabulary in use
 AT_ONCE = 0.5  # change of ln entropy within ten steps; noise and learning make a tenth of it
 NO_SIGNAL = 0.9  # share of groups without any difference in reward, above which nothing is learned from
 FIRST, QUICK = 3, 4.0  # rows, after which a quick rise may be over; deviations of single rows of a long log
 WORTH_SPREAD, WORTH_LEVEL = 0.25, 0.1
 NEAR_TOP, SEVERAL_AT_MOST = 0.8, 3  # of the highest level; rows that reach it
+NEAR_BEST, ALL_ALIKE = 0.95, 0.01  # of the way to the best completions' reward; of the first spread of rewards
 FEW = 5  # rows that a level is taken over at least, where there are twice as many
 FEWEST_PROBLEMS = 20  # held out, that an interval is taken over
 PENALTY = re.compile(r"penal|banned|forbidden|violat", re.IGNORECASE)
@@ -137,10 +139,21 @@ def large_signs(run: Run) -> list[tuple[int, str]]:
         ("clip fraction", None if run.traits.clips_by_design else run.get("clip_fraction"), CLIP_LARGE),
     ):
         since = None if series is None else first_lasting(series, series.values > limit, LASTING)
+        if since is None and series is not None and name.startswith("KL"):
+            since = _lost_soon(series)
         if series is not None and since is not None:
             usual = number(float(np.median(series.values[series.values > limit])))
             signs.append((since, f"the {name} is above {limit} from step {since} on (median of such steps: {usual})"))
     return signs
+
+
+def _lost_soon(size: Series) -> int | None:
+    """Return the first of few large steps in a row that leave nothing of the old policy, which cannot move on then."""
+    if len(size) < FEW_LARGE:
+        return None
+    rows = np.lib.stride_tricks.sliding_window_view(size.values, FEW_LARGE)
+    lost = (rows > KL_OLD_LARGE).all(axis=1) & (rows.sum(axis=1) > LOST_UPDATE)
+    return int(size.steps[int(lost.argmax())]) if lost.any() else None
 
 
 def large_updates(run: Run, until: int | None) -> tuple[str, ...]:
@@ -228,6 +241,22 @@ def at_top(reward: Series) -> bool:
     if not share and int((reward.values == most).sum()) < SEVERAL_AT_MOST:
         return False
     return min(head(reward), tail(reward)) >= NEAR_TOP * (1.0 if share else most) > 0.0
+
+
+def solved(run: Run) -> bool:
+    """Return True if the mean reward came to what the best completions earn, or no completion differs any more.
+
+    Then nothing holds the policy back, whatever else pulls at it.
+    """
+    reward, most, spread = run.get("reward"), run.get("reward_max"), reward_spread(run)
+    if reward is None:
+        return False
+    if spread is not None and tail(spread) <= ALL_ALIKE * head(spread):
+        return True
+    if most is None:
+        return False
+    best, start = float(most.values.max()), head(reward)
+    return tail(reward) - start >= NEAR_BEST * (best - start) > 0.0
 
 
 def is_penalty(name: str, part: Series) -> bool:

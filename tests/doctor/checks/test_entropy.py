@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from steadyrl.doctor.checks.entropy import entropy_collapse, entropy_explosion, entropy_is_a_sum
+from steadyrl.doctor.checks.entropy import entropy_collapse, entropy_explosion, entropy_held, entropy_is_a_sum
 from tests.doctor.checks.series_for_values import make_run, nearest, said, series
 
 
@@ -217,3 +217,34 @@ def test_an_entropy_of_unknown_unit_that_grows_by_more_than_the_answers_exploded
     entropy = series("entropy", np.linspace(0.4, 3.0, 40), unit="", estimator="")
     logged = {"entropy": entropy, "length": np.linspace(90.0, 90.0 * longer, 40), "reward": np.full(40, 0.3)}
     assert entropy_explosion(make_run(logged, "grpo", "unknown"))[0].state == state
+
+
+def hold_entropy(made, bonus, reward):
+    made.put("entropy", 2.0 + 0.02 * made.noise(), "nats/token", "exact")
+    made.put("reward", reward)
+    made.settings |= {"entropy_coef": bonus, "whitened": True}
+
+
+@pytest.mark.parametrize(("bonus", "advised"), [(0.4, "0.04"), (0.3, "0.03"), (0.1, None), (0.01, None)])
+def test_a_bonus_whose_balance_is_near_the_highest_entropy_holds_it_there(bonus, advised, make, finding):
+    """Of 20 tokens: 1 / (2 x 0.3^2 x 20) is 0.28 nats per token, less than a fifth of 2; with 0.1 it is 2.5."""
+    made = make(0)
+    hold_entropy(made, bonus, 0.3 + 0.02 * made.noise())
+    if advised is None:
+        assert [result.state for result in entropy_held(made.run())] == ["ok"]
+        return
+    found = finding(entropy_held, made)
+    assert (found.severity, found.overrides) == ("warning", (f"algorithm.args.entropy_coef={advised}",))
+    made.put("reward", 0.3 + 0.2 * made.t + 0.01 * made.noise())
+    assert finding(entropy_held, made).severity == "info"
+
+
+def test_a_bonus_holds_nothing_that_is_solved_or_has_lost_entropy(make, finding):
+    made = make(0)
+    hold_entropy(made, 0.4, np.minimum(0.1 + 0.02 * np.arange(made.n), 1.0))
+    assert finding(entropy_held, made).cause == "bonus"
+    made.put("reward_max", 1.0, "reward")
+    assert [result.state for result in entropy_held(made.run())] == ["ok"]
+    hold_entropy(made, 0.4, 0.3)
+    made.put("entropy", 2.0 - 1.0 * made.t, "nats/token", "exact")
+    assert [result.state for result in entropy_held(made.run())] == ["ok"]

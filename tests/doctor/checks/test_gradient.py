@@ -102,3 +102,13 @@ def test_a_setting_whose_value_the_log_lacks_is_named_as_the_trainer_calls_it():
     known = next(f for f in grad_norm(replace(of_tinker, settings={"learning_rate": 3e-4})) if f.cause == "exploding")
     assert known.overrides == ("actor.lr=0.0001",)
     assert "does not hold" not in known.remedy
+
+
+@pytest.mark.parametrize(("reward", "overrides"), [("rises", ()), ("rests", ("update.learning_rate=3e-05",))])
+def test_a_growing_gradient_calls_for_smaller_steps_where_nothing_is_learned(reward, overrides, make, finding):
+    made = make(0)
+    made.put("grad_norm", np.exp(4.0 * made.t + 0.1 * made.noise()))
+    if reward == "rests":
+        made.put("reward", 0.3 + 0.02 * made.noise())
+    found = [one for one in grad_norm(made.run()) if one.cause == "exploding"]
+    assert [one.overrides for one in found] == [overrides]

@@ -78,6 +78,16 @@ def test_texts_that_are_lost_explain_the_rewards(share):
     assert said(reward_jump(steady(reward=level(0.6, 0.03, 1) - 0.4 * LATER, **lost))) == []
 
 
+@pytest.mark.parametrize(("best", "names"), [(1.0, []), (0.8, ["reward_jump"])])
+def test_rewards_that_the_best_completions_earned_before_are_a_policy_that_chose_them(best, names):
+    """The mean goes from 0.3 to 0.9 at once: within what completions earned, or beyond all of them."""
+    most = np.where(LATER, 1.0, best)
+    run = steady(reward=level(0.3, 0.02, 1) + 0.6 * LATER, reward_max=most, kl_ref=level(5.0, 0.1, 4) + 0.5 * LATER)
+    assert [found.check for found in said(reward_jump(run))] == names
+    fell = steady(reward=level(0.9, 0.02, 1) - 0.6 * LATER, reward_max=np.ones(N), kl_ref=level(5.0, 0.1, 4))
+    assert [found.check for found in said(reward_jump(fell))] == ["reward_jump"]
+
+
 def test_a_reward_that_becomes_constant_is_another_checks():
     run = steady(reward=np.where(LATER, 0.5, level(0.6, 0.03, 1)) - 0.3 * LATER, reward_std=np.where(LATER, 0.0, 0.3))
     assert said(reward_jump(run)) == []
@@ -106,6 +116,14 @@ def test_a_value_head_that_lost_its_weights_is_dated():
 def test_a_prediction_that_follows_the_rewards_is_no_reset():
     run = steady(value_mean=level(0.6, 0.02, 6) + 3.0 * LATER, reward=level(0.6, 0.03, 1) + 3.0 * LATER)
     assert said(value_jump(run)) == []
+
+
+@pytest.mark.parametrize(("to", "names"), [(0.95, []), (-0.8, ["value_jump"]), (3.0, ["value_jump"])])
+def test_a_prediction_that_comes_to_what_is_earned_is_no_reset(to, names):
+    """Returns scatter by 0.3, rewards are 1, and the head predicted 0.5."""
+    value = np.where(LATER, to, level(0.5, 0.02, 6))
+    run = steady(reward=level(1.0, 0.02, 1), reward_std=level(0.3, 0.02, 2), value_mean=value)
+    assert [found.check for found in said(value_jump(run))] == names
 
 
 def test_a_fresh_head_may_move_in_its_first_steps():

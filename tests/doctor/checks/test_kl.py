@@ -79,6 +79,9 @@ def test_the_remedy_starts_from_the_coefficient_that_the_run_has(make, finding):
     found = finding(kl_runaway, made)
     assert found.remedy.startswith("Raise the coefficient from 0.02 to 0.04, or let it adapt to a target")
     assert "from 0 " not in found.remedy
+    assert found.overrides == ()  # the reward rises: it is what the distance was paid for
+    made.put("reward", 0.3 + 0.02 * made.noise())
+    assert finding(kl_runaway, made).overrides == ("algorithm.args.kl_coef=0.04",)
 
 
 def test_a_constant_coefficient_is_no_controller(make, finding):
@@ -270,3 +273,33 @@ def test_a_row_of_a_hundred_times_the_usual_kl_is_a_spike_in_any_unit():
     found = kl_runaway(in_no_unit(values, np.linspace(0.0, 1.0, 30)))[0]
     assert (found.cause, found.severity, found.since_step) == ("spikes", "warning", 12)
     assert "0.3 in most rows, up to 45 in 1 of 30" in found.message
+
+
+def test_what_truncation_hides_of_a_policy_that_solves_its_task_changes_no_setting(make, finding):
+    made = make(0)
+    made.kl(np.zeros(made.n))
+    made.put("kl_ref_full", np.where(np.arange(made.n) < 100, 0.05, 4.0), "nats/token", "exact")
+    made.settings["top_p"] = 0.7
+    made.put("reward", np.minimum(0.1 + 0.01 * np.arange(made.n), 1.0))
+    made.put("reward_max", 1.0, "reward")
+    found = finding(kl_runaway, made)
+    assert (found.cause, found.severity, found.overrides) == ("truncation", "info", ())
+
+
+def test_a_kl_of_0_between_policies_that_truncation_leaves_one_token_is_no_fault(make, silent):
+    made = make(2)
+    stand_still(made)
+    made.put("entropy", 0.0, "nats/token", "exact")
+    assert [result.state for result in kl_zero(made.run())] == ["ok"]
+
+
+@pytest.mark.parametrize(("rate", "overrides"), [(0.0, ("update.learning_rate=0.0003", "autopilot.mode=act"))])
+def test_a_rate_of_0_becomes_the_default_and_a_search(rate, overrides, make, finding):
+    """A policy that never moved does not tell how far a rate moves it."""
+    made = make(0)
+    stand_still(made)
+    made.settings |= {"learning_rate": rate, "default_learning_rate": 3e-4, "autopilot": "off"}
+    made.put("learning_rate", rate)
+    assert finding(kl_zero, made).overrides == overrides
+    made.settings["autopilot"] = "act"
+    assert finding(kl_zero, made).overrides == overrides[:1]

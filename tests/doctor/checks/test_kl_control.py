@@ -146,3 +146,14 @@ def test_a_kl_of_one_step_tells_no_clash_of_units(make, unclear):
     made = make(0, 1)
     made.settings |= {"kl_adaptive": True, "kl_target": 0.1, "kl_target_unit": "nats/sequence"}
     unclear(kl_unit_clash, made)
+
+
+@pytest.mark.parametrize(("level", "advised"), [(0.7, 10), (14.0, 14), (19.0, 19)])
+def test_a_target_that_no_policy_could_keep_is_raised_to_where_one_can_learn(level, advised, make, finding):
+    """A controller that holds the policy at 0.7 nats keeps its KL below what it would have to move by."""
+    made = make(3)
+    control(made, 0.01, "nats/sequence", level)
+    made.put("kl_coef", 0.05 * 1.01 ** np.arange(made.n))
+    found = finding(kl_unit_clash, made)
+    assert found.cause == "target_per_token"
+    assert float(found.overrides[0].removeprefix("algorithm.args.kl_target=")) == pytest.approx(advised, rel=0.1)

@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 
 from steadyrl.doctor.checks.kl_penalty import (
     balance,
@@ -97,7 +98,7 @@ def test_a_flat_run_at_the_balance_is_held_by_its_penalty_and_not_by_its_rate(ma
     made = flat(make(0), 0.8, 0.16, 2.0)
     held = finding(kl_penalty_holds, made)
     assert (held.cause, held.severity) == ("penalty_too_strong", "warning")
-    assert held.overrides == ("algorithm.args.kl_coef=0.08",)
+    assert held.overrides == ("algorithm.args.kl_coef=0.03",)  # 0.16^2 / (2 x 0.025^2) is 20 nats
     silent(learning_rate_too_low, made)
 
 
@@ -187,3 +188,45 @@ def test_the_pull_is_that_of_the_later_half(make):
     assert np.isclose(penalty_gradient(made.run()), 5**0.5)
     made.drop("gradient_reward")
     assert penalty_gradient(made.run()) is None
+
+
+def test_a_penalty_that_ends_a_rise_is_named_and_one_of_a_solved_task_is_not(make, finding, silent):
+    made = flat(make(3), 0.8, 0.18, 2.0)
+    made.put("reward", 0.2 + 0.2 * np.minimum(np.arange(made.n) / 30.0, 1.0) + 0.01 * made.noise())
+    found = finding(kl_penalty_holds, made)
+    assert (found.severity, found.overrides) == ("warning", ("algorithm.args.kl_coef=0.03",))
+    made.put("reward_max", 0.4, "reward")  # the best completions earn no more
+    assert [result.state for result in kl_penalty_holds(made.run())] == ["ok"]
+
+
+def test_a_long_gradient_of_the_penalty_holds_nothing_back_where_all_completions_earn_the_same(make):
+    made = flat(make(2), 0.05, 0.16, 0.1)
+    made.put("reward", np.minimum(0.1 + 0.02 * np.arange(made.n), 1.0))
+    made.put("gradient_reward", 0.01)
+    made.put("gradient_penalty", 0.01)
+    assert [result.state for result in kl_penalty_holds(made.run())] == ["found"]
+    made.put("reward_std", np.where(np.arange(made.n) < 50, 0.16, 0.0))
+    assert [result.state for result in kl_penalty_holds(made.run())] == ["ok"]
+
+
+@pytest.mark.parametrize(("target", "advised"), [(0.05, 10), (15.0, 15)])
+def test_a_controller_is_given_a_target_and_not_a_coefficient(target, advised, make, finding):
+    """It would raise a lower coefficient until the KL is at its target again."""
+    made = flat(make(1), 0.8, 0.16, 2.0)
+    made.settings |= {"kl_adaptive": True, "kl_target": target, "kl_target_unit": "nats/sequence"}
+    overrides = finding(kl_penalty_holds, made).overrides
+    assert overrides == ((f"algorithm.args.kl_target={advised}",) if advised != target else ())
+
+
+def test_a_penalty_above_all_that_rewards_differ_by_is_named_in_the_later_half_of_a_run_that_does_not_rise(make):
+    """A controller of 0.03 times 3 nats is 0.09; rewards lie within 0.02."""
+    made = make(0)
+    made.put("reward", 0.01 - 0.004 * made.t + 0.0005 * made.noise())
+    made.put("reward_std", 0.005)
+    made.put("kl_coef", 0.03)
+    made.kl(np.minimum(0.1 * np.arange(made.n), 3.0))
+    (found,) = kl_penalty_outweighs(made.run())
+    assert (found.state, found.severity) == ("found", "warning")
+    assert float(found.overrides[0].split("=")[1]) < 0.003
+    made.put("reward", 0.01 + 0.004 * made.t + 0.0005 * made.noise())
+    assert [result.state for result in kl_penalty_outweighs(made.run())] == ["ok"]

@@ -142,7 +142,8 @@ def test_nothing_moves_at_a_low_rate(seed, make, finding):
     crawl(made)
     found = finding(learning_rate_too_low, made)
     assert (found.cause, found.severity) == ("learning_rate", "warning")
-    assert found.overrides == ("update.learning_rate=0.01",)  # a hundred times, the most that is advised at once
+    # A hundred times is the most that is advised at once; the trainer then searches on.
+    assert found.overrides == ("update.learning_rate=0.01", "autopilot.mode=act")
 
 
 @pytest.mark.parametrize(
@@ -171,7 +172,7 @@ def test_a_reward_that_crawls_up_at_a_low_rate_is_worth_knowing(make, finding):
     made.put("reward", 0.3 + 0.1 * made.t + 0.004 * made.noise())  # by half a spread of the completions
     found = finding(learning_rate_too_low, made)
     assert (found.cause, found.severity) == ("learning_rate", "info")
-    assert "rises slowly" in found.message and found.overrides == ("update.learning_rate=0.01",)
+    assert "rises slowly" in found.message and found.overrides[0] == "update.learning_rate=0.01"
 
 
 def test_a_kl_per_sequence_shows_that_the_policy_stands_where_no_length_is_logged(make, finding):
@@ -243,3 +244,14 @@ def test_an_entropy_that_starts_at_0_is_no_sign_of_stillness(make):
     made.put("entropy", 0.0, "nats/token", "exact")
     (found,) = learning_rate_too_low(made.run())
     assert "entropy" not in " ".join(found.evidence)
+
+
+@pytest.mark.parametrize(("sizes", "named"), [((0.4, 0.5, 0.3), True), ((0.2, 0.2, 0.2), False), ((0.6, 0.6), False)])
+def test_few_large_steps_that_leave_nothing_of_the_policy_are_enough(sizes, named, make):
+    """A policy without entropy cannot move on: three large steps in a row, of a nat together."""
+    made = make(5)
+    kl_old = made.curves[("kl_old", "nats/token", "k3")]
+    kl_old[20 : 20 + len(sizes)], kl_old[20 + len(sizes) :] = sizes, 1e-9
+    made.curves[("entropy", "nats/token", "exact")][23:] *= 0.01
+    found = said(learning_rate_too_high(made.run()))
+    assert [one.since_step for one in found] == ([20] if named else [])

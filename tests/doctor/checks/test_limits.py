@@ -11,6 +11,7 @@ from steadyrl.doctor.checks.limits import limit_too_narrow
     [
         ({"max_grad_norm": 1e-9}, "gradient", ("update.max_grad_norm=1",)),
         ({"reward_limit": 1e-9}, "rewards", ("update.reward_limit=0.8",)),
+        ({"kl_old_limit": 1e-7}, "step", ("update.kl_old_limit=0.05",)),
         ({"kl_band": [1e-12, 1e-11], "autopilot": "act"}, "band", ()),
     ],
 )
@@ -26,7 +27,13 @@ def test_a_limit_below_a_thousandth_of_what_it_bounds_is_named(settings, cause, 
 @pytest.mark.parametrize(
     "settings",
     [
-        {"max_grad_norm": 0.01, "reward_limit": 0.01, "kl_band": [0.06, 0.3], "autopilot": "act"},
+        {
+            "max_grad_norm": 0.01,
+            "reward_limit": 0.01,
+            "kl_old_limit": 0.001,
+            "kl_band": [0.06, 0.3],
+            "autopilot": "act",
+        },
         {"kl_band": [1e-12, 1e-11], "autopilot": "off"},
         {"max_grad_norm": 0.0, "reward_limit": 0.0},
     ],

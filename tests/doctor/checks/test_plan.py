@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from steadyrl.doctor.checks.plan import rate_not_reached, target_out_of_reach
+from steadyrl.doctor.checks.plan import batch_small, rate_not_reached, target_out_of_reach
 from steadyrl.doctor.examine import examine
 from tests.doctor.checks.series_for_values import said
 
@@ -18,11 +18,13 @@ def test_a_warm_up_longer_than_the_run_is_named_with_its_numbers(make, finding):
     assert found.overrides == ("update.warmup_steps=6",)
 
 
-@pytest.mark.parametrize(("steps", "warm_up"), [(60, 60), (60, 90), (8, 80)])
-def test_a_rate_that_ends_near_what_is_set_or_a_trial_of_a_few_steps_is_worth_knowing(steps, warm_up, make, finding):
+@pytest.mark.parametrize(("steps", "warm_up", "severity"), [(60, 60, "warning"), (60, 90, "warning"), (8, 80, "info")])
+def test_a_warm_up_as_long_as_the_run_halves_the_rate_and_a_trial_of_a_few_steps_may_have_it(
+    steps, warm_up, severity, make, finding
+):
     made = make(0, n=steps)
     made.settings |= {"steps": steps, "warmup_steps": warm_up}
-    assert finding(rate_not_reached, made).severity == "info"
+    assert finding(rate_not_reached, made).severity == severity
 
 
 def test_a_flat_reward_follows_the_warm_up_and_not_the_rate(make):
@@ -168,3 +170,39 @@ def test_a_value_for_solved_that_no_answer_reaches_is_worth_knowing(make, findin
     assert "from 50 on, and none was in 40 evaluations" in found.message
     made.curves[("heldout/pass@4", "", "")][30] = 0.1
     silent(target_out_of_reach, made)
+
+
+def test_a_schedule_that_is_over_lasts_as_long_as_the_run(make, finding):
+    made = make(0, n=40)
+    made.settings |= {"steps": 40, "schedule_steps": 12}
+    made.put("learning_rate", np.where(np.arange(40) < 12, 1e-4, 0.0))
+    found = finding(rate_not_reached, made)
+    assert (found.cause, found.overrides) == ("ended", ("update.schedule_steps=0",))
+
+
+@pytest.mark.parametrize(("prompts", "samples", "advised"), [(2, 1, 16), (1, 3, 6), (2, 2, None), (48, 1, None)])
+def test_a_step_of_fewer_than_four_completions_is_named(prompts, samples, advised, make, finding):
+    made = make(0)
+    made.settings |= {"prompts_per_step": prompts, "samples_per_prompt": samples, "batch_size": prompts * samples}
+    if advised is None:
+        assert [result.state for result in batch_small(made.run())] == ["ok"]
+        return
+    found = finding(batch_small, made)
+    assert (found.severity, found.overrides) == ("warning", (f"rollout.prompts_per_step={advised}",))
+    made.put("reward", np.minimum(0.1 + 0.02 * np.arange(made.n), 1.0))
+    made.put("reward_max", 1.0, "reward")
+    assert [result.state for result in batch_small(made.run())] == ["ok"]
+    del made.settings["prompts_per_step"]  # other logs say what one device takes
+    assert batch_small(made.run()) == []
+
+
+def test_a_value_warm_up_of_the_whole_run_is_what_leaves_the_policy_where_it_is(make):
+    made = make(0, n=60)
+    made.settings |= {"steps": 60, "warmup_steps": 5, "value_warmup_steps": 60}
+    made.put("learning_rate", 0.0)
+    made.kl(np.zeros(60))
+    made.put("kl_old", 0.0)
+    made.put("reward", 0.2 + 0.002 * made.noise())
+    findings = examine(made.run()).findings
+    assert (findings[0].check, findings[0].overrides) == ("rate_not_reached", ("algorithm.args.value_warmup_steps=6",))
+    assert not any("learning_rate" in text for finding in findings for text in finding.overrides)

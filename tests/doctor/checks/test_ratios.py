@@ -157,3 +157,14 @@ def test_without_ratios_a_loss_does_not_tell(make, unclear):
     made = make(6)
     made.drop("ratio_mean", "ratio_max", "kl_old")
     unclear(policy_loss_spikes, made)
+
+
+@pytest.mark.parametrize(("clip", "cause"), [(0.02, "narrow_range"), (0.1, "unknown")])
+def test_much_clipping_of_small_steps_blames_a_narrow_range(clip, cause, make, finding):
+    made = make(1)
+    made.put("clip_fraction", 0.4 + 0.02 * made.noise())
+    made.put("kl_old", 0.001)
+    made.settings |= {"clip": clip, "clip_low": clip}
+    found = finding(clip_fraction_high, made)
+    advised = ("algorithm.args.clip_high=0.2", "algorithm.args.clip_low=0.2")
+    assert (found.cause, found.overrides) == (cause, advised if cause == "narrow_range" else ())

@@ -172,6 +172,29 @@ def test_a_best_level_out_of_nowhere_is_no_success():
     assert finding(reward_constant(healthy(n=100, reward=near, reward_std=spread))).cause == "solved"
 
 
+def test_the_most_that_any_completion_earned_is_solved_from_half_of_the_way():
+    """A quick learner's last steps before are further off than its rewards differ at the end."""
+    reward = np.where(np.arange(100) < 60, rise(100, 0.1, 0.7), 1.0)
+    spread = np.where(np.arange(100) < 60, 0.05, 0.0)
+    for most, cause in ((1.0, "solved"), (1.2, "broke")):
+        run = healthy(n=100, reward=reward, reward_std=spread, reward_max=np.full(100, most))
+        assert finding(reward_constant(run)).cause == cause
+    low = np.where(np.arange(100) < 60, 0.2 + 0.001 * np.arange(100), 1.0)
+    run = healthy(n=100, reward=low, reward_std=spread, reward_max=np.ones(100))
+    assert finding(reward_constant(run)).cause == "broke"  # out of nowhere
+
+
+def test_a_policy_that_was_sure_of_one_text_when_its_reward_became_constant_lost_the_others():
+    reward = np.where(np.arange(100) < 60, rise(100, 0.2, 0.6), 0.4)
+    spread = np.where(np.arange(100) < 60, 0.3, 0.0)
+    gone, late = (series("entropy", np.where(np.arange(100) < lost, 3.0, 0.01), unit="nats/token") for lost in (58, 80))
+    settings = {"temperature": 0.3, "clip": 0.2}
+    found = finding(reward_constant(healthy(n=100, reward=reward, reward_std=spread, entropy=gone, settings=settings)))
+    assert (found.cause, found.severity, found.overrides) == ("one_text", "critical", ("sampling.temperature=1",))
+    # An engine died, and noise took the entropy afterwards.
+    assert finding(reward_constant(healthy(n=100, reward=reward, reward_std=spread, entropy=late))).cause == "broke"
+
+
 def test_a_mean_of_0_with_a_spread_was_centred_before_logging():
     found = finding(reward_constant(healthy(n=50, reward=np.zeros(50), reward_std=np.ones(50))))
     assert (found.cause, found.severity) == ("normalised", "info")
