@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from steadyrl.doctor.checks.limits import limit_too_narrow
+from steadyrl.doctor.checks.limits import LIMITS, limit_too_narrow
+from steadyrl.loop.preflight.trial_updates import limits
 
 
 @pytest.mark.parametrize(
@@ -49,3 +50,8 @@ def test_a_gradient_that_is_cut_to_nothing_in_some_rows_only_is_no_fault(make, s
     made.settings["max_grad_norm"] = 1e-4
     made.put("grad_norm", np.where(np.arange(made.n) % 5 == 0, 0.01, 10.0))
     silent(limit_too_narrow, made)
+
+
+@pytest.mark.parametrize("check", [limit_too_narrow, limits])
+def test_the_doctor_and_the_preflight_know_a_cause_for_each_limit(check):
+    assert set(LIMITS) <= {cause.name for cause in check.causes}
