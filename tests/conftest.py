@@ -4,6 +4,7 @@ import gc
 import importlib
 import json
 import os
+import signal
 import tempfile
 from pathlib import Path
 
@@ -38,6 +39,8 @@ PATH_WITHOUT_CHROMIUM = pytest.StashKey[str]()
 
 
 def pytest_configure(config):
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in a shell's background, and in all that a test starts
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     hypothesis.settings.load_profile("busy" if "not weekly" in config.option.markexpr else "weekly")
     for name, (what, _) in needs.MARKERS.items():
         config.addinivalue_line("markers", f"{name}: needs {what}")
