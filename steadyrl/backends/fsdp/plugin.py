@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from steadyrl.backends.fsdp.settings import FsdpSettings
 from steadyrl.backends.fsdp.torchrun import noted, place
-from steadyrl.backends.torch.plugin import offload_problems
 from steadyrl.core import plugins
 from steadyrl.core.config import Config
 from steadyrl.core.counting.count import begin
@@ -33,7 +32,6 @@ def check(config: Config, settings: FsdpSettings) -> list[str]:
             "backend.args.optimizer_bits = 8, quantize = 'nf4' and reference = 'cpu' work with backend.name = 'torch' "
             "only; more ranks, or backend.args.cpu_offload = true, save memory with fsdp"
         )
-    problems += offload_problems(settings)
     if settings.deterministic:
         problems.append(
             "backend.args.deterministic = true holds on one device; set it to false, or backend.name = 'torch' without "

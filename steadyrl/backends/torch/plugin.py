@@ -24,7 +24,6 @@ def check(config: Config, settings: Settings) -> list[str]:
             f"backend.args.quantize = '{settings.quantize}' keeps weights that cannot be trained, and an adapter "
             "that can; set model.lora_rank, such as 16, or backend.args.quantize = 'none'"
         )
-    problems += offload_problems(settings)
     if settings.deterministic and config.sampler.engine != "own":
         problems.append(
             f"backend.args.deterministic = true cannot hold for completions of sampler.engine = "
@@ -32,16 +31,6 @@ def check(config: Config, settings: Settings) -> list[str]:
             "backend.args.deterministic = false"
         )
     return problems
-
-
-def offload_problems(settings: Settings) -> list[str]:
-    """Return what is wrong with offloaded activations, on one device or on several."""
-    if not settings.activation_offload or settings.gradient_checkpointing:
-        return []
-    return [
-        "backend.args.activation_offload = true moves the layer inputs that gradient checkpointing stores; set "
-        "backend.args.gradient_checkpointing = true too, or activation_offload = false"
-    ]
 
 
 def create(config: Config, algorithm: Algorithm) -> TorchBackend:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from steadyrl.backends.settings import GradientSettings
 
@@ -39,3 +39,9 @@ class TorchSettings(GradientSettings):
         description="Compute the same numbers in every run of one seed on a CUDA device, and after a resume. It takes "
         "slower kernels. On a CPU every run is deterministic.",
     )
+
+    @model_validator(mode="after")
+    def _offloads_what_is_stored(self) -> TorchSettings:
+        if self.activation_offload and not self.gradient_checkpointing:
+            raise ValueError("gradient_checkpointing = true beside activation_offload = true, which moves its inputs")
+        return self

@@ -10,7 +10,7 @@ from steadyrl.doctor.check import Found, Result, Unknown, check
 from steadyrl.doctor.checks.reward import shows_no_gain
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.jumps import WINDOW, jumps
-from steadyrl.doctor.statistics.readings import direction, fell, learns, number, setting
+from steadyrl.doctor.statistics.readings import direction, fell, learns, number, rises, setting
 from steadyrl.doctor.statistics.signals import first_lasting, head, tail
 from steadyrl.doctor.statistics.units import together
 
@@ -97,11 +97,10 @@ def truncated(run: Run) -> Result:
         return None
     if endless := _other_end(run, share):
         return endless
-    reward = run.get("reward")
-    rises = reward is not None and direction(reward) > 0
+    rising = rises(run)
     # A share that the lengths bound from above may have been any lower one at the start; one that grew with the reward
     # is what was paid for.
-    paid = rises and direction(share) > 0 and start <= level - GREW
+    paid = rising and direction(share) > 0 and start <= level - GREW
     if paid or start <= (level / 2.0 if how else min(NOTABLE, level / 2.0)):
         cause, what = "grew", "the policy learned to go on"
     elif min(start, level) >= NEARLY_ALL:
@@ -112,7 +111,7 @@ def truncated(run: Run) -> Result:
     many, mostly = (GREW, GREW) if cause == "grew" else (MANY, MOSTLY)
     harmless = level <= NOTABLE or (level <= mostly and (learns(run) is True or level < start / 2.0))
     # What the lengths bound from above is no proof while the reward clearly rises.
-    harmless |= bool(how) and cause != "never_ends" and rises
+    harmless |= bool(how) and cause != "never_ends" and rising
     harmless |= bool(how) and cause != "never_ends" and len(share) < AT_FIRST
     harmless |= level <= many and not (shows_no_gain(run) or fell(run, "reward"))
     about = "about " if how and level < 1.0 else ""

@@ -10,7 +10,7 @@ from steadyrl.doctor.checks.signal import signal_lost
 from steadyrl.doctor.remedies import Value
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.levels import measure
-from steadyrl.doctor.statistics.readings import direction, goes_with, learns, levels, number, setting
+from steadyrl.doctor.statistics.readings import goes_with, learns, levels, number, rises, setting
 from steadyrl.doctor.statistics.signals import BURSTS_FROM, MIN_STEPS, bursts, first_lasting, head, tail
 
 SPIKE_FACTOR = 5.0  # times the usual norm; noise of a factor 1.6 (lognormal, 0.5) reaches it once in a thousand steps
@@ -140,9 +140,7 @@ def _exploding(run: Run, norm: Series) -> Result:
     if share is not None and 1 - tail(share[0]) > SIGNAL_GREW * (1 - head(share[0])) and tail(norm) <= USUAL_LIMIT:
         return None  # more groups teach something, and that is the gradient
     since = first_lasting(norm, norm.values > EXPLODED * start)
-    reward = run.get("reward")
-    learning = reward is not None and direction(reward) > 0  # and calls for no smaller steps
-    change: dict[str, Value] | None = {} if learning else None
+    change: dict[str, Value] | None = {} if rises(run) else None  # what learns calls for no smaller steps
     message = "the gradient norm grew tenfold or more"
     return Found("exploding", "warning", since, message, (levels("it", norm),), change=change)
 

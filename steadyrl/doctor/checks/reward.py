@@ -8,7 +8,7 @@ from steadyrl.core.types import Severity
 from steadyrl.doctor.check import Found, Passed, Result, Unknown, check
 from steadyrl.doctor.remedies import learning_rate
 from steadyrl.doctor.series import Run, Series
-from steadyrl.doctor.statistics.levels import AFTER, Drop, drop, measure
+from steadyrl.doctor.statistics.levels import AFTER, Drop, Levels, drop, measure
 from steadyrl.doctor.statistics.readings import (
     at_top,
     direction,
@@ -53,7 +53,7 @@ HUGE_NORM = 100.0  # times the usual limit of 1 at which trainers clip
 @check("reward_flat")
 def reward_flat(run: Run) -> Result:
     reward = run.needed("reward")
-    course, wanted = measure(reward), worth_having(run, float(np.median(reward.values)))
+    course, wanted = measure(reward), _worth(run)
     if course is None:
         return Unknown(f"{len(reward)} rows are too few to tell a level reward from noise")
     if learns(run) or fell(run, "reward") or course.loss(wanted):
@@ -105,20 +105,24 @@ def _log_more(run: Run) -> str:
 
 def shows_no_gain(run: Run) -> bool:
     """Return True if the 95 % interval of the reward's trend holds no gain that would be worth having."""
-    reward = run.get("reward")
-    course = None if reward is None or run.covers(reward) < MIN_STEPS else measure(reward)
-    if reward is None or course is None:
-        return False
-    return course.change.high < worth_having(run, float(np.median(reward.values))) and not gained(run)
+    course = _course(run)
+    return course is not None and course.change.high < _worth(run) and not gained(run)
 
 
 def worsens(run: Run) -> bool:
     """Return True if the reward fell by what would be worth having, beyond its noise: something moves the policy."""
+    course = _course(run)
+    return course is not None and course.loss(_worth(run)) is not None
+
+
+def _course(run: Run) -> Levels | None:
+    """Return the levels of the reward; None where few steps have one."""
     reward = run.get("reward")
-    course = None if reward is None or run.covers(reward) < MIN_STEPS else measure(reward)
-    if reward is None or course is None:
-        return False
-    return course.loss(worth_having(run, float(np.median(reward.values)))) is not None
+    return None if reward is None or run.covers(reward) < MIN_STEPS else measure(reward)
+
+
+def _worth(run: Run) -> float:
+    return worth_having(run, float(np.median(run.needed("reward").values)))
 
 
 def _flat_cause(run: Run) -> tuple[str, str]:
@@ -251,7 +255,7 @@ def _constant_cause(
 @check("reward_falling")
 def reward_falling(run: Run) -> Result:
     reward = run.needed("reward")
-    wanted = worth_having(run, float(np.median(reward.values)))
+    wanted = _worth(run)
     lost, course = drop(reward), measure(reward)
     cause, suffix = _fall_cause(run)
     if lost is not None and lost.before - lost.after > max(wanted, LOST_AT_ONCE * abs(lost.before), _luck(run, lost)):

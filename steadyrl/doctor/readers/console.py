@@ -113,14 +113,16 @@ def read(path: Path) -> list[RawLog]:
     logs = verl or _fullest(console, path, notes)
     planned = {"max_steps": console.bars.planned} if console.bars.planned and not verl else {}
     written = settings_in(source(path))
+    of_source = (FROM_SOURCE,) if written else ()
     last = max((int(column.steps[-1]) for log in logs for column in log.columns.values()), default=0)
     if isinstance(written.get("max_steps"), int) and 0 < written["max_steps"] < last:
-        written = {}  # the source has changed since it wrote what is shown
+        of_source = (f"the source plans {written['max_steps']} steps, and {last} are here: its settings are left out",)
+        written = {}  # it has changed since it wrote what is shown
     return [
         replace(
             log,
             settings={**written, **planned, **console.config.settings},
-            notes=(*log.notes, FROM_SOURCE) if written else log.notes,
+            notes=(*log.notes, *of_source),
             completions=PrintedTables(path) if console.framed and len(logs) == 1 else (),
         )
         for log in logs

@@ -104,6 +104,12 @@ def fell(run: Run, quantity: str) -> bool:
     return series is not None and (direction(series) < 0 or drop(series) is not None)
 
 
+def rises(run: Run) -> bool:
+    """Return True if the mean reward rises, by more than noise."""
+    reward = run.get("reward")
+    return reward is not None and direction(reward) > 0
+
+
 def gained(run: Run) -> bool:
     """Return True if held-out problems earned more after training than before it, by more than noise."""
     several = [gain for gain in run.gains.values() if len(gain) >= FEWEST_PROBLEMS]

@@ -430,4 +430,6 @@ def test_the_source_of_a_notebook_that_ran_longer_than_it_says_tells_no_settings
         return json.dumps({"cells": [cell]})
 
     assert read(tmp_path / "a.ipynb", notebook(60)).settings["warmup_steps"] == 30
-    assert "warmup_steps" not in read(tmp_path / "b.ipynb", notebook(20)).settings
+    stale = read(tmp_path / "b.ipynb", notebook(20))
+    assert "warmup_steps" not in stale.settings
+    assert any("plans 20 steps, and 60 are here" in note for note in stale.notes)
