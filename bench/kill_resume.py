@@ -23,7 +23,7 @@ from steadyrl.core.rundir import RunDir
 
 SETTINGS = {
     "toy": [
-        "backend.name=toy", "run.steps=40", "run.checkpoint_every=5", "rollout.prompts_per_step=32",
+        "backend.name=toy", "run.steps=24", "run.checkpoint_every=3", "rollout.prompts_per_step=12",
         "sampling.max_new_tokens=12", "update.learning_rate=0.05", "evaluate.problems=20",
         "evaluate.every=3", "evaluate.patience=4", "run.keep_checkpoints=1",
     ],

@@ -227,7 +227,7 @@ def hear_signals():
 @pytest.mark.parametrize(
     ("reward", "number"),
     [
-        ("sleeps", "SIGTERM"),
+        pytest.param("sleeps", "SIGTERM", marks=pytest.mark.weekly),
         pytest.param("sleeps_all", "SIGINT", marks=pytest.mark.weekly),
         ("awaits", "SIGINT"),
         pytest.param("awaits_all", "SIGHUP", marks=pytest.mark.weekly),

@@ -55,6 +55,7 @@ def test_rewards_of_ones_own_and_those_written_for_trl_are_learned_from(tmp_path
     assert "held-out echo, sampled: " in printed
 
 
+@pytest.mark.weekly
 def test_the_example_task_is_sound():
     printed = command_line(EXAMPLES / "own_reward", "task", "check", "config.toml")
     assert [line.split()[0] for line in printed.splitlines()] == ["ok"] * 5
@@ -82,6 +83,7 @@ def test_an_agent_s_expert_plays_well_and_nothing_else_does(agents, agent, earne
     assert looping.startswith("ok    looping policy: mean reward 0.000")
 
 
+@pytest.mark.weekly
 def test_the_agents_play_without_their_tools(agents):
     printed = command_line(agents, "task", "check", "searcher.toml", "task.args.environment_args={search=false}")
     assert re.search(r"ok    gold answer: mean reward 0\.[2-5]\d\d", printed)

@@ -82,8 +82,8 @@ def test_the_command_writes_a_table_and_fails_where_a_promise_failed(tmp_path):
     out = tmp_path / "table.md"
     command = [sys.executable, str(ROOT / "bench" / "campaign" / "run.py"), "--minutes", "1", "--out", str(out)]
     before = ["--add", str(out.with_suffix(".json"))]
-    for part, more in (("data_files", []), ("logs", before), ("data_files", before)):
-        command_of_part = [*command, "--only", part, "--trials", "5", *more]
+    for parts in (["--only", "data_files"], ["--only", "logs", "--only", "data_files", *before]):
+        command_of_part = [*command, "--trials", "5", *parts]
         done = subprocess.run(command_of_part, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
     assert re.search(r"\| a data file .* is read, .* \| 10 \| 0 \|\n\| a damaged log .* \| 5 \| 0 \|", out.read_text())

@@ -178,7 +178,10 @@ def test_a_table_without_a_known_metric_is_not_healthy(doctor, tmp_path, name, t
     assert f"no known metric in '{tmp_path / name}': found " in err
 
 
-@pytest.mark.parametrize(("kind", "code", "options"), [("healthy", 0, ("--json",)), ("sick", 1, ())])
+@pytest.mark.parametrize(
+    ("kind", "code", "options"),
+    [pytest.param("healthy", 0, ("--json",), marks=pytest.mark.weekly), ("sick", 1, ())],
+)
 def test_a_reader_that_leaves_early_changes_no_exit_code(tmp_path, kind, code, options):
     log = logs.write(tmp_path / "log.jsonl", getattr(logs, kind)())
     command = "import sys; from steadyrl.cli.main import main; sys.argv = ['steadyrl', 'doctor', *sys.argv[1:]]; main()"

@@ -117,6 +117,7 @@ def test_a_fair_judge_of_pairs_has_no_place(judge):
     assert (found["orders_agree"]["value"], found["first_place"]["value"]) == (1.0, 0.5)
 
 
+@pytest.mark.weekly
 def test_a_moody_judge_is_found_out(judge):
     asked = Counter()
 

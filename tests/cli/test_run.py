@@ -65,7 +65,7 @@ def begun(here, *more, **options):
 
 
 @pytest.mark.parametrize(
-    "number", [signal.SIGINT, signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.weekly)]
+    "number", [signal.SIGINT, *(pytest.param(of, marks=pytest.mark.weekly) for of in (signal.SIGTERM, signal.SIGHUP))]
 )
 def test_a_signal_stops_after_the_step_and_saves(here, number):
     # Shells let background jobs ignore an interrupt, and a process inherits that.

@@ -148,7 +148,7 @@ def test_changes_go_to_the_run_directory_and_back(tmp_path):
     assert json.dumps(lines[0])
 
 
-@pytest.mark.parametrize("every", [9, 20])
+@pytest.mark.parametrize("every", [pytest.param(9, marks=pytest.mark.weekly), 20])
 def test_the_same_run_raises_the_same_findings_at_the_same_steps(every):
     rows = list(logs.sick(260))
     assert follow(LiveDoctor({}, every=every), rows) == follow(LiveDoctor({}, every=every), rows)

@@ -214,6 +214,10 @@ def watched(folder, batch, **settings):
 def test_tokens_that_were_drawn_from_another_distribution_are_found_on_the_trainers_batches(tmp_path):
     assert watched(tmp_path / "fair", drawn) == set()
     assert ("warped_sampling", "temperature_or_truncation") in watched(tmp_path / "k", lambda p: drawn(p, top_k=4))
+
+
+@pytest.mark.weekly
+def test_tokens_that_were_drawn_at_the_temperature_of_the_trainer_are_in_order(tmp_path):
     assert watched(tmp_path / "tempered", lambda p: drawn(p, temperature=0.7), temperature=0.7) == set()
 
 

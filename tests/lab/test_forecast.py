@@ -48,6 +48,7 @@ def test_the_interval_is_widened_to_the_share_of_other_runs_that_it_has_to_hold(
     assert coverage([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 5.0, 9.0]) == 8
 
 
+@pytest.mark.weekly
 def test_intervals_hold_their_nominal_share_of_simulated_ends():
     generator, steps, widths = np.random.default_rng(0), np.arange(1.0, 21.0), []
     for _ in range(100):

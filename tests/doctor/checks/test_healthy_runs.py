@@ -45,7 +45,9 @@ def alarms(run):
 
 @pytest.mark.halved
 @pytest.mark.parametrize("algorithm", ["ppo", "grpo"])
-@pytest.mark.parametrize("n", [30, 60, 200, 600])
+@pytest.mark.parametrize(
+    "n", [30, pytest.param(60, marks=pytest.mark.weekly), 200, pytest.param(600, marks=pytest.mark.weekly)]
+)
 def test_healthy_runs_of_many_seeds_raise_no_alarm(n, algorithm):
     found = [(seed, *alarm) for seed in range(50) for alarm in alarms(healthy(seed, n, algorithm=algorithm))]
     assert found == []
@@ -87,7 +89,7 @@ def test_findings_and_unclears_carry_the_name_of_their_check():
         assert {r.check for r in check(healthy(1))} <= {name}
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_a_million_steps_take_less_than_half_a_second_per_check():
     rng = np.random.default_rng(0)
     n = 1_000_000

@@ -249,6 +249,7 @@ def test_noise_that_remembers_is_no_loss():
     assert sum(levels.loss(0.0) is not None for levels in every) <= 3
 
 
+@pytest.mark.weekly
 def test_noise_alone_seldom_learns_in_logs_of_any_length():
     for n in (25, 100, 400):
         runs = [healthy(n=n, reward=0.5 + noise(np.random.default_rng(i), n, 0.05, 0.5)) for i in range(200)]

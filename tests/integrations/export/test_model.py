@@ -20,7 +20,9 @@ from tests import needs
 from tests.integrations.export.training import assert_equal_logprobs
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt2", pytest.param("qwen2", marks=pytest.mark.weekly)])
+@pytest.mark.parametrize(
+    "name", ["gpt2", *(pytest.param(name, marks=pytest.mark.weekly) for name in ("llama", "qwen2"))]
+)
 def test_whole_weights_load_in_transformers_with_equal_logprobs(trained, tmp_path, name):
     transformers, run = needs.package("transformers"), trained(name)
     export(run, tmp_path / "model", "last")
@@ -86,6 +88,7 @@ def test_an_export_says_how_the_policy_was_prompted(trained, tmp_path):
     assert (record["template_args"], record["stop"]) == ({}, ["dog"])
 
 
+@pytest.mark.weekly
 def test_messages_before_every_prompt_are_in_the_card_and_for_programs(trained, tmp_path):
     before = 'model.messages_before=[{role="system",content="Be brief."}]'
     export(trained("llama", before), tmp_path / "model")

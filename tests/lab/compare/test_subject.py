@@ -95,7 +95,9 @@ def torch_run(settings, tiny_models):
     return make
 
 
-@pytest.mark.parametrize("overrides", [(), ("model.lora_rank=2",)], ids=["whole", "lora"])
+@pytest.mark.parametrize(
+    "overrides", [pytest.param((), marks=pytest.mark.weekly), ("model.lora_rank=2",)], ids=["whole", "lora"]
+)
 def test_the_policy_that_is_loaded_answers_as_the_one_that_was_trained(settings, torch_run, overrides):
     session, run = torch_run(*overrides)
     subject = find_subject(str(run.path), settings())

@@ -61,6 +61,7 @@ def test_more_true_samples_do_narrow_it():
     assert many.standard_error / few.standard_error == pytest.approx(math.sqrt(0.28125 / 0.75), rel=0.25)
 
 
+@pytest.mark.weekly
 def test_the_interval_covers_the_truth_with_several_samples_of_each_problem():
     generator = np.random.default_rng(5)
     hits = 0
@@ -80,6 +81,7 @@ def test_equal_subjects_are_called_different_one_time_in_twenty():
     assert 8 <= sum(word != "undecided" for word in words) <= 33  # 20 expected; three standard deviations are 13
 
 
+@pytest.mark.weekly
 def test_few_differing_passes_do_not_make_a_false_alarm_more_frequent():
     # Of 100 problems 4 differ on average, each way as likely: a percentile bootstrap alone is wrong in about 10 %.
     generator = np.random.default_rng(7)
@@ -234,6 +236,7 @@ def test_the_worked_example_of_the_documents_is_what_the_code_says(capsys):
     assert capsys.readouterr().out == told
 
 
+@pytest.mark.weekly
 def test_the_share_of_sampling_is_measured_on_what_the_samples_of_a_problem_differ_by():
     generator = np.random.default_rng(11)
     moved, noise = generator.normal(0, 1, (4000, 1)), generator.normal(0, 2, (4000, 8))

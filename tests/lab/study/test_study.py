@@ -249,6 +249,7 @@ def test_a_claim_is_judged_by_experiment_where_the_experiments_differ(file, tmp_
     assert "supported**: It learns. reward/mean" in text and "seeds. So few seeds show a true difference of" in text
 
 
+@pytest.mark.weekly
 def test_a_report_of_one_run_each_says_that_it_is_weak_evidence(file, tmp_path):
     run_study(read_study(file(), quick=True), tmp_path)
     page, _ = write_study(read_study(file(), quick=True), tmp_path)
@@ -406,6 +407,7 @@ def test_the_report_begins_with_the_answer_and_its_picture(study, tmp_path):
     assert page.read_text().count("The answer") == 1
 
 
+@pytest.mark.weekly
 @pytest.mark.pictures
 def test_the_first_picture_has_every_topic_of_the_experiments_that_the_file_names(study, tmp_path):
     path = tmp_path / "rates.toml"

@@ -46,6 +46,7 @@ def test_the_command_serves_with_a_token_and_ends_at_once_although_a_page_is_con
         page.close()
 
 
+@pytest.mark.weekly
 def test_ctrl_c_waits_for_no_page_that_still_computes(tmp_path):
     """Sixteen diagnoses of 60,000 rows, one after the other, take some ten seconds."""
     log = "".join(json.dumps({"step": k, "loss": 0.1, "reward": 0.2}) + "\n" for k in range(60_000)).encode()
@@ -68,6 +69,7 @@ def test_ctrl_c_waits_for_no_page_that_still_computes(tmp_path):
             thread.join()
 
 
+@pytest.mark.weekly
 def test_a_browser_that_sends_many_cookies_of_other_programs_is_served(tmp_path):
     with served(tmp_path) as (_, port, token):
         page = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
@@ -163,7 +165,7 @@ def test_an_address_is_understood_however_it_is_written(host, address):
         assert taken.getsockname()[0] == address
 
 
-@pytest.mark.parametrize("host", ["0", "localhost"])
+@pytest.mark.parametrize("host", [pytest.param("0", marks=pytest.mark.weekly), "localhost"])
 def test_the_address_that_is_printed_can_be_opened(tmp_path, host):
     with (
         served(tmp_path, "--host", host) as (_, port, token),
