@@ -62,7 +62,16 @@ def find_subject(name: str, config: Config) -> Subject:
     if not path.is_dir():
         raise RunError(f"'{path}' is {'a file' if path.exists() else 'not there'}; {KINDS}")
     if (path / "run.json").is_file() or step is not None:
-        return _of_run(name, RunDir.open(path), step, config)
+        run = RunDir.open(path)
+        steps = run.checkpoints()
+        if not steps:
+            raise RunError(f"the run '{run.path}' has no finished checkpoint; train it further or give another")
+        if step is not None and step not in steps:
+            raise RunError(
+                f"the run '{run.path}' has no checkpoint after step {step}; it has {', '.join(map(str, steps))}"
+            )
+        chosen = steps[-1] if step is None else step
+        return _of_weights(name, f"run, step {chosen}", run.checkpoint_folder(chosen), run, config)
     if path.parent.name == "checkpoints" or (path / _STATE).is_file():
         return _of_checkpoint(name, path, config)
     if (path / "config.json").is_file():
@@ -86,16 +95,6 @@ def open_policy(subject: Subject) -> Backend:
         assert subject.folder is not None, "what is loaded has a folder"
         backend.load(subject.folder)
     return backend
-
-
-def _of_run(name: str, run: RunDir, step: int | None, config: Config) -> Subject:
-    steps = run.checkpoints()
-    if not steps:
-        raise RunError(f"the run '{run.path}' has no finished checkpoint; train it further or give another")
-    if step is not None and step not in steps:
-        raise RunError(f"the run '{run.path}' has no checkpoint after step {step}; it has {', '.join(map(str, steps))}")
-    chosen = steps[-1] if step is None else step
-    return _of_weights(name, f"run, step {chosen}", run.checkpoint_folder(chosen), run, config)
 
 
 def _of_checkpoint(name: str, folder: Path, config: Config) -> Subject:
