@@ -22,11 +22,18 @@ from steadyrl.core.errors import DataError
 from steadyrl.core.protocols import RewardFn
 from steadyrl.core.sections import PathText, Section
 from steadyrl.core.types import Problem, Rollout, Score
-from steadyrl.environments.search.baselines import BASELINES, MAX_DOCUMENTS, documents_query, ranked_first, rarest_words
+from steadyrl.environments.search.baselines import (
+    BASELINES,
+    MAX_DOCUMENTS,
+    documents_query,
+    empty_forms,
+    honest_core,
+    ranked_first,
+    rarest_words,
+)
 from steadyrl.environments.search.beir import beir_corpus
 from steadyrl.environments.search.cache import stdlib_with_index
 from steadyrl.environments.search.corpus import Corpus, Request
-from steadyrl.environments.search.empty_forms import empty_forms, honest_core
 from steadyrl.environments.search.feedback import Feedback
 from steadyrl.environments.search.generated import generated_corpus, gold_queries
 from steadyrl.environments.search.index import EngineFailure, SearchIndex
