@@ -73,7 +73,13 @@ def find_subject(name: str, config: Config) -> Subject:
         chosen = steps[-1] if step is None else step
         return _of_weights(name, f"run, step {chosen}", run.checkpoint_folder(chosen), run, config)
     if path.parent.name == "checkpoints" or (path / _STATE).is_file():
-        return _of_checkpoint(name, path, config)
+        if not (path / DONE).is_file():
+            raise CheckpointError(
+                f"the checkpoint '{name}' is not finished: it has no file {DONE}, which is written last; give another "
+                "one"
+            )
+        run = RunDir(path.resolve().parent.parent)
+        return _of_weights(name, "checkpoint", path, run if run.resolved_file.is_file() else None, config)
     if (path / "config.json").is_file():
         return Subject(name, "model folder", _with_model(config, config, str(path)), path)
     if (path / "adapter_config.json").is_file():
@@ -95,15 +101,6 @@ def open_policy(subject: Subject) -> Backend:
         assert subject.folder is not None, "what is loaded has a folder"
         backend.load(subject.folder)
     return backend
-
-
-def _of_checkpoint(name: str, folder: Path, config: Config) -> Subject:
-    if not (folder / DONE).is_file():
-        raise CheckpointError(
-            f"the checkpoint '{name}' is not finished: it has no file {DONE}, which is written last; give another one"
-        )
-    run = RunDir(folder.resolve().parent.parent)
-    return _of_weights(name, "checkpoint", folder, run if run.resolved_file.is_file() else None, config)
 
 
 def _of_weights(name: str, what: str, folder: Path, run: RunDir | None, config: Config) -> Subject:
