@@ -28,13 +28,9 @@ class Settings(GradientSettings):
 
     free_on_resume = GradientSettings.free_on_resume | {"memory_gib"}  # the run may go on on another machine
 
-    memory_gib: float = Field(
-        0.0,
-        ge=0,
-        le=4096,
-        description="GiB of memory that MLX may use before it frees what it keeps for reuse and waits for running "
-        "work. 0 uses MLX's own limit.",
-    )
+    memory_gib: float = Field(0.0, ge=0, le=4096)
+    """GiB of memory that MLX may use before it frees what it keeps for reuse and waits for running work. 0 uses MLX's
+    own limit."""
 
 
 def check(config: Config, settings: Settings) -> list[str]:

@@ -37,50 +37,18 @@ def rarest_words(request: str, index: SearchIndex) -> list[str]:
     return [word for frequency, word in sorted(words) if frequency] or content_words(request)[:1]
 
 
-def first_two(request: str, index: SearchIndex) -> str:
-    """Join the first two content words by AND."""
-    return " AND ".join(content_words(request)[:2])
-
-
-def all_and(request: str, index: SearchIndex) -> str:
-    """Join all content words by AND."""
-    return " AND ".join(content_words(request))
-
-
-def all_or(request: str, index: SearchIndex) -> str:
-    """Join all content words by OR."""
-    return " OR ".join(content_words(request))
-
-
-def two_by_two(request: str, index: SearchIndex) -> str:
-    """Write (a OR b) AND (c OR d) of the first four content words."""
-    words = content_words(request)[:4]
+def _two_by_two(words: Sequence[str]) -> str:
     return f"( {' OR '.join(words[:2])} ) AND ( {' OR '.join(words[2:])} )" if len(words) > 2 else " OR ".join(words)
 
 
-def rarest(request: str, index: SearchIndex) -> str:
-    """Take the content word that the fewest documents contain."""
-    return "".join(rarest_words(request, index)[:1])
-
-
-def rarest_or(request: str, index: SearchIndex) -> str:
-    """Join the two rarest content words by OR."""
-    return " OR ".join(rarest_words(request, index)[:2])
-
-
-def rarest_and(request: str, index: SearchIndex) -> str:
-    """Join the two rarest content words by AND."""
-    return " AND ".join(rarest_words(request, index)[:2])
-
-
 BASELINES: Mapping[str, Callable[[str, SearchIndex], str]] = {
-    "AND of the first two words": first_two,
-    "AND of all words": all_and,
-    "OR of all words": all_or,
-    "(a OR b) AND (c OR d) of the first four": two_by_two,
-    "rarest word": rarest,
-    "OR of the two rarest words": rarest_or,
-    "AND of the two rarest words": rarest_and,
+    "AND of the first two words": lambda request, _: " AND ".join(content_words(request)[:2]),
+    "AND of all words": lambda request, _: " AND ".join(content_words(request)),
+    "OR of all words": lambda request, _: " OR ".join(content_words(request)),
+    "(a OR b) AND (c OR d) of the first four": lambda request, _: _two_by_two(content_words(request)[:4]),
+    "rarest word": lambda request, index: "".join(rarest_words(request, index)[:1]),
+    "OR of the two rarest words": lambda request, index: " OR ".join(rarest_words(request, index)[:2]),
+    "AND of the two rarest words": lambda request, index: " AND ".join(rarest_words(request, index)[:2]),
 }
 
 

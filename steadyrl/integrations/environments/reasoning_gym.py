@@ -58,29 +58,18 @@ class ReasoningGymTask:
     class Settings(Section):
         """Settings of the reasoning_gym task."""
 
-        datasets: list[str] = Field(
-            min_length=1,
-            description="Names of reasoning-gym's data sets, such as 'chain_sum'. Several are mixed in equal shares.",
-        )
-        dataset_args: dict[str, dict[str, Any]] = Field(
-            default_factory=dict,
-            description="Settings of a data set by its name, such as {chain_sum = {max_terms = 3}}.",
-        )
-        train_count: int = Field(
-            500,
-            ge=1,
-            le=1_000_000,
-            description="Training problems, at most. A question that comes up twice counts once.",
-        )
-        heldout_count: int = Field(
-            100, ge=0, le=1_000_000, description="Held-out problems, at most. No training problem asks the same."
-        )
+        datasets: list[str] = Field(min_length=1)
+        """Names of reasoning-gym's data sets, such as 'chain_sum'. Several are mixed in equal shares."""
+        dataset_args: dict[str, dict[str, Any]] = Field(default_factory=dict)
+        """Settings of a data set by its name, such as {chain_sum = {max_terms = 3}}."""
+        train_count: int = Field(500, ge=1, le=1_000_000)
+        """Training problems, at most. A question that comes up twice counts once."""
+        heldout_count: int = Field(100, ge=0, le=1_000_000)
+        """Held-out problems, at most. No training problem asks the same."""
         seed: int = Field(0, ge=0, le=1_000_000, description="Which problems are generated. A run's seed changes none.")
-        system: Literal["", "default", "simple", "direct", "chain_of_draft", "DeepSeekZero"] = Field(
-            "",
-            description="Which of reasoning-gym's system prompts asks for an answer in <answer> tags. Empty asks the "
-            "question alone, and an answer without tags is scored as a whole.",
-        )
+        system: Literal["", "default", "simple", "direct", "chain_of_draft", "DeepSeekZero"] = Field("")
+        """Which of reasoning-gym's system prompts asks for an answer in <answer> tags. Empty asks the question alone,
+        and an answer without tags is scored as a whole."""
 
     name = "reasoning_gym"
     metric = "score"

@@ -27,18 +27,16 @@ _INSIDE = "/sandbox"
 _ENVIRONMENT = {"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1", "LC_ALL": "C.UTF-8"}
 _SYSTEM = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
 
+_NEVER_STOPPED = (
+    "a flaw of the kernel",
+    "using up to the limits of processor time and memory, once per worker",
+    "measuring time, and through it the load of the machine",
+    "learning from the numbers of processes and pipes that an earlier answer made some",
+)
 NOT_STOPPED: dict[JailName, tuple[str, ...]] = {
-    "bubblewrap": (
-        "a flaw of the kernel",
-        "using up to the limits of processor time and memory, once per worker",
-        "measuring time, and through it the load of the machine",
-        "learning from the numbers of processes and pipes that an earlier answer made some",
-    ),
+    "bubblewrap": _NEVER_STOPPED,
     "landlock": (
-        "a flaw of the kernel",
-        "using up to the limits of processor time and memory, once per worker",
-        "measuring time, and through it the load of the machine",
-        "learning from the numbers of processes and pipes that an earlier answer made some",
+        *_NEVER_STOPPED,
         "asking whether a file exists, how large it is and whose (not reading it)",
         "learning from access times that an earlier answer read a file of the library, or followed a link",
     ),
