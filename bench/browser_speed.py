@@ -25,11 +25,11 @@ from steadyrl.backends.toy import ToyBackend
 from steadyrl.core.errors import EpisodeError
 from steadyrl.environments.browse.browser.find import find_chromium, playwright_api
 from steadyrl.environments.browse.browser.settings import BrowserSettings
-from steadyrl.environments.browse.engines import SiteInBrowser, show_in_process
 from steadyrl.environments.browse.episode import SiteEpisode
 from steadyrl.environments.browse.families import FAMILIES, LEVELS, make_quest
 from steadyrl.environments.browse.server import SiteServer
 from steadyrl.environments.browse.settings import BrowseSettings
+from steadyrl.environments.browse.site_suite import SiteInBrowser, show_in_process
 from steadyrl.environments.browse.task import BrowseTask
 from steadyrl.loop.rollout.collect import demonstrate
 from steadyrl.loop.rollout.episode import Environment

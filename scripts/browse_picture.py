@@ -11,8 +11,8 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 from steadyrl.environments.browse.browser.settings import BrowserSettings
-from steadyrl.environments.browse.engines import SiteInBrowser
 from steadyrl.environments.browse.families import make_quest
+from steadyrl.environments.browse.site_suite import SiteInBrowser
 from steadyrl.environments.browse.view import View
 
 OUT = Path(__file__).parent.parent / "docs" / "pictures" / "browse.png"

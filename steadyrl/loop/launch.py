@@ -175,7 +175,13 @@ def _go_on(directory: RunDir, overrides: Sequence[str], watch: Watch, accept_cha
     with directory.writing():
         recorded = directory.resolved()
         before = configs.resolve(recorded)
-        _require_free(before, overrides)
+        free = configs.free_on_resume(before)
+        for override in overrides:
+            if _key(override) not in free:
+                raise ConfigError(
+                    f"'{override}' cannot change on resuming; only {', '.join(free)} can: run.steps=N trains to step "
+                    "N. For anything else start a new run"
+                )
         args, changes_backend = before.backend.args, any(_key(text) == "backend.name" for text in overrides)
         if changes_backend and isinstance(args, BaseModel):
             # The next backend need not know what a former one's own settings say by default.
@@ -244,16 +250,6 @@ def _require_readable(directory: RunDir, former: str, session: Session) -> None:
             f"backend.name={name} does not read the checkpoints of '{directory.path}', which backend.name={former} "
             f"wrote; resume with backend.name={former}, or start a new run with backend.name={name}"
         ) from error
-
-
-def _require_free(before: Config, overrides: Sequence[str]) -> None:
-    free = configs.free_on_resume(before)
-    for override in overrides:
-        if _key(override) not in free:
-            raise ConfigError(
-                f"'{override}' cannot change on resuming; only {', '.join(free)} can: run.steps=N trains to step N. "
-                "For anything else start a new run"
-            )
 
 
 def rate_change(before: Config, after: Config, done: int) -> str:

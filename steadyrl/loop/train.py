@@ -45,10 +45,10 @@ from steadyrl.loop.rewards.combine import (
     planned_updates,
     require_columns,
     require_scores,
+    reward_shares,
     score_groups,
     term_metrics,
 )
-from steadyrl.loop.rewards.shares import reward_shares
 from steadyrl.loop.rollout.ahead import rollouts_of_step
 from steadyrl.loop.rollout.collect import collect, demonstrate, require_answers_fit
 from steadyrl.loop.rollout.episode import Environment, context_of, environment_of, require_tokens

@@ -12,15 +12,9 @@ class FsdpSettings(TorchSettings):
 
     free_on_resume = TorchSettings.free_on_resume | {"cpu_offload", "timeout_s"}  # they change no number
 
-    cpu_offload: bool = Field(
-        False,
-        description="Keep each rank's share of weights, gradients and optimizer state in the memory of the machine. A "
-        "layer's weights are copied to the GPU when it is computed.",
-    )
-    timeout_s: float = Field(
-        1800.0,
-        gt=0,
-        le=86_400,
-        description="Seconds that a rank waits for the others in one phase, such as an update or a checkpoint, before "
-        "the run ends with an error.",
-    )
+    cpu_offload: bool = Field(False)
+    """Keep each rank's share of weights, gradients and optimizer state in the memory of the machine. A layer's weights
+    are copied to the GPU when it is computed."""
+    timeout_s: float = Field(1800.0, gt=0, le=86_400)
+    """Seconds that a rank waits for the others in one phase, such as an update or a checkpoint, before the run ends
+    with an error."""

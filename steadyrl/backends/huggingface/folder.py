@@ -267,7 +267,14 @@ def check_files(path: str) -> None:
             raise ModelError(f"'{file}' is a pointer of Git LFS, and not the file itself; run `git lfs pull`")
     for file in (folder / name for name in _FILES):
         if file.is_file():
-            _check_object(file)
+            try:
+                parsed = json.loads(file.read_text(encoding="utf-8"))
+            except (ValueError, RecursionError) as error:
+                raise ModelError(f"'{file}' is not valid JSON: {error}") from error
+            except OSError as error:
+                raise _unreadable(file, error) from error
+            if not isinstance(parsed, dict):
+                raise ModelError(f"'{file}' holds a {type(parsed).__name__}; expected a JSON object")
 
 
 def _other_weights(folder: Path) -> str:
@@ -334,17 +341,6 @@ def _check_weights(folder: Path, quantised: bool) -> None:
                 f"'{file}' holds {odd[0]} as {kinds[odd[0]]}, and config.json has no quantization_config that says "
                 "what it means; expected floating-point weights"
             )
-
-
-def _check_object(file: Path) -> None:
-    try:
-        parsed = json.loads(file.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ModelError(f"'{file}' is not valid JSON: {error}") from error
-    except OSError as error:
-        raise _unreadable(file, error) from error
-    if not isinstance(parsed, dict):
-        raise ModelError(f"'{file}' holds a {type(parsed).__name__}; expected a JSON object")
 
 
 def _unreadable(file: Path, error: OSError) -> ModelError:

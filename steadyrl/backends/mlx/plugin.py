@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
+import sys
 from typing import TYPE_CHECKING
 
-from steadyrl.backends.mlx.blas import faster_products
-from steadyrl.backends.mlx.settings import MlxSettings
+from pydantic import Field
+
+from steadyrl.backends.settings import GradientSettings
 from steadyrl.core import plugins
 from steadyrl.core.config import Config
 from steadyrl.core.counting.count import begin
@@ -16,12 +19,21 @@ from steadyrl.core.protocols import Algorithm
 if TYPE_CHECKING:
     from steadyrl.backends.mlx.backend import MlxBackend
 
+OPENBLAS = "libopenblas.so.0"  # Debian: apt-get install libopenblas0
 log = logging.getLogger(__name__)
 
-Settings = MlxSettings
+
+class Settings(GradientSettings):
+    """What MLX needs beside the settings that every backend has (see backends/mlx.md)."""
+
+    free_on_resume = GradientSettings.free_on_resume | {"memory_gib"}  # the run may go on on another machine
+
+    memory_gib: float = Field(0.0, ge=0, le=4096)
+    """GiB of memory that MLX may use before it frees what it keeps for reuse and waits for running work. 0 uses MLX's
+    own limit."""
 
 
-def check(config: Config, settings: MlxSettings) -> list[str]:
+def check(config: Config, settings: Settings) -> list[str]:
     """Return what is wrong with a config that trains in MLX."""
     problems = []
     if config.backend.device not in {"auto", "cpu", "gpu"}:
@@ -52,3 +64,23 @@ def create(config: Config, algorithm: Algorithm) -> MlxBackend:
     from steadyrl.backends.mlx.backend import MlxBackend  # needs mlx, which reading a config does not
 
     return MlxBackend(config, algorithm)
+
+
+def faster_products(threads: int = 0) -> bool:
+    """Let MLX multiply with the system's OpenBLAS, which is faster than its wheel's BLAS; return whether there is one.
+
+    MLX looks ``cblas_sgemm`` up when it is first used, and takes the one that was loaded globally. On a Mac MLX uses
+    Apple's own libraries, and nothing is done.
+
+    Args:
+        threads: Threads that OpenBLAS multiplies with; 0 leaves its own number.
+    """
+    if sys.platform != "linux":
+        return False
+    try:
+        library = ctypes.CDLL(OPENBLAS, mode=ctypes.RTLD_GLOBAL)
+    except OSError:
+        return False
+    if threads:
+        library.openblas_set_num_threads(threads)
+    return True

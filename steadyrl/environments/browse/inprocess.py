@@ -43,11 +43,24 @@ class InProcessTab:
     def act(self, action: Click | Type | Select | Back) -> str:
         """See Tab."""
         if isinstance(action, Back):
-            return self._back()
+            if len(self._history) == 1:
+                return "there is no page before"
+            self._history.pop()
+            self._load()
+            return ""
         cell, form = controls(self._page)[action.number]
         match action:
             case Click(number):
-                return self._click(number, cell, form)
+                match cell:
+                    case Link(path=path):
+                        self._go(path)
+                    case Button() if form is not None:
+                        self._send(form)
+                    case Box():
+                        self._values[number] = "" if self._values[number] else "on"
+                    case Choice():
+                        return f"element {number} is a list; use select"
+                return ""
             case Type(number, text):
                 if not isinstance(cell, Field):
                     return f"element {number} takes no text"
@@ -62,18 +75,6 @@ class InProcessTab:
 
     def close(self) -> None:
         """See Tab."""
-
-    def _click(self, number: int, cell: object, form: Form | None) -> str:
-        match cell:
-            case Link(path=path):
-                self._go(path)
-            case Button() if form is not None:
-                self._send(form)
-            case Box():
-                self._values[number] = "" if self._values[number] else "on"
-            case Choice():
-                return f"element {number} is a list; use select"
-        return ""
 
     def _send(self, form: Form) -> None:
         fields = {}
@@ -92,13 +93,6 @@ class InProcessTab:
         if path != self._history[-1]:
             self._history.append(path)
         self._load()
-
-    def _back(self) -> str:
-        if len(self._history) == 1:
-            return "there is no page before"
-        self._history.pop()
-        self._load()
-        return ""
 
     def _load(self) -> None:
         path, fields = split_address(self._history[-1])

@@ -66,7 +66,10 @@ def cheapest(rng: random.Random, level: int) -> Quest:
     name = world.products[target].name
     if level < 4:
         return viewing_quest("open the cheapest", world, "/items", target, [Step("click", "link", name)])
-    filtered = _is_filtered_by(color)
+
+    def filtered(world: World) -> bool:
+        return world.did("filter")[-1:] == [color]
+
     plan = [
         Step("select", "select", "color", color),
         Step("click", "button", "filter", when=lambda world: not filtered(world)),
@@ -156,10 +159,6 @@ def price(rng: random.Random, level: int) -> Quest:
 
 def _chosen(target: int) -> Condition:
     return lambda world: any(target in products for products in (world.cart, *world.orders))
-
-
-def _is_filtered_by(color: str) -> Condition:
-    return lambda world: world.did("filter")[-1:] == [color]
 
 
 def _products(rng: random.Random, count: int, shelves: int = 1, alike: bool = False) -> list[Product]:

@@ -16,7 +16,10 @@ def names_lacking(code: str) -> frozenset[str]:
     Args:
         code: Valid Python.
     """
-    if _imports_everything(code):
+    if any(
+        isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names)
+        for node in ast.walk(ast.parse(code))
+    ):
         return frozenset()
     top = symtable.symtable(code, "<tests>", "exec")
     tables = list(_tables(top))
@@ -37,13 +40,6 @@ def names_defined(code: str) -> dict[str, bool]:
     """
     classes = {node.name for node in ast.parse(code).body if isinstance(node, ast.ClassDef)}
     return {name: name in classes for name in _assigned([symtable.symtable(code, "<given>", "exec")])}
-
-
-def _imports_everything(code: str) -> bool:
-    return any(
-        isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names)
-        for node in ast.walk(ast.parse(code))
-    )
 
 
 def _tables(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:

@@ -7,16 +7,15 @@ import difflib
 import keyword
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from steadyrl.core.errors import DataError
 from steadyrl.environments.code.names import names_defined, names_lacking
 from steadyrl.environments.code.replay import marked
 from steadyrl.environments.code.sandbox import values
-from steadyrl.loop.tasks.jsonl import filled_field, text_field
+from steadyrl.loop.tasks.jsonl import Line
 
 _FENCE = re.compile(r"^```[^\n`]*\n(.*?)(?:^```|\Z)", re.MULTILINE | re.DOTALL)
 # Where a continued function ends: what HumanEval's authors stop at, since a model may go on with a next function.
@@ -110,27 +109,25 @@ def is_python(code: str) -> bool:
     return True
 
 
-def own_problem(record: Mapping[str, Any], path: Path, number: int) -> CodeProblem:
+def own_problem(line: Line) -> CodeProblem:
     """Read a line of our own format: see docs/tasks/code.md.
 
     Raises:
         DataError: Naming the first defect by file and line.
     """
-    _refuse_misspelt(record, path, number)
-    prompt = filled_field(record, "prompt", path, number)
-    entry_point = name_field(record, "entry_point", path, number)
-    tests = record.get("tests")
+    _refuse_misspelt(line)
+    prompt = line.filled("prompt")
+    entry_point = name_field(line, "entry_point")
+    tests = line.record.get("tests")
     if not isinstance(tests, list) or not tests:
-        raise DataError(
-            f"{path}, line {number}: 'tests' is {tests!r}; expected a list of [arguments, expected] or asserts"
-        )
+        raise DataError(f"{line}: 'tests' is {tests!r}; expected a list of [arguments, expected] or asserts")
     if all(isinstance(test, str) for test in tests):
-        cases, script = from_asserts(tests, entry_point, path, number)
+        cases, script = from_asserts(tests, entry_point, line)
     else:
-        cases, script = tuple(_case(test, path, number) for test in tests), ""
-    optional = {key: text_field(record, key, path, number) if key in record else None for key in _OPTIONAL}
+        cases, script = tuple(_case(test, line) for test in tests), ""
+    optional = {key: line.text(key) if key in line.record else None for key in _OPTIONAL}
     problem = CodeProblem(
-        id=filled_field(record, "id", path, number),
+        id=line.filled("id"),
         prompt=prompt,
         entry_point=entry_point,
         starter_code=optional["starter_code"] or "",
@@ -139,10 +136,10 @@ def own_problem(record: Mapping[str, Any], path: Path, number: int) -> CodeProbl
         canonical_solution=optional["canonical_solution"],
         wrong_solution=optional["wrong_solution"],
     )
-    return with_given(problem, path, number)
+    return with_given(problem, line)
 
 
-def with_given(problem: CodeProblem, path: Path, number: int) -> CodeProblem:
+def with_given(problem: CodeProblem, line: Line) -> CodeProblem:
     """Return a problem with the code that its test code builds on and does not define itself.
 
     Raises:
@@ -158,63 +155,60 @@ def with_given(problem: CodeProblem, path: Path, number: int) -> CodeProblem:
         if is_python(source) and lacking <= (names := names_defined(source)).keys():
             return replace(problem, preamble=source, classes=tuple(sorted(name for name in lacking if names[name])))
     raise DataError(
-        f"{path}, line {number}: the tests use '{min(lacking)}', which neither they nor the solution define; define or "
+        f"{line}: the tests use '{min(lacking)}', which neither they nor the solution define; define or "
         "import it in the tests, or remove the line"
     )
 
 
-def _refuse_misspelt(record: Mapping[str, Any], path: Path, number: int) -> None:
+def _refuse_misspelt(line: Line) -> None:
     """Refuse a key that looks like one the line lacks; others, such as a level, are the author's own."""
-    lacking = [key for key in _KEYS if key not in record]
-    for key in record:
+    lacking = [key for key in _KEYS if key not in line.record]
+    for key in line.record:
         if key not in _KEYS and (close := difflib.get_close_matches(key, lacking)):
             meant = " or ".join(f"'{name}'" for name in close)
-            raise DataError(f"{path}, line {number}: unknown key '{key}'; did you mean {meant}?")
+            raise DataError(f"{line}: unknown key '{key}'; did you mean {meant}?")
 
 
-def name_field(record: Mapping[str, Any], key: str, path: Path, number: int) -> str:
+def name_field(line: Line, key: str) -> str:
     """Return a field that names a function.
 
     Raises:
         DataError: It is missing, or no name that a function can have.
     """
-    name = filled_field(record, key, path, number)
+    name = line.filled(key)
     if not name.isidentifier() or keyword.iskeyword(name):
-        raise DataError(f"{path}, line {number}: '{key}' is {name!r}; expected the name of a function, such as 'add'")
+        raise DataError(f"{line}: '{key}' is {name!r}; expected the name of a function, such as 'add'")
     return name
 
 
-def _case(test: Any, path: Path, number: int) -> Case:
+def _case(test: Any, line: Line) -> Case:
     if not (isinstance(test, list) and len(test) == 2 and isinstance(test[0], list)):
         raise DataError(
-            f"{path}, line {number}: the test {test!r} is not [[arguments], expected]; or give all tests as text, "
-            "'assert f(1) == 2'"
+            f"{line}: the test {test!r} is not [[arguments], expected]; or give all tests as text, 'assert f(1) == 2'"
         )
     try:
         values.encode(test)
     except ValueError as error:
-        raise DataError(f"{path}, line {number}: a test cannot be used ({error}); change or remove the line") from error
+        raise DataError(f"{line}: a test cannot be used ({error}); change or remove the line") from error
     return Case(tuple(test[0]), test[1])
 
 
-def from_asserts(
-    lines: Sequence[str], entry_point: str, path: Path, number: int, setup: str = ""
-) -> tuple[tuple[Case, ...], str]:
-    """Return lines of ``assert`` as cases if each of them can be one, else as a script.
+def from_asserts(tests: Sequence[str], entry_point: str, line: Line, setup: str = "") -> tuple[tuple[Case, ...], str]:
+    """Return texts of ``assert`` as cases if each of them can be one, else as a script.
 
     Raises:
         DataError: They are no Python, or there is no assert.
     """
-    text = "\n".join(lines)
-    cases = cases_of(parse_tests(text, path, number).body, entry_point)
+    text = "\n".join(tests)
+    cases = cases_of(parse_tests(text, line).body, entry_point)
     if cases is not None and not setup.strip():
         return cases, ""
     script = f"{setup}\n{text}"
-    parse_tests(script, path, number)
+    parse_tests(script, line)
     return (), script
 
 
-def parse_tests(text: str, path: Path, number: int) -> ast.Module:
+def parse_tests(text: str, line: Line) -> ast.Module:
     """Return the tree of test code that can be run, and that tests something.
 
     Raises:
@@ -228,12 +222,12 @@ def parse_tests(text: str, path: Path, number: int) -> ast.Module:
             plain = ast.parse(text)
     except _UNREADABLE as error:
         raise DataError(
-            f"{path}, line {number}: the tests are not valid Python ({type(error).__name__}): {text[:200]!r}; change "
+            f"{line}: the tests are not valid Python ({type(error).__name__}): {text[:200]!r}; change "
             "or remove the line"
         ) from error
     if not asserts:
         raise DataError(
-            f"{path}, line {number}: the tests have no assert, so that nothing could fail them: {text[:200]!r}; add "
+            f"{line}: the tests have no assert, so that nothing could fail them: {text[:200]!r}; add "
             "one, as in 'assert f(1) == 2', or remove the line"
         )
     return plain

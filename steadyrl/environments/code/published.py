@@ -6,9 +6,7 @@ Source: github.com/openai/human-eval, data/HumanEval.jsonl.gz; google-research, 
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from steadyrl.core.errors import DataError
 from steadyrl.environments.code.problems import (
@@ -22,7 +20,7 @@ from steadyrl.environments.code.problems import (
     parse_tests,
     with_given,
 )
-from steadyrl.loop.tasks.jsonl import checked_text, filled_field, read_objects, text_field
+from steadyrl.loop.tasks.jsonl import Line, checked_text, read_objects
 
 
 def load_problems(path: Path) -> list[CodeProblem]:
@@ -34,7 +32,7 @@ def load_problems(path: Path) -> list[CodeProblem]:
     first = next(read_objects(path), None)
     if first is None:
         raise DataError(f"{path} has no problem; expected one JSON object per line")
-    keys = first[1].keys()
+    keys = first.record.keys()
     if {"test", "entry_point"} <= keys:
         read = _human_eval
     elif "test_list" in keys:
@@ -43,85 +41,80 @@ def load_problems(path: Path) -> list[CodeProblem]:
         read = own_problem
     else:
         raise DataError(
-            f"{path}, line {first[0]}: has {', '.join(keys) or 'no key'}; expected 'tests' (our format), 'test' and "
+            f"{first}: has {', '.join(keys) or 'no key'}; expected 'tests' (our format), 'test' and "
             "'entry_point' (HumanEval), or 'test_list' (MBPP)"
         )
     problems: list[CodeProblem] = []
     lines: dict[str, int] = {}
-    for number, record in read_objects(path):
-        problem = read(record, path, number)
-        before = lines.setdefault(problem.id, number)
-        if before != number:
+    for line in read_objects(path):
+        problem = read(line)
+        before = lines.setdefault(problem.id, line.number)
+        if before != line.number:
             raise DataError(
-                f"{path}, line {number}: the id '{problem.id}' is there twice, first in line {before}; remove one of "
-                "the lines"
+                f"{line}: the id '{problem.id}' is there twice, first in line {before}; remove one of the lines"
             )
         problems.append(problem)
     return problems
 
 
-def _human_eval(record: Mapping[str, Any], path: Path, number: int) -> CodeProblem:
-    prompt, test = (filled_field(record, key, path, number) for key in ("prompt", "test"))
-    entry_point = name_field(record, "entry_point", path, number)
+def _human_eval(line: Line) -> CodeProblem:
+    prompt, test = (line.filled(key) for key in ("prompt", "test"))
+    entry_point = name_field(line, "entry_point")
     if not defines(prompt, entry_point):
         raise DataError(
-            f"{path}, line {number}: 'prompt' does not define the function '{entry_point}' that 'entry_point' names; "
+            f"{line}: 'prompt' does not define the function '{entry_point}' that 'entry_point' names; "
             "download the file again"
         )
-    body = parse_tests(test, path, number).body
+    body = parse_tests(test, line).body
     check = next((n for n in body if isinstance(n, ast.FunctionDef) and n.name == "check" and n.args.args), None)
     if check is None:
-        raise DataError(f"{path}, line {number}: 'test' has no function check(candidate), as HumanEval's tests do")
+        raise DataError(f"{line}: 'test' has no function check(candidate), as HumanEval's tests do")
     cases = cases_of(check.body, check.args.args[0].arg)
     problem = CodeProblem(
-        id=filled_field(record, "task_id", path, number),
+        id=line.filled("task_id"),
         prompt=prompt,
         entry_point=entry_point,
         starter_code=prompt,
         cases=cases or (),
         script="" if cases else f"{test}\ncheck(candidate)\n",
-        canonical_solution=text_field(record, "canonical_solution", path, number)
-        if "canonical_solution" in record
-        else None,
+        canonical_solution=line.text("canonical_solution") if "canonical_solution" in line.record else None,
     )
-    return with_given(problem, path, number)
+    return with_given(problem, line)
 
 
-def _mbpp(record: Mapping[str, Any], path: Path, number: int) -> CodeProblem:
-    text = filled_field(record, "text" if "text" in record else "prompt", path, number)
-    tests = record.get("test_list")
+def _mbpp(line: Line) -> CodeProblem:
+    text = line.filled("text" if "text" in line.record else "prompt")
+    tests = line.record.get("test_list")
     if not isinstance(tests, list) or not tests or not all(isinstance(test, str) for test in tests):
-        raise DataError(f"{path}, line {number}: 'test_list' is {tests!r}; expected a list of asserts as text")
-    if "task_id" not in record:
-        raise DataError(f"{path}, line {number}: 'task_id' is missing; download the file again")
-    code = text_field(record, "code", path, number)
-    setup = _setup(record, path, number)
-    shown, entry_point = _first_call(tests, code, path, number)
-    cases, script = from_asserts(tests, entry_point, path, number, setup)
+        raise DataError(f"{line}: 'test_list' is {tests!r}; expected a list of asserts as text")
+    if "task_id" not in line.record:
+        raise DataError(f"{line}: 'task_id' is missing; download the file again")
+    code = line.text("code")
+    setup = _setup(line)
+    shown, entry_point = _first_call(tests, code, line)
+    cases, script = from_asserts(tests, entry_point, line, setup)
     problem = CodeProblem(
-        id=f"MBPP/{record['task_id']}",
+        id=f"MBPP/{line.record['task_id']}",
         prompt=f'"""\n{text}\n{shown}\n"""\n',
         entry_point=entry_point,
         cases=cases,
         script=script,
         canonical_solution=code.replace("\r\n", "\n"),
     )
-    return with_given(problem, path, number)
+    return with_given(problem, line)
 
 
-def _setup(record: Mapping[str, Any], path: Path, number: int) -> str:
+def _setup(line: Line) -> str:
     """Return what runs before the tests. Either key may be missing or null."""
-    code, imports = record.get("test_setup_code"), record.get("test_imports")
-    place = f"{path}, line {number}: 'test_setup_code'"
-    if imports is not None and not (isinstance(imports, list) and all(isinstance(line, str) for line in imports)):
+    code, imports = line.record.get("test_setup_code"), line.record.get("test_imports")
+    if imports is not None and not (isinstance(imports, list) and all(isinstance(text, str) for text in imports)):
         raise DataError(
-            f"{path}, line {number}: 'test_imports' is {imports!r:.200}; expected a list of lines as text, as in "
-            '["import math"]'
+            f"{line}: 'test_imports' is {imports!r:.200}; expected a list of lines as text, as in [\"import math\"]"
         )
-    return "\n".join(["" if code is None else checked_text(code, place), *(imports or [])])
+    return "\n".join(["" if code is None else checked_text(code, f"{line}: 'test_setup_code'"), *(imports or [])])
 
 
-def _first_call(tests: list[str], code: str, path: Path, number: int) -> tuple[str, str]:
+def _first_call(tests: list[str], code: str, line: Line) -> tuple[str, str]:
     """Return the first test that calls a function which the reference solution defines, and that function's name."""
     if is_python(code):
         defined = {n.name for n in ast.parse(code).body if isinstance(n, ast.FunctionDef)}
@@ -129,4 +122,4 @@ def _first_call(tests: list[str], code: str, path: Path, number: int) -> tuple[s
             for node in ast.walk(ast.parse(test)):
                 if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in defined:
                     return test, node.func.id
-    raise DataError(f"{path}, line {number}: no test calls a function that 'code' defines: {tests[0][:200]!r}")
+    raise DataError(f"{line}: no test calls a function that 'code' defines: {tests[0][:200]!r}")

@@ -48,40 +48,26 @@ class CodeSettings(Section):
 
     free_on_resume = frozenset({"problems", "heldout"})  # files may move; that they hold the same problems is checked
 
-    problems: PathText = Field(
-        "own",
-        description="'own', 'generated', or a .jsonl or .jsonl.gz file in our format or in that of HumanEval or MBPP.",
-    )
-    heldout: PathText = Field(
-        "", description="A second file of the same kind for evaluations. Empty holds out a share of the first."
-    )
-    heldout_share: float = Field(
-        0.5, gt=0, lt=1, description="Share of the first file's problems that are held out if there is no second file."
-    )
-    generated_count: int = Field(
-        800, ge=2, le=1_000_000, description="Maximum number of problems that 'generated' makes."
-    )
+    problems: PathText = Field("own")
+    """'own', 'generated', or a .jsonl or .jsonl.gz file in our format or in that of HumanEval or MBPP."""
+    heldout: PathText = Field("")
+    """A second file of the same kind for evaluations. Empty holds out a share of the first."""
+    heldout_share: float = Field(0.5, gt=0, lt=1)
+    """Share of the first file's problems that are held out if there is no second file."""
+    generated_count: int = Field(800, ge=2, le=1_000_000)
+    """Maximum number of problems that 'generated' makes."""
     generated_seed: int = Field(0, ge=0, lt=2**63, description="Seed of the generated problems.")
-    generated_steps: Literal["one", "two", "mixed"] = Field(
-        "mixed",
-        description="Number of steps in a generated problem: 'one', 'two', or 'mixed' (a third of the problems "
-        "have two).",
-    )
-    generated_half: Literal["a", "b", "both"] = Field(
-        "both",
-        description="Which half of the generated problems to use. 'a' and 'b' share no problem, so a warm-up on "
-        "one leaves the other unseen.",
-    )
-    all_or_nothing: bool = Field(
-        False,
-        description="If true, the reward 'tests' is 1 if all tests pass and 0 otherwise. If false, it is the "
-        "share of tests that pass.",
-    )
-    lint: Literal["off", "ruff"] = Field(
-        "off",
-        description="A linter whose objections lower 'quality', in addition to the checks on the syntax tree. "
-        "'ruff' needs the extra 'code'.",
-    )
+    generated_steps: Literal["one", "two", "mixed"] = Field("mixed")
+    """Number of steps in a generated problem: 'one', 'two', or 'mixed' (a third of the problems have two)."""
+    generated_half: Literal["a", "b", "both"] = Field("both")
+    """Which half of the generated problems to use. 'a' and 'b' share no problem, so a warm-up on one leaves the other
+    unseen."""
+    all_or_nothing: bool = Field(False)
+    """If true, the reward 'tests' is 1 if all tests pass and 0 otherwise. If false, it is the share of tests that
+    pass."""
+    lint: Literal["off", "ruff"] = Field("off")
+    """A linter whose objections lower 'quality', in addition to the checks on the syntax tree. 'ruff' needs the extra
+    'code'."""
     sandbox: SandboxSettings = Field(default_factory=SandboxSettings, description="Where answers are executed.")
 
 
@@ -257,7 +243,7 @@ class CodeTask(Task):
         with ThreadPoolExecutor(self._workers) as pool:
             for done, (key, verdict) in enumerate(zip(new, pool.map(self._judge, new), strict=True), start=1):
                 tell("programs", done, len(new))
-                if verdict is not None:
+                if isinstance(verdict, Verdict):
                     _remember(self._judged, key, verdict)
 
     def _lint_all(self, pairs: Pairs) -> None:
@@ -285,26 +271,23 @@ class CodeTask(Task):
         lines = {line.partition(":")[0] for line in lint_lines}
         return [*lint_lines, *(line for line in objections if line.partition(":")[0] not in lines)]
 
-    def _judge(self, key: tuple[str, str]) -> Verdict | None:
+    def _judge(self, key: tuple[str, str]) -> Verdict | str:
         code_problem = self._by_id[key[0]]
         try:
             return judge(self._sandbox, program(key[1], code_problem), code_problem)
-        except JailError:
-            return None
+        except JailError as error:
+            return str(error)
 
     def _verdict(self, problem: Problem, text: str) -> Verdict | str:
         """Return what the tests say, or why they cannot be asked."""
         key = (problem.id, text)
         if key in self._judged:
             return self._judged[key]
-        code_problem = self._by_id.get(problem.id)
-        if code_problem is None:
+        if problem.id not in self._by_id:
             return f"there are no tests for the problem '{problem.id}'"
-        try:
-            verdict = judge(self._sandbox, program(text, code_problem), code_problem)
-        except JailError as error:
-            return str(error)
-        _remember(self._judged, key, verdict)
+        verdict = self._judge(key)
+        if isinstance(verdict, Verdict):
+            _remember(self._judged, key, verdict)
         return verdict
 
     def _inspected(self, code: str) -> tuple[list[str], int]:

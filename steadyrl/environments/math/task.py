@@ -18,7 +18,7 @@ from steadyrl.core.sections import PathText, Section
 from steadyrl.core.types import Problem, Rollout
 from steadyrl.environments.math.generated import LEVELS, generate
 from steadyrl.loop.rewards.answers import MARK, final_number
-from steadyrl.loop.tasks.jsonl import filled_field, held_out_ids, read_objects
+from steadyrl.loop.tasks.jsonl import held_out_ids, read_objects
 
 _SEED = 18  # of the generated problems: those of a level are the same in every run
 
@@ -31,20 +31,15 @@ class MathTask:
 
         free_on_resume = frozenset({"path", "heldout"})  # as of prompts
 
-        path: PathText = Field(
-            "",
-            description="JSONL file with a 'question' and an 'answer' per line, as in GSM8K. A 'level' is optional. "
-            "Empty generates problems.",
-        )
-        heldout: PathText = Field(
-            "", description="A second file of the same kind for evaluations. Empty holds out a share of the first."
-        )
+        path: PathText = Field("")
+        """JSONL file with a 'question' and an 'answer' per line, as in GSM8K. A 'level' is optional. Empty generates
+        problems."""
+        heldout: PathText = Field("")
+        """A second file of the same kind for evaluations. Empty holds out a share of the first."""
         heldout_share: float = Field(0.2, gt=0, lt=1, description="Share of the file's problems that are held out.")
-        levels: list[int] = Field(
-            [1, 2, 3, 4, 5, 6],
-            description="Levels of generated problems: 1 and 2 sums, 3 products, 4 two operations, 5 and 6 stories "
-            "of one and two steps.",
-        )
+        levels: list[int] = Field([1, 2, 3, 4, 5, 6])
+        """Levels of generated problems: 1 and 2 sums, 3 products, 4 two operations, 5 and 6 stories of one and two
+        steps."""
         train_count: int = Field(200, ge=1, le=100_000, description="Maximum generated training problems per level.")
         heldout_count: int = Field(20, ge=1, le=10_000, description="Maximum generated held-out problems per level.")
         instruction: str = Field("", description="Text that is put after every question.")
@@ -134,19 +129,18 @@ class MathTask:
 
     def _read(self, path: Path) -> list[Problem]:
         problems: dict[str, Problem] = {}
-        for line, record in read_objects(path):
-            question = filled_field(record, "question", path, line)
-            solution = record.get("answer")
+        for line in read_objects(path):
+            question = line.filled("question")
+            solution = line.record.get("answer")
             value = final_number(str(solution)) if isinstance(solution, str | int | float) else None
             if value is None or isinstance(solution, bool):
                 raise DataError(
-                    f"{path}, line {line}: 'answer' holds no number; expected a number, or a solution that ends "
-                    f"with '{MARK} 42'"
+                    f"{line}: 'answer' holds no number; expected a number, or a solution that ends with '{MARK} 42'"
                 )
-            columns = {**{k: v for k, v in record.items() if k not in ("question", "id")}, "answer": str(value)}
-            id = filled_field(record, "id", path, line) if "id" in record else f"line-{line}"
+            columns = {**{k: v for k, v in line.record.items() if k not in ("question", "id")}, "answer": str(value)}
+            id = line.filled("id") if "id" in line.record else f"line-{line.number}"
             if id in problems:
-                raise DataError(f"{path}, line {line}: the id '{id}' is taken; give every problem its own")
+                raise DataError(f"{line}: the id '{id}' is taken; give every problem its own")
             problems[id] = Problem(id, question + self._after, columns)
         if len(problems) < 2:
             raise DataError(f"{path} has {len(problems)} problems; expected two or more")

@@ -8,6 +8,24 @@ from steadyrl.environments.search.index import Document, SearchIndex
 from steadyrl.environments.search.tokens import MAX_TERMS, words_of
 from steadyrl.environments.search.words import STOP_WORDS, content_words
 
+# Queries that look like more than the one word in them, and find no more: what a reward for the form would pay for.
+# Policies wrote most of them. `steadyrl task check` fails rewards that pay any of them more than the single word.
+# {w} is the word that finds something, {v} another one of the request; the words of noise are in no document.
+_FORMS = (
+    "{w} OR {w}",
+    "{w} AND {w}",
+    "( {w} OR {w} ) AND ( {w} OR {w} )",
+    "{w} AND ( {w} OR {v} )",
+    "{w} OR {v}",
+    "{w} OR documents",
+    "{w} OR the",
+    "the AND ( to OR {w} )",
+    "{w} AND ( the OR of )",
+    "{w} OR ( qzxvwj AND wvxqzk )",
+    "( {w} AND qzxvwj ) OR {w}",
+    "{w} NOT qzxvwj",
+    "{w} OR {v} OR the OR to OR of OR a OR in OR is",
+)
 _WORDS_OF_DOCUMENT = 5  # words that single out most documents of a corpus of thousands
 MAX_DOCUMENTS = MAX_TERMS // _WORDS_OF_DOCUMENT  # of one query
 _RANK_TIME_LIMIT_S = 30.0  # a large corpus takes longer to rank than to search
@@ -19,50 +37,18 @@ def rarest_words(request: str, index: SearchIndex) -> list[str]:
     return [word for frequency, word in sorted(words) if frequency] or content_words(request)[:1]
 
 
-def first_two(request: str, index: SearchIndex) -> str:
-    """Join the first two content words by AND."""
-    return " AND ".join(content_words(request)[:2])
-
-
-def all_and(request: str, index: SearchIndex) -> str:
-    """Join all content words by AND."""
-    return " AND ".join(content_words(request))
-
-
-def all_or(request: str, index: SearchIndex) -> str:
-    """Join all content words by OR."""
-    return " OR ".join(content_words(request))
-
-
-def two_by_two(request: str, index: SearchIndex) -> str:
-    """Write (a OR b) AND (c OR d) of the first four content words."""
-    words = content_words(request)[:4]
+def _two_by_two(words: Sequence[str]) -> str:
     return f"( {' OR '.join(words[:2])} ) AND ( {' OR '.join(words[2:])} )" if len(words) > 2 else " OR ".join(words)
 
 
-def rarest(request: str, index: SearchIndex) -> str:
-    """Take the content word that the fewest documents contain."""
-    return "".join(rarest_words(request, index)[:1])
-
-
-def rarest_or(request: str, index: SearchIndex) -> str:
-    """Join the two rarest content words by OR."""
-    return " OR ".join(rarest_words(request, index)[:2])
-
-
-def rarest_and(request: str, index: SearchIndex) -> str:
-    """Join the two rarest content words by AND."""
-    return " AND ".join(rarest_words(request, index)[:2])
-
-
 BASELINES: Mapping[str, Callable[[str, SearchIndex], str]] = {
-    "AND of the first two words": first_two,
-    "AND of all words": all_and,
-    "OR of all words": all_or,
-    "(a OR b) AND (c OR d) of the first four": two_by_two,
-    "rarest word": rarest,
-    "OR of the two rarest words": rarest_or,
-    "AND of the two rarest words": rarest_and,
+    "AND of the first two words": lambda request, _: " AND ".join(content_words(request)[:2]),
+    "AND of all words": lambda request, _: " AND ".join(content_words(request)),
+    "OR of all words": lambda request, _: " OR ".join(content_words(request)),
+    "(a OR b) AND (c OR d) of the first four": lambda request, _: _two_by_two(content_words(request)[:4]),
+    "rarest word": lambda request, index: "".join(rarest_words(request, index)[:1]),
+    "OR of the two rarest words": lambda request, index: " OR ".join(rarest_words(request, index)[:2]),
+    "AND of the two rarest words": lambda request, index: " AND ".join(rarest_words(request, index)[:2]),
 }
 
 
@@ -91,3 +77,15 @@ def documents_query(numbers: Sequence[int], documents: Sequence[Document], index
         rarest_first = sorted((index.document_frequency(word), word) for word in words)
         alternatives.append(" AND ".join(word for _, word in rarest_first[:_WORDS_OF_DOCUMENT]))
     return " OR ".join(f"( {alternative} )" for alternative in dict.fromkeys(alternatives))
+
+
+def honest_core(request: str, index: SearchIndex) -> str:
+    """Return the rarest content word of a request, or "the" if it has none."""
+    return "".join(rarest_words(request, index)[:1]) or "the"
+
+
+def empty_forms(request: str, index: SearchIndex) -> Mapping[str, str]:
+    """Return queries whose core is ``honest_core``, by their form."""
+    words = rarest_words(request, index) or ["the"]
+    word, second_word = words[0], words[min(1, len(words) - 1)]
+    return {form.format(w="w", v="v"): form.format(w=word, v=second_word) for form in _FORMS}

@@ -21,7 +21,7 @@ from pathlib import Path
 from steadyrl.core.errors import DataError
 from steadyrl.environments.search.corpus import Corpus, Request
 from steadyrl.environments.search.index import Document
-from steadyrl.loop.tasks.jsonl import filled_field, held_out_ids, read_lines, read_objects, text_field
+from steadyrl.loop.tasks.jsonl import Line, held_out_ids, read_lines, read_objects
 
 log = logging.getLogger(__name__)
 
@@ -74,13 +74,12 @@ def _judgement_files(folder: Path) -> tuple[Path, Path | None]:
 def _documents(path: Path) -> list[Document]:
     documents: list[Document] = []
     lines: dict[str, int] = {}
-    for number, record in read_objects(path):
-        id = filled_field(record, "_id", path, number)
-        _note_line(lines, id, path, number)
-        title = text_field(record, "title", path, number) if "title" in record else ""
-        text = f"{title} {text_field(record, 'text', path, number)}".strip()
+    for line in read_objects(path):
+        id = _id_of(line, lines)
+        title = line.text("title") if "title" in line.record else ""
+        text = f"{title} {line.text('text')}".strip()
         if not text:
-            raise DataError(f"{path}, line {number}: document '{id}' has neither title nor text; remove the line")
+            raise DataError(f"{line}: document '{id}' has neither title nor text; remove the line")
         documents.append(Document(id, text))
     if not documents:
         raise DataError(f"{path} has no document; expected one JSON object per line")
@@ -90,17 +89,19 @@ def _documents(path: Path) -> list[Document]:
 def _queries(path: Path) -> dict[str, str]:
     queries: dict[str, str] = {}
     lines: dict[str, int] = {}
-    for number, record in read_objects(path):
-        id = filled_field(record, "_id", path, number)
-        _note_line(lines, id, path, number)
-        queries[id] = filled_field(record, "text", path, number)
+    for line in read_objects(path):
+        id = _id_of(line, lines)
+        queries[id] = line.filled("text")
     return queries
 
 
-def _note_line(lines: dict[str, int], id: str, path: Path, number: int) -> None:
+def _id_of(line: Line, lines: dict[str, int]) -> str:
+    """Return the id of a line; ``lines`` collects the numbers of those that were read."""
+    id = line.filled("_id")
     if id in lines:
-        raise DataError(f"{path}, line {number}: '_id' is '{id}' like on line {lines[id]}; give each line its own")
-    lines[id] = number
+        raise DataError(f"{line}: '_id' is '{id}' like on line {lines[id]}; give each line its own")
+    lines[id] = line.number
+    return id
 
 
 def _judgements(

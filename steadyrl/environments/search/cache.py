@@ -9,10 +9,12 @@ import sqlite3
 from dataclasses import asdict
 from pathlib import Path
 
+from pydantic import TypeAdapter
+
 from steadyrl.core.errors import SteadyError
 from steadyrl.core.rundir import write_text
-from steadyrl.environments.search.corpus import Corpus, Request
-from steadyrl.environments.search.index import Document, SearchIndex
+from steadyrl.environments.search.corpus import Corpus
+from steadyrl.environments.search.index import SearchIndex
 from steadyrl.environments.search.stdlib_corpus import stdlib_corpus
 from steadyrl.environments.search.stdlib_docs import interpreter_tag
 
@@ -27,11 +29,11 @@ def stdlib_with_index() -> tuple[Corpus, SearchIndex]:
     stem = cache_folder() / f"stdlib-{interpreter_tag()}-v{CORPUS_VERSION}"
     corpus_file, index_file = stem.with_name(stem.name + ".json"), stem.with_name(stem.name + ".sqlite")
     try:
-        corpus = _read(corpus_file)
+        corpus = TypeAdapter(Corpus).validate_json(corpus_file.read_bytes())
         index = SearchIndex.open(index_file)
         if index.document_count == len(corpus.documents):
             return corpus, index
-    except (SteadyError, OSError, ValueError, KeyError, TypeError, sqlite3.Error) as error:
+    except (SteadyError, OSError, ValueError, sqlite3.Error) as error:
         log.info("building the search corpus (%s)", error)
     corpus = stdlib_corpus()
     try:
@@ -49,17 +51,3 @@ def cache_folder() -> Path:
     home = os.path.expanduser("~")  # "~" itself where the user has none: then nothing can be written there
     root = os.environ.get("XDG_CACHE_HOME") or (Path(home) / ".cache" if home != "~" else os.devnull)
     return Path(root) / "steadyrl"
-
-
-def _read(path: Path) -> Corpus:
-    data = json.loads(path.read_text(encoding="utf-8"))
-    return Corpus(
-        name=data["name"],
-        documents=[Document(**document) for document in data["documents"]],
-        train=[_request(request) for request in data["train"]],
-        heldout=[_request(request) for request in data["heldout"]],
-    )
-
-
-def _request(data: dict[str, object]) -> Request:
-    return Request(id=str(data["id"]), text=str(data["text"]), relevant=tuple(data["relevant"]))  # type: ignore[arg-type]  # checked by use

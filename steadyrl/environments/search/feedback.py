@@ -47,7 +47,9 @@ class Feedback:
         self._index = index
         self._documents = documents
         self._read = functools.lru_cache(maxsize=10_000)(self._words_and_pairs)
-        self._rarity = functools.lru_cache(maxsize=100_000)(self._logarithm)
+        self._rarity = functools.lru_cache(maxsize=100_000)(
+            lambda word: math.log(self._index.document_count / self._index.document_frequency(word))
+        )
 
     def terms(self, request: str) -> list[str]:
         """Return words and phrases of the first ten documents, as queries, those of the best query to expect first.
@@ -85,9 +87,6 @@ class Feedback:
         words = [w for w in content_words(" ".join(text)) if not w.isdigit() and self._index.document_frequency(w) > 1]
         word_set = set(words)
         return words, {(a, b) for a, b in itertools.pairwise(text) if a != b and a in word_set and b in word_set}
-
-    def _logarithm(self, word: str) -> float:
-        return math.log(self._index.document_count / self._index.document_frequency(word))
 
     def _in_order(self, words: Sequence[str], phrases: Sequence[tuple[str, str]], first: Sequence[int]) -> list[str]:
         """Return which words and phrases to keep, those of the best queries first."""

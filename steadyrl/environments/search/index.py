@@ -232,26 +232,24 @@ def _filled_database(place: Path | Literal[":memory:"], documents: Iterable[Docu
         connection.execute(
             f"CREATE VIRTUAL TABLE documents USING fts5({TEXT_COLUMN}, content='', tokenize='porter unicode61')"
         )
-        _insert(connection, documents)
+        seen_ids: set[str] = set()
+        for number, document in enumerate(documents):
+            if document.id in seen_ids:
+                raise DataError(f"two documents have the id {document.id!r}; give every document its own")
+            seen_ids.add(document.id)
+            try:
+                connection.execute("INSERT INTO document_ids VALUES (?, ?)", (number, document.id))
+                connection.execute(
+                    f"INSERT INTO documents (rowid, {TEXT_COLUMN}) VALUES (?, ?)", (number, document.text)
+                )
+            except UnicodeEncodeError as error:
+                raise DataError(f"document {document.id!r} is not valid Unicode ({error}); repair its text") from error
+        if not seen_ids:
+            raise DataError("there is no document to index; is the corpus empty?")
         connection.execute("INSERT INTO documents (documents) VALUES ('optimize')")
         connection.commit()
         on_failure.pop_all()
     return connection
-
-
-def _insert(connection: sqlite3.Connection, documents: Iterable[Document]) -> None:
-    seen_ids: set[str] = set()
-    for number, document in enumerate(documents):
-        if document.id in seen_ids:
-            raise DataError(f"two documents have the id {document.id!r}; give every document its own")
-        seen_ids.add(document.id)
-        try:
-            connection.execute("INSERT INTO document_ids VALUES (?, ?)", (number, document.id))
-            connection.execute(f"INSERT INTO documents (rowid, {TEXT_COLUMN}) VALUES (?, ?)", (number, document.text))
-        except UnicodeEncodeError as error:
-            raise DataError(f"document {document.id!r} is not valid Unicode ({error}); repair its text") from error
-    if not seen_ids:
-        raise DataError("there is no document to index; is the corpus empty?")
 
 
 def _matches(connection: sqlite3.Connection, expression: str, time_limit_s: float) -> np.ndarray:

@@ -82,7 +82,7 @@ def _source_entries() -> Iterator[Entry]:
                 tree = ast.parse(path.read_text(encoding="utf-8"))
         except (SyntaxError, UnicodeDecodeError, OSError):
             continue
-        yield from _tree_entries(tree, "posixpath" if module == "posixpath" else module)
+        yield from _tree_entries(tree, module)
 
 
 def _source_files(library: Path) -> Iterator[Path]:

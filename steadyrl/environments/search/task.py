@@ -22,11 +22,18 @@ from steadyrl.core.errors import DataError
 from steadyrl.core.protocols import RewardFn
 from steadyrl.core.sections import PathText, Section
 from steadyrl.core.types import Problem, Rollout, Score
-from steadyrl.environments.search.baselines import BASELINES, MAX_DOCUMENTS, documents_query, ranked_first, rarest_words
+from steadyrl.environments.search.baselines import (
+    BASELINES,
+    MAX_DOCUMENTS,
+    documents_query,
+    empty_forms,
+    honest_core,
+    ranked_first,
+    rarest_words,
+)
 from steadyrl.environments.search.beir import beir_corpus
 from steadyrl.environments.search.cache import stdlib_with_index
 from steadyrl.environments.search.corpus import Corpus, Request
-from steadyrl.environments.search.empty_forms import empty_forms, honest_core
 from steadyrl.environments.search.feedback import Feedback
 from steadyrl.environments.search.generated import generated_corpus, gold_queries
 from steadyrl.environments.search.index import EngineFailure, SearchIndex
@@ -47,11 +54,9 @@ class SearchSettings(Section):
     """Settings of the search task."""
 
     corpus: PathText = Field("stdlib", description="'stdlib', 'generated', or a folder in BEIR format.")
-    prompt: str = Field(
-        "request: {request}\nquery:",
-        description="Template of the prompt. {request} is replaced by the request, and {found}, if it is there, by up "
-        "to six words, alone or in phrases, of the documents that a ranked search of the request finds first.",
-    )
+    prompt: str = Field("request: {request}\nquery:")
+    """Template of the prompt. {request} is replaced by the request, and {found}, if it is there, by up to six words,
+    alone or in phrases, of the documents that a ranked search of the request finds first."""
     corpus_seed: int = Field(0, ge=0, lt=2**63, description="Seed of the generated corpus.")
 
     @field_validator("prompt")
@@ -96,10 +101,7 @@ class SearchTask:
 
     def rewards(self) -> Mapping[str, RewardFn]:
         """See Task."""
-        return {
-            "retrieval": self._judge,
-            **{name: self._part(name) for name in _PARTS},
-        }
+        return {"retrieval": self._judge, **{name: self._part(name) for name in _PARTS}}
 
     def baselines(self) -> Mapping[str, Callable[[Problem], str]]:
         """See Task: queries that rules make from the request's words, and a plain ranked search."""

@@ -15,6 +15,7 @@ import numpy as np
 from steadyrl.environments.search.index import SearchIndex
 from steadyrl.environments.search.query import Phrase, Term
 from steadyrl.environments.search.tokens import words_of
+from steadyrl.environments.search.worth import f1_of
 
 # Nats of probability per F1: the best query is taught e times as often as one that is worse by this much.
 _TEMPERATURE = 0.05
@@ -49,7 +50,8 @@ def taught_query(
     quoted = [
         (phrase, f1)
         for phrase, parts in phrases.items()
-        if (f1 := _f1(index.marks(Phrase(parts)), wanted)) > max(_f1(index.marks(Term(part)), wanted) for part in parts)
+        if (f1 := f1_of(index.marks(Phrase(parts)), wanted))
+        > max(f1_of(index.marks(Term(part)), wanted) for part in parts)
     ]
     generator = np.random.default_rng(zlib.crc32(id.encode()))
     places = {word: place for place, word in enumerate(words)}
@@ -61,24 +63,20 @@ def taught_query(
 
 def _forms(marks: _Marks, wanted: np.ndarray) -> Iterator[list[_Query]]:
     """Yield the queries of each form of which no word could be left out."""
-    word_f1 = {word: _f1(documents, wanted) for word, documents in marks.items()}
+    word_f1 = {word: f1_of(documents, wanted) for word, documents in marks.items()}
     yield [(word, f1) for word, f1 in word_f1.items() if f1]
     and_f1, or_f1 = {}, {}
     for a, b in itertools.combinations(marks, 2):
-        and_f1[a, b] = and_f1[b, a] = _f1(marks[a] & marks[b], wanted)
-        or_f1[a, b] = or_f1[b, a] = _f1(marks[a] | marks[b], wanted)
+        and_f1[a, b] = and_f1[b, a] = f1_of(marks[a] & marks[b], wanted)
+        or_f1[a, b] = or_f1[b, a] = f1_of(marks[a] | marks[b], wanted)
     yield [(f"{a} AND {b}", f1) for (a, b), f1 in and_f1.items() if f1 > max(word_f1[a], word_f1[b])]
     yield [(f"{a} OR {b}", f1) for (a, b), f1 in or_f1.items() if f1 > max(word_f1[a], word_f1[b])]
     yield [
         (f"{a} AND ( {b} OR {c} )", f1)
         for a, b, c in itertools.permutations(marks, 3)
-        if (f1 := _f1(marks[a] & (marks[b] | marks[c]), wanted))
+        if (f1 := f1_of(marks[a] & (marks[b] | marks[c]), wanted))
         > max(word_f1[a], and_f1[a, b], and_f1[a, c], or_f1[b, c])
     ]
-
-
-def _f1(matched: np.ndarray, wanted: np.ndarray) -> float:
-    return 2 * float(np.count_nonzero(matched & wanted)) / float(np.count_nonzero(matched) + np.count_nonzero(wanted))
 
 
 def _drawn(queries: Sequence[_Query], places: Mapping[str, int], per_skip: float, draws: np.random.Generator) -> _Query:

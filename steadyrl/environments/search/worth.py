@@ -78,11 +78,11 @@ def weigh(tree: Node, relevant: np.ndarray, index: SearchIndex) -> Worth:
 
     evaluate = _Evaluator(of_leaf)
     matched = evaluate.learn(tree)
-    f1 = _f1(matched, wanted)
+    f1 = f1_of(matched, wanted)
     words = terms(tree)
     return Worth(
         f1=f1,
-        best_word=max(_f1(of_leaf(Term(word)), wanted) for word in words),
+        best_word=max(f1_of(of_leaf(Term(word)), wanted) for word in words),
         words=len(words),
         helping=len(terms(_core(tree, f1, wanted, evaluate))) if f1 else 0,
         dead_part=any(np.array_equal(evaluate(shorter), matched) for shorter, _ in _shortened(tree)),
@@ -127,7 +127,7 @@ def _core(tree: Node, f1: float, wanted: np.ndarray, evaluate: _Evaluator) -> No
     while still_shorter:
         still_shorter = False
         for shorter, _ in sorted(_shortened(core), key=lambda part: -part[1]):
-            if (without := _f1(evaluate(shorter), wanted)) >= f1:
+            if (without := f1_of(evaluate(shorter), wanted)) >= f1:
                 core, f1, still_shorter = shorter, without, True
                 evaluate.learn(core)
                 break
@@ -155,5 +155,6 @@ def _shortened(node: Node) -> Iterator[tuple[Node, int]]:
                 yield Term(left[0]) if len(left) == 1 else Phrase(left), 1
 
 
-def _f1(matched: np.ndarray, wanted: np.ndarray) -> float:
+def f1_of(matched: np.ndarray, wanted: np.ndarray) -> float:
+    """Return the F1 of the documents that a query finds, both [documents] bool; at least one is wanted."""
     return 2 * float(np.count_nonzero(matched & wanted)) / float(np.count_nonzero(matched) + np.count_nonzero(wanted))

@@ -13,7 +13,11 @@ score = 1.0
 
 from __future__ import annotations
 
+import ast
 import difflib
+import inspect
+import re
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -24,9 +28,19 @@ from steadyrl.core.errors import ConfigError, DataError, exception_line
 from steadyrl.core.protocols import RewardFn
 from steadyrl.core.sections import Section
 from steadyrl.core.types import Message, Problem, Rollout
-from steadyrl.integrations.environments.evaluated import evaluates, is_expression
 from steadyrl.loop.rewards.attempts import within
 
+# Some of reasoning-gym's scorers call ``eval`` or sympy's ``parse_expr``, which evaluates too, on what a policy wrote.
+# A policy that writes ``__import__('os').system(...)`` would be obeyed, and ``9**9**9**9`` would never end.
+_EVALUATE = ("eval", "exec", "parse_expr", "sympify")
+_LONGEST = 400  # characters
+# Numbers, signs, brackets, quotes, single letters, rows of the letters A to E, and functions of one number. None of
+# these names is a function that acts; `N` and `S` of sympy are.
+_WORDS = r"(?:a?(?:sin|cos|tan)h?|exp|log|sqrt|Integral|[A-E]+|[A-EQX-Z_a-z])(?!\w)"
+_POWER = r"\*\*\s*(?:-?\d{1,2}|\(-?\d{1,2}(?:/\d{1,2})?\))(?!\d|\s*\*\*)"
+_EXPRESSION = re.compile(rf"(?:\d{{1,9}}(?:\.\d{{0,9}})?|{_WORDS}|{_POWER}|\*(?!\*)|[-+/(),\[\]\s'\"|])*")
+_POWER_OF_BRACKETS = re.compile(r"\)\s*\*\*")
+_REPEATED = re.compile(r"['\"\[].*\*|\*.*['\"\[]", re.DOTALL)  # 'a' * 999999999
 # An entry depends on the sum of its data set's seed and its number: sets of seeds must not overlap.
 _HELDOUT, _NEXT_SEED = 1 << 20, 1 << 21
 _EVALUATION_SECONDS = 5.0
@@ -44,29 +58,18 @@ class ReasoningGymTask:
     class Settings(Section):
         """Settings of the reasoning_gym task."""
 
-        datasets: list[str] = Field(
-            min_length=1,
-            description="Names of reasoning-gym's data sets, such as 'chain_sum'. Several are mixed in equal shares.",
-        )
-        dataset_args: dict[str, dict[str, Any]] = Field(
-            default_factory=dict,
-            description="Settings of a data set by its name, such as {chain_sum = {max_terms = 3}}.",
-        )
-        train_count: int = Field(
-            500,
-            ge=1,
-            le=1_000_000,
-            description="Training problems, at most. A question that comes up twice counts once.",
-        )
-        heldout_count: int = Field(
-            100, ge=0, le=1_000_000, description="Held-out problems, at most. No training problem asks the same."
-        )
+        datasets: list[str] = Field(min_length=1)
+        """Names of reasoning-gym's data sets, such as 'chain_sum'. Several are mixed in equal shares."""
+        dataset_args: dict[str, dict[str, Any]] = Field(default_factory=dict)
+        """Settings of a data set by its name, such as {chain_sum = {max_terms = 3}}."""
+        train_count: int = Field(500, ge=1, le=1_000_000)
+        """Training problems, at most. A question that comes up twice counts once."""
+        heldout_count: int = Field(100, ge=0, le=1_000_000)
+        """Held-out problems, at most. No training problem asks the same."""
         seed: int = Field(0, ge=0, le=1_000_000, description="Which problems are generated. A run's seed changes none.")
-        system: Literal["", "default", "simple", "direct", "chain_of_draft", "DeepSeekZero"] = Field(
-            "",
-            description="Which of reasoning-gym's system prompts asks for an answer in <answer> tags. Empty asks the "
-            "question alone, and an answer without tags is scored as a whole.",
-        )
+        system: Literal["", "default", "simple", "direct", "chain_of_draft", "DeepSeekZero"] = Field("")
+        """Which of reasoning-gym's system prompts asks for an answer in <answer> tags. Empty asks the question alone,
+        and an answer without tags is scored as a whole."""
 
     name = "reasoning_gym"
     metric = "score"
@@ -184,3 +187,22 @@ def _create(gym: Any, name: str, settings: dict[str, Any]) -> Any:
             f"reasoning-gym's '{name}' cannot be made with task.args.dataset_args.{name} = {settings}: "
             f"{exception_line(error)}"
         ) from error
+
+
+def evaluates(dataset: Any) -> bool:
+    """Return whether a data set's score_answer evaluates the answer."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(type(dataset).score_answer)))
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    evaluated = [a for call in calls if ast.unparse(call.func).rpartition(".")[2] in _EVALUATE for a in call.args]
+    names = [node for argument in evaluated for node in ast.walk(argument) if isinstance(node, ast.Name)]
+    return any(name.id == "answer" for name in names)
+
+
+def is_expression(answer: str) -> bool:
+    """Return whether evaluating an answer can do nothing but compute, and not for long."""
+    return (
+        len(answer) <= _LONGEST
+        and _EXPRESSION.fullmatch(answer) is not None
+        and len(_POWER_OF_BRACKETS.findall(answer)) <= 2
+        and not _REPEATED.search(answer)
+    )

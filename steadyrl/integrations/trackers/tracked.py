@@ -87,22 +87,11 @@ def _wait(writer: subprocess.Popen[bytes], until: float, mark: str) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(writer.pid, signal.SIGKILL)
         writer.wait()
-    for process in _marked(mark):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(process, signal.SIGKILL)
-
-
-def _marked(mark: str) -> list[int]:
-    """Return the processes with a mark in their environment: a library may start some in sessions of their own.
-
-    W&B's keeps trying to reach its server for hours. Where there is no /proc (macOS), none are found.
-    """
-    pids = []
+    # A library may start processes in sessions of their own; W&B's keeps trying to reach its server for hours.
     for file in Path("/proc").glob("[0-9]*/environ"):
-        with contextlib.suppress(OSError):  # it is gone, or somebody else's
+        with contextlib.suppress(OSError):  # it is gone, or somebody else's; where there is no /proc, none are found
             if f"{MARK}={mark}".encode() in file.read_bytes():
-                pids.append(int(file.parent.name))
-    return pids
+                os.kill(int(file.parent.name), signal.SIGKILL)
 
 
 def _shortfall(run: RunDir, name: str, code: int | None) -> str:

@@ -52,7 +52,13 @@ def build(settings: Settings) -> Curriculum:
                 return f"beyond level {stage:g}, for lack of others"
             return f"the present level {stage:g}, {mean}" if now[i] else f"a passed level; the present one is {stage:g}"
 
-        return weighed(request.problems, probabilities, request, _with_stage(memory, stage, levels), why)
+        above = levels[levels > stage]
+        entry = {"level": stage, "last": _NEVER_FORGOTTEN, "rollouts": 0.0}
+        if above.size:
+            entry["next"] = float(above.min())
+        return weighed(
+            request.problems, probabilities, request, replace(memory, seen={**memory.seen, _STAGE: entry}), why
+        )
 
     def observe(memory: Memory, groups: Sequence[Group], step: int) -> Memory:
         updated = record_outcomes(
@@ -81,15 +87,6 @@ def level_of(problem: Problem, column: str) -> float:
             "Set curriculum.args.column, or give the problems a level"
         )
     return float(level)
-
-
-def _with_stage(memory: Memory, stage: float, levels: np.ndarray) -> Memory:
-    """Return the memory with the present level and the one above it, if there is one."""
-    above = levels[levels > stage]
-    entry = {"level": stage, "last": _NEVER_FORGOTTEN, "rollouts": 0.0}
-    if above.size:
-        entry["next"] = float(above.min())
-    return replace(memory, seen={**memory.seen, _STAGE: entry})
 
 
 def _name(level: float) -> str:

@@ -19,8 +19,15 @@ from steadyrl.core.protocols import Checking, RewardFn, Task
 from steadyrl.core.sections import FunctionSettings, RewardSettings
 from steadyrl.core.types import Group, Problem, Rollout, Score
 from steadyrl.loop.rewards.attempts import NO_LIMITS
-from steadyrl.loop.rewards.functions import TAKEN, BatchReward, Prepared, from_text, per_rollout, required
-from steadyrl.loop.rewards.reasoning import answers_alone
+from steadyrl.loop.rewards.functions import (
+    TAKEN,
+    BatchReward,
+    Prepared,
+    answers_alone,
+    from_text,
+    per_rollout,
+    required,
+)
 from steadyrl.loop.rewards.trl import columns_for_trl, from_trl, is_for_trl
 from steadyrl.loop.rewards.verl import from_verl
 
@@ -316,3 +323,26 @@ def _adapt(
 def _short(name: str) -> str:
     """Return the name of a part: of an import path what stands after the colon."""
     return name.rpartition(":")[2]
+
+
+def reward_shares(groups: Sequence[Group], terms: Sequence[Term]) -> dict[str, float]:
+    """Return ``reward_share/<part>``: weight * cov(part, total) / var(total), over the scored rollouts.
+
+    The shares of all parts add up to 1. One below 0 belongs to a part that works against the others. Nothing is
+    returned where fewer than two parts have a weight, or where the total does not vary.
+    """
+    weighted = [term for term in terms if term.weight]
+    rollouts = [r for group in groups for r in group.rollouts if r.reward is not None]
+    if len(weighted) < 2 or not rollouts:
+        return {}
+    # A part that does not apply to a rollout adds nothing to its total.
+    parts = np.array([[term.weight * r.parts.get(term.name, 0.0) for r in rollouts] for term in weighted])
+    total = parts.sum(axis=0)
+    total -= total.mean()
+    variance = float(np.mean(total**2))
+    if variance < 1e-12:
+        return {}
+    return {
+        f"reward_share/{term.name}": float(np.mean(part * total)) / variance
+        for term, part in zip(weighted, parts, strict=True)
+    }

@@ -6,7 +6,8 @@ import gzip
 import hashlib
 import itertools
 import zlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -58,8 +59,42 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
         raise DataError(f"cannot read {path} ({error}); expected a readable file") from error
 
 
-def read_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the JSON object of every line that is not blank, with the line's number, counted from 1.
+@dataclass(frozen=True)
+class Line:
+    """The JSON object of a line, and where it stands, which is the text of a line and the beginning of its errors."""
+
+    path: Path
+    number: int
+    """Counted from 1."""
+    record: dict[str, Any]
+
+    def __str__(self) -> str:
+        return f"{self.path}, line {self.number}"
+
+    def text(self, key: str) -> str:
+        """Return a field. It must exist and be text, and may be empty.
+
+        Raises:
+            DataError: It is missing, of another type, or contains half a surrogate pair, which UTF-8 cannot represent.
+        """
+        if key not in self.record:
+            raise DataError(f"{self}: '{key}' is missing; the line has {', '.join(self.record) or 'no key'}")
+        return checked_text(self.record[key], f"{self}: '{key}'")
+
+    def filled(self, key: str) -> str:
+        """Return a field like ``text``, which must also contain more than white space.
+
+        Raises:
+            DataError: See ``text``; or it is empty.
+        """
+        value = self.text(key)
+        if not value.strip():
+            raise DataError(f"{self}: '{key}' is empty; give it a text or remove the line")
+        return value
+
+
+def read_objects(path: Path) -> Iterator[Line]:
+    """Yield every line that is not blank.
 
     Raises:
         DataError: While iterating, if the file cannot be read or a line is anything but one JSON object.
@@ -79,18 +114,7 @@ def read_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             ) from error
         if not isinstance(value, dict):
             raise DataError(f"{path}, line {number}: got {kind_of(value)}; expected a JSON object, as in {{...}}")
-        yield number, value
-
-
-def text_field(record: Mapping[str, Any], key: str, path: Path, number: int) -> str:
-    """Return a field of a line's object. It must exist and be text, and may be empty.
-
-    Raises:
-        DataError: It is missing, of another type, or contains half a surrogate pair, which UTF-8 cannot represent.
-    """
-    if key not in record:
-        raise DataError(f"{path}, line {number}: '{key}' is missing; the line has {', '.join(record) or 'no key'}")
-    return checked_text(record[key], f"{path}, line {number}: '{key}'")
+        yield Line(path, number, value)
 
 
 def checked_text(value: object, place: str) -> str:
@@ -107,18 +131,6 @@ def checked_text(value: object, place: str) -> str:
         raise DataError(
             f"{place} is not valid Unicode at character {error.start + 1} (a lone surrogate); repair the text"
         ) from error
-    return value
-
-
-def filled_field(record: Mapping[str, Any], key: str, path: Path, number: int) -> str:
-    """Return a field like ``text_field``, which must also contain more than white space.
-
-    Raises:
-        DataError: See ``text_field``; or it is empty.
-    """
-    value = text_field(record, key, path, number)
-    if not value.strip():
-        raise DataError(f"{path}, line {number}: '{key}' is empty; give it a text or remove the line")
     return value
 
 

@@ -37,20 +37,15 @@ def read_rows(files: Sequence[Path]) -> Iterator[tuple[str, dict[str, Any]]]:
             if is_lfs_pointer(file):
                 raise DataError(f"'{file}' is a pointer of Git LFS, and not the file itself; run `git lfs pull`")
         reader = readers.get(kind_of_file(file))
-        what, rows = ("row", _columnar(file, reader)) if reader else _json(file)
-        for number, row in rows:
-            yield f"{file}, {what} {number}", row
+        yield from _columnar(file, reader) if reader else _json(file)
 
 
-def _json(path: Path) -> tuple[str, Iterator[tuple[int, dict[str, Any]]]]:
-    """Return what the rows of JSON are called, and the rows: the lines, or the items of one list."""
+def _json(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the rows of JSON: the lines, or the items of one list."""
     first = next(read_lines(path), (1, ""))[1]
     if not path.name.lower().removesuffix(".gz").endswith(".json") or not first.lstrip().startswith("["):
-        return "line", read_objects(path)
-    return "item", _items(path)
-
-
-def _items(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+        yield from ((str(line), line.record) for line in read_objects(path))
+        return
     try:
         items = parse_json("\n".join(line for _, line in read_lines(path)), parse_constant=refuse_constant)
     except ValueError as error:
@@ -58,16 +53,18 @@ def _items(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             f"{path}: not valid JSON ({error}); expected one list of objects, or an object per line"
         ) from error
     for number, item in enumerate(items, start=1):
+        place = f"{path}, item {number}"
         if not isinstance(item, dict):
-            raise DataError(f"{path}, item {number}: got {kind_of(item)}; expected a JSON object, as in {{...}}")
-        yield number, item
+            raise DataError(f"{place}: got {kind_of(item)}; expected a JSON object, as in {{...}}")
+        yield place, item
 
 
-def _columnar(path: Path, batches: Callable[[Path], Iterable[Any]]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the rows of a file that pyarrow reads in batches, numbered from 1."""
+def _columnar(path: Path, batches: Callable[[Path], Iterable[Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the rows of a file that pyarrow reads in batches."""
     arrow = require("pyarrow")
     try:
-        yield from enumerate((row for batch in batches(path) for row in _dicts(path, batch)), start=1)
+        rows = (row for batch in batches(path) for row in _dicts(path, batch))
+        yield from ((f"{path}, row {number}", row) for number, row in enumerate(rows, start=1))
     except FileNotFoundError as error:
         raise DataError(f"there is no file {path}; check the path") from error
     except (OSError, arrow.ArrowException) as error:

@@ -5,6 +5,7 @@ Text from a run may hold anything: tags, backticks, pipes, line breaks, control 
 
 from __future__ import annotations
 
+import html
 import re
 from typing import Any
 
@@ -73,12 +74,10 @@ def markdown(value: Any) -> Any:
         return value
     line = " ".join(clean(value).split())
     pieces = CODE.split(line)  # text and code in turn; what stands in a span of code is no markup
-    return "".join(piece if number % 2 else _escaped(piece) for number, piece in enumerate(pieces))
-
-
-def _escaped(text: str) -> str:
-    escaped = _MARKDOWN.sub(r"\\\g<0>", text)
-    return escaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return "".join(
+        piece if number % 2 else html.escape(_MARKDOWN.sub(r"\\\g<0>", piece), quote=False)
+        for number, piece in enumerate(pieces)
+    )
 
 
 def fence(text: str) -> Markup:

@@ -104,6 +104,7 @@ def study_view(
     answer, weak, known_claims = drawn.get("answer.svg"), _weak(study, arm_outcomes), claims(arm_outcomes)
     pictured = ", ".join(study.file.picture) or f"{study.file.metric} of every experiment"
     caption = f"{pictured} over the steps: the mean over seeds, and their range."
+    rule, seeds = study.file.rule, ", ".join(map(str, study.seeds))
     return [
         Heading(study.file.title, 1),
         Note(study.file.question, "headline"),
@@ -111,7 +112,15 @@ def study_view(
         *([Picture("answer.svg", caption, caption, (answer,))] if answer is not None else []),
         Heading("What was asked, and how"),
         *([Note(study.file.background)] if study.file.background else []),
-        Note(_how(study, arm_outcomes), "soft"),
+        Note(
+            f"Every number comes from the run directories of `{_command(study)}`"
+            f"{', the quick version of the study' if study.quick else ''}: {len(arm_outcomes)} experiments, "
+            f'seed{"s" if len(study.seeds) > 1 else ""} {seeds}. "At the end" is the mean over the last '
+            f'{100 * rule.share:g} % of the steps, and "at the start" the mean over the first {100 * rule.start:g} %. '
+            f"Levels are interquartile means over seeds, and intervals hold {round(100 * rule.confidence)} % over "
+            "seeds. The rules that decide are those of the study's file.",
+            "soft",
+        ),
         *([Note((strong("How much this says. "), weak))] if weak else []),
         Heading("Curves"),
         explored,
@@ -163,18 +172,6 @@ def _experiments(study: Study, arm_outcomes: Sequence[Outcome]) -> Table:
         for outcome in arm_outcomes
     ]
     return Table(("experiment", "what", *numbers("runs done"), "verdict", "finding"), rows)
-
-
-def _how(study: Study, arm_outcomes: Sequence[Outcome]) -> str:
-    rule, seeds = study.file.rule, ", ".join(map(str, study.seeds))
-    return (
-        f"Every number comes from the run directories of `{_command(study)}`"
-        f"{', the quick version of the study' if study.quick else ''}: {len(arm_outcomes)} experiments, "
-        f'seed{"s" if len(study.seeds) > 1 else ""} {seeds}. "At the end" is the mean over the last '
-        f'{100 * rule.share:g} % of the steps, and "at the start" the mean over the first {100 * rule.start:g} %. '
-        f"Levels are interquartile means over seeds, and intervals hold {round(100 * rule.confidence)} % over seeds. "
-        "The rules that decide are those of the study's file."
-    )
 
 
 def _section(study: Study, outcome: Outcome, every: Sequence[Outcome], drawn: Mapping[str, str]) -> Iterator[Record]:

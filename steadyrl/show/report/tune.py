@@ -35,13 +35,21 @@ def tune_view(result: Mapping[str, Any]) -> list[Record]:
     """Return what every page shows of a search."""
     other_settings = [name for name in result["settings"] if name != RATE]
     trials = sorted(result["trials"], key=lambda trial: trial["settings"][RATE])
+    paused = (
+        ""
+        if not result.get("paused")
+        else (
+            f" Its run in the search was paused after {result['paused']} steps, in favour of a rate that ended lower: "
+            "watch the end of the first whole run."
+        )
+    )
     return [
         Heading("The rate that was found", 1),
         Code("steadyrl train CONFIG " + " ".join(f"{name}={value:.3g}" for name, value in result["settings"].items())),
         Note(
             f"Held-out score {markup.number(result['score'])} over {len(result['scores'])} seeds "
             f"({', '.join(map(markup.number, result['scores']))}), with {result['samples']:,} samples for the whole "
-            f"search. {_sure(result)}{_paused(result)}"
+            f"search. {_sure(result)}{paused}"
         ),
         *([Note(f"Critical findings remain: {', '.join(result['critical'])}.", "note")] if result["critical"] else []),
         Picture("tune.svg", "Score, KL of a step and entropy against the rate"),
@@ -71,15 +79,6 @@ def _sure(result: Mapping[str, Any]) -> str:
         return f"It is ahead of the second for certain: {markup.signed(lead['difference'])} {bounds} over seeds."
     shown = f"{markup.signed(lead['difference'])} {bounds}"
     return f"It is not certainly ahead of the second ({shown} over seeds): both will do."
-
-
-def _paused(result: Mapping[str, Any]) -> str:
-    if not result.get("paused"):
-        return ""
-    return (
-        f" Its run in the search was paused after {result['paused']} steps, in favour of a rate that ended lower: "
-        "watch the end of the first whole run."
-    )
 
 
 def draw(result: Mapping[str, Any]) -> str:

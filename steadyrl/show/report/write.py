@@ -149,6 +149,10 @@ def report_view(report: Report, panels: Mapping[str, Sequence[str]] | None = Non
         pictures = {name: Picture(f"{name}.png", LABELS[name], texts[name], svgs) for name, svgs in panels.items()}
     seeds = "The interval is over held-out problems; another training seed can differ by more."
     verdict = f"The verdict in full: {summary['conclusion']}. {seeds}"
+    command = evidence.info.get("command") or "steadyrl train <the run's config.toml>"
+    lines = [command if isinstance(command, str) else shlex.join(map(str, command))]
+    if evidence.info.get("commit"):
+        lines.insert(0, f"git checkout {evidence.info['commit']}")
     return [
         Note(report.headline, "headline"),
         Facts(overview(evidence, summary, report.diagnosis)),
@@ -170,7 +174,7 @@ def report_view(report: Report, panels: Mapping[str, Sequence[str]] | None = Non
         *settings_view(evidence.settings),
         Facts(_facts(evidence)),
         Heading("How to repeat it"),
-        Code(_repeat(evidence.info)),
+        Code("\n".join([*lines, "steadyrl report <the new run directory>"])),
         Note(_repeatable(evidence.info.get("policy") or {}), "soft"),
     ]
 
@@ -397,14 +401,6 @@ def _facts(evidence: Evidence) -> list[tuple[str, str]]:
         if entries:
             facts.append((key, ", ".join(entries)))
     return facts
-
-
-def _repeat(info: Mapping[str, Any]) -> str:
-    command = info.get("command") or "steadyrl train <the run's config.toml>"
-    lines = [command if isinstance(command, str) else shlex.join(map(str, command))]
-    if info.get("commit"):
-        lines.insert(0, f"git checkout {info['commit']}")
-    return "\n".join([*lines, "steadyrl report <the new run directory>"])
 
 
 def _repeatable(policy: Mapping[str, Any]) -> str:

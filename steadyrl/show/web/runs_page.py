@@ -31,7 +31,12 @@ class Column:
 
 
 COLUMNS: tuple[Column, ...] = (
-    Column("verdict", "verdict", False, lambda row: _worst_first(row)),
+    Column(
+        "verdict",
+        "verdict",
+        False,
+        lambda row: (_VERDICTS.index(row.verdict), _CHANGES.index(row.change)) if row.verdict or row.change else None,
+    ),
     Column("score", "heldout", True, lambda row: row.heldout.score if row.heldout else None),
     Column("reward", "reward", True, lambda row: row.reward),
     Column(
@@ -120,13 +125,6 @@ def _groups(shown: Sequence[Row], by: str) -> dict[str, list[Row]]:
         value = row.verdict if by == "verdict" else column and column.key(row)
         groups.setdefault("" if column is None else str(value or f"no {by}"), []).append(row)
     return groups
-
-
-def _worst_first(row: Row) -> tuple[int, int] | None:
-    """Return where a row stands by its verdict; None where there is none."""
-    if not row.verdict and not row.change:
-        return None
-    return _VERDICTS.index(row.verdict), _CHANGES.index(row.change)
 
 
 def change_labels(folder: Folder, form: bytes) -> str:

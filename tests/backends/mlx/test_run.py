@@ -8,7 +8,7 @@ import pytest
 
 import steadyrl
 from steadyrl.algorithms import grpo
-from steadyrl.backends.mlx import blas, plugin
+from steadyrl.backends.mlx import plugin
 from steadyrl.core import config
 from steadyrl.core.errors import ConfigError, MissingExtraError
 from steadyrl.environments.code.sandbox.jails import Limits
@@ -31,7 +31,7 @@ def test_every_example_is_a_config_of_mlx_but_those_with_a_server_for_torch(path
 def test_a_number_of_threads_that_nothing_takes_is_said_once(tiny_models, monkeypatch, caplog):
     needs.package("mlx", extra="mlx")
     needs.package("mlx_lm", extra="mlx")
-    monkeypatch.setattr(blas, "OPENBLAS", "no-such-library.so")
+    monkeypatch.setattr(plugin, "OPENBLAS", "no-such-library.so")
     for threads in (0, 3):
         settings = {"model": {"path": str(tiny_models["llama"])}, "rewards": {"length": 1.0}}
         found = config.resolve(settings, ["backend.name=mlx", f"backend.threads={threads}"])

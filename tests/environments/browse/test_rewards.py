@@ -3,7 +3,7 @@ import pytest
 
 from steadyrl.core.types import Problem, Rollout
 from steadyrl.environments.browse.families import make_quest
-from steadyrl.environments.browse.rewards import browse_rewards
+from steadyrl.environments.browse.task import browse_rewards
 from steadyrl.loop.rewards.combine import make_terms
 from steadyrl.loop.tasks.attempts import score_attempts
 
@@ -74,8 +74,8 @@ def test_the_expert_earns_far_more_than_any_rule_that_does_not_read(totals):
 
 def test_progress_adds_up_to_the_difference_whatever_way_was_taken():
     """Putting a product into the cart and taking it out again, over and over, earns nothing."""
-    from steadyrl.environments.browse.engines import show_in_process
     from steadyrl.environments.browse.episode import SiteEpisode
+    from steadyrl.environments.browse.site_suite import show_in_process
 
     quest = make_quest("buy", 1, 0)
     episode = SiteEpisode(quest, show_in_process, 600)

@@ -7,10 +7,10 @@ from steadyrl.core import config
 from steadyrl.core.config import resolve
 from steadyrl.core.errors import ConfigError
 from steadyrl.core.protocols import Editable, Interactive
-from steadyrl.environments.browse.engines import show_in_process
 from steadyrl.environments.browse.episode import SiteEpisode
 from steadyrl.environments.browse.families import make_quest
 from steadyrl.environments.browse.settings import BrowseSettings
+from steadyrl.environments.browse.site_suite import show_in_process
 from steadyrl.environments.browse.task import BrowseTask
 from steadyrl.loop.tasks.check import check_task
 

@@ -12,6 +12,7 @@ from steadyrl.environments.code.published import load_problems
 from steadyrl.environments.code.sandbox.choose import SandboxSettings, open_sandbox
 from steadyrl.environments.code.sandbox.outcome import Returned
 from steadyrl.environments.code.sandbox.pool import Limits, Sandbox
+from steadyrl.loop.tasks.jsonl import Line
 from tests import needs
 from tests.environments.code.sandbox.memory_scan import SCAN, secret
 
@@ -209,7 +210,9 @@ def test_huge_and_odd_values_can_be_told_to_a_reader(sandbox):
 
 
 def test_asserts_become_cases_where_they_can():
-    cases, script = from_asserts(["assert f(1, [2]) == (3, {'a': -4})", "assert f(0) == None"], "f", Path("x"), 1)
+    cases, script = from_asserts(
+        ["assert f(1, [2]) == (3, {'a': -4})", "assert f(0) == None"], "f", Line(Path("x"), 1, {})
+    )
     assert (cases, script) == ((Case((1, [2]), (3, {"a": -4})), Case((0,), None)), "")
     for line in (
         "assert f(1) < 2",
@@ -218,7 +221,7 @@ def test_asserts_become_cases_where_they_can():
         "assert f(a) == 2",
         "assert f(1) == 2 == 2",
     ):
-        assert from_asserts([line], "f", Path("x"), 1) == ((), f"\n{line}")
+        assert from_asserts([line], "f", Line(Path("x"), 1, {})) == ((), f"\n{line}")
 
 
 STARTER = "import math\n\ndef f(x):\n    '''Double it.'''\n"

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from steadyrl.core import config
-from steadyrl.environments.search.empty_forms import empty_forms, honest_core
+from steadyrl.environments.search.baselines import empty_forms, honest_core
 from steadyrl.environments.search.generated import generated_corpus
 from steadyrl.environments.search.index import Document, SearchIndex
 from steadyrl.environments.search.query import parse

@@ -11,7 +11,7 @@ import pytest
 from steadyrl.core import config
 from steadyrl.core.errors import SteadyError
 from steadyrl.integrations.environments import reasoning_gym as adapter
-from steadyrl.integrations.environments.evaluated import evaluates, is_expression
+from steadyrl.integrations.environments.reasoning_gym import evaluates, is_expression
 from steadyrl.loop.tasks.check import check_task
 from tests.integrations.environments.played import task_of, ten_steps
 from tests.needs import skip_without_packages

@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from steadyrl.core.errors import AccessError, ConfigError
-from steadyrl.integrations.export.hub import open_hub, push
+from steadyrl.integrations.export.deliver import open_hub, push
 from tests import needs
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from steadyrl.core import config
 from steadyrl.loop.rewards.combine import make_terms
-from steadyrl.loop.rewards.reasoning import answer_of
+from steadyrl.loop.rewards.functions import answer_of
 from tests.loop.rewards.test_trl import NoTask, group, scored
 
 MODULE = """

@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 
 from steadyrl.core.types import Group, Problem, Rollout, Score
-from steadyrl.loop.rewards.combine import Term, score_groups
-from steadyrl.loop.rewards.shares import reward_shares
+from steadyrl.loop.rewards.combine import Term, reward_shares, score_groups
 
 
 def groups(*texts):

@@ -8,9 +8,8 @@ import pytest
 
 from steadyrl.core.errors import ConfigError, DataError
 from steadyrl.core.types import Group, Problem, Rollout
-from steadyrl.loop.rewards.combine import Term, make_terms, require_columns, score_groups
+from steadyrl.loop.rewards.combine import Term, make_terms, require_columns, reward_shares, score_groups
 from steadyrl.loop.rewards.functions import per_rollout
-from steadyrl.loop.rewards.shares import reward_shares
 from steadyrl.loop.rewards.trl import from_trl
 
 

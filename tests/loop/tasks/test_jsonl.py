@@ -6,13 +6,17 @@ import pytest
 
 from steadyrl.core.errors import DataError
 from steadyrl.loop.tasks import jsonl
-from steadyrl.loop.tasks.jsonl import filled_field, held_out_ids, read_lines, read_objects, text_field
+from steadyrl.loop.tasks.jsonl import Line, held_out_ids, read_lines, read_objects
 
 
 def written(tmp_path, data):
     path = tmp_path / "rows.jsonl"
     path.write_bytes(data if isinstance(data, bytes) else data.encode())
     return path
+
+
+def objects(path):
+    return [(line.number, line.record) for line in read_objects(path)]
 
 
 def refusal(path):
@@ -23,23 +27,23 @@ def refusal(path):
 
 def test_objects_come_with_their_line_numbers_and_blank_lines_count(tmp_path):
     path = written(tmp_path, '{"a": 1}\n\n  \r\n{"b": "é"}\r\n')
-    assert list(read_objects(path)) == [(1, {"a": 1}), (4, {"b": "é"})]
+    assert objects(path) == [(1, {"a": 1}), (4, {"b": "é"})]
 
 
 def test_a_whole_last_line_needs_no_line_end(tmp_path):
-    assert list(read_objects(written(tmp_path, '{"a": 1}\n{"a": 2}'))) == [(1, {"a": 1}), (2, {"a": 2})]
+    assert objects(written(tmp_path, '{"a": 1}\n{"a": 2}')) == [(1, {"a": 1}), (2, {"a": 2})]
 
 
 def test_an_empty_file_has_no_objects(tmp_path):
-    assert list(read_objects(written(tmp_path, ""))) == []
+    assert objects(written(tmp_path, "")) == []
 
 
 def test_a_byte_order_mark_is_skipped(tmp_path):
-    assert list(read_objects(written(tmp_path, b'\xef\xbb\xbf{"a": 1}\n'))) == [(1, {"a": 1})]
+    assert objects(written(tmp_path, b'\xef\xbb\xbf{"a": 1}\n')) == [(1, {"a": 1})]
 
 
 def test_unicode_line_separators_inside_text_do_not_split_a_line(tmp_path):
-    assert list(read_objects(written(tmp_path, '{"a": "x\u2028y"}\n'))) == [(1, {"a": "x\u2028y"})]
+    assert objects(written(tmp_path, '{"a": "x\u2028y"}\n')) == [(1, {"a": "x\u2028y"})]
 
 
 def test_lines_keep_their_tabs(tmp_path):
@@ -48,7 +52,7 @@ def test_lines_keep_their_tabs(tmp_path):
 
 def test_objects_are_read_one_by_one(tmp_path):
     rows = read_objects(written(tmp_path, '{"a": 1}\nbroken\n'))
-    assert next(rows) == (1, {"a": 1})
+    assert next(rows).record == {"a": 1}
     with pytest.raises(DataError, match="line 2"):
         next(rows)
 
@@ -117,14 +121,14 @@ def test_a_line_that_is_no_object_is_refused_by_what_it_is(tmp_path, line, kind)
 )
 def test_a_field_that_is_no_text_is_refused(record, message):
     with pytest.raises(DataError, match="^" + re.escape(message)):
-        text_field(record, "a", "rows", 7)
+        Line("rows", 7, record).text("a")
 
 
 def test_a_text_may_be_empty_but_a_filled_field_may_not():
-    assert text_field({"a": " "}, "a", "rows", 7) == " "
-    assert filled_field({"a": " x"}, "a", "rows", 7) == " x"
+    assert Line("rows", 7, {"a": " "}).text("a") == " "
+    assert Line("rows", 7, {"a": " x"}).filled("a") == " x"
     with pytest.raises(DataError, match=r"^rows, line 7: 'a' is empty; give it a text or remove the line$"):
-        filled_field({"a": " "}, "a", "rows", 7)
+        Line("rows", 7, {"a": " "}).filled("a")
 
 
 def test_the_held_out_share_is_exact_and_does_not_depend_on_the_order():
@@ -148,7 +152,7 @@ def test_at_least_one_id_is_held_out():
 def test_a_gzipped_file_is_read_line_by_line_and_bounded(tmp_path, monkeypatch):
     path = tmp_path / "data.jsonl.gz"
     path.write_bytes(gzip.compress(b'{"a": 1}\n\n{"a": 2}\n'))
-    assert list(jsonl.read_objects(path)) == [(1, {"a": 1}), (3, {"a": 2})]
+    assert objects(path) == [(1, {"a": 1}), (3, {"a": 2})]
     monkeypatch.setattr(jsonl, "_MOST_UNPACKED", 1000)
     path.write_bytes(gzip.compress(b'{"a": 1}\n' * 10**6))
     read = []

@@ -42,7 +42,12 @@ def through_ours(model: Any, parts: Parts) -> Parts:
         ids = torch.from_numpy(batch.tokens.astype(np.int64)).to(inner.device)
         expected = parts.body(input_ids=ids, use_cache=False).last_hidden_state.float()
         register(inner)
-        if _reads(parts, batch, expected) and _decodes(parts, ids, expected):
+        # Packed rows must have the hidden states of whole ones.
+        hidden = read_packed(parts.body, pack(batch, expected.device)).float()
+        theirs = expected[:, :-1][torch.from_numpy(batch.completion_mask[:, 1:]).to(expected.device)]  # [N, H]
+        far = (hidden - theirs).abs().max() / theirs.abs().max()
+        allowed = PARITY.get(next(parts.body.parameters()).dtype, 0.0)
+        if bool(far <= allowed) and _decodes(parts, ids, expected):
             return replace(parts, ours=True)
     except (ModelError, *READING_ERRORS):  # whatever a family's code makes of masks and positions that it does not know
         pass
@@ -62,15 +67,6 @@ def _batch(parts: Parts) -> Batch:
         tokens=tokens.astype(np.int32), lengths=np.full(ROWS, shape[1]), completion_mask=mask,
         sampling_logprobs=nothing, rewards=np.zeros(ROWS), groups=np.arange(ROWS),
     )  # fmt: skip
-
-
-def _reads(parts: Parts, batch: Batch, expected: torch.Tensor) -> bool:
-    """Return whether packed rows have the hidden states [B, T, H] of whole ones."""
-    hidden = read_packed(parts.body, pack(batch, expected.device)).float()
-    mask = torch.from_numpy(batch.completion_mask[:, 1:]).to(expected.device)
-    theirs = expected[:, :-1][mask]
-    far = (hidden - theirs).abs().max() / theirs.abs().max()
-    return bool(far <= PARITY.get(next(parts.body.parameters()).dtype, 0.0))
 
 
 def _decodes(parts: Parts, ids: torch.Tensor, expected: torch.Tensor) -> bool:

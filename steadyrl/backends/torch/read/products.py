@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from types import MethodType, ModuleType
 from typing import Any
@@ -20,7 +21,6 @@ from torch import nn
 from torch.nn import functional as F
 
 from steadyrl.backends.torch.device import lays_blocks
-from steadyrl.backends.torch.load.adapter import added_to
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 
@@ -252,3 +252,29 @@ def _adapted(self: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Ten
 def without_autocast(device: torch.device) -> AbstractContextManager[object]:
     """Return a context in which matrices are multiplied in the type they have."""
     return torch.autocast(device.type, enabled=False) if torch.is_autocast_enabled(device.type) else nullcontext()
+
+
+@dataclass(frozen=True)
+class Added:
+    """What one plain adapter adds to x @ base.weight.T: scale * x @ down.T @ up.T."""
+
+    base: nn.Module
+    down: torch.Tensor  # [rank, in]
+    up: torch.Tensor  # [out, rank]
+    scale: float  # alpha over the rank
+
+
+def added_to(module: nn.Module) -> Added | None:
+    """Return what the adapter around a module adds, or None where there is none, or not a single plain one."""
+    name = f"{type(module).__module__}.{type(module).__name__}"
+    layer: Any = module
+    if name != "peft.tuners.lora.layer.Linear" or layer.disable_adapters or layer.merged:
+        return None
+    if len(layer.active_adapters) != 1:
+        return None
+    adapter = layer.active_adapters[0]
+    down, up = layer.lora_A[adapter], layer.lora_B[adapter]
+    plain = adapter not in layer.lora_variant and type(layer.lora_dropout[adapter]) is nn.Identity
+    if not plain or up.bias is not None:
+        return None
+    return Added(layer.base_layer, down.weight, up.weight, layer.scaling[adapter])

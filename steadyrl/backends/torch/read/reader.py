@@ -43,7 +43,8 @@ class Reader:
         for module in self._checkpointed:  # transformers recomputes in training mode only; dropout must stay off
             module.training = torch.is_grad_enabled()
         try:
-            with self.autocast(), self._offloading():
+            away = self._offload and torch.is_grad_enabled() and self._device.type != "cpu"
+            with self.autocast(), save_on_cpu(pin_memory=self._device.type == "cuda") if away else nullcontext():
                 hidden = (
                     read_packed(self._parts.body, pack(part, self._device)) if self._parts.ours else self._padded(part)
                 )
@@ -56,11 +57,6 @@ class Reader:
     def autocast(self) -> AbstractContextManager[object]:
         """Return a context in which matrices are multiplied in the lower precision."""
         return nullcontext() if self._lower is None else torch.autocast(self._device.type, self._lower)
-
-    def _offloading(self) -> AbstractContextManager[object]:
-        """Return a context in which what the way back needs is copied to the CPU while the device goes on."""
-        away = self._offload and torch.is_grad_enabled() and self._device.type != "cpu"
-        return save_on_cpu(pin_memory=self._device.type == "cuda") if away else nullcontext()
 
     @property
     def _device(self) -> torch.device:

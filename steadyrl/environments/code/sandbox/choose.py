@@ -25,12 +25,10 @@ log = logging.getLogger(__name__)
 class SandboxSettings(Section):
     """Settings of the sandbox for code that a model wrote."""
 
-    jail: Literal["auto", "bubblewrap", "landlock"] = Field(
-        "auto", description="'auto' uses the strictest jail that works on this machine."
-    )
-    allow_weak: bool = Field(
-        False, description="Run code with resource limits only if no jail works. sandbox.md says what that risks."
-    )
+    jail: Literal["auto", "bubblewrap", "landlock"] = Field("auto")
+    """'auto' uses the strictest jail that works on this machine."""
+    allow_weak: bool = Field(False)
+    """Run code with resource limits only if no jail works. sandbox.md says what that risks."""
     workers: int = Field(1, ge=1, le=64, description="Number of warm interpreters.")
     wall_s: float = Field(3.0, gt=0, le=600, description="Maximum seconds for all calls of one answer.")
     memory_mib: int = Field(384, ge=64, description="Maximum address space of one answer, in MiB.")

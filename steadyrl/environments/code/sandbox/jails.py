@@ -27,18 +27,16 @@ _INSIDE = "/sandbox"
 _ENVIRONMENT = {"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1", "LC_ALL": "C.UTF-8"}
 _SYSTEM = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
 
+_NEVER_STOPPED = (
+    "a flaw of the kernel",
+    "using up to the limits of processor time and memory, once per worker",
+    "measuring time, and through it the load of the machine",
+    "learning from the numbers of processes and pipes that an earlier answer made some",
+)
 NOT_STOPPED: dict[JailName, tuple[str, ...]] = {
-    "bubblewrap": (
-        "a flaw of the kernel",
-        "using up to the limits of processor time and memory, once per worker",
-        "measuring time, and through it the load of the machine",
-        "learning from the numbers of processes and pipes that an earlier answer made some",
-    ),
+    "bubblewrap": _NEVER_STOPPED,
     "landlock": (
-        "a flaw of the kernel",
-        "using up to the limits of processor time and memory, once per worker",
-        "measuring time, and through it the load of the machine",
-        "learning from the numbers of processes and pipes that an earlier answer made some",
+        *_NEVER_STOPPED,
         "asking whether a file exists, how large it is and whose (not reading it)",
         "learning from access times that an earlier answer read a file of the library, or followed a link",
     ),
@@ -81,7 +79,13 @@ def command(jail: JailName, limits: Limits, info: int | None = None) -> list[str
     """
     boxed = jail == "bubblewrap"
     filtered = jail != "weak" and seccomp.supported()
-    readable = [*_library(), os.devnull, "/dev/urandom"]
+    # The standard library's parts without the packages installed beside them, which may hold anything.
+    paths = []
+    for name in ("stdlib", "platstdlib"):
+        folder = Path(sysconfig.get_path(name, vars=_base()))
+        if folder.is_dir():
+            paths += [str(p) for p in folder.iterdir() if p.name not in ("site-packages", "dist-packages")]
+    readable = [*sorted({os.path.realpath(path) for path in paths}), os.devnull, "/dev/urandom"]
     rules = asdict(limits) | {
         "readable": readable if jail == "landlock" or (boxed and landlock.version()) else None,
         "seccomp": filtered,
@@ -107,16 +111,6 @@ def missing(jail: JailName) -> str:
     if jail == "landlock" and not seccomp.supported():
         return "the numbers of this machine's system calls are not known"
     return ""
-
-
-def _library() -> list[str]:
-    """Return the standard library's parts without the packages installed beside them, which may hold anything."""
-    paths = []
-    for name in ("stdlib", "platstdlib"):
-        folder = Path(sysconfig.get_path(name, vars=_base()))
-        if folder.is_dir():
-            paths += [str(p) for p in folder.iterdir() if p.name not in ("site-packages", "dist-packages")]
-    return sorted({os.path.realpath(path) for path in paths})
 
 
 def _base() -> dict[str, str]:

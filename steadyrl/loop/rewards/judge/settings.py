@@ -37,10 +37,9 @@ class JudgeSettings(RewardSettings):
             "correct": "it does what the request asks, in every case",
             "clear": "a reader understands it at once",
             "concise": "nothing in it could be left out",
-        },
-        description="What the judge looks for, by name. 'scalar' grades each criterion. 'pairwise' and 'group' "
-        "weigh them together.",
+        }
     )
+    """What the judge looks for, by name. 'scalar' grades each criterion. 'pairwise' and 'group' weigh them together."""
     request: dict[str, Any] = Field(default_factory=lambda: {"temperature": 0.0, "max_tokens": 512})
     """Additional fields of every request, as the endpoint defines them."""
     gate: str = ""
