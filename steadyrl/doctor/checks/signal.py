@@ -25,7 +25,7 @@ from steadyrl.doctor.statistics.units import find, together
 
 LITTLE_SIGNAL = 0.7  # share of groups that teach nothing: less than a third of every batch is of use
 HALF_LOST, LONG = 0.5, 200  # the same from the start of so many steps in which nothing was learned
-NO_SIGNAL_AT_ALL = 0.999
+NO_SIGNAL_AT_ALL, NEARLY_ALL = 0.999, 0.9
 LATE = 0.2  # of the run: how it is now, rather than how it began
 FIRST_ROWS = 5
 BETWEEN = 0.01  # of the usual loss: a least one below it may have been printed as 0
@@ -117,6 +117,7 @@ def no_signal_groups(run: Run) -> Result:
     worth_knowing = bool(learned) and early <= LITTLE_SIGNAL and cause in ("too_easy", "same_answers")
     if worth_knowing and late > LITTLE_SIGNAL and (stuck := _stuck(run)):
         cause, reason, worth_knowing = "same_answers", stuck, False
+    worth_knowing &= not (cause == "same_answers" and late >= NEARLY_ALL)  # nothing is left to learn from, or learned
     worth_knowing |= reward is None and not nothing  # they may all be right
     worth_knowing |= late <= LITTLE_SIGNAL and not from_start and not idle
     # Groups that agree, some of them right, may be what was learned, if the rewards' thirds say so within their noise.

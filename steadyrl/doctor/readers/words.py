@@ -36,6 +36,7 @@ STEP = re.compile(
     r"(step|iter(?:ation)?|update|ep(?:isode)?)\s*[:#]?\s*(\d{1,15})\b",
     re.IGNORECASE,
 )
+NUMBERED = re.compile(r"^\s*(\d{1,9}): (?=[a-z_]+: ?-?[\d.])")  # "5: reward: 0.125"
 COUNTER = re.compile(r"step|iter|update|ep", re.IGNORECASE)  # without one of these STEP matches nothing
 WORDLESS = re.compile(r"[\x00-@\[-`{-\x7f]*(?:[Ee][-+]\d+[\x00-@\[-`{-\x7f]*)*")  # numbers without any name
 # Of loops inside loops the one that makes the most rounds counts the steps: "Iteration 1/1, Step 7/500".
@@ -71,7 +72,7 @@ class Words:
         """Take in a line."""
         if len(line) > MAX_TEXT or not line.strip():
             return
-        line = line.replace(" -- ", " | ")
+        line = NUMBERED.sub(r"step \1 | ", line.replace(" -- ", " | "))
         # The bar of a loop inside a step may have the step's number in front of it, and counts something else.
         begins = STEP.search(line) if "%|" not in line and COUNTER.search(line) else None
         pairs = _pairs(line, begins)

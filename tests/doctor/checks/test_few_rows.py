@@ -322,3 +322,12 @@ def test_a_probability_ratio_of_thousands_is_told_from_a_row(said):
     assert "ratio_off" in said([{"reward": 0.4, "ratio": 1.0, "batch_ratio": 3100.0}])[0]
     assert "ratio_off" in said([{"reward": 0.4, "policy/loss_metrics/clip_ratio": 0.1, "ratios": 52.0}])[0]
     assert "ratio_off" not in said([{"reward": 0.4, "batch_ratio": 1.02}])[0]
+
+
+@pytest.mark.parametrize("name", ["solved%", "success rate", "correct"])
+def test_answers_that_are_never_right_while_the_reward_rises_are_named_without_another_part(said, name):
+    rewards = np.concatenate([np.linspace(0.5, 2.0, 20), np.full(20, 2.0)])
+    never = [{"reward": x, name: 0.0, "kl": 0.1} for x in rewards]
+    assert said(never)[0]["reward_hacking"] == ("rightness_idle", "warning")
+    right = [{"reward": x, name: x / 2.0, "kl": 0.1} for x in rewards]
+    assert "reward_hacking" not in said(right)[0]

@@ -197,3 +197,12 @@ def test_a_policy_sure_of_its_answers_before_all_are_right_is_stuck():
 )
 def test_a_policy_that_learned_is_not_stuck_with(column):
     assert finding(no_signal_groups(stuck(**column))).severity == "info"
+
+
+@pytest.mark.parametrize(("late", "severity"), [(0.95, "warning"), (0.8, "info")])
+def test_answers_that_agree_in_nearly_all_groups_before_they_are_right_are_no_success(late, severity):
+    groups = np.concatenate([np.linspace(0.1, late, 40), np.full(20, late)])
+    found = finding(
+        no_signal_groups(stuck(reward=np.linspace(0.1, 0.5, 60), no_signal=groups, entropy=np.full(60, 0.4)))
+    )
+    assert (found.cause, found.severity) == ("same_answers", severity)

@@ -485,3 +485,9 @@ def test_settings_between_spaces_are_read_where_one_is_a_word_and_metrics_are_no
     log = log_of(tmp_path, "\n".join(lines))
     assert log.settings == {"model": "acme/Tiny-1B", "seed": 5, "rank": 16, "lr": 4e-05}
     assert list(points(log, "reward").values()) == [0.125, 0.25, 0.375]
+
+
+def test_a_number_and_a_colon_before_a_metric_are_the_step(tmp_path):
+    log = log_of(tmp_path, "".join(f"{5 * i}: reward: {0.125 * i}\n" for i in range(1, 7)), "loop.log")
+    assert log.columns["reward"].steps.tolist() == [5, 10, 15, 20, 25, 30]
+    assert log.columns["reward"].values.tolist() == [0.125 * i for i in range(1, 7)]
