@@ -153,7 +153,7 @@ def _hidden(run: Run) -> Result:
     )
     shown = (levels("kl_ref_full", full),)
     if solved(run):
-        return Found("truncation", "info", since, message, shown, change={})
+        return Found("truncation", "info", since, message, shown)
     return Found("truncation", "warning", since, message, shown)
 
 
