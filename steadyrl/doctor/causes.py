@@ -89,9 +89,7 @@ def _explains(suspicion: Finding, finding: Finding, checks: Mapping[str, Check[R
     return not {finding.check, f"{finding.check}:{finding.cause}"}.isdisjoint((*check.explains, *own))
 
 
-def _weighed(
-    findings: Sequence[Finding], checks: Mapping[str, Check[Run]]
-) -> tuple[Sequence[Finding], Finding | None]:
+def _weighed(findings: Sequence[Finding], checks: Mapping[str, Check[Run]]) -> tuple[Sequence[Finding], Finding | None]:
     """Return findings with a suspicion as bad as what it explains.
 
     Where advice is measured, which the suspicion does not explain, that leads: the suspicion is returned apart.
@@ -114,9 +112,7 @@ def _measured(findings: Sequence[Finding], suspicion: Finding, checks: Mapping[s
     return [f for f in advised if f.check != suspicion.check and not _explains(suspicion, f, checks)]
 
 
-def _with_suspects(
-    findings: Sequence[Finding], suspicion: Finding, checks: Mapping[str, Check[Run]]
-) -> list[Finding]:
+def _with_suspects(findings: Sequence[Finding], suspicion: Finding, checks: Mapping[str, Check[Run]]) -> list[Finding]:
     """Return findings whose first measured advice takes along what else lies far from usual."""
     lead = _measured([*findings, suspicion], suspicion, checks)[0]
     named = {override.partition("=")[0] for override in lead.overrides}

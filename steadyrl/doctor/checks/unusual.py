@@ -82,16 +82,18 @@ def suspects(run: Run) -> list[Suspect]:
 
 
 def _judged(settings: Mapping[str, Any], name: str, value: Any, default: Any) -> Suspect | None:
-    if value == default or value is None or default is None or isinstance(default, str | bool):
-        usual = USUAL.get(name, Usual())
-        other = value != default and None not in (value, default) and not usual.free
-        return Suspect(name, value, default, OTHER_CHOICE, "far_from_default") if other else None
-    number = value[-1] if isinstance(value, list) and value else value
-    usual = USUAL.get(name) or Usual(default / DECADE or None, default * DECADE or None)
-    in_use = all(settings.get(key, words[0]) in words for key, words in usual.when.items())
-    if usual.free or not in_use or not isinstance(number, int | float) or (usual.off and not number):
+    usual = USUAL.get(name)
+    if value == default or (usual and usual.free):
         return None
-    size = number * _number(settings, usual.times) / _number(settings, usual.per)
+    if isinstance(default, str | bool):
+        return Suspect(name, value, default, OTHER_CHOICE, "far_from_default")
+    size, middle = (_upper(end) for end in (value, default))
+    if size is None or middle is None or (usual and usual.off and not size):
+        return None
+    usual = usual or Usual(middle / DECADE or None, middle * DECADE or None)
+    if any(settings.get(key, words[0]) not in words for key, words in usual.when.items()):
+        return None
+    size *= (_upper(settings.get(usual.times)) or 1.0) / (_upper(settings.get(usual.per)) or 1.0)
     decades, side = _beyond(size, usual.least, usual.most)
     if not side:
         return None
@@ -99,9 +101,10 @@ def _judged(settings: Mapping[str, Any], name: str, value: Any, default: Any) ->
     return Suspect(name, value, default, decades, cause or "far_from_default")
 
 
-def _number(settings: Mapping[str, Any], name: str) -> float:
-    value = settings.get(name) if name else None
-    return float(value) if isinstance(value, int | float) and value > 0 else 1.0
+def _upper(value: Any) -> float | None:
+    """Return a number, of a range its upper end; None for anything else."""
+    number = value[-1] if isinstance(value, list) and value else value
+    return float(number) if isinstance(number, int | float) and not isinstance(number, bool) else None
 
 
 def _beyond(size: float, least: float | None, most: float | None) -> tuple[float, Side]:
