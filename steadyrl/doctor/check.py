@@ -149,6 +149,8 @@ class Check(Generic[Subject]):
     """Checks whose harmful findings bring this one about, whatever its cause."""
     explains: tuple[str, ...] = ()
     """Of a suspicion: checks whose findings it brings about where nothing measured does, "check" or "check:cause"."""
+    slows: bool = False
+    """Whether it explains a reward that falls short: then it advises a setting, although it does no harm."""
     judges: str = ""
     """Which of the four things that a verdict "healthy" rests on it looks at, if any."""
     shows: tuple[str, ...] = ()
@@ -260,7 +262,7 @@ def check(name: str, when: Callable[[Run], bool] = always) -> Callable[[Find], C
         def applies(run: Run) -> bool:
             return when(run) and not any(getattr(run.traits, trait) in no for trait, no in plain.not_for.items())
 
-        return replace(plain, find=partial(_judge, plain), applies=applies, advise=_for_trainer)
+        return replace(plain, find=partial(_judge, plain), applies=applies, advise=partial(_for_trainer, plain))
 
     return of_runs
 
@@ -301,13 +303,13 @@ def in_words(need: str) -> str:
     return f"{', '.join(others)} or {last}" if others else last
 
 
-def _for_trainer(run: Run, cause: Cause, result: Found) -> tuple[str, tuple[str, ...]]:
+def _for_trainer(check: Check[Run], run: Run, cause: Cause, result: Found) -> tuple[str, tuple[str, ...]]:
     """Return remedy and overrides under the trainer's own names of settings.
 
-    What the run has already is left out: advice is never what is followed. What harms nothing, in a run whose reward
-    does not fall short, changes no setting.
+    What the run has already is left out: advice is never what is followed. What harms nothing changes no setting, but
+    where it explains a reward that falls short.
     """
-    if result.severity == "info" and not falls_short(run):
+    if result.severity == "info" and not (check.slows and falls_short(run)):
         return result.remedy or cause.remedy, ()
     advised = cause.changes(run) if result.change is None else result.change
     change = {name: value for name, value in advised.items() if _now(run, name) != value}
