@@ -34,14 +34,13 @@ def arrange(findings: Sequence[Finding], tolerance: int, checks: Mapping[str, Ch
         tolerance: Steps by which a consequence may show before its cause does: both are dated by blocks of noisy steps.
         checks: By name, in the order of findings that are equally bad and equally old.
     """
-    single, taken_along = _weighed(_merged(findings), checks)
+    single, suspected = _weighed(_merged(findings), checks)
     linked: list[Finding] = []
     for finding in single:
-        linked.append(replace(finding, follows=_cause(finding, single, linked, tolerance, checks)))
+        linked.append(replace(finding, follows=_cause(finding, single, linked, tolerance, checks, suspected)))
     ranks = {name: rank for rank, name in enumerate(checks)}
     ordered = sorted(linked, key=lambda finding: _rank(finding, ranks))
-    placed = [placed.finding for placed in tree(_by_worst(ordered))]
-    return tuple(placed if taken_along is None else _with_suspects(placed, taken_along, checks))
+    return tuple(placed.finding for placed in tree(_by_worst(ordered)))
 
 
 def as_record(finding: Finding) -> dict[str, Any]:
@@ -81,47 +80,42 @@ def _merged(findings: Sequence[Finding]) -> list[Finding]:
     return list(merged.values())
 
 
-def _explains(suspicion: Finding, finding: Finding, checks: Mapping[str, Check[Run]]) -> bool:
-    """Return whether a finding is a suspicion that explains another one."""
-    if (check := checks.get(suspicion.check)) is None or not check.explains:
-        return False
-    own = next((cause.explains for cause in check.causes if cause.name == suspicion.cause), ())
-    return not {finding.check, f"{finding.check}:{finding.cause}"}.isdisjoint((*check.explains, *own))
+def _weighed(findings: Sequence[Finding], checks: Mapping[str, Check[Run]]) -> tuple[Sequence[Finding], dict[str, str]]:
+    """Weigh a suspicion against the measured advice, which it does not explain.
 
-
-def _weighed(findings: Sequence[Finding], checks: Mapping[str, Check[Run]]) -> tuple[Sequence[Finding], Finding | None]:
-    """Return findings with a suspicion as bad as what it explains.
-
-    Where advice is measured, which the suspicion does not explain, that leads: the suspicion is returned apart.
+    Returns:
+        Without such advice the findings, the suspicion being as bad as what it explains; with it the findings without
+        the suspicion, whose settings that advice takes along. And what brings about each explained "check:cause": the
+        suspicion, or the advice that changes one of its settings.
     """
     suspicion = next((f for f in findings if f.check in checks and checks[f.check].explains), None)
     if suspicion is None:
-        return findings, None
+        return findings, {}
+    check = checks[suspicion.check]
+    causes = {*check.explains, *next((cause.explains for cause in check.causes if cause.name == suspicion.cause), ())}
     others = [finding for finding in findings if finding is not suspicion]
-    if _measured(findings, suspicion, checks):
-        return others, suspicion
-    explained = [finding.severity for finding in others if _explains(suspicion, finding, checks)]
-    worst = min((suspicion.severity, *explained), key=SEVERITIES.index)
-    return [*others, replace(suspicion, severity=worst)], None
-
-
-def _measured(findings: Sequence[Finding], suspicion: Finding, checks: Mapping[str, Check[Run]]) -> list[Finding]:
-    """Return the findings that advise what a suspicion does not explain: those that harm, if any does."""
+    explained = [f for f in others if not causes.isdisjoint((f.check, f"{f.check}:{f.cause}"))]
     harms = any(finding.harms for finding in findings)
-    advised = [finding for finding in findings if finding.overrides and finding.harms == harms]
-    return [f for f in advised if f.check != suspicion.check and not _explains(suspicion, f, checks)]
+    measured = [f for f in others if f.overrides and f.harms == harms and f not in explained]
+    suspects = {_changed(override): override for override in suspicion.overrides}
+    leads = [f.check for f in measured if not suspects.keys().isdisjoint(map(_changed, f.overrides))]
+    if not measured:
+        worst = min((suspicion, *explained), key=lambda finding: SEVERITIES.index(finding.severity)).severity
+        others.append(replace(suspicion, severity=worst))
+        leads = [suspicion.check]
+    others = [_with_suspects(f, suspects) if f in measured else f for f in others]
+    return others, {f"{f.check}:{f.cause}": leads[0] for f in explained if leads}
 
 
-def _with_suspects(findings: Sequence[Finding], suspicion: Finding, checks: Mapping[str, Check[Run]]) -> list[Finding]:
-    """Return findings whose first measured advice takes along what else lies far from usual."""
-    lead = _measured([*findings, suspicion], suspicion, checks)[0]
-    named = {override.partition("=")[0] for override in lead.overrides}
-    more = tuple(override for override in suspicion.overrides if override.partition("=")[0] not in named)
-    if not more:
-        return list(findings)
-    remedy = f"{lead.remedy} Set back what else lies far from usual: {', '.join(more)}."
-    together = replace(lead, remedy=remedy, overrides=lead.overrides + more)
-    return [together if finding is lead else finding for finding in findings]
+def _changed(override: str) -> str:
+    return override.partition("=")[0]
+
+
+def _with_suspects(finding: Finding, suspects: Mapping[str, str]) -> Finding:
+    """Return measured advice that takes along what else lies far from usual."""
+    more = tuple(suspects[name] for name in suspects.keys() - set(map(_changed, finding.overrides)))
+    remedy = f"{finding.remedy} Set back what else lies far from usual: {', '.join(sorted(more))}."
+    return replace(finding, remedy=remedy, overrides=finding.overrides + tuple(sorted(more))) if more else finding
 
 
 def _cause(
@@ -130,13 +124,15 @@ def _cause(
     linked: Sequence[Finding],
     tolerance: int,
     checks: Mapping[str, Check[Run]],
+    suspected: Mapping[str, str],
 ) -> str:
     """Return the check that brings a finding about, or "" where none of those that could was found in time."""
     check = checks.get(finding.check)
     if check is None:
         return ""
     own = next((cause.follows for cause in check.causes if cause.name == finding.cause), ())
-    for follows in (*own, *check.follows, *(f.check for f in every if _explains(f, finding, checks))):
+    able_checks: list[str] = [*own, *check.follows, suspected.get(f"{finding.check}:{finding.cause}", finding.check)]
+    for follows in able_checks:
         name, _, cause = follows.partition(":")
         if name == finding.check:
             continue

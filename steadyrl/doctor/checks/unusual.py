@@ -14,15 +14,11 @@ from math import log10
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-
 from steadyrl.core import config
 from steadyrl.doctor.check import Found, Result, check
-from steadyrl.doctor.checks.learning_rate import UPDATE_NONE
 from steadyrl.doctor.readers.spelling import flat_settings
-from steadyrl.doctor.remedies import Value, rate_search
 from steadyrl.doctor.series import Run
-from steadyrl.doctor.statistics.readings import falls_short, learns, levels, update_size
+from steadyrl.doctor.statistics.readings import falls_short, learns, levels
 
 SECTIONS = ("sampling.", "rollout.", "update.", "algorithm.args.", "autopilot.")
 DECADE = 10.0  # times the default, on either side: usual for a number of which nothing else is known
@@ -137,15 +133,8 @@ def unusual_setting(run: Run) -> Result:
         None,
         f"the reward falls short, and {'settings lie' if unusual[1:] else 'a setting lies'} far from usual: {shown[0]}",
         (*shown[1:], levels("the reward", run.needed("reward"))),
-        change={**{s.name: s.default for s in unusual}, **_search(run, unusual[0])},
+        change={s.name: s.default for s in unusual},
     )
-
-
-def _search(run: Run, suspect: Suspect) -> Mapping[str, Value]:
-    """Let the trainer find its rate where a policy stands still: what holds it hides whether the rate is too low."""
-    size = update_size(run)
-    still = size is not None and float(np.median(size.values)) <= UPDATE_NONE
-    return rate_search(run) if still and suspect.cause == "steps_too_small" else {}
 
 
 def _text(value: Any) -> str:
