@@ -124,6 +124,7 @@ def truncated(run: Run) -> Result:
         first_lasting(share, share.values > NOTABLE) if len(share) >= AT_FIRST else int(share.steps[0]),
         f"{about}{level:.0%} of the completions are cut off by the length limit: {what}",
         (shown + (f"; the limit is {limit:g} tokens" if limit else ""), *((how,) if how else ())),
+        change={} if level <= NOTABLE else None,
     )
 
 

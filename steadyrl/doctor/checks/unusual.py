@@ -37,6 +37,7 @@ class Usual:
     large: Side = ""
     small: Side = ""
     when: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    words: tuple[str, ...] = ()
     off: bool = False
     free: bool = False
 
@@ -85,8 +86,10 @@ def _judged(settings: Mapping[str, Any], name: str, value: Any, default: Any) ->
     usual = USUAL.get(name)
     if value == default or (usual and usual.free):
         return None
-    if isinstance(default, str | bool):
-        return Suspect(name, value, default, OTHER_CHOICE, "far_from_default")
+    if isinstance(default, str | bool) or default == []:
+        chosen = value if isinstance(value, list) else [value]
+        meant = usual is not None and all(word in usual.words for word in chosen)
+        return None if meant else Suspect(name, value, default, OTHER_CHOICE, "far_from_default")
     size, middle = (_upper(end) for end in (value, default))
     if size is None or middle is None or (usual and usual.off and not size):
         return None
