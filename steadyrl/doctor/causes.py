@@ -93,12 +93,17 @@ def _weighed(findings: Sequence[Finding], checks: Mapping[str, Check[Run]]) -> t
         return findings, {}
     check = checks[suspicion.check]
     causes = {*check.explains, *next((cause.explains for cause in check.causes if cause.name == suspicion.cause), ())}
-    others = [finding for finding in findings if finding is not suspicion]
-    explained = [f for f in others if not causes.isdisjoint((f.check, f"{f.check}:{f.cause}"))]
-    harms = any(finding.harms for finding in findings)
-    measured = [f for f in others if f.overrides and f.harms == harms and f not in explained]
     suspects = {_changed(override): override for override in suspicion.overrides}
-    leads = [f.check for f in measured if not suspects.keys().isdisjoint(map(_changed, f.overrides))]
+    others = [finding for finding in findings if finding is not suspicion]
+    harms = any(finding.harms for finding in findings)
+    explained, measured, leads = [], [], []
+    for finding in others:
+        on_suspect = not suspects.keys().isdisjoint(map(_changed, finding.overrides))
+        if not on_suspect and not causes.isdisjoint((finding.check, f"{finding.check}:{finding.cause}")):
+            explained.append(finding)
+        elif finding.overrides and finding.harms == harms:
+            measured.append(finding)
+            leads += [finding.check] if on_suspect else []
     if not measured:
         worst = min((suspicion, *explained), key=lambda finding: SEVERITIES.index(finding.severity)).severity
         others.append(replace(suspicion, severity=worst))
