@@ -10,7 +10,7 @@ import numpy as np
 from steadyrl.core.types import Severity
 from steadyrl.doctor.check import Found, Result, Unknown, check
 from steadyrl.doctor.checks.kl_control import HEALTHY_SEQUENCE, ROOM_SEQUENCE, target_in
-from steadyrl.doctor.remedies import Value
+from steadyrl.doctor.remedies import Value, default
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.readings import (
     direction,
@@ -273,13 +273,15 @@ def _held_by_gradient(
 def _weaker(run: Run, where: Balance) -> Mapping[str, Value]:
     """Return the coefficient whose balance is as far from the reference as a healthy run may come, or the target.
 
+    No coefficient is above the default.
+
     A controller raises a lower coefficient until the KL is at its target again.
     """
     target = target_in(run)
     if target is not None and target[1] == SEQUENCE and run.settings.get("kl_adaptive"):
         return {"kl_target": max(ROOM_SEQUENCE, target[0])}
     far = where.spread / float(np.sqrt(2.0 * HEALTHY_SEQUENCE))
-    return {"kl_coef": float(f"{min(far, LESS * where.coefficient):.1g}")}
+    return {"kl_coef": float(f"{min(far, LESS * where.coefficient, default(run, 'kl_coef') or far):.1g}")}
 
 
 def _share_of_advantage(run: Run, where: Balance) -> tuple[str, ...]:

@@ -9,14 +9,12 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from math import log10
 from pathlib import Path
 from typing import Any, Literal
 
-from steadyrl.core import config
 from steadyrl.doctor.check import Found, Result, check
-from steadyrl.doctor.readers.spelling import flat_settings
+from steadyrl.doctor.remedies import defaults
 from steadyrl.doctor.series import Run
 from steadyrl.doctor.statistics.readings import falls_short, learns, levels
 
@@ -64,14 +62,9 @@ USUAL: Mapping[str, Usual] = {
 }
 
 
-@cache
-def _defaults(algorithm: str) -> Mapping[str, Any]:
-    return flat_settings(config.defaults(algorithm))
-
-
 def suspects(run: Run) -> list[Suspect]:
     """Return the settings of a run that are not usual, the most unusual first."""
-    usual_values = _defaults(str(run.config.get("algorithm.name", "")))
+    usual_values = defaults(str(run.config.get("algorithm.name", "")))
     judged = [
         _judged(run.config, name, value, usual_values[name])
         for name, value in run.config.items()

@@ -299,7 +299,7 @@ def test_a_rate_of_0_becomes_the_default_and_a_search(rate, overrides, make, fin
     """A policy that never moved does not tell how far a rate moves it."""
     made = make(0)
     stand_still(made)
-    made.settings |= {"learning_rate": rate, "default_learning_rate": 3e-4, "autopilot": "off"}
+    made.settings |= {"learning_rate": rate, "autopilot": "off"}
     made.put("learning_rate", rate)
     assert finding(kl_zero, made).overrides == overrides
     made.settings["autopilot"] = "act"
