@@ -40,7 +40,7 @@ class Kind:
     """A fault in the settings.
 
     Attributes:
-        name: Of the fault; it may stand in several rows, each for other parts.
+        name: Of the fault. Several rows may share a name, each for other parts.
         changes: What it changes, by part.
         algorithms: Those in which it occurs in these parts.
         source: Of a fault in the part "fresh": where users made it, as owner/repository#number.
