@@ -120,7 +120,8 @@ def followed(plan: runs.Plan, sound: runs.Plan, stored: bool, folder: Path) -> d
     if finding is not None:
         changed = replace(plan, data=config.dump(config.resolve(plan.data, finding.overrides)))
         after = examined(made(changed, folder))
-    scale = sum(sound.data["rewards"].values()) / sum(plan.data["rewards"].values())
+    weights = [sum(config.reward_weights(config.resolve(each.data)).values()) for each in (sound, plan)]
+    scale = weights[0] / weights[1]
     before, after = before.scaled(scale), None if after is None else after.scaled(scale)
     return {"fault": plan.fault, **compared(plan.name, before, after, natural)}
 
@@ -280,7 +281,7 @@ def arguments() -> argparse.Namespace:
         "--only",
         nargs="+",
         metavar="FAULT",
-        help=", ".join({**dict.fromkeys(SETTINGS), **strengths.KINDS, **strengths.LATER}),
+        help=", ".join(dict.fromkeys([*SETTINGS, *(kind.name for kind in strengths.KINDS)])),
     )
     parser.add_argument("--runs", nargs="+", type=Path, metavar="DIRECTORY", help="run directories of your own")
     parser.add_argument("--times", type=int, default=2, help="how many pieces of advice are followed one after another")
