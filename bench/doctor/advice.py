@@ -120,10 +120,14 @@ def followed(plan: runs.Plan, sound: runs.Plan, stored: bool, folder: Path) -> d
     if finding is not None:
         changed = replace(plan, data=config.dump(config.resolve(plan.data, finding.overrides)))
         after = examined(made(changed, folder))
-    weights = [sum(config.reward_weights(config.resolve(each.data)).values()) for each in (sound, plan)]
-    scale = weights[0] / weights[1]
-    before, after = before.scaled(scale), None if after is None else after.scaled(scale)
+        after = after.scaled(paid(sound) / paid(changed))  # the advice may be on the rewards
+    before = before.scaled(paid(sound) / paid(plan))
     return {"fault": plan.fault, **compared(plan.name, before, after, natural)}
+
+
+def paid(plan: runs.Plan) -> float:
+    """Return the sum of the weights of a run's rewards."""
+    return sum(config.reward_weights(config.resolve(plan.data)).values())
 
 
 def without_fault(plan: runs.Plan, toy: strengths.Part | None) -> runs.Plan:

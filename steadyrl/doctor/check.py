@@ -150,7 +150,7 @@ class Check(Generic[Subject]):
     explains: tuple[str, ...] = ()
     """Of a suspicion: checks whose findings it brings about where nothing measured does, "check" or "check:cause"."""
     slows: bool = False
-    """Whether it explains a reward that falls short: then it advises a setting, although it does no harm."""
+    """Whether it explains a reward that falls short: then alone it advises a setting, be it without harm."""
     judges: str = ""
     """Which of the four things that a verdict "healthy" rests on it looks at, if any."""
     shows: tuple[str, ...] = ()
@@ -306,10 +306,10 @@ def in_words(need: str) -> str:
 def _for_trainer(check: Check[Run], run: Run, cause: Cause, result: Found) -> tuple[str, tuple[str, ...]]:
     """Return remedy and overrides under the trainer's own names of settings.
 
-    What the run has already is left out: advice is never what is followed. What harms nothing changes no setting, but
-    where it explains a reward that falls short.
+    What the run has already is left out: advice is never what is followed. What harms nothing changes no setting, nor
+    does what would explain a reward that falls short, where it does not.
     """
-    if result.severity == "info" and not (check.slows and falls_short(run)):
+    if not falls_short(run) if check.slows else result.severity == "info":
         return result.remedy or cause.remedy, ()
     advised = cause.changes(run) if result.change is None else result.change
     change = {name: value for name, value in advised.items() if _now(run, name) != value}

@@ -16,11 +16,12 @@ from typing import Any, Literal
 from steadyrl.doctor.check import Found, Result, check
 from steadyrl.doctor.remedies import defaults
 from steadyrl.doctor.series import Run
-from steadyrl.doctor.statistics.readings import falls_short, learns, levels
+from steadyrl.doctor.statistics.readings import falls_short, learns, levels, reward_weights
 
 SECTIONS = ("sampling.", "rollout.", "update.", "algorithm.args.", "autopilot.")
 DECADE = 10.0  # times the default, on either side: usual for a number of which nothing else is known
 SWITCHED_OFF, OTHER_CHOICE = 3.0, 0.3  # decades that count for a 0 which is not usual, and for another word
+SUM_OF_WEIGHTS = (0.1, 100.0)
 Side = Literal["low", "high", ""]
 
 
@@ -70,9 +71,18 @@ def suspects(run: Run) -> list[Suspect]:
         for name, value in run.config.items()
         if name.startswith(SECTIONS) and name in usual_values
     ]
+    judged += _rewards(reward_weights(run))
     unusual = sorted((suspect for suspect in judged if suspect), key=lambda suspect: -suspect.decades)
     # Another choice than the default is as a rule meant: it is suspected where no number is.
     return [suspect for suspect in unusual if suspect.decades > OTHER_CHOICE] or unusual
+
+
+def _rewards(weights: Mapping[str, float]) -> list[Suspect | None]:
+    """Return weights whose sum pays next to nothing, or takes: scaled, they sum to 1."""
+    total = sum(weights.values())
+    decades, side = _beyond(total, *SUM_OF_WEIGHTS)
+    suspected = side and total
+    return [Suspect(k, w, w / total, decades, "far_from_default") for k, w in weights.items() if suspected]
 
 
 def _judged(settings: Mapping[str, Any], name: str, value: Any, default: Any) -> Suspect | None:
@@ -122,7 +132,7 @@ def unusual_setting(run: Run) -> Result:
     unusual = suspects(run)
     if not unusual or not falls_short(run):
         return None
-    shown = [f"{s.name} = {_text(s.value)}, and {_text(s.default)} is its default" for s in unusual]
+    shown = [f"{s.name} = {_text(s.value)}, and {_text(s.default)} is usual" for s in unusual]
     return Found(
         unusual[0].cause,
         "info" if learns(run) else "warning",

@@ -279,17 +279,21 @@ def falls_short(run: Run) -> bool:
     if not learns(run) or direction(reward) < 0:
         return True
     start, end = head(reward), tail(reward)
-    best = max(_most_paid(run), float(most.values.max()) if most is not None else -np.inf)
+    weights = reward_weights(run).values()
+    paid = sum(max(weight, 0.0) for weight in weights)
+    if weights and not paid:
+        return True  # rewards that only take away, perhaps by a wrong sign
+    best = max(paid, float(most.values.max()) if most is not None else -np.inf)
     if best > 0:
         return end - start < MOST_OF_IT * (best - start)
     return spread is not None and end - start < head(spread)
 
 
-def _most_paid(run: Run) -> float:
-    """Return the sum of the positive weights of a run's rewards, 0 where they are not known."""
-    weights = {key.removeprefix("rewards."): value for key, value in run.config.items() if key.startswith("rewards.")}
-    parts = {f"reward_part/{name.removesuffix('.weight').rpartition(':')[2]}": w for name, w in weights.items()}
-    return float(sum(max(w, 0.0) for part, w in parts.items() if part in run.series and isinstance(w, int | float)))
+def reward_weights(run: Run) -> Mapping[str, float]:
+    """Return the weights of a run's rewards by their keys in a config of ours; a reward with settings has a table."""
+    rewards = {key: value for key, value in run.config.items() if key.startswith("rewards.")}
+    keys = [k for k in rewards if k.endswith(".weight") or f"{k.rpartition('.')[0]}.weight" not in rewards]
+    return {key: float(rewards[key]) for key in keys if isinstance(rewards[key], int | float)}
 
 
 def is_penalty(name: str, part: Series) -> bool:
