@@ -136,6 +136,31 @@ def test_a_setting_that_is_not_in_use_is_no_suspect():
     assert suspected(resolved("algorithm.args.kl_target=0.001", "algorithm.args.kl_control=adaptive"))
 
 
+@pytest.mark.parametrize("weights", [(-0.5, -1.5), (0.005, 0.015)])
+def test_weights_that_pay_nothing_are_scaled_to_a_sum_of_1(weights):
+    """A quarter and three quarters, by hand; a wrong sign is one even where the reward rises to 0."""
+    data = {"rewards": dict(zip(("structure", "retrieval"), weights, strict=True)), "algorithm": {"name": "ppo"}}
+    assert {s.name: s.default for s in suspected(config.resolve(data))} == pytest.approx(
+        {"rewards.structure": 0.25, "rewards.retrieval": 0.75}
+    )
+
+
+def test_rewards_that_only_take_away_are_suspected_however_the_reward_rises():
+    found = finding(examined(RISING - 1.0, "rewards.structure=-1"))
+    assert found.overrides == ("rewards.structure=1",)
+
+
+def test_a_limit_to_the_length_below_the_samplers_is_set_back_with_its_buffer():
+    chosen = resolved(
+        "algorithm.args.length_limit=16", "algorithm.args.overlong_buffer=8", "sampling.max_new_tokens=64",
+        algorithm="grpo",
+    )  # fmt: skip
+    assert {s.name.rpartition(".")[2]: s.default for s in suspected(chosen)} == {
+        "length_limit": 0,
+        "overlong_buffer": 0,
+    }
+
+
 def test_a_batch_counts_by_its_completions():
     small = ("update.minibatches=1", "rollout.prompts_per_step=2")
     assert suspected(resolved(*small, "rollout.samples_per_prompt=1"))
