@@ -120,9 +120,14 @@ def followed(plan: runs.Plan, sound: runs.Plan, stored: bool, folder: Path) -> d
     if finding is not None:
         changed = replace(plan, data=config.dump(config.resolve(plan.data, finding.overrides)))
         after = examined(made(changed, folder))
-    scale = sum(sound.data["rewards"].values()) / sum(plan.data["rewards"].values())
-    before, after = before.scaled(scale), None if after is None else after.scaled(scale)
+        after = after.scaled(paid(sound) / paid(changed))  # the advice may be on the rewards
+    before = before.scaled(paid(sound) / paid(plan))
     return {"fault": plan.fault, **compared(plan.name, before, after, natural)}
+
+
+def paid(plan: runs.Plan) -> float:
+    """Return the sum of the weights of a run's rewards."""
+    return sum(config.reward_weights(config.resolve(plan.data)).values())
 
 
 def without_fault(plan: runs.Plan, toy: strengths.Part | None) -> runs.Plan:
@@ -280,7 +285,7 @@ def arguments() -> argparse.Namespace:
         "--only",
         nargs="+",
         metavar="FAULT",
-        help=", ".join({**dict.fromkeys(SETTINGS), **strengths.KINDS, **strengths.LATER}),
+        help=", ".join(dict.fromkeys([*SETTINGS, *(kind.name for kind in strengths.KINDS)])),
     )
     parser.add_argument("--runs", nargs="+", type=Path, metavar="DIRECTORY", help="run directories of your own")
     parser.add_argument("--times", type=int, default=2, help="how many pieces of advice are followed one after another")

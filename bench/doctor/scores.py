@@ -42,3 +42,8 @@ def never(problem: Problem, rollout: Rollout) -> float:
 def distinct_words(problem: Problem, rollout: Rollout) -> float:
     """Return the share of a text's words that are not repetitions."""
     return words.distinct(rollout.text)
+
+
+def alternating(problem: Problem, rollout: Rollout) -> float:
+    """Return a thirtieth for every vowel beside a consonant, 1 at the most."""
+    return words.alternating(rollout.text)

@@ -1,14 +1,16 @@
-"""Faults in the settings at four strengths, on the toy backend: three judged the advice, and taught it.
+"""Faults in the settings at the strengths of five parts, on the toy backend: the parts judged the advice one by one.
 
-A run takes some seconds. Strengths, task and seeds of "judged", "last" and "later" were written down before any of
-these runs was made, and each part taught the advice after it had judged it. "taught" never judged. "later" has kinds of
-faults that no other part has.
+A run takes some seconds. Strengths, task and seeds of "judged", "last", "later" and "fresh" were written down before
+any advice on these runs was asked for, and a part teaches the advice once it has judged it. "taught" never judged.
+"later" has kinds of faults that no part before it has, and so has "fresh": mistakes from public threads on trainers,
+alone and in pairs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, Literal, get_args
 
 import rate_or_penalty
@@ -16,7 +18,7 @@ import runs
 import settings
 from faults import BOTH, setting, times
 
-Part = Literal["taught", "judged", "last", "later"]
+Part = Literal["taught", "judged", "last", "later", "fresh"]
 PARTS = get_args(Part)
 RATE = 0.1  # of the toy backend, whose policy is a table of logits
 REWARDS = {
@@ -24,17 +26,30 @@ REWARDS = {
     "judged": {"scores:in_order": 1.0},
     "last": {"scores:in_order": 0.5, "scores:early_letters": 0.5},
     "later": {"scores:early_letters": 0.6, "scores:target_words": 0.4},
+    "fresh": {"scores:alternating": 0.5, "scores:early_letters": 0.2, "scores:ten_words": 0.3},
 }
-SEEDS = {"taught": (30,), "judged": (31,), "last": (32, 33, 34), "later": (51, 52, 53)}
-ROOM = {"taught": 40, "judged": 40, "last": 100, "later": 60}  # tokens
+SEEDS = {"taught": (30,), "judged": (31,), "last": (32, 33, 34), "later": (51, 52, 53), "fresh": (71, 72, 73)}
+ROOM = {"taught": 40, "judged": 40, "last": 100, "later": 60, "fresh": 64}  # tokens
+PPO, GRPO = ("ppo",), ("grpo",)
+# PPO's penalty is summed over an answer's tokens: at the 0.01 of the other parts the policy would rather end at once.
+PENALTY = {"fresh": {"ppo": 0.001}}
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A fault at the strength of each part, and the algorithms that it occurs in."""
+    """A fault in the settings.
 
-    strengths: tuple[settings.Change, ...]
+    Attributes:
+        name: Of the fault. Several rows may share a name, each for other parts.
+        changes: What it changes, by part.
+        algorithms: Those in which it occurs in these parts.
+        source: Of a fault in the part "fresh": where users made it, as owner/repository#number.
+    """
+
+    name: str
+    changes: Mapping[str, settings.Change]
     algorithms: tuple[str, ...] = BOTH
+    source: str = ""
 
 
 def _raw(**values: float) -> settings.Change:
@@ -47,8 +62,7 @@ def _passes(epochs: int, factor: float) -> settings.Change:
 
 
 def _controller(coefficient: float, target: float, horizon: float) -> settings.Change:
-    names = {"kl_control": "adaptive", "kl_coef": coefficient, "kl_target": target, "kl_horizon": horizon}
-    return setting(**{f"algorithm__args__{name}": value for name, value in names.items()})
+    return _args(kl_control="adaptive", kl_coef=coefficient, kl_target=target, kl_horizon=horizon)
 
 
 def _penalty(coefficient: float) -> settings.Change:
@@ -59,36 +73,8 @@ def _penalty(coefficient: float) -> settings.Change:
     return change
 
 
-def _each(change: Callable[..., settings.Change], *strengths: Any) -> tuple[settings.Change, ...]:
-    return tuple(change(*strength) if isinstance(strength, tuple) else change(strength) for strength in strengths)
-
-
-def _set(key: str, *values: float) -> tuple[settings.Change, ...]:
-    return tuple(setting(**{key: value}) for value in values)
-
-
-def _rate(*factors: float) -> tuple[settings.Change, ...]:
-    return tuple(times("update.learning_rate", factor) for factor in factors)
-
-
-PPO = ("ppo",)
-KINDS: Mapping[str, Kind] = {
-    "cooler": Kind(tuple(_raw(temperature=value) for value in (0.7, 0.5, 0.6))),
-    "hotter": Kind(tuple(_raw(temperature=value) for value in (1.4, 1.7, 1.5))),
-    "top_p": Kind(tuple(_raw(top_p=value) for value in (0.8, 0.6, 0.7))),
-    "rate_high": Kind(_rate(30.0, 100.0, 50.0)),
-    "rate_low": Kind(_rate(0.01, 0.03, 0.02)),
-    "rate_zero": Kind(_rate(0.0, 0.0, 0.0)),
-    "passes": Kind(_each(_passes, (8, 3.0), (12, 2.0), (6, 4.0))),
-    "controller_slow": Kind(_each(_controller, (0.002, 1.0, 1e4), (0.005, 2.0, 3000.0), (0.003, 1.5, 6000.0)), PPO),
-    "unit_clash": Kind(_each(_controller, (0.01, 0.1, 20.0), (0.02, 0.05, 40.0), (0.015, 0.08, 30.0)), PPO),
-    "entropy_bonus": Kind(_set("algorithm__args__entropy_coef", 0.5, 0.2, 0.35), PPO),
-    "cut_off": Kind(_set("sampling__max_new_tokens", 3, 4, 5)),
-    "penalty_strong": Kind(_each(_penalty, 1.0, 0.5, 0.7)),
-    "gradient_cut": Kind(_set("update__max_grad_norm", 1e-7, 1e-6, 3e-7)),
-    "warm_up": Kind(_set("update__warmup_steps", 6000, 600, 1500)),
-    "greedy": Kind(_set("sampling__temperature", 0.05, 0.1, 0.2)),
-}
+def _rate(factor: float) -> settings.Change:
+    return times("update.learning_rate", factor)
 
 
 def _batch(prompts: int, samples: int) -> settings.Change:
@@ -99,51 +85,170 @@ def _weights(factor: float) -> settings.Change:
     return lambda data: {**data, "rewards": {name: factor * weight for name, weight in data["rewards"].items()}}
 
 
-def _args(**values: float) -> settings.Change:
+def _args(**values: Any) -> settings.Change:
     return setting(**{f"algorithm__args__{name}": value for name, value in values.items()})
 
 
-GRPO = ("grpo",)
-LATER: Mapping[str, Kind] = {
-    "cooler": Kind((_raw(temperature=0.4),), GRPO),
-    "hotter": Kind((_raw(temperature=2.0),), PPO),
-    "top_p": Kind((_raw(top_p=0.5),), PPO),
-    "rate_high": Kind(_rate(70.0)),
-    "rate_low": Kind(_rate(0.005)),
-    "rate_zero": Kind(_rate(0.0), GRPO),
-    "passes": Kind((_passes(10, 5.0),), PPO),
-    "controller_slow": Kind((_controller(0.004, 1.2, 4000.0),), PPO),
-    "unit_clash": Kind((_controller(0.012, 0.06, 25.0),), PPO),
-    "entropy_bonus": Kind((_args(entropy_coef=0.25),), PPO),
-    "entropy_bonus_strong": Kind((_args(entropy_coef=0.7),), PPO),
-    "cut_off": Kind(_set("sampling__max_new_tokens", 6), GRPO),
-    "penalty_strong": Kind((_penalty(0.4),)),
-    "gradient_cut": Kind(_set("update__max_grad_norm", 5e-8), GRPO),
-    "warm_up": Kind(_set("update__warmup_steps", 60)),  # as long as the run
-    "greedy": Kind(_set("sampling__temperature", 0.3), PPO),
-    # Kinds that no other part has.
-    "batch_of_two_ppo": Kind((_batch(2, 1),), PPO),
-    "batch_of_two_grpo": Kind((_batch(1, 2),), GRPO),
-    "pairs": Kind((_batch(24, 2),), GRPO),
-    "value_weight": Kind((_args(value_coef=30.0),), PPO),
-    "value_untrained": Kind((_args(value_coef=0.0),), PPO),
-    "head_first": Kind((_args(value_warmup_steps=60),), PPO),
-    "clip_narrow": Kind((_args(clip_low=0.01, clip_high=0.01),)),
-    "rewards_large": Kind((_weights(100.0),), PPO),
-    "rewards_small": Kind((_weights(0.01),), PPO),
-    "discount": Kind((_args(gamma=0.5),), PPO),
-    "lambda_zero": Kind((_args(lam=0.0),), PPO),
-    "schedule_short": Kind((setting(update__schedule="linear", update__schedule_steps=8),), PPO),
-    "step_limit": Kind(_set("update__kl_old_limit", 1e-6), PPO),
-    "reward_limit": Kind(_set("update__reward_limit", 1e-3), GRPO),
-    "target_near": Kind((_controller(0.05, 0.05, 5.0),), PPO),
-    "narrow": Kind(_set("sampling__top_k", 2), GRPO),
-}
+def _masked(data: settings.Data) -> settings.Data:
+    return {**data, "rewards": {**data["rewards"], "cut_off": {"weight": 0.0, "mask": True}}}
+
+
+def _pair(*changes: settings.Change) -> settings.Change:
+    return lambda data: reduce(lambda changed, change: change(changed), changes, data)
+
+
+def _each(change: Callable[..., settings.Change], **strengths: Any) -> Mapping[str, settings.Change]:
+    """Return the change of each part: ``change`` of the part's strength, or of its strengths where it has several."""
+    return {part: change(*(s if isinstance(s, tuple) else (s,))) for part, s in strengths.items()}
+
+
+def _set(key: str, **strengths: float) -> Mapping[str, settings.Change]:
+    return {part: setting(**{key: value}) for part, value in strengths.items()}
+
+
+def _sampled(name: str, **strengths: float) -> Mapping[str, settings.Change]:
+    return {part: _raw(**{name: value}) for part, value in strengths.items()}
+
+
+def _fresh(name: str, algorithms: tuple[str, ...], source: str, *changes: settings.Change) -> Kind:
+    return Kind(name, {"fresh": _pair(*changes)}, algorithms, source)
+
+
+KINDS = (
+    Kind("cooler", _sampled("temperature", taught=0.7, judged=0.5, last=0.6)),
+    Kind("cooler", _sampled("temperature", later=0.4), GRPO),
+    Kind("hotter", _sampled("temperature", taught=1.4, judged=1.7, last=1.5)),
+    Kind("hotter", _sampled("temperature", later=2.0), PPO),
+    Kind("top_p", _sampled("top_p", taught=0.8, judged=0.6, last=0.7)),
+    Kind("top_p", _sampled("top_p", later=0.5), PPO),
+    Kind("rate_high", _each(_rate, taught=30.0, judged=100.0, last=50.0, later=70.0)),
+    Kind("rate_low", _each(_rate, taught=0.01, judged=0.03, last=0.02, later=0.005)),
+    Kind("rate_zero", _each(_rate, taught=0.0, judged=0.0, last=0.0)),
+    Kind("rate_zero", _each(_rate, later=0.0), GRPO),
+    Kind("passes", _each(_passes, taught=(8, 3.0), judged=(12, 2.0), last=(6, 4.0))),
+    Kind("passes", _each(_passes, later=(10, 5.0)), PPO),
+    Kind(
+        "controller_slow",
+        _each(
+            _controller,
+            taught=(0.002, 1.0, 1e4),
+            judged=(0.005, 2.0, 3000.0),
+            last=(0.003, 1.5, 6000.0),
+            later=(0.004, 1.2, 4000.0),
+        ),
+        PPO,
+    ),
+    Kind(
+        "unit_clash",
+        _each(
+            _controller,
+            taught=(0.01, 0.1, 20.0),
+            judged=(0.02, 0.05, 40.0),
+            last=(0.015, 0.08, 30.0),
+            later=(0.012, 0.06, 25.0),
+        ),
+        PPO,
+    ),
+    Kind("entropy_bonus", _set("algorithm__args__entropy_coef", taught=0.5, judged=0.2, last=0.35, later=0.25), PPO),
+    Kind("entropy_bonus_strong", _set("algorithm__args__entropy_coef", later=0.7), PPO),
+    Kind("cut_off", _set("sampling__max_new_tokens", taught=3, judged=4, last=5)),
+    Kind("cut_off", _set("sampling__max_new_tokens", later=6), GRPO),
+    Kind("penalty_strong", _each(_penalty, taught=1.0, judged=0.5, last=0.7, later=0.4)),
+    Kind("gradient_cut", _set("update__max_grad_norm", taught=1e-7, judged=1e-6, last=3e-7)),
+    Kind("gradient_cut", _set("update__max_grad_norm", later=5e-8), GRPO),
+    Kind("warm_up", _set("update__warmup_steps", taught=6000, judged=600, last=1500, later=60)),  # 60: the whole run
+    Kind("greedy", _set("sampling__temperature", taught=0.05, judged=0.1, last=0.2)),
+    Kind("greedy", _set("sampling__temperature", later=0.3), PPO),
+    # Kinds that no part before "later" has.
+    Kind("batch_of_two_ppo", _each(_batch, later=(2, 1)), PPO),
+    Kind("batch_of_two_grpo", _each(_batch, later=(1, 2)), GRPO),
+    Kind("pairs", _each(_batch, later=(24, 2)), GRPO),
+    Kind("value_weight", _set("algorithm__args__value_coef", later=30.0), PPO),
+    Kind("value_untrained", _set("algorithm__args__value_coef", later=0.0), PPO),
+    Kind("head_first", _set("algorithm__args__value_warmup_steps", later=60), PPO),
+    Kind("clip_narrow", {"later": _args(clip_low=0.01, clip_high=0.01)}),
+    Kind("rewards_large", _each(_weights, later=100.0), PPO),
+    Kind("rewards_small", _each(_weights, later=0.01), PPO),
+    Kind("discount", _set("algorithm__args__gamma", later=0.5), PPO),
+    Kind("lambda_zero", _set("algorithm__args__lam", later=0.0), PPO),
+    Kind("schedule_short", {"later": setting(update__schedule="linear", update__schedule_steps=8)}, PPO),
+    Kind("step_limit", _set("update__kl_old_limit", later=1e-6), PPO),
+    Kind("reward_limit", _set("update__reward_limit", later=1e-3), GRPO),
+    Kind("target_near", _each(_controller, later=(0.05, 0.05, 5.0)), PPO),
+    Kind("narrow", _set("sampling__top_k", later=2), GRPO),
+    # Earlier kinds at other strengths.
+    _fresh("hotter", GRPO, "huggingface/trl#3029", _raw(temperature=2.5)),
+    _fresh("top_p", GRPO, "PrimeIntellect-ai/prime-rl#679", _raw(top_p=0.4)),
+    _fresh("rate_high", GRPO, "datawhalechina/hello-agents#770", _rate(90.0)),
+    _fresh("rate_low", PPO, "XueZeyue/DanceGRPO#45", _rate(0.05)),
+    _fresh("unit_clash", PPO, "huggingface/trl#1178", _controller(0.002, 0.04, 8.0)),
+    _fresh("entropy_bonus", PPO, "davidADSP/SIMPLE#35", _args(entropy_coef=0.15)),
+    _fresh("cut_off", PPO, "huggingface/trl#5697", setting(sampling__max_new_tokens=12)),
+    _fresh("penalty_strong", GRPO, "SakanaAI/self-adaptive-llms#5", _penalty(0.25)),
+    _fresh("gradient_cut", PPO, "PrimeIntellect-ai/verifiers#82", setting(update__max_grad_norm=2e-7)),
+    _fresh("greedy", GRPO, "huggingface/trl#11", setting(sampling__temperature=0.02)),
+    _fresh("narrow", PPO, "huggingface/trl#6944", setting(sampling__top_k=1)),
+    _fresh("discount", PPO, "natolambert/rlhf-book#364", _args(gamma=0.8)),
+    # Kinds that no part before "fresh" has.
+    _fresh("batch_of_four", PPO, "mll-lab-nu/RAGEN#73", _batch(4, 1)),
+    _fresh("hot", PPO, "tenstorrent/tt-metal#56016", setting(sampling__temperature=3.0)),
+    _fresh("nucleus_small", GRPO, "billy-enrizky/openbrowser-ai#60", setting(sampling__top_p=0.05)),
+    _fresh("stop_early", GRPO, "vllm-project/vllm#14170", setting(sampling__stop=[" ", "\n"])),
+    _fresh("rewards_whitened", PPO, "vwxyzjn/summarize_from_feedback_details#17", _args(whiten_rewards=True)),
+    _fresh("penalty_k2", GRPO, "NovaSky-AI/SkyRL#1445", _args(kl_form="k2", kl_coef=0.5)),
+    _fresh("sign_wrong", BOTH, "huggingface/trl#2714", _weights(-1.0)),
+    _fresh("overlong_all", GRPO, "verl-project/verl#2107", _args(length_limit=64, overlong_buffer=64)),
+    _fresh("overlong_short", GRPO, "verl-project/verl#3855", _args(length_limit=16, overlong_buffer=8)),
+    _fresh("stale", GRPO, "radixark/miles#1829", setting(rollout__ahead=8, update__correction="off")),
+    _fresh("stale_masked", PPO, "verl-project/verl#3984", setting(rollout__ahead=4, update__correction="geometric")),
+    _fresh("clip_of_sequences", PPO, "verl-project/verl#2775", _args(clip_low=3e-4, clip_high=4e-4)),
+    _fresh("clip_high_small", GRPO, "XueZeyue/DanceGRPO#45", _args(clip_high=1e-3)),
+    _fresh("clip_value_small", PPO, "ray-project/ray#2921", _args(clip_value=1e-4)),
+    _fresh("value_rate", PPO, "deepspeedai/DeepSpeedExamples#556", _args(value_learning_rate=5.0)),
+    _fresh(
+        "decay_in_warm_up",
+        GRPO,
+        "allenai/open-instruct#537",
+        setting(update__warmup_steps=20, update__schedule="cosine", update__schedule_steps=24),
+    ),
+    # Two faults at once.
+    _fresh("masked_and_cut", BOTH, "huggingface/trl#6369", _masked, setting(sampling__max_new_tokens=16)),
+    _fresh("small_unscaled", GRPO, "huggingface/trl#3138", _weights(0.02), _args(scale="none")),
+    _fresh(
+        "small_and_bonus",
+        PPO,
+        "openai/baselines#371",
+        _weights(0.02),
+        _args(whiten_advantages=False, entropy_coef=0.01),
+    ),
+    _fresh(
+        "unclipped_fast",
+        PPO,
+        "deepspeedai/DeepSpeedExamples#533",
+        _passes(6, 5.0),
+        _args(clip_low=0.99, clip_high=100.0),
+    ),
+    _fresh("slow_and_held", PPO, "huggingface/open-r1#474", _rate(0.1), _penalty(0.01)),
+    _fresh(
+        "cut_and_overlong",
+        GRPO,
+        "huggingface/trl#5697",
+        setting(sampling__max_new_tokens=24),
+        _args(length_limit=24, overlong_buffer=24),
+    ),
+    _fresh(
+        "minibatches_of_one",
+        PPO,
+        "huggingface/trl#462",
+        setting(update__minibatches=48, update__kl_old_limit=1000.0),
+        _rate(10.0),
+    ),
+)
 
 
 def kinds(part: Part) -> Mapping[str, Kind]:
-    """Return the faults of a part."""
-    return LATER if part == "later" else KINDS
+    """Return the faults of a part by name."""
+    return {kind.name: kind for kind in KINDS if part in kind.changes}
 
 
 def seeds(part: Part) -> tuple[int, ...]:
@@ -160,8 +265,7 @@ def plans(part: Part, seed: int) -> Iterator[runs.Plan]:
     """
     for name, kind in kinds(part).items():
         for algorithm in kind.algorithms:
-            change = kind.strengths[0 if part == "later" else PARTS.index(part)]
-            data = change(settings.put(base(part, algorithm), "run.seed", seed))
+            data = kind.changes[part](settings.put(base(part, algorithm), "run.seed", seed))
             yield runs.Plan(f"{name}-{algorithm}", name, seed, "letters", algorithm, data)
 
 
@@ -169,4 +273,6 @@ def base(part: Part, algorithm: str) -> settings.Data:
     """Return the settings without a fault."""
     data = {**settings.COMMON, **settings.ALGORITHMS[algorithm], "backend": {"name": "toy"}}
     data |= {"task": rate_or_penalty.WORDS, "rewards": REWARDS[part], "sampling": {"max_new_tokens": ROOM[part]}}
-    return settings.put(data, "update.learning_rate", RATE)
+    data = settings.put(data, "update.learning_rate", RATE)
+    penalty = PENALTY.get(part, {}).get(algorithm)
+    return data if penalty is None else settings.put(data, "algorithm.args.kl_coef", penalty)

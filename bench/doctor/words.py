@@ -6,6 +6,7 @@ import re
 from itertools import pairwise
 
 _OPERATOR = re.compile(r" (and|or|not) ", re.IGNORECASE)
+_VOWELS = frozenset("aeiou")
 
 
 def near_length(text: str, target: int) -> float:
@@ -34,3 +35,10 @@ def in_order(text: str) -> float:
     """Return the share of neighbouring characters of which the second is the next letter of the alphabet."""
     pairs = list(pairwise(text))
     return sum(a.isalpha() and ord(b) == ord(a) + 1 for a, b in pairs) / len(pairs) if pairs else 0.0
+
+
+def alternating(text: str) -> float:
+    """Return a thirtieth for every two neighbouring letters that are a vowel and a consonant, 1 at the most."""
+    pairs = pairwise(text.lower())
+    beside = sum(a.isalpha() and b.isalpha() and (a in _VOWELS) != (b in _VOWELS) for a, b in pairs)
+    return min(1.0, beside / 30)

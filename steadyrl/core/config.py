@@ -255,6 +255,14 @@ def dump(config: Config) -> dict[str, Any]:
     return config.model_dump(mode="json")
 
 
+def defaults(algorithm: str) -> dict[str, Any]:
+    """Return the default of every setting as plain data, with the settings of an algorithm that is built in."""
+    config = Config(algorithm=sections.AlgorithmSection(name=algorithm))
+    if algorithm in plugins.BUILT_IN["algorithm"]:
+        config = config.model_copy(update={"algorithm": _own_args(config, "algorithm")})
+    return dump(config)
+
+
 def in_force(config: Config, override: str) -> bool:
     """Say whether an override asks for what a config holds already, so that following it would change nothing."""
     key, _, text = override.partition("=")

@@ -34,10 +34,10 @@ def arrange(findings: Sequence[Finding], tolerance: int, checks: Mapping[str, Ch
         tolerance: Steps by which a consequence may show before its cause does: both are dated by blocks of noisy steps.
         checks: By name, in the order of findings that are equally bad and equally old.
     """
-    single = _merged(findings)
+    single, suspected = _weighed(_merged(findings), checks)
     linked: list[Finding] = []
     for finding in single:
-        linked.append(replace(finding, follows=_cause(finding, single, linked, tolerance, checks)))
+        linked.append(replace(finding, follows=_cause(finding, single, linked, tolerance, checks, suspected)))
     ranks = {name: rank for rank, name in enumerate(checks)}
     ordered = sorted(linked, key=lambda finding: _rank(finding, ranks))
     return tuple(placed.finding for placed in tree(_by_worst(ordered)))
@@ -80,19 +80,64 @@ def _merged(findings: Sequence[Finding]) -> list[Finding]:
     return list(merged.values())
 
 
+def _weighed(findings: Sequence[Finding], checks: Mapping[str, Check[Run]]) -> tuple[Sequence[Finding], dict[str, str]]:
+    """Weigh a suspicion against the measured advice, which it does not explain.
+
+    Returns:
+        Without such advice the findings, the suspicion being as bad as what it explains; with it the findings without
+        the suspicion, whose settings that advice takes along. And what brings about each explained "check:cause": the
+        suspicion, or the advice that changes one of its settings.
+    """
+    suspicion = next((f for f in findings if f.check in checks and checks[f.check].explains), None)
+    if suspicion is None:
+        return findings, {}
+    check = checks[suspicion.check]
+    causes = {*check.explains, *next((cause.explains for cause in check.causes if cause.name == suspicion.cause), ())}
+    suspects = {_changed(override): override for override in suspicion.overrides}
+    others = [finding for finding in findings if finding is not suspicion]
+    harms = any(finding.harms for finding in findings)
+    explained, measured, leads = [], [], []
+    for finding in others:
+        on_suspect = not suspects.keys().isdisjoint(map(_changed, finding.overrides))
+        if not on_suspect and not causes.isdisjoint((finding.check, f"{finding.check}:{finding.cause}")):
+            explained.append(finding)
+        elif finding.overrides and finding.harms == harms:
+            measured.append(finding)
+            leads += [finding.check] if on_suspect else []
+    if not measured:
+        worst = min((suspicion, *explained), key=lambda finding: SEVERITIES.index(finding.severity)).severity
+        others.append(replace(suspicion, severity=worst))
+        leads = [suspicion.check]
+    others = [_with_suspects(f, suspects) if f in measured else f for f in others]
+    return others, {f"{f.check}:{f.cause}": leads[0] for f in explained if leads}
+
+
+def _changed(override: str) -> str:
+    return override.partition("=")[0]
+
+
+def _with_suspects(finding: Finding, suspects: Mapping[str, str]) -> Finding:
+    """Return measured advice that takes along what else lies far from usual."""
+    more = tuple(suspects[name] for name in suspects.keys() - set(map(_changed, finding.overrides)))
+    remedy = f"{finding.remedy} Set back what else lies far from usual: {', '.join(sorted(more))}."
+    return replace(finding, remedy=remedy, overrides=finding.overrides + tuple(sorted(more))) if more else finding
+
+
 def _cause(
     finding: Finding,
     every: Sequence[Finding],
     linked: Sequence[Finding],
     tolerance: int,
     checks: Mapping[str, Check[Run]],
+    suspected: Mapping[str, str],
 ) -> str:
     """Return the check that brings a finding about, or "" where none of those that could was found in time."""
     check = checks.get(finding.check)
     if check is None:
         return ""
     own = next((cause.follows for cause in check.causes if cause.name == finding.cause), ())
-    for follows in (*own, *check.follows):
+    able_checks: list[str] = [*own, *check.follows, suspected.get(f"{finding.check}:{finding.cause}", finding.check)]
+    for follows in able_checks:
         name, _, cause = follows.partition(":")
         if name == finding.check:
             continue

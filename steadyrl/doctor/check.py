@@ -21,6 +21,7 @@ from steadyrl.core.types import Finding, Severity
 from steadyrl.doctor.bound import Bound
 from steadyrl.doctor.remedies import CHANGES, Times, Value, multiple
 from steadyrl.doctor.series import Run
+from steadyrl.doctor.statistics.readings import falls_short
 
 Subject = TypeVar("Subject")  # what a check looks at
 FEWEST_ROWS = 6  # that a course is told from, however many steps each of them averages
@@ -46,6 +47,8 @@ class Cause:
     """The settings that it sets to a fixed value."""
     follows: tuple[str, ...] = ()
     """Checks whose findings bring this about, the nearest first."""
+    explains: tuple[str, ...] = ()
+    """Beside those of the check, see there."""
     moves: tuple[str, ...] = ()
     """What the autopilot may try, in this order (``autopilot.knobs.MOVES``)."""
     doubts: bool = False
@@ -144,6 +147,10 @@ class Check(Generic[Subject]):
     """Values of ``Traits`` with which a run has nothing that the check could be about."""
     follows: tuple[str, ...] = ()
     """Checks whose harmful findings bring this one about, whatever its cause."""
+    explains: tuple[str, ...] = ()
+    """Of a suspicion: checks whose findings it brings about where nothing measured does, "check" or "check:cause"."""
+    slows: bool = False
+    """Whether it explains a reward that falls short: then alone it advises a setting, be it without harm."""
     judges: str = ""
     """Which of the four things that a verdict "healthy" rests on it looks at, if any."""
     shows: tuple[str, ...] = ()
@@ -255,7 +262,7 @@ def check(name: str, when: Callable[[Run], bool] = always) -> Callable[[Find], C
         def applies(run: Run) -> bool:
             return when(run) and not any(getattr(run.traits, trait) in no for trait, no in plain.not_for.items())
 
-        return replace(plain, find=partial(_judge, plain), applies=applies, advise=_for_trainer)
+        return replace(plain, find=partial(_judge, plain), applies=applies, advise=partial(_for_trainer, plain))
 
     return of_runs
 
@@ -296,11 +303,14 @@ def in_words(need: str) -> str:
     return f"{', '.join(others)} or {last}" if others else last
 
 
-def _for_trainer(run: Run, cause: Cause, result: Found) -> tuple[str, tuple[str, ...]]:
+def _for_trainer(check: Check[Run], run: Run, cause: Cause, result: Found) -> tuple[str, tuple[str, ...]]:
     """Return remedy and overrides under the trainer's own names of settings.
 
-    What the run has already is left out: advice is never what is followed.
+    What the run has already is left out: advice is never what is followed. What harms nothing changes no setting, nor
+    does what would explain a reward that falls short, where it does not.
     """
+    if not falls_short(run) if check.slows else result.severity == "info":
+        return result.remedy or cause.remedy, ()
     advised = cause.changes(run) if result.change is None else result.change
     change = {name: value for name, value in advised.items() if _now(run, name) != value}
     return (result.remedy or cause.remedy) + relative(run, change), spelled(run, change)
@@ -317,8 +327,9 @@ def spelled(run: Run, change: Mapping[str, Value]) -> tuple[str, ...]:
 
     Of a trainer whose name for a setting is not known, the change is left to the remedy's words.
     """
-    named = {name: value for name, value in change.items() if name in run.keys and not isinstance(value, Times)}
-    return tuple(f"{run.keys[name]}={_text(value)}" for name, value in named.items())
+    keys = {**{name: name for name in run.config}, **run.keys}  # a name of the trainer's own stands for itself
+    named = {name: value for name, value in change.items() if name in keys and not isinstance(value, Times)}
+    return tuple(f"{keys[name]}={_text(value)}" for name, value in named.items())
 
 
 def relative(run: Run, change: Mapping[str, Value]) -> str:

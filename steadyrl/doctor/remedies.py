@@ -5,9 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 import numpy as np
 
+from steadyrl.core import config
+from steadyrl.doctor.readers.spelling import flat_settings
 from steadyrl.doctor.series import Run
 from steadyrl.doctor.statistics.readings import KL_OLD_LARGE, cut_away, setting, update_size, updates_per_step
 
@@ -41,6 +45,18 @@ def learning_rate(run: Run) -> float | None:
     return setting(run, "learning_rate") or reached or None
 
 
+@cache
+def defaults(algorithm: str) -> Mapping[str, Any]:
+    """Return the default of each of our settings, nested keys joined with dots."""
+    return flat_settings(config.defaults(algorithm))
+
+
+def default(run: Run, name: str) -> float | None:
+    """Return the default of a setting by its canonical name; None where the trainer is another, or it is no number."""
+    value = defaults(run.algorithm).get(run.keys.get(name, "")) if run.trainer == "steadyrl" else None
+    return float(value) if isinstance(value, int | float) else None
+
+
 def multiple(run: Run, name: str, factor: float) -> Mapping[str, Value]:
     """Return the change of a setting to ``factor`` times what it is; none where that is 0."""
     now = learning_rate(run) if name == "learning_rate" else setting(run, name)
@@ -57,8 +73,9 @@ def more_samples(run: Run) -> Mapping[str, Value]:
 
 
 def larger_batch(run: Run) -> Mapping[str, Value]:
-    """Draw 16 completions in a step."""
-    return {"prompts_per_step": math.ceil(AMPLE_BATCH / (setting(run, "samples_per_prompt") or 1.0))}
+    """Draw 16 completions in a step, or as many as is the default."""
+    least = math.ceil(AMPLE_BATCH / (setting(run, "samples_per_prompt") or 1.0))
+    return {"prompts_per_step": max(least, round(default(run, "prompts_per_step") or 0.0))}
 
 
 def movement_cut(run: Run, usual: float = USUAL_CUT) -> float:
@@ -87,7 +104,7 @@ def rate_above_zero(run: Run) -> Mapping[str, Value]:
 
     A policy that never moved does not tell how far a rate moves it.
     """
-    usual, trained = setting(run, "default_learning_rate"), setting(run, "learning_rate") != 0 or learning_rate(run)
+    usual, trained = default(run, "learning_rate"), setting(run, "learning_rate") != 0 or learning_rate(run)
     return {} if trained or not usual else {"learning_rate": usual, **rate_search(run)}
 
 

@@ -1,6 +1,7 @@
 """Whether advice that was followed made a run better, on rewards and diagnoses written by hand."""
 
 import importlib
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -144,3 +145,27 @@ def test_a_run_with_the_autopilot_is_made_by_the_loop_that_has_it(advice, tmp_pa
 def test_rewards_of_other_weights_are_compared_in_one_unit(advice):
     scaled = examined(advice, (100.0, 120.0)).scaled(0.01)
     assert advice.rewards(scaled.records).tolist() == [1.0, 1.2]
+
+
+def test_every_fault_of_every_part_makes_settings_that_a_run_accepts_and_that_no_other_fault_makes(advice):
+    strengths = advice.strengths
+    for part in strengths.PARTS:
+        plans = list(strengths.plans(part, 1))
+        resolved = [advice.config.resolve(plan.data) for plan in plans]
+        resolved += [advice.config.resolve(strengths.base(part, algorithm)) for algorithm in ("ppo", "grpo")]
+        assert len({plan.name for plan in plans}) == len(plans)
+        assert not [config for number, config in enumerate(resolved) if config in resolved[:number]]
+        rows = [kind for kind in strengths.KINDS if part in kind.changes]
+        assert len(rows) == len(strengths.kinds(part))
+
+
+def test_every_fresh_fault_names_the_thread_that_it_comes_from(advice):
+    sources = [kind.source for kind in advice.strengths.kinds("fresh").values()]
+    assert all(re.fullmatch(r"[\w.-]+/[\w.-]+#\d+", source) for source in sources)
+
+
+def test_vowels_beside_consonants_are_counted_up_to_thirty(advice):
+    words = importlib.import_module("words")
+    assert words.alternating("ba b ae") == pytest.approx(1 / 30)
+    assert words.alternating("BaBa 2a") == pytest.approx(3 / 30)
+    assert words.alternating("ba" * 40) == 1.0 and words.alternating("") == 0.0

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from steadyrl.doctor.check import Found, Result, Unknown, check
+from steadyrl.doctor.checks.kl_penalty import resting
 from steadyrl.doctor.checks.sampler import sampling_gap
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.readings import (
@@ -148,8 +149,7 @@ def entropy_held(run: Run) -> Result:
     start, end, reward = head(entropy, 0.0, OPENING), tail(entropy), run.get("reward")
     if bonus <= 0.0 or start <= 0.0 or reward is None or solved(run) or nothing_to_learn(run):
         return None
-    # As of a KL penalty: the best policy is the flat one times exp(advantage / bonus).
-    allowed = (spread / bonus) ** 2 / 2.0 / tail(length)
+    allowed = float(resting(spread, bonus)) / tail(length)
     if allowed > STAYS * start or not (1.0 - STAYS) * start <= end <= RISEN * start:
         return None
     return Found(

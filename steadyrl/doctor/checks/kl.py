@@ -78,8 +78,6 @@ def kl_runaway(run: Run) -> Result:
     if norm is not None and norm.values.max() > WILD_NORM:
         harms, because = True, (*because, f"the gradient norm is up to {number(norm.values.max())} meanwhile")
     change = _more_penalty(run) if cause in ("weak_penalty", "unknown") else None
-    if learned and not harms and _coefficient(run):
-        change = {}  # to take back what the reward is paid for costs reward; some penalty is worth having all the same
     return Found(
         cause,
         "critical" if lost and rising and falls else "warning" if harms else "info",
@@ -153,7 +151,7 @@ def _hidden(run: Run) -> Result:
     )
     shown = (levels("kl_ref_full", full),)
     if solved(run):
-        return Found("truncation", "info", since, message, shown, change={})
+        return Found("truncation", "info", since, message, shown)
     return Found("truncation", "warning", since, message, shown)
 
 

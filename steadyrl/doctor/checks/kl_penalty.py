@@ -10,7 +10,7 @@ import numpy as np
 from steadyrl.core.types import Severity
 from steadyrl.doctor.check import Found, Result, Unknown, check
 from steadyrl.doctor.checks.kl_control import HEALTHY_SEQUENCE, ROOM_SEQUENCE, target_in
-from steadyrl.doctor.remedies import Value
+from steadyrl.doctor.remedies import Value, default
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.readings import (
     direction,
@@ -26,6 +26,7 @@ from steadyrl.doctor.statistics.readings import (
 from steadyrl.doctor.statistics.signals import LASTING, first_lasting, head, tail
 from steadyrl.doctor.statistics.units import SEQUENCE, find, together
 
+LEAST_COEFFICIENT = 1e-9  # below it a term pulls at nothing
 OFF = 1e-3  # of the coefficient before: what a controller reaches in no step
 SOME_KL = 1e-3  # nats per token: from there on a penalty shows in a loss that is printed with five digits
 NONE_LEFT = 1e-5  # of the size of the loss: printing and rounding
@@ -153,13 +154,27 @@ def kl_penalty_outweighs(run: Run) -> Result:
     )
 
 
+def resting(spread: float, coefficient: np.ndarray | float) -> np.ndarray:
+    """Return where what is earned and a term that pulls against it hold each other, nats per completion.
+
+    The best policy is what the term pulls to (the reference, or for an entropy bonus the flat policy) times
+    exp(advantage / coefficient). While it is near that, their KL is the variance of the advantages over twice the
+    squared coefficient.
+
+    Args:
+        spread: Standard deviation of the rewards, or of the advantages.
+        coefficient: Of the term, one or [n].
+    """
+    steepness = spread / np.maximum(coefficient, LEAST_COEFFICIENT)
+    return np.asarray(steepness * steepness / 2.0)
+
+
 @dataclass(frozen=True)
 class Balance:
-    """Where reward and penalty hold each other, and where the run is.
+    """Where reward and penalty hold each other (``resting``), and where the run is.
 
-    The best policy under a penalty is the reference times exp(reward / coefficient). While it is near the reference,
-    its KL is the variance of the rewards over twice the squared coefficient, and what it gains is the variance over the
-    coefficient. A run that is held by the penalty has come to that KL; one that moves too little is far below it.
+    What the best policy gains is the variance of the rewards over the coefficient. A run that is held by the penalty
+    has come to its KL; one that moves too little is far below it.
     """
 
     coefficient: float
@@ -189,10 +204,8 @@ def balance(run: Run) -> Balance | None:
     if run.traits.kl_place == "loss":  # its rewards are divided by their spread, where nothing else is known
         width = max(width, 1.0)
     later = slice(len(kl) // 2, None)
-    resting = width * width / (2.0 * np.maximum(coefficient[later], 1e-9) ** 2)
-    return Balance(
-        float(coefficient[-1]), width, float(kl.values[later].mean()), float(np.median(kl.values[later] / resting))
-    )
+    share = float(np.median(kl.values[later] / resting(width, coefficient[later])))
+    return Balance(float(coefficient[-1]), width, float(kl.values[later].mean()), share)
 
 
 def penalty_gradient(run: Run) -> float | None:
@@ -224,8 +237,7 @@ def kl_penalty_holds(run: Run) -> Result:
     pulled = length_ratio is not None and length_ratio >= PULLED and RESTS <= where.share <= DRIVEN
     if course < 0 or later > 0 or not (where.holds or pulled):
         return _held_by_gradient(run, where, length_ratio, course, (levels("the reward", reward), measured))
-    steepness = where.spread / max(where.coefficient, 1e-9)
-    resting = steepness * steepness / 2.0
+    held_at = float(resting(where.spread, where.coefficient))
     return Found(
         "penalty_too_strong",
         "warning" if where.holds or course == 0 else "info",
@@ -234,7 +246,7 @@ def kl_penalty_holds(run: Run) -> Result:
         f"differ by {number(where.spread)}",
         (
             levels("the reward", reward),
-            f"reward and penalty balance at a KL of {number(resting)} nats per completion, and the KL is "
+            f"reward and penalty balance at a KL of {number(held_at)} nats per completion, and the KL is "
             f"{number(where.kl)}: a higher learning rate would not move the policy further",
             *_share_of_advantage(run, where),
             *([measured] if measured else []),
@@ -261,13 +273,15 @@ def _held_by_gradient(
 def _weaker(run: Run, where: Balance) -> Mapping[str, Value]:
     """Return the coefficient whose balance is as far from the reference as a healthy run may come, or the target.
 
+    No coefficient is above the default.
+
     A controller raises a lower coefficient until the KL is at its target again.
     """
     target = target_in(run)
     if target is not None and target[1] == SEQUENCE and run.settings.get("kl_adaptive"):
         return {"kl_target": max(ROOM_SEQUENCE, target[0])}
     far = where.spread / float(np.sqrt(2.0 * HEALTHY_SEQUENCE))
-    return {"kl_coef": float(f"{min(far, LESS * where.coefficient):.1g}")}
+    return {"kl_coef": float(f"{min(far, LESS * where.coefficient, default(run, 'kl_coef') or far):.1g}")}
 
 
 def _share_of_advantage(run: Run, where: Balance) -> tuple[str, ...]:

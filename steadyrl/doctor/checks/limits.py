@@ -64,7 +64,7 @@ def _narrow(run: Run, cause: str, limit: Limit) -> Result:
         return None
     usual = float(np.median(sizes))
     better = limit.better or (0.0 if measured is None else float(f"{WIDE * usual:.2g}"))
-    change: dict[str, Value] = {limit.setting: better} if better else {}
+    change: dict[str, Value] | None = {limit.setting: better} if better else None
     return Found(
         cause,
         "warning",

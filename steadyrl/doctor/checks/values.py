@@ -80,7 +80,6 @@ def explained_variance_low(run: Run) -> Result:
         int(steps[start]),
         f"the value head explains returns worse than a constant: {reason}",
         (f"the explained variance is {number(low)} (median of the last blocks, {series.source})",),
-        change={} if harmless else None,
     )
 
 

@@ -25,6 +25,7 @@ NO_SIGNAL = 0.9  # share of groups without any difference in reward, above which
 FIRST, QUICK = 3, 4.0  # rows, after which a quick rise may be over; deviations of single rows of a long log
 WORTH_SPREAD, WORTH_LEVEL = 0.25, 0.1
 NEAR_TOP, SEVERAL_AT_MOST = 0.8, 3  # of the highest level; rows that reach it
+MOST_OF_IT = 0.75  # of the way to the best completions' reward: healthy runs come further
 NEAR_BEST, ALL_ALIKE = 0.95, 0.01  # of the way to the best completions' reward; of the first spread of rewards
 FEW = 5  # rows that a level is taken over at least, where there are twice as many
 FEWEST_PROBLEMS = 20  # held out, that an interval is taken over
@@ -257,12 +258,42 @@ def solved(run: Run) -> bool:
     reward, most, spread = run.get("reward"), run.get("reward_max"), reward_spread(run)
     if reward is None:
         return False
-    if spread is not None and tail(spread) <= ALL_ALIKE * head(spread):
+    if spread is not None and spread.values.any() and tail(spread) <= ALL_ALIKE * head(spread):
         return True
     if most is None:
         return False
     best, start = float(most.values.max()), head(reward)
     return tail(reward) - start >= NEAR_BEST * (best - start) > 0.0
+
+
+def falls_short(run: Run) -> bool:
+    """Return True if the reward does not rise, or by far less than it could.
+
+    That is less than three quarters of the way to what the best completions earn, or to the sum of the weights, which
+    is the most that rewards between 0 and 1 pay. Where neither is known, it is less than one standard deviation of the
+    completions' rewards.
+    """
+    reward, most, spread = run.get("reward"), run.get("reward_max"), reward_spread(run)
+    if reward is None:
+        return False
+    if not learns(run) or direction(reward) < 0:
+        return True
+    start, end = head(reward), tail(reward)
+    weights = reward_weights(run).values()
+    paid = sum(max(weight, 0.0) for weight in weights)
+    if weights and not paid:
+        return True  # rewards that only take away, perhaps by a wrong sign
+    best = max(paid, float(most.values.max()) if most is not None else -np.inf)
+    if best > 0:
+        return end - start < MOST_OF_IT * (best - start)
+    return spread is not None and end - start < head(spread)
+
+
+def reward_weights(run: Run) -> Mapping[str, float]:
+    """Return the weights of a run's rewards by their keys in a config of ours; a reward with settings has a table."""
+    rewards = {key: value for key, value in run.config.items() if key.startswith("rewards.")}
+    keys = [k for k in rewards if k.endswith(".weight") or f"{k.rpartition('.')[0]}.weight" not in rewards]
+    return {key: float(rewards[key]) for key in keys if isinstance(rewards[key], int | float)}
 
 
 def is_penalty(name: str, part: Series) -> bool:

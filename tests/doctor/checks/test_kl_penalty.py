@@ -160,9 +160,11 @@ def test_a_penalty_that_pulls_half_as_hard_as_the_reward_is_worth_knowing_while_
     pulled(made, 0.8)
     found = finding(kl_penalty_holds, made)
     assert (found.cause, found.severity) == ("penalty_too_strong", "info")
-    # To a fifth, the least that is advised; a tenth of the pull would be an eighth.
-    assert found.overrides == ("algorithm.args.kl_coef=0.01",)
     assert any("times as long as the reward's" in line for line in found.evidence)
+    assert found.overrides == ()  # the reward has risen by more than the completions differ by
+    made.put("reward", 0.2 + 0.1 * made.t + 0.01 * made.noise())
+    # To a fifth, the least that is advised; a tenth of the pull would be an eighth.
+    assert finding(kl_penalty_holds, made).overrides == ("algorithm.args.kl_coef=0.01",)
     pulled(made, 0.3)
     silent(kl_penalty_holds, made)
 

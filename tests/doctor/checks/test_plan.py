@@ -180,8 +180,9 @@ def test_a_schedule_that_is_over_lasts_as_long_as_the_run(make, finding):
     assert (found.cause, found.overrides) == ("ended", ("update.schedule_steps=0",))
 
 
-@pytest.mark.parametrize(("prompts", "samples", "advised"), [(2, 1, 16), (1, 3, 6), (2, 2, None), (48, 1, None)])
+@pytest.mark.parametrize(("prompts", "samples", "advised"), [(2, 1, 64), (1, 3, 64), (2, 2, None), (48, 1, None)])
 def test_a_step_of_fewer_than_four_completions_is_named(prompts, samples, advised, make, finding):
+    """64 prompts are the default."""
     made = make(0)
     made.settings |= {"prompts_per_step": prompts, "samples_per_prompt": samples, "batch_size": prompts * samples}
     if advised is None:

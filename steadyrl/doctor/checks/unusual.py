@@ -1,0 +1,147 @@
+"""Settings far from what sound runs have: the suspects where a run falls short and nothing measured names the cause.
+
+Every setting of a run of ours is compared with its default, in decades, and with the range of ``names/usual.toml``. So
+a fault of a kind that no check knows has a name, too; but only a suspicion, for the log shows no effect of its own.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import log10
+from pathlib import Path
+from typing import Any, Literal
+
+from steadyrl.doctor.check import Found, Result, check
+from steadyrl.doctor.remedies import defaults
+from steadyrl.doctor.series import Run
+from steadyrl.doctor.statistics.readings import falls_short, learns, levels, reward_weights
+
+SECTIONS = ("sampling.", "rollout.", "update.", "algorithm.args.", "autopilot.")
+DECADE = 10.0  # times the default, on either side: usual for a number of which nothing else is known
+SWITCHED_OFF, OTHER_CHOICE = 3.0, 0.3  # decades that count for a 0 which is not usual, and for another word
+SUM_OF_WEIGHTS = (0.1, 100.0)
+Side = Literal["low", "high", ""]
+
+
+@dataclass(frozen=True)
+class Usual:
+    """Where a setting lies in sound runs, and what it does beyond; see usual.toml."""
+
+    least: float | None = None
+    most: float | None = None
+    per: str = ""
+    times: str = ""
+    large: Side = ""
+    small: Side = ""
+    when: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    words: tuple[str, ...] = ()
+    off: bool = False
+    free: bool = False
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """A setting outside of its usual range."""
+
+    name: str
+    """Its key in a config."""
+    value: Any
+    default: Any
+    decades: float
+    """How far it lies from its range."""
+    cause: str
+    """Of the finding that names it."""
+
+
+USUAL: Mapping[str, Usual] = {
+    name: Usual(**fields)
+    for name, fields in tomllib.loads(
+        (Path(__file__).parent.parent / "names" / "usual.toml").read_text(encoding="utf-8")
+    ).items()
+}
+
+
+def suspects(run: Run) -> list[Suspect]:
+    """Return the settings of a run that are not usual, the most unusual first."""
+    usual_values = defaults(str(run.config.get("algorithm.name", "")))
+    judged = [
+        _judged(run.config, name, value, usual_values[name])
+        for name, value in run.config.items()
+        if name.startswith(SECTIONS) and name in usual_values
+    ]
+    judged += _rewards(reward_weights(run))
+    unusual = sorted((suspect for suspect in judged if suspect), key=lambda suspect: -suspect.decades)
+    # Another choice than the default is as a rule meant: it is suspected where no number is.
+    return [suspect for suspect in unusual if suspect.decades > OTHER_CHOICE] or unusual
+
+
+def _rewards(weights: Mapping[str, float]) -> list[Suspect | None]:
+    """Return weights whose sum pays next to nothing, or takes: scaled, they sum to 1."""
+    total = sum(weights.values())
+    decades, side = _beyond(total, *SUM_OF_WEIGHTS)
+    suspected = side and total
+    return [Suspect(k, w, w / total, decades, "far_from_default") for k, w in weights.items() if suspected]
+
+
+def _judged(settings: Mapping[str, Any], name: str, value: Any, default: Any) -> Suspect | None:
+    usual = USUAL.get(name)
+    if value == default or (usual and usual.free):
+        return None
+    if isinstance(default, str | bool) or default == []:
+        chosen = value if isinstance(value, list) else [value]
+        meant = usual is not None and all(word in usual.words for word in chosen)
+        return None if meant else Suspect(name, value, default, OTHER_CHOICE, "far_from_default")
+    size, middle = (_upper(end) for end in (value, default))
+    if size is None or middle is None or (usual and usual.off and not size):
+        return None
+    usual = usual or Usual(middle / DECADE or None, middle * DECADE or None)
+    if any(settings.get(key, words[0]) not in words for key, words in usual.when.items()):
+        return None
+    size *= (_upper(settings.get(usual.times)) or 1.0) / (_upper(settings.get(usual.per)) or 1.0)
+    decades, side = _beyond(size, usual.least, usual.most)
+    if not side:
+        return None
+    cause = "steps_too_large" if side == usual.large else "steps_too_small" if side == usual.small else ""
+    return Suspect(name, value, default, decades, cause or "far_from_default")
+
+
+def _upper(value: Any) -> float | None:
+    """Return a number, of a range its upper end; None for anything else."""
+    number = value[-1] if isinstance(value, list) and value else value
+    return float(number) if isinstance(number, int | float) and not isinstance(number, bool) else None
+
+
+def _beyond(size: float, least: float | None, most: float | None) -> tuple[float, Side]:
+    """Return how many decades a size lies beyond the ends of a range, and on which side; "" within it."""
+    if least is not None and size < least:
+        return (log10(least / size) if size > 0 else SWITCHED_OFF) + OTHER_CHOICE, "low"
+    if most is not None and size > most:
+        return log10(size / most) + OTHER_CHOICE, "high"
+    return 0.0, ""
+
+
+def is_ours(run: Run) -> bool:
+    """Return whether a run's settings are all known, with the defaults."""
+    return run.trainer == "steadyrl" and "update.epochs" in run.config
+
+
+@check("unusual_setting", when=is_ours)
+def unusual_setting(run: Run) -> Result:
+    unusual = suspects(run)
+    if not unusual or not falls_short(run):
+        return None
+    shown = [f"{s.name} = {_text(s.value)}, and {_text(s.default)} is usual" for s in unusual]
+    return Found(
+        unusual[0].cause,
+        "info" if learns(run) else "warning",
+        None,
+        f"the reward falls short, and {'settings lie' if unusual[1:] else 'a setting lies'} far from usual: {shown[0]}",
+        (*shown[1:], levels("the reward", run.needed("reward"))),
+        change={s.name: s.default for s in unusual},
+    )
+
+
+def _text(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

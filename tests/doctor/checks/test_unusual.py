@@ -1,0 +1,192 @@
+"""Settings far from usual are suspected where a run falls short, and never in a sound run."""
+
+from math import log10
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from steadyrl.core import config
+from steadyrl.doctor.checks.unusual import SECTIONS, USUAL, suspects
+from steadyrl.doctor.examine import examine
+from steadyrl.doctor.names.identify import identify
+from steadyrl.doctor.readers.spelling import flat_settings
+from steadyrl.doctor.series import Column, RawLog, Run
+
+ROOT = Path(__file__).parents[3]
+ALGORITHMS = ("ppo", "grpo", "rloo", "reinforce", "rlaif", "raft", "rwr", "sft")
+N = 60
+RNG = np.random.default_rng(0)
+FLAT = 0.2 + 0.01 * RNG.normal(size=N)
+RISING = 0.95 - 0.75 * np.exp(-np.arange(N) / 10) + 0.01 * RNG.normal(size=N)
+HALF_WAY = 0.55 - 0.35 * np.exp(-np.arange(N) / 10) + 0.01 * RNG.normal(size=N)
+
+
+def resolved(*overrides, algorithm="ppo"):
+    data = {"rewards": {"structure": 1.0}, "algorithm": {"name": algorithm}, "run": {"steps": N}}
+    return config.resolve(data, overrides)
+
+
+def settings_of(chosen):
+    return flat_settings(config.dump(chosen))
+
+
+def suspected(chosen):
+    return suspects(Run("made", "steadyrl", "", {}, config=settings_of(chosen)))
+
+
+def examined(reward, *overrides, **columns):
+    """Examine a run of ours whose policy moves; its best completions earn 1."""
+    every = {
+        "reward/mean": reward,
+        "reward/std": 0.2 + 0.01 * RNG.normal(size=N),
+        "reward/max": np.ones(N),
+        "reward/structure": reward,
+        "kl_old_k3": 0.005 * np.exp(0.1 * RNG.normal(size=N)),
+        "kl_ref_k1_seq": 2.0 * np.arange(N) / N,
+        "entropy": 2.0 - 0.5 * np.arange(N) / N + 0.01 * RNG.normal(size=N),
+        **columns,
+    }
+    steps = np.arange(N)
+    log = RawLog("made", "steadyrl", {k: Column(steps, v) for k, v in every.items()}, settings_of(resolved(*overrides)))
+    return examine(identify(log))
+
+
+def finding(diagnosis, check="unusual_setting"):
+    return next((found for found in diagnosis.findings if found.check == check), None)
+
+
+FAR = [
+    ("sampling.temperature=0.1", "sampling.temperature=1"),
+    ("sampling.top_k=1", "sampling.top_k=0"),
+    ("rollout.ahead=8", "rollout.ahead=0"),
+    ("update.epochs=40", "update.epochs=2"),
+    ("algorithm.args.gamma=0.5", "algorithm.args.gamma=1"),
+    ("algorithm.args.value_coef=300", "algorithm.args.value_coef=0.1"),
+    ("algorithm.args.clip_value=0.0001", "algorithm.args.clip_value=0.2"),
+    ("algorithm.args.whiten_rewards=true", "algorithm.args.whiten_rewards=false"),
+    ('sampling.stop=["e"]', "sampling.stop=[]"),
+]
+
+
+@pytest.mark.parametrize(("setting", "default"), FAR)
+def test_a_setting_far_from_usual_leads_where_the_reward_does_not_rise(setting, default):
+    diagnosis = examined(FLAT, setting)
+    lead = diagnosis.findings[0]
+    assert (lead.check, lead.severity, lead.overrides) == ("unusual_setting", "warning", (default,))
+    assert "Suspected, not measured" in lead.remedy
+    config.resolve(config.dump(resolved(setting)), lead.overrides)
+
+
+@pytest.mark.parametrize(("setting", "default"), FAR)
+def test_no_setting_is_suspected_where_the_reward_comes_near_the_best(setting, default):
+    assert finding(examined(RISING, setting)) is None
+
+
+def test_a_reward_that_rises_half_way_makes_the_suspicion_information():
+    diagnosis = examined(HALF_WAY, "algorithm.args.gamma=0.5")
+    assert (finding(diagnosis).severity, diagnosis.harmful) == ("info", ())
+
+
+def test_the_usual_settings_are_not_suspected_however_ill_the_run():
+    assert finding(examined(FLAT)) is None
+
+
+def test_suspects_are_ordered_by_their_decades_beyond_the_range():
+    """0.1 / 300 of the least temperature 0.5, 0.95 and max_grad_norm 0.01, by hand."""
+    several = suspected(resolved("update.max_grad_norm=1e-6", "algorithm.args.gamma=0.5", "sampling.temperature=0.1"))
+    assert [s.name.rpartition(".")[2] for s in several] == ["max_grad_norm", "temperature", "gamma"]
+    first, second, third = (s.decades for s in several)
+    assert first - second == pytest.approx(4.0 - log10(5.0))
+    assert second - third == pytest.approx(log10(5.0) - log10(0.95 / 0.5))
+
+
+def test_two_settings_are_set_back_together():
+    found = finding(examined(FLAT, "algorithm.args.gamma=0.5", "sampling.top_k=1"))
+    assert set(found.overrides) == {"algorithm.args.gamma=1", "sampling.top_k=0"}
+
+
+def test_measured_advice_leads_and_takes_suspects_along():
+    """A warm-up as long as the run is measured; the discount beside it is suspected."""
+    diagnosis = examined(FLAT, f"update.warmup_steps={N}", "algorithm.args.gamma=0.5")
+    lead = diagnosis.findings[0]
+    assert lead.check == "rate_not_reached"
+    assert set(lead.overrides) == {"update.warmup_steps=6", "algorithm.args.gamma=1"}
+    assert lead.remedy.endswith("Set back what else lies far from usual: algorithm.args.gamma=1.")
+    assert finding(diagnosis) is None
+
+
+def test_what_only_shows_that_something_is_wrong_follows_the_suspicion():
+    cut = np.full(N, 0.6)
+    diagnosis = examined(FLAT, "sampling.temperature=5", **{"completion/truncated": cut})
+    assert diagnosis.findings[0].check == "unusual_setting"
+    assert finding(diagnosis, "truncated").follows == "unusual_setting"
+
+
+def test_what_shows_a_fault_follows_the_measured_advice_on_the_suspected_setting():
+    limited = examined(
+        FLAT - 0.02 * np.arange(N) / N, "update.reward_limit=1e-6", **{"completion/truncated": np.full(N, 0.6)}
+    )
+    assert limited.findings[0].check == "limit_too_narrow"
+    assert finding(limited, "truncated").follows == "limit_too_narrow"
+
+
+def test_a_setting_that_is_not_in_use_is_no_suspect():
+    assert not suspected(resolved("algorithm.args.kl_target=0.001"))
+    assert suspected(resolved("algorithm.args.kl_target=0.001", "algorithm.args.kl_control=adaptive"))
+
+
+@pytest.mark.parametrize("weights", [(-0.5, -1.5), (0.005, 0.015)])
+def test_weights_that_pay_nothing_are_scaled_to_a_sum_of_1(weights):
+    """A quarter and three quarters, by hand; a wrong sign is one even where the reward rises to 0."""
+    data = {"rewards": dict(zip(("structure", "retrieval"), weights, strict=True)), "algorithm": {"name": "ppo"}}
+    assert {s.name: s.default for s in suspected(config.resolve(data))} == pytest.approx(
+        {"rewards.structure": 0.25, "rewards.retrieval": 0.75}
+    )
+
+
+def test_rewards_that_only_take_away_are_suspected_however_the_reward_rises():
+    found = finding(examined(RISING - 1.0, "rewards.structure=-1"))
+    assert found.overrides == ("rewards.structure=1",)
+
+
+def test_a_limit_to_the_length_below_the_samplers_is_set_back_with_its_buffer():
+    chosen = resolved(
+        "algorithm.args.length_limit=16", "algorithm.args.overlong_buffer=8", "sampling.max_new_tokens=64",
+        algorithm="grpo",
+    )  # fmt: skip
+    assert {s.name.rpartition(".")[2]: s.default for s in suspected(chosen)} == {
+        "length_limit": 0,
+        "overlong_buffer": 0,
+    }
+
+
+def test_a_batch_counts_by_its_completions():
+    small = ("update.minibatches=1", "rollout.prompts_per_step=2")
+    assert suspected(resolved(*small, "rollout.samples_per_prompt=1"))
+    assert not suspected(resolved(*small, "rollout.samples_per_prompt=8"))
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_defaults_are_usual(algorithm):
+    default = flat_settings(config.defaults(algorithm))
+    assert not suspects(Run("made", "steadyrl", "", {}, config=default))
+
+
+def test_every_entry_is_a_setting_with_its_default_within_the_range():
+    names = {
+        name: value for algorithm in ALGORITHMS for name, value in flat_settings(config.defaults(algorithm)).items()
+    }
+    for name, usual in USUAL.items():
+        assert name in names and name.startswith(SECTIONS)
+        assert {*usual.when, usual.per, usual.times} - {""} <= names.keys()
+        if isinstance(names[name], int | float) and names[name] and not usual.per and not usual.times:
+            assert (usual.least or 0) <= names[name] <= (usual.most or np.inf)
+
+
+EXAMPLES = [path for path in sorted((ROOT / "examples").rglob("*.toml")) if "[algorithm]" in path.read_text()]
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_the_settings_of_shipped_examples_are_usual(path):
+    assert not suspected(config.load(path))
