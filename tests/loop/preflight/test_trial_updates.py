@@ -66,7 +66,7 @@ def test_a_rate_at_which_no_run_could_move_is_said_with_one_that_moves_as_usual(
         ("update.max_grad_norm=1e-9", "gradient", ("update.max_grad_norm=1",)),
         ("update.reward_limit=1e-9", "rewards", None),
         ("update.kl_old_limit=1e-9", "step", ("update.kl_old_limit=0.05",)),
-        ("autopilot.kl_band=[1e-12,1e-11]", "band", ()),
+        ("autopilot.kl_band=[1e-12,1e-11]", "band", ("autopilot.kl_band=[0.06, 0.3]",)),
     ],
 )
 def test_a_limit_that_leaves_nothing_is_said_before_the_run(setting, cause, overrides, toy):
