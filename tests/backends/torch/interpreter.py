@@ -2,6 +2,7 @@
 
 import builtins
 import dataclasses
+import math
 import os
 
 import numpy as np
@@ -52,14 +53,31 @@ def whole_interpreter():
         kind = type(value)
         return value.value if kind is tl.constexpr else value if kind in as_they_are else unwrap(value)
 
-    shape_block, block_shapes = tl.block_type.__init__, {}
+    shape_block, shapes, names = tl.block_type.__init__, {}, {}
 
     def shape_once(self, element_ty, shape):
-        key = element_ty.name, *map(unwrap_quickly, shape)
-        if key not in block_shapes:
+        lengths = (*map(unwrap_quickly, shape),)
+        if lengths not in shapes:
             shape_block(self, element_ty, shape)
-            block_shapes[key] = self.shape, self.numel, self.name
-        self.element_ty, (self.shape, self.numel, self.name) = element_ty, block_shapes[key]
+            numbers = tuple(map(tl.constexpr, lengths))
+            shapes[lengths] = self.shape, self.numel, numbers, tl.constexpr(math.prod(lengths))
+        self.element_ty, (self.shape, self.numel, *self.of_tensor) = element_ty, shapes[lengths]
+        name = element_ty.name, lengths
+        if name not in names:
+            names[name] = f"<{self.shape}, {element_ty}>"
+        self.name = names[name]
+
+    def describe_tensor(self, handle, type):
+        self.handle, self.type, self.dtype = handle, type, type.scalar
+        self.shape, self.numel = type.of_tensor if type.is_block() else ((), tl.constexpr(1))
+
+    semantic = interpreter.TritonSemantic
+    broadcast = semantic.broadcast_impl_value
+
+    def broadcast_where_shapes_differ(self, left, right):
+        blocks = left.type.is_block(), right.type.is_block()
+        alike = left.type.shape is right.type.shape if all(blocks) else not any(blocks)
+        return (left, right) if alike else broadcast(self, left, right)
 
     numpy_types, numpy_type = {}, interpreter._get_np_dtype
 
@@ -82,6 +100,9 @@ def whole_interpreter():
         patch.setattr(interpreter, "_get_np_dtype", numpy_type_once)
         patch.setattr(tl.core, "_unwrap_if_constexpr", unwrap_quickly)
         patch.setattr(tl.block_type, "__init__", shape_once)
+        patch.setattr(tl.tensor, "__init__", describe_tensor)
+        # Shapes that are one object, as they are now, are not compared number by number.
+        patch.setattr(semantic, "broadcast_impl_value", broadcast_where_shapes_differ)
         # Tensors of the CPU are computed with where they are; each launch would copy all of them onto themselves.
         patch.setattr(interpreter.GridExecutor, "_restore_args_dev", lambda *_: None)
         options = dataclasses.replace(interpreter.interpreter_builder.options, sanitize_overflow=False)
