@@ -222,7 +222,7 @@ MORE = [pytest.param(name, marks=pytest.mark.weekly) for name in ("dr_grpo", "ci
 
 
 @pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
-@pytest.mark.parametrize("preset", ["gspo", "weighted_k3", *MORE])
+@pytest.mark.parametrize("preset", ["gspo", pytest.param("weighted_k3", marks=pytest.mark.weekly), *MORE])
 def test_on_torch_the_cut_into_micro_batches_changes_nothing(toy, tmp_path, tiny_models, preset):
     norms = []
     for tokens in (8192, 1):

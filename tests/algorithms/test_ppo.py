@@ -240,7 +240,7 @@ def test_the_penalty_alone_brings_the_policy_back(trained):
 
 
 def test_rewarded_entropy_stays_higher(trained):
-    settings = ("run.steps=30", "algorithm.args.kl_coef=0")
+    settings = ("run.steps=25", "algorithm.args.kl_coef=0")
     bare, rewarded = trained(*settings), trained(*settings, "algorithm.args.entropy_coef=0.5")
     assert bare[0]["entropy"] == rewarded[0]["entropy"]
     assert rewarded[-1]["entropy"] > bare[-1]["entropy"] + 1.0

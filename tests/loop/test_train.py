@@ -33,7 +33,7 @@ def open_session(toy, request):
     rank = 4 if kind == "lora" else 0
     more = (
         "backend.name=torch", "backend.device=cpu", "backend.threads=1", f"model.path={folder}",
-        f"model.lora_rank={rank}", "update.learning_rate=0.01",
+        f"model.lora_rank={rank}", "update.learning_rate=0.01", "update.epochs=1", "rollout.prompts_per_step=4",
     )  # fmt: skip
     return lambda *overrides, **settings: toy(*more, *overrides, **settings)
 

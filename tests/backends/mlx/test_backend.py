@@ -301,7 +301,9 @@ def test_updates_that_are_taken_back_leave_weights_and_moments_as_they_were(tiny
 ADAPTER = pytest.param(("model.lora_rank=4",), marks=pytest.mark.weekly)
 
 
-@pytest.mark.parametrize("overrides", [(), ADAPTER, ("backend.args.weights=bf16",)])
+@pytest.mark.parametrize(
+    "overrides", [pytest.param((), marks=pytest.mark.weekly), ADAPTER, ("backend.args.weights=bf16",)]
+)
 def test_saved_and_loaded_it_goes_on_as_if_it_had_not_stopped(tiny_models, tmp_path, overrides):
     unbroken, stopped, resumed = (
         opened("mlx", tiny_models["qwen3"], *overrides, f"run.seed={seed}") for seed in (0, 0, 1)

@@ -47,6 +47,8 @@ from steadyrl.backends.torch.draw.sampler import draw, sample, warp  # noqa: E40
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
 
 FAMILIES = ("qwen3", "gpt2", *(pytest.param(name, marks=pytest.mark.weekly) for name in ("llama", "qwen2")))
+# GPT-2 is sampled, trained, saved and resumed by test_families.py as well.
+QWEN3 = ("qwen3", *(pytest.param(name, marks=pytest.mark.weekly) for name in ("gpt2", "llama", "qwen2")))
 WAYS = {"plain": PLAIN, "narrow": NARROW}
 
 
@@ -178,7 +180,7 @@ def test_draws_follow_the_cumulative_distribution():
     assert logprobs.exp().tolist() == pytest.approx([0.25, 0.25, 0.5, 0.5, 0.25, 0.25])
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", QWEN3)
 def test_equal_seeds_give_equal_tokens_whatever_the_batch_split(tiny_models, backends, family):
     backend = backends[family]
     prompts, seeds = prompts_of(backend), range(10, 16)
@@ -191,7 +193,7 @@ def test_equal_seeds_give_equal_tokens_whatever_the_batch_split(tiny_models, bac
         np.testing.assert_allclose(one.logprobs, other.logprobs, atol=NATS)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", QWEN3)
 def test_rows_that_finish_leave_the_others_as_they_would_be_alone(backends, family):
     """One prompt many times: some completions end at once, others run to the limit."""
     backend, sampling = backends[family], Sampling(max_new_tokens=24, temperature=1.5)
@@ -199,7 +201,7 @@ def test_rows_that_finish_leave_the_others_as_they_would_be_alone(backends, fami
     together = backend.generate(prompts, sampling, range(24))
     lengths = [len(c.ids) for c in together]
     assert min(lengths) <= 12 and max(lengths) == 24
-    for i in sorted(range(24), key=lengths.__getitem__)[::3]:  # those that end first, and others
+    for i in sorted(range(24), key=lengths.__getitem__)[::6]:  # those that end first, and others
         completion, alone = together[i], backend.generate([prompts[i]], sampling, [i])[0]
         assert completion.ids.tolist() == alone.ids.tolist()
         np.testing.assert_allclose(completion.logprobs, alone.logprobs, atol=NATS)
@@ -240,7 +242,7 @@ def test_completions_that_ended_are_counted(backends):
     assert heard[-1] == ("completions in all", 6, 6)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", QWEN3)
 def test_micro_batches_change_neither_loss_nor_gradients_nor_the_update(tiny_models, family):
     whole, rows = (opened(tiny_models[family], f"backend.args.micro_batch_tokens={n}") for n in (100_000, 1))
     batch = scored_batch(whole, NARROW, samples=2)
@@ -386,7 +388,7 @@ def test_the_adapter_follows_from_the_seed(tiny_models):
     assert not all(torch.equal(one[name], other[name]) for name in one)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", QWEN3)
 def test_saved_and_loaded_it_goes_on_as_if_it_had_not_stopped(tiny_models, tmp_path, family):
     check_continuation(tiny_models[family], tmp_path)
 

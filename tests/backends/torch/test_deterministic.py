@@ -89,7 +89,7 @@ def recorded(opened, *overrides):
     return recorder, batch, stats
 
 
-@pytest.mark.parametrize("trained", ["model.lora_rank=0", "model.lora_rank=4"])
+@pytest.mark.parametrize("trained", ["model.lora_rank=0", pytest.param("model.lora_rank=4", marks=pytest.mark.weekly)])
 def test_all_that_a_step_computes_on_a_gpu_has_a_deterministic_way(opened, trained):
     recorder, batch, stats = recorded(opened, "backend.args.deterministic=true", trained)
     assert recorder.refused == set()

@@ -37,16 +37,17 @@ pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is d
 ROUNDED_GAP = 0.1  # nats in the mean: 30 layers in bfloat16 come to 0.02
 SCRIPTS = str(Path(__file__).parents[3] / "scripts")
 GRPO, ADAPTER = "algorithm.name=grpo", "model.lora_rank=4"
-SEVERAL = ("update.epochs=2", "update.minibatches=2")
+ONE, SEVERAL = ((f"update.epochs={n}", f"update.minibatches={n}") for n in (1, 2))
 TALK = ("task.name=talk_task:TalkTask", "task.args={}")
 WAYS = {
-    "PPO": (),
+    "PPO": SEVERAL,
     "PPO, several updates, weights in bfloat16": (*SEVERAL, "backend.args.weights=bf16"),
-    "GRPO, layers computed again": (GRPO, "backend.args.gradient_checkpointing=true"),
+    "GRPO, layers computed again": (GRPO, "backend.args.gradient_checkpointing=true", *ONE),
     "GRPO without a reference, several updates": (GRPO, "algorithm.args.kl_coef=0", *SEVERAL),
     "GRPO, adapter, several updates": (GRPO, ADAPTER, *SEVERAL),
-    "turns": (GRPO, *TALK),
+    "turns": (GRPO, *TALK, *ONE),
 }
+EVALUATED = {"PPO", "turns"}
 # Of each way to read a model: windows, experts and recurrences, a cap on logits, tensors of the CPU as indices.
 FAMILIES = ("gemma3", "qwen3_next", *(pytest.param(name, marks=pytest.mark.weekly) for name in ("gemma2", "gpt2")))
 
@@ -93,13 +94,13 @@ TRIED = [pytest.param(way, marks=pytest.mark.weekly if "without a reference" in 
 @pytest.mark.parametrize("way", TRIED)
 def test_a_run_finishes_where_sampler_and_trainer_differ_by_rounding(opened, tmp_path, way):
     with pretended() as device:
-        session = opened(*WAYS[way], evaluates=True)
+        session = opened(*WAYS[way], evaluates=way in EVALUATED)
         described = session.backend.describe()
         assert (described["device"], described["precision"]) == ("cuda", "bf16")
         steps = metrics(session, tmp_path / "run")
     assert len(steps) == 1
-    written = {file.name for file in (tmp_path / "run" / "evaluations").iterdir()}
-    assert written >= {"before.jsonl", "after.jsonl"}
+    written = {file.name for file in (tmp_path / "run" / "evaluations").glob("*")}
+    assert written >= {"before.jsonl", "after.jsonl"} or way not in EVALUATED
     assert device.rounded > 0 and device.casts > 0
     for line in steps:
         assert all(np.isfinite(v) for v in line.values() if isinstance(v, float)), line
@@ -122,7 +123,7 @@ def test_in_float32_a_run_has_the_numbers_of_the_cpu(opened, tmp_path, way):
 
 def test_a_judge_by_likelihood_scores_in_full_float32(opened, tmp_path, tiny_models):
     judge = f'rewards.judge={{mode="likelihood", model="{tiny_models["llama"]}"}}'
-    overrides = ("algorithm.name=rlaif", judge)
+    overrides = ("algorithm.name=rlaif", judge, *ONE)
     with pretended():
         there = metrics(opened(*overrides, "backend.precision=fp32"), tmp_path / "there")
     here = metrics(opened(*overrides, "backend.device=cpu"), tmp_path / "here")
@@ -139,7 +140,9 @@ def test_the_preflight_passes(opened):
 @pytest.mark.parametrize("way", [pytest.param("PPO", marks=pytest.mark.weekly), "GRPO, adapter, several updates"])
 def test_a_resumed_run_has_the_numbers_of_an_unbroken_one_where_sums_are_in_one_order(opened, whole_and_broken, way):
     with pretended(any_order=False):
-        runs = whole_and_broken(lambda: opened("run.steps=2", *WAYS[way], "update.epochs=1"), after=1)
+        runs = whole_and_broken(
+            lambda: opened("run.steps=2", "run.checkpoint_every=2", *WAYS[way], "update.epochs=1"), after=1
+        )
         names = ("reward/mean", "grad_norm", "sampler_gap", "loss/total", "kl_old_k1")
         found = [[[line.get(name) for name in names] for line in run.metrics()] for run in runs]
     assert found[0] == found[1]
@@ -149,14 +152,14 @@ def test_a_resumed_run_has_the_numbers_of_an_unbroken_one_where_sums_are_in_one_
 def test_the_autopilot_takes_steps_back_and_trains_on(opened, tmp_path, way):
     with pretended():
         session = opened(
-            "autopilot.mode=act", "update.learning_rate=0.1", "update.warmup_steps=0", "run.steps=2", *WAYS[way],
+            "autopilot.mode=act", "update.learning_rate=0.01", "update.warmup_steps=0", "run.steps=2", *WAYS[way],
             "update.epochs=1",
         )  # fmt: skip
         steps = metrics(session, tmp_path / "run")
     back = [line for line in RunDir(tmp_path / "run").actions() if line["kind"] == "rollback"]
     assert back and back[0]["done"]
     assert [line["step"] for line in steps] == [0, 1]
-    assert steps[-1]["learning_rate"] < 0.1
+    assert steps[-1]["learning_rate"] < 0.01
     assert all(line["grad_norm"] > 0 for line in steps)
 
 
@@ -171,7 +174,7 @@ def test_the_preflight_repeats_updates_in_one_order_and_times_others(opened):
         return noted
 
     with pretended():
-        session = opened("update.epochs=1", "update.minibatches=1")
+        session = opened(*ONE)
         session.backend.optimizer.step = noting(session.backend.optimizer.step)
         found = make_trial_updates(begin_trial(session))
     assert ordered == [True] * 4 + [False] * 2
@@ -180,7 +183,7 @@ def test_the_preflight_repeats_updates_in_one_order_and_times_others(opened):
 
 
 def test_with_a_setting_sums_are_in_one_order(opened, tmp_path):
-    exact = ("backend.args.deterministic=true",)
+    exact = ("backend.args.deterministic=true", *ONE)
     with pretended():
         assert metrics(opened(*exact), tmp_path / "a") == metrics(opened(*exact), tmp_path / "b")
 
@@ -207,7 +210,7 @@ def test_offloaded_activations_leave_the_device_and_change_no_number(opened):
 @pytest.mark.parametrize("adapter", [pytest.param((), marks=pytest.mark.weekly), (ADAPTER,)])
 def test_what_was_trained_is_exported_and_is_the_same_policy_on_a_cpu(opened, tmp_path, adapter):
     with pretended():
-        session = opened(*adapter)
+        session = opened(*adapter, *ONE)
         metrics(session, tmp_path / "run")
         checkpoint = RunDir(tmp_path / "run").checkpoint_folder(1)
         (tmp_path / "exported").mkdir()

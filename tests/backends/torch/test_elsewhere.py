@@ -52,7 +52,7 @@ def opened(tiny_models):
 
 
 @pytest.mark.parametrize(
-    "overrides", [(ON_CPU,), ("model.lora_rank=4",), *weekly("backend.args.gradient_checkpointing=true")]
+    "overrides", [(ON_CPU,), *weekly("model.lora_rank=4", "backend.args.gradient_checkpointing=true")]
 )
 def test_sampling_scoring_and_updates_stay_on_the_device(opened, overrides):
     here = opened("cpu", *overrides)
@@ -93,7 +93,12 @@ def test_a_reference_that_is_kept_on_the_cpu_is_on_the_device_while_it_scores_on
 
 
 @pytest.mark.parametrize(
-    ("sampling", "stop"), [(LONG, ()), (replace(NARROW, max_new_tokens=20), ()), (LONG, ("cat", "big"))]
+    ("sampling", "stop"),
+    [
+        pytest.param(LONG, (), marks=pytest.mark.weekly),
+        (replace(NARROW, max_new_tokens=20), ()),
+        (LONG, ("cat", "big")),
+    ],
 )
 def test_the_host_waits_for_the_device_every_few_tokens_only(opened, sampling, stop):
     here = opened("cpu")

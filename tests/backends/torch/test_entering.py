@@ -38,7 +38,11 @@ TRUNCATED = Sampling(20, temperature=0.7, top_k=40, top_p=0.9)
 
 @pytest.mark.parametrize(
     ("name", "sharing", "sampling", "stop"),
-    [("llama", True, TRUNCATED, ("25",)), (NAMES[0], False, Sampling(20), ()), (NAMES[1], False, Sampling(20), ())],
+    [
+        ("llama", True, TRUNCATED, ("25",)),
+        (NAMES[0], False, Sampling(20), ()),
+        pytest.param(NAMES[1], False, Sampling(20), (), marks=pytest.mark.weekly),
+    ],
 )
 def test_a_completion_depends_neither_on_its_row_nor_on_its_neighbours(name, sharing, sampling, stop, monkeypatch):
     monkeypatch.setattr(shared, "LEAST_SPARED", 0 if sharing else 10**9)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from steadyrl.core.errors import CheckpointError, RunError, SteadyError
+from steadyrl.core.rundir import RunDir
 from steadyrl.loop.launch import run, sample
 from steadyrl.loop.train import Watch
 from tests import needs
@@ -15,34 +16,52 @@ from tests import needs
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
 
 
-@pytest.fixture
-def begun(tiny_models, tmp_path, monkeypatch):
-    """Return what begins a run of four steps, stopped after two, on a copy of a tiny model in the folder "model"."""
-    needs.package("torch", "torch")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
+def begin_run(lora_rank=0, kl_coef=0.05, quantize="none"):
+    """Begin a run of four steps on the model in the folder "model", and stop it after two."""
+    stepped = []
+    settings = {
+        "model": {"path": "model", "lora_rank": lora_rank},
+        "task": {"name": "prompts", "args": {"path": "d.jsonl"}},
+        "rewards": {"own_rewards:size": 1.0},
+        "algorithm": {"name": "grpo", "args": {"kl_coef": kl_coef}},
+        "backend": {"name": "torch", "device": "cpu", "threads": 1, "args": {"quantize": quantize}},
+        "rollout": {"prompts_per_step": 2, "samples_per_prompt": 2},
+        "sampling": {"max_new_tokens": 4},
+        "update": {"epochs": 1, "minibatches": 1},
+        "run": {"steps": 4, "preflight": "off", "doctor_every": 0},
+        "evaluate": {"problems": 1},
+    }
+    return run(settings, watch=Watch(step=stepped.append, stop=lambda: len(stepped) == 2))
+
+
+def enter(folder, monkeypatch):
+    """Go to a folder whose modules are imported afresh."""
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(folder)
     monkeypatch.delitem(sys.modules, "own_rewards", raising=False)  # that of an earlier test
-    shutil.copytree(tiny_models["llama"], "model")
-    Path("own_rewards.py").write_text("def size(problem, rollout):\n    return float(len(rollout.text) % 5)\n")
-    Path("d.jsonl").write_text("".join(json.dumps({"prompt": f"say {i}"}) + "\n" for i in range(6)))
 
-    def begin(lora_rank=0, kl_coef=0.05, quantize="none"):
-        stepped = []
-        settings = {
-            "model": {"path": "model", "lora_rank": lora_rank},
-            "task": {"name": "prompts", "args": {"path": "d.jsonl"}},
-            "rewards": {"own_rewards:size": 1.0},
-            "algorithm": {"name": "grpo", "args": {"kl_coef": kl_coef}},
-            "backend": {"name": "torch", "device": "cpu", "threads": 1, "args": {"quantize": quantize}},
-            "rollout": {"prompts_per_step": 2, "samples_per_prompt": 2},
-            "sampling": {"max_new_tokens": 4},
-            "update": {"epochs": 1, "minibatches": 1},
-            "run": {"steps": 4, "preflight": "off", "doctor_every": 0},
-            "evaluate": {"problems": 1},
-        }
-        return run(settings, watch=Watch(step=stepped.append, stop=lambda: len(stepped) == 2))
 
-    return begin
+@pytest.fixture(scope="module")
+def usual(tiny_models, tmp_path_factory):
+    """Return a folder with a copy of a tiny model, data, a reward, and a run that was begun and stopped."""
+    needs.package("torch", "torch")
+    folder = tmp_path_factory.mktemp("usual")
+    shutil.copytree(tiny_models["llama"], folder / "model")
+    (folder / "own_rewards.py").write_text("def size(problem, rollout):\n    return float(len(rollout.text) % 5)\n")
+    (folder / "d.jsonl").write_text("".join(json.dumps({"prompt": f"say {i}"}) + "\n" for i in range(6)))
+    with pytest.MonkeyPatch.context() as patch:
+        enter(folder, patch)
+        begin_run()
+    return folder
+
+
+@pytest.fixture
+def begun(usual, tmp_path, monkeypatch):
+    """Return what begins a run in a folder of the test's own, or gives it a copy of the usual one."""
+    shutil.copytree(usual, tmp_path, dirs_exist_ok=True)
+    enter(tmp_path, monkeypatch)
+    (stopped,) = (tmp_path / "runs").iterdir()
+    return lambda **settings: begin_run(**settings) if settings else RunDir(stopped)
 
 
 def put_another_model(by=0.05):
@@ -60,7 +79,7 @@ def put_another_model(by=0.05):
 
 @pytest.mark.parametrize("lora_rank", [0, 2])
 def test_another_model_in_the_folder_that_a_run_began_from_stops_its_resume(begun, lora_rank):
-    found = begun(lora_rank)
+    found = begun(lora_rank=lora_rank) if lora_rank else begun()
     before = found.info_file.read_bytes(), found.metrics_file.read_bytes()
     put_another_model()
     with pytest.raises(
@@ -135,7 +154,7 @@ def test_changed_code_of_a_reward_is_said_and_goes_on(begun):
         file.write("# corrected\n")
     run(resume=found, watch=Watch(note=notes.append))
     assert [note for note in notes if "'own_rewards' changed since the run began" in note]
-    again = begun()
+    again = begin_run()
     notes.clear()
     run(resume=again, watch=Watch(note=notes.append))
     assert not [note for note in notes if "changed" in note]

@@ -1,5 +1,7 @@
 """A small server of vLLM's API that samples from a tiny model, and what a test sets wrong on it."""
 
+import copy
+import functools
 import json
 import threading
 import time
@@ -16,6 +18,17 @@ transformers = needs.package("transformers")
 LOADING = threading.Lock()  # transformers does not load two models at the same time
 
 
+@functools.cache
+def first(folder):
+    """Return the model that servers start with, of which each has a copy."""
+    return load(folder)
+
+
+def load(folder):
+    with LOADING:
+        return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+
+
 class Served:
     """What the server does: sampling with transformers' plain forward, and what a test sets wrong."""
 
@@ -23,7 +36,7 @@ class Served:
         self.counting, self.open, self.most_at_once = threading.Lock(), 0, 0
         self.lock, self.asked, self.answers, self.keys = threading.Lock(), [], {}, []
         self.models, self.adapters = ["tiny"], {}
-        self.model = self.base = self.read(folder)
+        self.model = self.base = copy.deepcopy(first(folder))
         self.folder, self.eos_id = folder, eos_id
         self.raw, self.reloads, self.slow_s = False, True, 0.0
         self.change = lambda choice: choice
@@ -31,10 +44,6 @@ class Served:
         self.device, self.budget, self.transfer = "cuda", 32768, None
         self.dead = False  # what it does not answer any more
         self.keeps = frozenset()  # names of weights that it does not take over, though it says so
-
-    def read(self, folder):
-        with LOADING:
-            return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
 
     def answer(self, path, body):
         """Return (status, body) for a request; ``answers`` holds what a test wants said instead, in order."""
@@ -61,7 +70,7 @@ class Served:
             if path == "/collective_rpc":
                 assert body["method"] == "reload_weights"
                 if self.reloads:
-                    new, old = self.read(body["kwargs"]["weights_path"]), self.model.state_dict()
+                    new, old = load(body["kwargs"]["weights_path"]), self.model.state_dict()
                     new.load_state_dict({n: old[n] if n in self.keeps else t for n, t in new.state_dict().items()})
                     self.model = new
                 return 200, {"results": [None]}
@@ -82,7 +91,7 @@ class Served:
                 import peft
 
                 assert body["lora_name"] not in self.adapters
-                adapted = peft.PeftModel.from_pretrained(self.read(self.folder), body["lora_path"]).eval()
+                adapted = peft.PeftModel.from_pretrained(copy.deepcopy(first(self.folder)), body["lora_path"]).eval()
                 self.adapters[body["lora_name"]] = adapted
             if path == "/v1/unload_lora_adapter":
                 del self.adapters[body["lora_name"]]

@@ -156,7 +156,7 @@ def test_it_sleeps_while_the_policy_trains_and_wakes_up_with_the_new_weights(vll
         assert torch.isnan(weight).all(), f"{name} is no weight that is kept while the policy trains"
 
 
-@pytest.mark.parametrize("adapter", [False, True])
+@pytest.mark.parametrize("adapter", [pytest.param(False, marks=pytest.mark.weekly), True])
 def test_log_probs_are_those_of_the_policy_after_each_update(vllm, opened, adapter, tmp_path, caplog):
     caplog.set_level("INFO", logger="steadyrl.backends.vllm")
     backend = opened(*(["model.lora_rank=4"] if adapter else []))

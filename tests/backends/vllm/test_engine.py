@@ -28,7 +28,7 @@ transformers = needs.package("transformers")
 from steadyrl.backends.torch.backend import TorchBackend  # noqa: E402
 from steadyrl.backends.vllm import http as vllm_http  # noqa: E402
 from steadyrl.backends.vllm.untied import copy_untied  # noqa: E402
-from tests.backends.vllm.served import serving, settings  # noqa: E402
+from tests.backends.vllm.served import load, serving, settings  # noqa: E402
 from tests.rounding import NATS  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
@@ -197,7 +197,7 @@ def test_a_tied_head_is_not_left_to_a_server_on_a_cpu(server, opened, tmp_path):
 
 def test_a_head_of_its_own_is_pushed_with_a_tied_policy(server, opened, tiny_models, tmp_path):
     copy_untied(tiny_models["llama"], tmp_path / "untied")
-    server.served.device, server.served.model = "cpu", server.served.read(tmp_path / "untied")
+    server.served.device, server.served.model = "cpu", load(tmp_path / "untied")
     backend = opened()
     first = drawn(backend)
     assert gap(backend, first).max() < NATS
@@ -209,7 +209,7 @@ def test_a_head_of_its_own_is_pushed_with_a_tied_policy(server, opened, tiny_mod
 
 def test_a_server_on_a_cpu_is_sent_no_more_than_it_reads_at_once(server, opened, tmp_path, tiny_models, caplog):
     copy_untied(tiny_models["llama"], tmp_path / "untied")
-    server.served.device, server.served.model = "cpu", server.served.read(tmp_path / "untied")
+    server.served.device, server.served.model = "cpu", load(tmp_path / "untied")
     server.served.budget = 40
     backend = opened()
     prompts = [np.arange(5, 15, dtype=np.int32)] * 8  # with their completions 18 tokens: two of them fit, not three
@@ -305,9 +305,9 @@ def test_what_is_no_vllm_server_is_told(server, opened, answer, message):
     ("change", "message"),
     [
         ({"token_ids": None}, "gives no token ids; expected 'token_ids', as vLLM returns them since"),
-        ({"logprobs": None}, "gives no log-prob for some of"),
+        pytest.param({"logprobs": None}, "gives no log-prob for some of", marks=pytest.mark.weekly),
         ({"logprobs": {"token_logprobs": [None]}, "token_ids": [1]}, "gives no log-prob for some of 1 tokens"),
-        ({"finish_reason": "abort"}, "with 'abort' at token"),
+        pytest.param({"finish_reason": "abort"}, "with 'abort' at token", marks=pytest.mark.weekly),
         (
             {"finish_reason": "stop", "token_ids": [7], "logprobs": {"token_logprobs": [-1.0]}},
             "after 1 tokens with 'stop' at token 7; expected the tokenizer's end token 1",
@@ -362,7 +362,10 @@ def test_a_busy_server_is_asked_again_and_not_for_ever(server, opened):
     assert "/v1/completions answers 503: still busy" in failure(backend)
 
 
-@pytest.mark.parametrize(("lora_rank", "path"), [(0, "/reset_prefix_cache"), (4, "/v1/load_lora_adapter")])
+@pytest.mark.parametrize(
+    ("lora_rank", "path"),
+    [pytest.param(0, "/reset_prefix_cache", marks=pytest.mark.weekly), (4, "/v1/load_lora_adapter")],
+)
 def test_weights_that_failed_to_arrive_are_sent_again(server, opened, lora_rank, path):
     backend = opened(f"model.lora_rank={lora_rank}")
     train_once(backend, drawn(backend))

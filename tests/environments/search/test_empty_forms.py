@@ -54,8 +54,8 @@ def test_what_parts_are_worth_pays_no_empty_form_more_than_its_core(corpus):
         ({"boolean_format": 1.0}, "'( w OR w ) AND ( w OR w )' 1.000"),
     ],
 )
-def test_rewards_for_the_form_are_found_out(rewards, named):
-    found = checked("generated", rewards)
+def test_rewards_for_the_form_are_found_out(rewards, named, tmp_path):
+    found = checked(folder_of(generated_corpus(documents=400, seed=5), tmp_path, 20), rewards)
     assert found.state == "found"
     assert named in found.message
 

@@ -111,6 +111,7 @@ SEEDS = [*range(2), *(pytest.param(seed, marks=pytest.mark.weekly) for seed in r
 RUNS = [(mode, overrides, seed) for mode in ("act", "advise") for overrides in ((), WITH_TARGET) for seed in range(1)]
 
 
+@pytest.mark.halved
 @pytest.mark.parametrize(("mode", "overrides", "seed"), RUNS)
 def test_the_same_situation_gives_the_same_action_and_stays_as_it_is(mode, overrides, seed):
     for pilot, _, record, findings, context, action in decided(mode, overrides, seed)[:40]:

@@ -60,15 +60,15 @@ def pilot_at(toy, folder, steps=12):
     return Autopilot(session.config, run, session.backend), run, state
 
 
-def test_a_rate_that_is_far_off_ends_near_a_good_one_with_the_autopilot_only(toy, tmp_path):
+@pytest.mark.parametrize("factor", [pytest.param(1e-5, marks=pytest.mark.weekly), 1e3])
+def test_a_rate_that_is_far_off_ends_near_a_good_one_with_the_autopilot_only(toy, tmp_path, factor):
     rate = (f"update.learning_rate={GOOD}", "run.steps=40")
     good = reward_at_the_end(finished(toy, tmp_path / "good", *rate))
     assert good > 0.75
-    for factor in (1e-5, 1e3):
-        alone = reward_at_the_end(finished(toy, tmp_path / f"alone-{factor}", *rate, factor=factor))
-        helped = reward_at_the_end(finished(toy, tmp_path / f"helped-{factor}", *rate, ACT, factor=factor))
-        assert alone < 0.5 * good
-        assert helped > 0.9 * good
+    alone = reward_at_the_end(finished(toy, tmp_path / "alone", *rate, factor=factor))
+    helped = reward_at_the_end(finished(toy, tmp_path / "helped", *rate, ACT, factor=factor))
+    assert alone < 0.5 * good
+    assert helped > 0.9 * good
 
 
 def test_a_healthy_rate_is_left_where_it_is(toy, tmp_path):
@@ -146,8 +146,8 @@ def test_a_killed_run_repeats_its_decisions_from_its_last_checkpoint(toy, tmp_pa
 
 
 def test_advice_changes_nothing_and_is_written(toy, tmp_path):
-    rate = "update.learning_rate=1e-6"
-    off, advised = finished(toy, tmp_path / "off", rate), finished(toy, tmp_path / "on", rate, "autopilot.mode=advise")
+    rate = ("update.learning_rate=1e-6", "run.steps=12")
+    off, advised = (finished(toy, tmp_path / mode, *rate, f"autopilot.mode={mode}") for mode in ("off", "advise"))
     without = [{k: v for k, v in line.items() if k != KL_STEP} for line in steady(advised)]
     assert without == steady(off)
     assert not off.actions_file.exists()
@@ -464,8 +464,9 @@ def test_the_rate_multiplier_is_a_factor_of_the_learning_rate():
 
 
 def test_the_report_of_a_run_has_its_actions_and_that_of_another_none(toy, tmp_path):
+    low_rate = ("update.learning_rate=1e-6", "run.steps=12")
     for name, mode in (("acted", "act"), ("alone", "off")):
-        run, session = RunDir(tmp_path / name), toy(*LONG, "update.learning_rate=1e-6", f"autopilot.mode={mode}")
+        run, session = RunDir(tmp_path / name), toy(*LONG, *low_rate, f"autopilot.mode={mode}")
         write_json(run.info_file, {"status": "finished"})
         train(session, run)
         folder = write_report(run.path)

@@ -361,9 +361,9 @@ def test_a_policy_learns_to_call_a_tool(tmp_path):
             "task": {"name": "environment", "args": {"environment": "tests.agents:Caller", "workers": 1}},
             "rewards": {"episode_return": 1.0},
             "sampling": {"max_new_tokens": 3},
-            "rollout": {"prompts_per_step": 32, "samples_per_prompt": 8},
+            "rollout": {"prompts_per_step": 16, "samples_per_prompt": 8},
             "algorithm": {"name": "grpo"},
-            "update": {"learning_rate": 0.25},
+            "update": {"learning_rate": 0.4},
         }
     )
     session = open_session(settings)

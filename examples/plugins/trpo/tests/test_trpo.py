@@ -101,7 +101,7 @@ def test_the_curvature_is_the_fisher_matrix_of_the_tokens(prepared):
     assert float((product - expected).norm() / expected.norm()) < 0.02  # of differences over a hundredth, in float32
 
 
-@pytest.mark.parametrize("max_kl", [1e-4, 1e-2])
+@pytest.mark.parametrize("max_kl", [pytest.param(1e-4, marks=pytest.mark.weekly), 1e-2])
 def test_a_step_improves_the_surrogate_within_the_bound(prepared, max_kl):
     session, batch = prepared
     before = trpo.Landscape(session.backend, batch, session.update_at(0.0)).gradient(trpo.surrogate_loss)[1]

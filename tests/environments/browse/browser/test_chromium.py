@@ -217,7 +217,7 @@ def chromium(servers):
     made.close()
 
 
-@pytest.mark.parametrize("program", ["exit 1", "sleep 30"])
+@pytest.mark.parametrize("program", [pytest.param("exit 1", marks=pytest.mark.weekly), "sleep 30"])
 def test_a_start_that_fails_or_is_given_up_leaves_no_folder(servers, tmp_path, monkeypatch, program):
     needs.skip_without_packages("playwright", extra="browse")
     script = tmp_path / "chromium"
@@ -367,7 +367,7 @@ def test_a_page_that_hangs_is_given_up_and_the_next_one_works(servers):
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("path", ["/clinging", "/endless"])
+@pytest.mark.parametrize("path", [pytest.param("/clinging", marks=pytest.mark.weekly), "/endless"])
 def test_a_page_that_will_not_be_left_does_not_cost_the_episode_after_it(path, servers):
     chromium = Chromium(BrowserSettings(page_timeout_s=2.5), servers[0].address)
     try:
@@ -383,7 +383,9 @@ def test_a_page_that_will_not_be_left_does_not_cost_the_episode_after_it(path, s
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("victim", ["browser", "renderer", "driver"])
+@pytest.mark.parametrize(
+    "victim", ["driver", *(pytest.param(each, marks=pytest.mark.weekly) for each in ("browser", "renderer"))]
+)
 def test_what_is_killed_costs_its_own_episode_and_nothing_else(victim, servers, temporary):
     before = descendants(os.getpid())
     chromium = Chromium(BrowserSettings(page_timeout_s=4.0), servers[0].address)
@@ -451,7 +453,7 @@ def _settled(holds, seconds=20.0):
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("ending", ["exit", "interrupt"])
+@pytest.mark.parametrize("ending", [pytest.param("exit", marks=pytest.mark.weekly), "interrupt"])
 def test_a_program_that_ends_takes_its_browsers_with_it(ending, servers, temporary):
     program = (
         "import signal, sys, time\n"
