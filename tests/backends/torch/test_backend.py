@@ -481,11 +481,11 @@ def test_weights_that_do_not_fit_are_refused_and_none_is_taken(tiny_models, tmp_
 
 def check_continuation(folder, tmp_path, *overrides):
     unbroken, stopped, resumed = (opened(folder, *overrides, f"run.seed={seed}") for seed in (0, 0, 1))
-    train(unbroken, range(4))
-    train(stopped, range(2))
+    train(unbroken, range(2))
+    train(stopped, [0])
     stopped.save(tmp_path)
     resumed.load(tmp_path)
-    train(resumed, range(2, 4))
+    train(resumed, [1])
     expected, got = weights(unbroken), weights(resumed)
     assert expected.keys() == got.keys() and "value_head.linear.weight" in got
     for name in expected:

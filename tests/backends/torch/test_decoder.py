@@ -542,6 +542,7 @@ def test_a_layer_with_a_window_shares_no_prompt(monkeypatch):
     assert cache.prompts is None
 
 
+@pytest.mark.halved
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("name", ["llama", "gpt2", "mistral, window"])
 def test_the_fast_and_the_plain_path_draw_the_same(name, shared, monkeypatch):

@@ -185,7 +185,7 @@ def test_a_step_that_was_captured_before_is_called_first_only_where_its_capture_
         for reason in ((), (), ("a kernel is not compiled",)):
             called.clear()
             fails.extend(reason)
-            completions = backend.generate(prompts, LONG, range(len(prompts)))
+            completions = backend.generate(prompts, replace(LONG, max_new_tokens=4), range(len(prompts)))
             found.append((called.count("_Step"), [completion.ids.tolist() for completion in completions]))
     assert [count for count, _ in found] == [1, 0, 1]
     assert found[0][1] == found[1][1] == found[2][1]
@@ -206,7 +206,7 @@ def test_a_run_in_bfloat16_starts_beside_another_and_multiplies_float32_in_tf32_
         assert torch.backends.cuda.matmul.fp32_precision != "tf32"
 
 
-@pytest.mark.parametrize("overrides", [("backend.args.weights=bf16",), *weekly("model.lora_rank=4")])
+@pytest.mark.parametrize("overrides", weekly("backend.args.weights=bf16", "model.lora_rank=4"))
 def test_a_run_goes_on_from_its_checkpoint_with_all_its_state_on_the_device(opened, overrides, tmp_path):
     with pretended(any_order=False):
         first, second = (opened("cuda", "backend.precision=auto", *overrides) for _ in range(2))

@@ -51,17 +51,16 @@ def test_a_completion_depends_neither_on_its_row_nor_on_its_neighbours(name, sha
     lone = [sample(parts, [p], sampling, [i], ENDS, 0, stops=stops)[0] for i, p in enumerate(prompts)]
     lengths = [len(completion.ids) for completion in lone]
     assert min(lengths) <= 3 and max(lengths) >= 18, lengths
-    for most_rows in (1, 5) if sharing else (5,):
-        finished = {}
-        found = sample(
-            parts, prompts, sampling, range(12), ENDS, 0, stops=stops, most_rows=most_rows,
-            finished=finished.__setitem__,
-        )  # fmt: skip
-        for one, other in zip(found, lone, strict=True):
-            assert (one.ids.tolist(), one.stop_reason) == (other.ids.tolist(), other.stop_reason)
-            np.testing.assert_allclose(one.logprobs, other.logprobs, atol=NATS)
-            assert list(map(list, one.kept_ids or ())) == list(map(list, other.kept_ids or ()))
-        assert sorted(finished) == list(range(12)) and all(finished[i] is found[i] for i in finished)
+    finished = {}
+    found = sample(
+        parts, prompts, sampling, range(12), ENDS, 0, stops=stops, most_rows=5,
+        finished=finished.__setitem__,
+    )  # fmt: skip
+    for one, other in zip(found, lone, strict=True):
+        assert (one.ids.tolist(), one.stop_reason) == (other.ids.tolist(), other.stop_reason)
+        np.testing.assert_allclose(one.logprobs, other.logprobs, atol=NATS)
+        assert list(map(list, one.kept_ids or ())) == list(map(list, other.kept_ids or ()))
+    assert sorted(finished) == list(range(12)) and all(finished[i] is found[i] for i in finished)
 
 
 def test_rows_stay_busy_while_prompts_wait_and_each_prompt_is_read_once(monkeypatch):

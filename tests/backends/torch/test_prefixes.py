@@ -161,20 +161,20 @@ def test_turns_are_what_they_would_be_if_all_was_read_again(
 ):
     monkeypatch.setattr(shared, "LEAST_SPARED", least_spared)
     backend = opened(tiny_models[family], *settings)
-    for sampling in (Sampling(max_new_tokens=6, temperature=1.3), Sampling(6, temperature=0.9, top_p=0.95)):
-        expected, _ = talk(backend, sampling)
-        read.clear()
-        with backend.prefix_cache(True):
-            found, before = talk(backend, sampling)
-        if "backend.args.generate_rows=5" not in settings:
-            assert sum(read) == counts(found, before)
-        assert any(len({len(c.ids) for c in turn}) > 1 for turn in found), "some rows leave before others"
-        for one, other in zip(chain(*expected), chain(*found), strict=True):
-            assert one.ids.tolist() == other.ids.tolist() and one.stop_reason == other.stop_reason
-            np.testing.assert_allclose(one.logprobs, other.logprobs, atol=NATS)
-        read.clear()
-        backend.generate([np.frombuffer(ids, np.int32) for ids in before[-1]], sampling, range(12))
-        assert sum(read) == sum(before[-1].values()), "outside nothing is known"
+    sampling = Sampling(max_new_tokens=6, temperature=1.3, top_p=0.95)
+    expected, _ = talk(backend, sampling)
+    read.clear()
+    with backend.prefix_cache(True):
+        found, before = talk(backend, sampling)
+    if "backend.args.generate_rows=5" not in settings:
+        assert sum(read) == counts(found, before)
+    assert any(len({len(c.ids) for c in turn}) > 1 for turn in found), "some rows leave before others"
+    for one, other in zip(chain(*expected), chain(*found), strict=True):
+        assert one.ids.tolist() == other.ids.tolist() and one.stop_reason == other.stop_reason
+        np.testing.assert_allclose(one.logprobs, other.logprobs, atol=NATS)
+    read.clear()
+    backend.generate([np.frombuffer(ids, np.int32) for ids in before[-1]], sampling, range(12))
+    assert sum(read) == sum(before[-1].values()), "outside nothing is known"
 
 
 @pytest.mark.parametrize("together", [True, False])

@@ -12,14 +12,16 @@ from .conftest import expert, play, stumbler
 pytestmark = pytest.mark.browser
 
 
-def test_chromium_shows_and_does_what_the_site_does_without_it(site, site_in_chromium):
+@pytest.mark.parametrize(
+    ("level", "player"), [(3, lambda family: expert), pytest.param(2, stumbler, marks=pytest.mark.weekly)]
+)
+def test_chromium_shows_and_does_what_the_site_does_without_it(site, site_in_chromium, level, player):
     """Of every family: the expert and a stumbler see the same words and come to the same end."""
 
     def differing(family):
-        known = {p.columns["level"]: p for p in site.problems("train") if p.columns["kind"] == family}
-        runs = [(known[3], lambda: expert), (known[2], lambda: stumbler(family))]
-        both = [(play(site, p, make()), play(site_in_chromium, p, make())) for p, make in runs]
-        return [(a, b) for a, b in both if a != b]
+        problem = {p.columns["level"]: p for p in site.problems("train") if p.columns["kind"] == family}[level]
+        played, in_chromium = (play(task, problem, player(family)) for task in (site, site_in_chromium))
+        return [(played, in_chromium)] if played != in_chromium else []
 
     with ThreadPoolExecutor(2) as pool:
         found = dict(zip(FAMILIES, pool.map(differing, FAMILIES), strict=True))
