@@ -13,7 +13,9 @@ pytestmark = pytest.mark.browser
 
 
 @pytest.mark.parametrize(
-    ("level", "player"), [(3, lambda family: expert), pytest.param(2, stumbler, marks=pytest.mark.weekly)]
+    ("level", "player"),
+    [(3, lambda family: expert), pytest.param(2, stumbler, marks=pytest.mark.weekly)],
+    ids=("expert", "stumbler"),
 )
 def test_chromium_shows_and_does_what_the_site_does_without_it(site, site_in_chromium, level, player):
     """Of every family: the expert and a stumbler see the same words and come to the same end."""

@@ -78,7 +78,8 @@ class ChatClient:
         self._section, self._key = section, _read_key(section.key_env)
         self._secret = Secret(self._key)
         self._url = os.path.expandvars(section.base_url).rstrip("/") + "/chat/completions"
-        self._tls = ssl.create_default_context()  # reads the system's certificates, once
+        # Reads the system's certificates, once, which takes 50 ms.
+        self._tls = ssl.create_default_context() if self._url.lower().startswith("https:") else None
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._not_before = 0.0  # on the monotonic clock; what one request is told by Retry-After holds for all

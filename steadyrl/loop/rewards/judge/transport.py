@@ -36,8 +36,8 @@ class Times:
     whole_s: float
 
 
-def post(url: str, body: bytes, headers: Mapping[str, str], times: Times, tls: ssl.SSLContext) -> bytes:
-    """Send a body and return the answer's.
+def post(url: str, body: bytes, headers: Mapping[str, str], times: Times, tls: ssl.SSLContext | None) -> bytes:
+    """Send a body and return the answer's; without ``tls`` a connection that needs TLS makes its own.
 
     Redirects are not followed: the key would go with them to whoever they name. Proxies are those of the environment.
 
@@ -83,8 +83,8 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 class _Handler(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
-    def __init__(self, times: Times, deadline: float, tls: ssl.SSLContext):
-        super().__init__(context=tls)
+    def __init__(self, times: Times, deadline: float, tls: ssl.SSLContext | None):
+        urllib.request.AbstractHTTPHandler.__init__(self)  # that of HTTPS makes a context, whatever is opened
         self._tls = tls
         self._limits: dict[str, Any] = {"times": times, "deadline": deadline}
 

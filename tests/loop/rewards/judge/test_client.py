@@ -286,6 +286,15 @@ def test_tls_is_spoken_under_the_same_deadline(certificate):
         assert time.monotonic() - began < SOON
 
 
+def test_certificates_are_read_where_the_address_asks_for_tls_only(monkeypatch):
+    reads = []
+    monkeypatch.setattr("ssl.create_default_context", lambda: reads.append(1))
+    client("http://127.0.0.1:1/v1")
+    assert reads == []
+    client("HTTPS://127.0.0.1:1/v1")
+    assert reads == [1]
+
+
 def test_a_certificate_that_nobody_vouches_for_is_refused_before_the_key_is_sent(certificate, monkeypatch):
     monkeypatch.delenv("SSL_CERT_FILE")
     monkeypatch.setenv("A_KEY", KEY)
