@@ -1,16 +1,16 @@
-"""Faults in the settings at the strengths of five parts, on the toy backend: the parts judged the advice one by one.
+"""Faults in the settings at the strengths of six parts, on the toy backend: the parts judged the advice one by one.
 
-A run takes some seconds. Strengths, task and seeds of "judged", "last", "later" and "fresh" were written down before
-any advice on these runs was asked for, and a part teaches the advice once it has judged it. "taught" never judged.
-"later" has kinds of faults that no part before it has, and so has "fresh": mistakes from public threads on trainers,
-alone and in pairs.
+A run takes some seconds. Strengths, task and seeds of all parts but "taught" were written down before any advice on
+these runs was asked for, and a part teaches the advice once it has judged it. "taught" never judged. "later" has kinds
+of faults that no part before it has, and so have "fresh" and "second": mistakes from public threads on trainers, alone
+and in pairs. Those of "second" were chosen by reasoning alone: no run of it was made before.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, Literal, get_args
 
 import rate_or_penalty
@@ -18,7 +18,7 @@ import runs
 import settings
 from faults import BOTH, setting, times
 
-Part = Literal["taught", "judged", "last", "later", "fresh"]
+Part = Literal["taught", "judged", "last", "later", "fresh", "second"]
 PARTS = get_args(Part)
 RATE = 0.1  # of the toy backend, whose policy is a table of logits
 REWARDS = {
@@ -27,12 +27,20 @@ REWARDS = {
     "last": {"scores:in_order": 0.5, "scores:early_letters": 0.5},
     "later": {"scores:early_letters": 0.6, "scores:target_words": 0.4},
     "fresh": {"scores:alternating": 0.5, "scores:early_letters": 0.2, "scores:ten_words": 0.3},
+    "second": {"scores:alternating": 0.4, "scores:early_letters": 0.3, "scores:target_words": 0.3},
 }
-SEEDS = {"taught": (30,), "judged": (31,), "last": (32, 33, 34), "later": (51, 52, 53), "fresh": (71, 72, 73)}
-ROOM = {"taught": 40, "judged": 40, "last": 100, "later": 60, "fresh": 64}  # tokens
+SEEDS = {
+    "taught": (30,),
+    "judged": (31,),
+    "last": (32, 33, 34),
+    "later": (51, 52, 53),
+    "fresh": (71, 72, 73),
+    "second": (81, 82, 83),
+}
+ROOM = {"taught": 40, "judged": 40, "last": 100, "later": 60, "fresh": 64, "second": 72}  # tokens
 PPO, GRPO = ("ppo",), ("grpo",)
 # PPO's penalty is summed over an answer's tokens: at the 0.01 of the other parts the policy would rather end at once.
-PENALTY = {"fresh": {"ppo": 0.001}}
+PENALTY = {"fresh": {"ppo": 0.001}, "second": {"ppo": 0.001}}
 
 
 @dataclass(frozen=True)
@@ -43,7 +51,7 @@ class Kind:
         name: Of the fault. Several rows may share a name, each for other parts.
         changes: What it changes, by part.
         algorithms: Those in which it occurs in these parts.
-        source: Of a fault in the part "fresh": where users made it, as owner/repository#number.
+        source: Of a fault in "fresh" and "second": where users made it, as owner/repository#number, or why they do.
     """
 
     name: str
@@ -110,8 +118,11 @@ def _sampled(name: str, **strengths: float) -> Mapping[str, settings.Change]:
     return {part: _raw(**{name: value}) for part, value in strengths.items()}
 
 
-def _fresh(name: str, algorithms: tuple[str, ...], source: str, *changes: settings.Change) -> Kind:
-    return Kind(name, {"fresh": _pair(*changes)}, algorithms, source)
+def _only(part: Part, name: str, algorithms: tuple[str, ...], source: str, *changes: settings.Change) -> Kind:
+    return Kind(name, {part: _pair(*changes)}, algorithms, source)
+
+
+_fresh, _second = partial(_only, "fresh"), partial(_only, "second")
 
 
 KINDS = (
@@ -243,6 +254,60 @@ KINDS = (
         setting(update__minibatches=48, update__kl_old_limit=1000.0),
         _rate(10.0),
     ),
+    # Earlier kinds, at other strengths or in the other algorithm.
+    _second("hotter", PPO, "NVIDIA-NeMo/RL#3497", _raw(temperature=4.0)),
+    _second("hot", GRPO, "a temperature for diverse groups, never lowered", setting(sampling__temperature=8.0)),
+    _second("rate_low", GRPO, "modelscope/ms-swift#5571", _rate(0.04)),
+    _second("controller_slow", PPO, "ray-project/ray#18492", _controller(0.3, 4.0, 5000.0)),
+    _second("entropy_bonus", PPO, "a bonus for losses summed over tokens, in a mean", _args(entropy_coef=2.0)),
+    _second("cut_off", GRPO, "modelscope/ms-swift#4950", setting(sampling__max_new_tokens=18)),
+    _second("penalty_strong", PPO, "the usual 0.05 of short answers, for long ones", _penalty(0.05)),
+    _second("gradient_cut", GRPO, "strands-labs/robots#2028", setting(update__max_grad_norm=5e-9)),
+    _second("reward_limit", PPO, "a limit for another scale of rewards", setting(update__reward_limit=1e-4)),
+    # Kinds that no part before "second" has.
+    _second("penalty_weighted", GRPO, "mlvlab/DeepVideoR1#2", _args(kl_form="weighted_k3", kl_coef=2.0)),
+    _second("offline", GRPO, "InternLM/xtuner#2003", setting(rollout__ahead=48)),
+    _second(
+        "no_baseline",
+        PPO,
+        "hiyouga/LlamaFactory#124",
+        _args(value_coef=0.0, value_start="zero", whiten_advantages=False),
+    ),
+    # Two faults at once.
+    _second("discount_and_lambda", PPO, "NVIDIA-NeMo/RL#2530", _args(gamma=0.7, lam=0.5)),
+    _second(
+        "stale_and_fast", PPO, "huggingface/trl#6945", setting(rollout__ahead=12, update__correction="off"), _rate(4.0)
+    ),
+    _second("slow_start", GRPO, "PeterGriffinJin/Search-R1#28", _rate(0.1), setting(update__warmup_steps=40)),
+    _second("slow_actor", PPO, "Human-Agent-Society/reef#341", _rate(0.02), _args(value_learning_rate=2.0)),
+    _second(
+        "head_first_and_warm_up",
+        PPO,
+        "RLinf/RLinf#209",
+        _args(value_warmup_steps=50),
+        setting(update__warmup_steps=60),
+    ),
+    _second("slow_with_bonus", PPO, "both are advised against collapse", _rate(0.05), _args(entropy_coef=0.1)),
+    _second("small_and_fast", PPO, "RLinf/RLinf#504", _batch(6, 1), _rate(5.0)),
+    _second(
+        "decay_and_narrow",
+        GRPO,
+        "huggingface/trl#3834",
+        setting(update__schedule="cosine", update__schedule_steps=10),
+        _args(clip_low=0.02, clip_high=0.02),
+    ),
+    _second(
+        "unclipped_minibatches",
+        GRPO,
+        "huggingface/open-r1#583",
+        setting(update__epochs=6, update__minibatches=24, update__kl_old_limit=1000.0),
+        _args(clip_low=0.99, clip_high=100.0),
+    ),
+    _second(
+        "cut_and_hot", GRPO, "Tencent-Hunyuan/UniRL#19", setting(sampling__max_new_tokens=30, sampling__temperature=3.0)
+    ),
+    _second("held_and_fast", GRPO, "jjyaoao/HelloAgents#108", _penalty(1.0), _rate(20.0)),
+    _second("narrow_and_cold", GRPO, "jsboige/CoursIA#10603", setting(sampling__top_k=5, sampling__temperature=0.05)),
 )
 
 
