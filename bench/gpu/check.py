@@ -59,7 +59,7 @@ PARTS = {
     "resume": Part("whole_runs:kill_and_resume", 120, 90),
     "export": Part("whole_runs:exported", 120, 60),
     "gap": Part("sampling:gap_by_precision", 100, 40),
-    "kernels": Part("decoding:beside_pytorch", 120, 10),
+    "kernels": Part("decoding:beside_pytorch", 120, 20),
     "together": Part("whole_runs:together", 80, 60),
     "sampling": Part("sampling:chosen_as_often_as_likely", 60, 40),
     "out of memory": Part("memory:halved", 60, 40),

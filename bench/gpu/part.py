@@ -107,6 +107,7 @@ def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
     paths: Sequence[str] = [str(ROOT), str(ROOT / "bench"), str(undrawn), os.environ.get("PYTHONPATH", "")]
     quiet = {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
     # Parts run beside each other: with more threads than cores they slow one another many times over.
-    cores = len(os.sched_getaffinity(0)) // BESIDE.get((more or {}).get("DEVICE", ""), 1)
+    asked = {**os.environ, **(more or {})}  # what a part starts has its DEVICE
+    cores = len(os.sched_getaffinity(0)) // BESIDE.get(asked.get("DEVICE", ""), 1)
     threads = {"OMP_NUM_THREADS": str(max(1, cores))}
     return {**os.environ, **quiet, **threads, "PYTHONPATH": os.pathsep.join(filter(None, paths)), **(more or {})}

@@ -164,3 +164,15 @@ def test_the_settings_of_its_runs_are_settings_of_this_version(monkeypatch):
     ways = [*names, *agreement.WAYS.values(), *agreement.LARGE.values()]
     assert {resolve(base, (*agreement.APART, *way)).update.correction for way in ways} == {"off"}
     assert resolve(base, runs_of.QUICK).evaluate.problems == 8
+
+
+def test_what_a_part_starts_has_no_more_threads_than_the_part(monkeypatch):
+    """Two processes with a thread for each core slow one another many times over."""
+    monkeypatch.syspath_prepend(str(GPU))
+    part = importlib.import_module("part")
+    monkeypatch.setattr(part.os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    of_part = part.environment({"DEVICE": "cpu"})
+    assert of_part["OMP_NUM_THREADS"] == str(8 // part.BESIDE["cpu"])
+    for name, value in of_part.items():
+        monkeypatch.setenv(name, value)
+    assert part.environment({"WARM_UP": "1"})["OMP_NUM_THREADS"] == of_part["OMP_NUM_THREADS"]
