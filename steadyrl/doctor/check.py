@@ -21,7 +21,7 @@ from steadyrl.core.types import Finding, Severity
 from steadyrl.doctor.bound import Bound
 from steadyrl.doctor.remedies import CHANGES, Times, Value, multiple
 from steadyrl.doctor.series import Run
-from steadyrl.doctor.statistics.readings import falls_short
+from steadyrl.doctor.statistics.readings import falls_short, near_best
 
 Subject = TypeVar("Subject")  # what a check looks at
 FEWEST_ROWS = 6  # that a course is told from, however many steps each of them averages
@@ -150,7 +150,8 @@ class Check(Generic[Subject]):
     explains: tuple[str, ...] = ()
     """Of a suspicion: checks whose findings it brings about where nothing measured does, "check" or "check:cause"."""
     slows: bool = False
-    """Whether it explains a reward that falls short: then alone it advises a setting, be it without harm."""
+    """Whether it explains a reward that falls short: it advises a setting then, be it without harm, and none where the
+    reward is near the best."""
     judges: str = ""
     """Which of the four things that a verdict "healthy" rests on it looks at, if any."""
     shows: tuple[str, ...] = ()
@@ -306,10 +307,11 @@ def in_words(need: str) -> str:
 def _for_trainer(check: Check[Run], run: Run, cause: Cause, result: Found) -> tuple[str, tuple[str, ...]]:
     """Return remedy and overrides under the trainer's own names of settings.
 
-    What the run has already is left out: advice is never what is followed. What harms nothing changes no setting, nor
-    does what would explain a reward that falls short, where it does not.
+    What the run has already is left out: advice is never what is followed. What harms nothing changes a setting only if
+    it explains a reward that falls short, and what explains one changes none where the reward is near the best.
     """
-    if not falls_short(run) if check.slows else result.severity == "info":
+    needless = not (check.slows and falls_short(run)) if result.severity == "info" else check.slows and near_best(run)
+    if needless:
         return result.remedy or cause.remedy, ()
     advised = cause.changes(run) if result.change is None else result.change
     change = {name: value for name, value in advised.items() if _now(run, name) != value}

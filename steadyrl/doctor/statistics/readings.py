@@ -266,27 +266,34 @@ def solved(run: Run) -> bool:
     return tail(reward) - start >= NEAR_BEST * (best - start) > 0.0
 
 
-def falls_short(run: Run) -> bool:
-    """Return True if the reward does not rise, or by far less than it could.
+def near_best(run: Run) -> bool | None:
+    """Return whether the reward rises three quarters of the way to what can be earned; None where that is not known.
 
-    That is less than three quarters of the way to what the best completions earn, or to the sum of the weights, which
-    is the most that rewards between 0 and 1 pay. Where neither is known, it is less than one standard deviation of the
-    completions' rewards.
+    What can be earned is what the best completions earn, or the sum of the weights, the most that rewards between 0 and
+    1 pay.
     """
-    reward, most, spread = run.get("reward"), run.get("reward_max"), reward_spread(run)
-    if reward is None:
+    reward, most = run.get("reward"), run.get("reward_max")
+    if reward is None or not learns(run) or direction(reward) < 0:
         return False
-    if not learns(run) or direction(reward) < 0:
-        return True
-    start, end = head(reward), tail(reward)
     weights = reward_weights(run).values()
     paid = sum(max(weight, 0.0) for weight in weights)
     if weights and not paid:
-        return True  # rewards that only take away, perhaps by a wrong sign
+        return False  # rewards that only take away, perhaps by a wrong sign
     best = max(paid, float(most.values.max()) if most is not None else -np.inf)
-    if best > 0:
-        return end - start < MOST_OF_IT * (best - start)
-    return spread is not None and end - start < head(spread)
+    start = head(reward)
+    return tail(reward) - start >= MOST_OF_IT * (best - start) if best > 0 else None
+
+
+def falls_short(run: Run) -> bool:
+    """Return True if the reward does not come near the best.
+
+    Where the best is not known, it falls short if it rises by less than a standard deviation of the completions'
+    rewards.
+    """
+    reward, spread, near = run.get("reward"), reward_spread(run), near_best(run)
+    if reward is None or near is not None:
+        return reward is not None and not near
+    return spread is not None and tail(reward) - head(reward) < head(spread)
 
 
 def reward_weights(run: Run) -> Mapping[str, float]:

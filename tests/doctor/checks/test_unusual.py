@@ -131,6 +131,23 @@ def test_what_shows_a_fault_follows_the_measured_advice_on_the_suspected_setting
     assert finding(limited, "truncated").follows == "limit_too_narrow"
 
 
+def test_what_cuts_most_answers_advises_no_longer_limit_where_the_reward_is_near_the_best():
+    cut = {"completion/truncated": np.full(N, 0.97)}
+    short, near = (finding(examined(reward, **cut), "truncated") for reward in (FLAT, RISING))
+    assert (short.severity, near.severity) == ("warning", "warning")
+    assert short.overrides and not near.overrides
+
+
+def test_of_a_trainer_that_logs_no_best_reward_a_rise_withholds_no_advice():
+    """It rises by three deviations of the rewards, and nobody knows how far it could."""
+    steps = np.arange(N)
+    columns = {"reward": 3 * RISING, "reward_std": np.full(N, 0.7), "completions/clipped_ratio": np.full(N, 0.97)}
+    settings = {"max_completion_length": 200, "learning_rate": 1e-6}
+    log = RawLog("made", "trl-grpo", {name: Column(steps, values) for name, values in columns.items()}, settings)
+    found = finding(examine(identify(log)), "truncated")
+    assert found.harms and any(override.startswith("max_completion_length=") for override in found.overrides)
+
+
 def test_a_setting_that_is_not_in_use_is_no_suspect():
     assert not suspected(resolved("algorithm.args.kl_target=0.001"))
     assert suspected(resolved("algorithm.args.kl_target=0.001", "algorithm.args.kl_control=adaptive"))
