@@ -137,14 +137,7 @@ def _finding(console: Console, diagnosis: Diagnosis, placed: Placed, shown: set[
         console.print(Text(" " * left + _clean(f"set: {' '.join(finding.overrides)}")), soft_wrap=True)
     if finding.source:
         _line(console, f"source: {finding.source}", left, "dim")
-    # The series that decides stands once for all findings of the same series and step.
-    series = deciding_series(diagnosis.run, finding, BY_NAME)
-    if series is None or len(series) < 2 or f"{series.source} {finding.since_step}" in shown:
-        return
-    shown.add(f"{series.source} {finding.since_step}")
-    _line(console, " ".join(part for part in (series.source or series.quantity, series.unit) if part), left)
-    for row in text_plot.draw(series, finding.since_step, unicode=console.encoding.lower().startswith("utf")):
-        console.print(Padding(Text(row, no_wrap=True, overflow="crop"), (0, 0, 0, left), expand=False))
+    _plot(console, diagnosis, finding, left, shown)
 
 
 def _words(name: str) -> str:
@@ -153,6 +146,18 @@ def _words(name: str) -> str:
 
 def _since(finding: Finding) -> str:
     return "the run as a whole" if finding.since_step is None else f"since step {finding.since_step}"
+
+
+def _plot(console: Console, diagnosis: Diagnosis, finding: Finding, left: int, shown: set[str]) -> None:
+    """Print the series that decides, once for all findings of the same series and step."""
+    series = deciding_series(diagnosis.run, finding, BY_NAME)
+    if series is None or len(series) < 2 or f"{series.source} {finding.since_step}" in shown:
+        return
+    shown.add(f"{series.source} {finding.since_step}")
+    unicode = console.encoding.lower().startswith("utf")
+    _line(console, " ".join(part for part in (series.source or series.quantity, series.unit) if part), left)
+    for row in text_plot.draw(series, finding.since_step, unicode):
+        console.print(Padding(Text(row, no_wrap=True, overflow="crop"), (0, 0, 0, left), expand=False))
 
 
 def _gaps(unknown: Sequence[Finding]) -> Iterator[str]:

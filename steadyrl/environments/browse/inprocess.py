@@ -43,24 +43,11 @@ class InProcessTab:
     def act(self, action: Click | Type | Select | Back) -> str:
         """See Tab."""
         if isinstance(action, Back):
-            if len(self._history) == 1:
-                return "there is no page before"
-            self._history.pop()
-            self._load()
-            return ""
+            return self._back()
         cell, form = controls(self._page)[action.number]
         match action:
             case Click(number):
-                match cell:
-                    case Link(path=path):
-                        self._go(path)
-                    case Button() if form is not None:
-                        self._send(form)
-                    case Box():
-                        self._values[number] = "" if self._values[number] else "on"
-                    case Choice():
-                        return f"element {number} is a list; use select"
-                return ""
+                return self._click(number, cell, form)
             case Type(number, text):
                 if not isinstance(cell, Field):
                     return f"element {number} takes no text"
@@ -75,6 +62,18 @@ class InProcessTab:
 
     def close(self) -> None:
         """See Tab."""
+
+    def _click(self, number: int, cell: object, form: Form | None) -> str:
+        match cell:
+            case Link(path=path):
+                self._go(path)
+            case Button() if form is not None:
+                self._send(form)
+            case Box():
+                self._values[number] = "" if self._values[number] else "on"
+            case Choice():
+                return f"element {number} is a list; use select"
+        return ""
 
     def _send(self, form: Form) -> None:
         fields = {}
@@ -93,6 +92,13 @@ class InProcessTab:
         if path != self._history[-1]:
             self._history.append(path)
         self._load()
+
+    def _back(self) -> str:
+        if len(self._history) == 1:
+            return "there is no page before"
+        self._history.pop()
+        self._load()
+        return ""
 
     def _load(self) -> None:
         path, fields = split_address(self._history[-1])

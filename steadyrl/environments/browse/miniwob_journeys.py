@@ -188,19 +188,33 @@ def ticket(goal: str, snapshot: Snapshot, turn: int) -> str:
     return click((max if most else min)(offers, key=lambda offer: offer[by_time])[2])
 
 
-_KINDS: dict[Expert, str] = {
-    _flight: "book-flight book-flight-nodelay",
-    ticket: "buy-ticket",
-    _date: "choose-date choose-date-easy choose-date-medium choose-date-nodelay",
-    _find_link: "click-collapsible-2 click-collapsible-2-nodelay click-tab-2 click-tab-2-easy click-tab-2-hard "
-    "click-tab-2-medium",
-    _mail: "email-inbox email-inbox-delete email-inbox-forward email-inbox-important email-inbox-noscroll "
-    "email-inbox-reply email-inbox-star-reply",
-    _tree: "navigate-tree",
-    _contact: "phone-book",
-    _results: "search-engine",
-    _post: "social-media",
-    _posts: "social-media-all social-media-some",
-    _autocomplete: "use-autocomplete use-autocomplete-nodelay",
+JOURNEYS: dict[str, Expert] = {
+    "book-flight": _flight,
+    "book-flight-nodelay": _flight,
+    "buy-ticket": ticket,
+    "choose-date": _date,
+    "choose-date-easy": _date,
+    "choose-date-medium": _date,
+    "choose-date-nodelay": _date,
+    "click-collapsible-2": _find_link,
+    "click-collapsible-2-nodelay": _find_link,
+    "click-tab-2": _find_link,
+    "click-tab-2-easy": _find_link,
+    "click-tab-2-hard": _find_link,
+    "click-tab-2-medium": _find_link,
+    "email-inbox": _mail,
+    "email-inbox-delete": _mail,
+    "email-inbox-forward": _mail,
+    "email-inbox-important": _mail,
+    "email-inbox-noscroll": _mail,
+    "email-inbox-reply": _mail,
+    "email-inbox-star-reply": _mail,
+    "navigate-tree": _tree,
+    "phone-book": _contact,
+    "search-engine": _results,
+    "social-media": _post,
+    "social-media-all": _posts,
+    "social-media-some": _posts,
+    "use-autocomplete": _autocomplete,
+    "use-autocomplete-nodelay": _autocomplete,
 }
-JOURNEYS = {kind: expert for expert, kinds in _KINDS.items() for kind in kinds.split()}

@@ -21,7 +21,7 @@ from steadyrl.environments.browse.pages import (
     initial_value,
     row,
 )
-from steadyrl.environments.browse.world import World
+from steadyrl.environments.browse.world import Product, World
 
 STATUSES = ("open", "pending", "closed")
 ANY = "any"
@@ -68,11 +68,13 @@ def _items(world: World, segments: Sequence[str], fields: Fields) -> Page:
         world.events.append(f"filter {chosen}")
         blocks.append(Form("/items", (row(Choice("color", colors, chosen), Button("filter")),), asks=True))
     world.events += [f"listed {number}" for number, _ in wanted]
-    rows = [
-        row(Link(product.name, f"/item/{number}"), *([str(product.price)] if world.shows_prices else []))
-        for number, product in wanted
-    ]
+    rows = [_item_row(world, number, product) for number, product in wanted]
     return _paged(blocks, rows, "/items", fields, world.per_page)
+
+
+def _item_row(world: World, number: int, product: Product) -> Row:
+    link = Link(product.name, f"/item/{number}")
+    return row(link, str(product.price)) if world.shows_prices else row(link)
 
 
 def _item(world: World, segments: Sequence[str], fields: Fields) -> Page:
@@ -160,6 +162,13 @@ def _reply(world: World, segments: Sequence[str], fields: Fields) -> str:
     return f"/ticket/{number}"
 
 
+def _customers(world: World, segments: Sequence[str], fields: Fields) -> Page:
+    return (
+        Heading("customers"),
+        *(row(Link(name, f"/customer/{name.replace(' ', '-')}")) for name in world.groups),
+    )
+
+
 def _customer(world: World, segments: Sequence[str], fields: Fields) -> Page:
     name = segments[0].replace("-", " ") if segments else ""
     if name not in world.groups:
@@ -181,11 +190,22 @@ def _help(world: World, segments: Sequence[str], fields: Fields) -> Page:
     return (Heading(here.rpartition("/")[2] or "help"), *links)
 
 
+def _panel(world: World, segments: Sequence[str], fields: Fields) -> Page:
+    return (
+        Heading("panel"),
+        *(Form(f"/press/{place}", (row(Button(name)),)) for place, name in enumerate(world.buttons)),
+    )
+
+
 def _press(world: World, segments: Sequence[str], fields: Fields) -> str:
     place = _number(segments, len(world.buttons))
     if place is not None:
         world.events.append(f"press {world.buttons[place]}")
     return "/done"
+
+
+def _settings(world: World, segments: Sequence[str], fields: Fields) -> Page:
+    return (Heading("settings"), Form("/save", (*(row(control) for control in world.form), row(Button("save")))))
 
 
 def _save(world: World, segments: Sequence[str], fields: Fields) -> str:
@@ -202,6 +222,10 @@ def _allowed(control: Control, value: str) -> str:
         case Choice(options=options):
             return value if value in options else initial_value(control)
     return value.strip()
+
+
+def _done(world: World, segments: Sequence[str], fields: Fields) -> Page:
+    return (Heading("done"),)
 
 
 def _paged(above: Sequence[Block], rows: Sequence[Row], path: str, fields: Fields, per_page: int) -> Page:
@@ -231,21 +255,12 @@ _VIEWS: dict[str, Callable[[World, Sequence[str], Fields], Page]] = {
     "cart": _cart,
     "tickets": _tickets,
     "ticket": _ticket,
-    "customers": lambda world, segments, fields: (
-        Heading("customers"),
-        *(row(Link(name, f"/customer/{name.replace(' ', '-')}")) for name in world.groups),
-    ),
+    "customers": _customers,
     "customer": _customer,
     "help": _help,
-    "panel": lambda world, segments, fields: (
-        Heading("panel"),
-        *(Form(f"/press/{place}", (row(Button(name)),)) for place, name in enumerate(world.buttons)),
-    ),
-    "settings": lambda world, segments, fields: (
-        Heading("settings"),
-        Form("/save", (*(row(control) for control in world.form), row(Button("save")))),
-    ),
-    "done": lambda world, segments, fields: (Heading("done"),),
+    "panel": _panel,
+    "settings": _settings,
+    "done": _done,
 }
 _CHANGES: dict[str, Callable[[World, Sequence[str], Fields], str]] = {
     "add": _add,

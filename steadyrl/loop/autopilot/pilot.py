@@ -99,19 +99,12 @@ class Autopilot:
         mode = self.config.autopilot.mode
         if mode == "off":
             return state
-        if self._rewards is None:
-            rows = self._rows(state)[-WINDOW:]
-            self._rewards = {row["step"]: row["reward/mean"] for row in rows if row.get("reward/mean") is not None}
-        if record.get("reward/mean") is not None:
-            self._rewards[state.step - 1] = record["reward/mean"]
-        last = range(state.step - WINDOW, state.step)
-        self._rewards = {step: self._rewards[step] for step in last if step in self._rewards}
         context = Context(
             config=self.config,
             step=state.step,
             numbers=state.algorithm,
             checkpoints=self.run.checkpoints(),
-            rewards=list(self._rewards.values()),
+            rewards=self._recent_rewards(state, record),
             rows=() if findings is None else self._rows(state),
             actions=self.run.actions() if mode == "advise" else (),
         )
@@ -149,6 +142,17 @@ class Autopilot:
             checkpoint.save(self.run, self.backend, state, self.config.run.keep_checkpoints)
             checkpoint.forget_after(self.run, state.step)
         return state
+
+    def _recent_rewards(self, state: State, record: Mapping[str, Any]) -> list[float]:
+        """Return the mean rewards of the last steps, this one included, the newest last."""
+        if self._rewards is None:
+            rows = self._rows(state)[-WINDOW:]
+            self._rewards = {row["step"]: row["reward/mean"] for row in rows if row.get("reward/mean") is not None}
+        if record.get("reward/mean") is not None:
+            self._rewards[state.step - 1] = record["reward/mean"]
+        last = range(state.step - WINDOW, state.step)
+        self._rewards = {step: self._rewards[step] for step in last if step in self._rewards}
+        return list(self._rewards.values())
 
     def _rows(self, state: State) -> list[dict[str, Any]]:
         return [row for row in self.run.metrics() if row["step"] < state.step]

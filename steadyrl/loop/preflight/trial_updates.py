@@ -125,19 +125,7 @@ def make_trial_updates(trial: Trial, phase: Callable[[str], None] = silent) -> T
     if trial.training is None:
         why = "the algorithm kept no rollout to train on"
         return TrialUpdates([Finding(look.name, state="unknown", message=why) for look in UPDATE_CHECKS])
-    # There must be room for two saved states.
-    described = trial.session.backend.describe()
-    trained = described.get("trained", described.get("parameters", 0))
-    needed = 2 * _BYTES_PER_PARAMETER * (trained if isinstance(trained, int) else 0)
-    try:
-        free = shutil.disk_usage(tempfile.gettempdir()).free
-    except OSError as error:
-        raise AccessError(f"no folder for temporary files can be made: {error}; set TMPDIR to one with room") from error
-    if free < needed:
-        raise AccessError(
-            f"the preflight keeps two copies of the state ({needed / 2**30:.1f} GiB) in {tempfile.gettempdir()}, where "
-            f"{free / 2**30:.1f} GiB are free; set TMPDIR to a folder with room"
-        )
+    _require_room(trial.session)
     with scratch_folder() as folder:
         start, middle = folder / "start", folder / "middle"
         _save(trial.session, start)
@@ -413,3 +401,19 @@ def _save(session: Session, folder: Path) -> None:
             f"the preflight cannot keep the state in '{folder}': {error}; set TMPDIR to a folder with room, and see "
             "what `ulimit -f` allows"
         ) from error
+
+
+def _require_room(session: Session) -> None:
+    """Refuse a folder for temporary files that has no room for two saved states."""
+    described = session.backend.describe()
+    trained = described.get("trained", described.get("parameters", 0))
+    needed = 2 * _BYTES_PER_PARAMETER * (trained if isinstance(trained, int) else 0)
+    try:
+        free = shutil.disk_usage(tempfile.gettempdir()).free
+    except OSError as error:
+        raise AccessError(f"no folder for temporary files can be made: {error}; set TMPDIR to one with room") from error
+    if free < needed:
+        raise AccessError(
+            f"the preflight keeps two copies of the state ({needed / 2**30:.1f} GiB) in {tempfile.gettempdir()}, where "
+            f"{free / 2**30:.1f} GiB are free; set TMPDIR to a folder with room"
+        )

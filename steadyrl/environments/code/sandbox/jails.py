@@ -79,13 +79,7 @@ def command(jail: JailName, limits: Limits, info: int | None = None) -> list[str
     """
     boxed = jail == "bubblewrap"
     filtered = jail != "weak" and seccomp.supported()
-    # The standard library's parts without the packages installed beside them, which may hold anything.
-    paths = []
-    for name in ("stdlib", "platstdlib"):
-        folder = Path(sysconfig.get_path(name, vars=_base()))
-        if folder.is_dir():
-            paths += [str(p) for p in folder.iterdir() if p.name not in ("site-packages", "dist-packages")]
-    readable = [*sorted({os.path.realpath(path) for path in paths}), os.devnull, "/dev/urandom"]
+    readable = [*_library(), os.devnull, "/dev/urandom"]
     rules = asdict(limits) | {
         "readable": readable if jail == "landlock" or (boxed and landlock.version()) else None,
         "seccomp": filtered,
@@ -111,6 +105,16 @@ def missing(jail: JailName) -> str:
     if jail == "landlock" and not seccomp.supported():
         return "the numbers of this machine's system calls are not known"
     return ""
+
+
+def _library() -> list[str]:
+    """Return the standard library's parts without the packages installed beside them, which may hold anything."""
+    paths = []
+    for name in ("stdlib", "platstdlib"):
+        folder = Path(sysconfig.get_path(name, vars=_base()))
+        if folder.is_dir():
+            paths += [str(p) for p in folder.iterdir() if p.name not in ("site-packages", "dist-packages")]
+    return sorted({os.path.realpath(path) for path in paths})
 
 
 def _base() -> dict[str, str]:
