@@ -59,7 +59,8 @@ class _Console:
     def add(self, raw: bytes) -> bool:
         """Take in a line; return whether the lines so far hold metrics for sure."""
         line = plain(raw)
-        if not self._begun and not self._wrapped and "{" not in line and WORDLESS.fullmatch(line):
+        going_on = self._begun or self._wrapped or self.words.unended
+        if not going_on and "{" not in line and WORDLESS.fullmatch(line):
             return self.words.sure or self.dicts.count > 0
         if "step:" in line and _verl_row(line):
             self.end()
@@ -183,7 +184,7 @@ def _dict_in(line: str) -> dict[str, Any]:
     for read_text, text in (
         (json.loads, literal.replace("'", '"') if python else literal),
         (ast.literal_eval, literal),
-        (ast.literal_eval, BARE.sub(r"'\1'", literal)),
+        (ast.literal_eval, BARE.sub(lambda bare: repr(bare[1]), literal)),
     ):
         try:
             row = read_text(text)

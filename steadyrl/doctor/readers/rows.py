@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from steadyrl.core.errors import RunError
-from steadyrl.doctor.readers.spelling import MAX_NESTING, english, numbers
+from steadyrl.doctor.readers.spelling import MAX_NESTING, english, listed, numbers
 from steadyrl.doctor.series import Column, RawLog
 
 # The first that most rows have. What a tracker counts itself ("_step") is the number of its log calls where the
@@ -292,7 +292,7 @@ class Rows:
             self._add(name, at if good is None else at[good], parsed)
             if good is None:
                 continue
-            if key in LISTS:
+            if key.lower() in LISTS:
                 self._add_lists(name, values, at)
             inner = [i for i, value in enumerate(values) if type(value) is dict and "_type" not in value]
             if inner and depth < MAX_NESTING:
@@ -342,7 +342,8 @@ def _latest(steps: np.ndarray, attempts: np.ndarray) -> np.ndarray:
 
 
 def _numbers_of(value: Any) -> np.ndarray | None:
-    """Return the numbers of a list [n >= 1], or None if it is none, or holds something else."""
+    """Return the numbers of a list [n >= 1], which may be printed, or None if it is none, or holds something else."""
+    value = listed(value) if isinstance(value, str) else value
     if not isinstance(value, list) or not 0 < len(value) <= MAX_LIST:
         return None
     array, places = numbers(value, null=None)

@@ -33,7 +33,8 @@ _NO_NUMBERS = {"nan", "inf", "infinity"}
 MINUS = "\u2212"  # the sign that word processors and papers write
 _EMPHASIS = "*`~"  # around a cell of a Markdown table
 _GROUPED = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
-
+LISTED = r"(?:(?:\w+\.)*(?:tensor|array)\(\s*)?\[[-+.,\w\s]{0,16000}\](?:,\s*\w+=[\w.:'\"]+)*\)?"
+_LISTED = re.compile(r"[^\[]{0,99}\[([^\[\]]*)\].{0,99}")
 
 _CHINESE = re.compile("|".join(CHINESE))
 
@@ -90,6 +91,18 @@ def spelled(text: str) -> float | None:
     except ValueError:
         return None
     return value / 100.0 if share else value
+
+
+def listed(text: str) -> list[float] | None:
+    """Return the numbers of a flat list as Python, NumPy or PyTorch print it, or None if the text is none.
+
+    The list may stand in "tensor(...)" or "array(...)", with a device or type behind it, and on several lines; without
+    commas NumPy prints it. Of a list with dots in its middle the rest is not known.
+    """
+    brackets = _LISTED.fullmatch(text)
+    parsed = [spelled(part) for part in brackets[1].replace(",", " ").split()] if brackets else []
+    numbers_alone = [value for value in parsed if value is not None]
+    return numbers_alone if 0 < len(numbers_alone) == len(parsed) else None
 
 
 def numbers(values: Sequence[Any], null: float | None = math.nan) -> tuple[np.ndarray, np.ndarray | None]:

@@ -16,17 +16,18 @@ from typing import Any
 
 from steadyrl.doctor.readers.progress import BAR
 from steadyrl.doctor.readers.rows import Rows
-from steadyrl.doctor.readers.spelling import spelled
-from steadyrl.doctor.series import RawLog
+from steadyrl.doctor.readers.spelling import LISTED, listed, spelled
+from steadyrl.doctor.series import Column, RawLog
 
 MAX_TEXT = 1 << 14  # characters of a line of metrics
 MIN_SHARE = 0.2  # of the records that must have a name: others stood in some other text
 FEW = 5  # records of which every name is kept
+LONG = 0.5  # of the values of the longest metric, from which a metric is the loop's
 _NUMBER = r"[-+]?(?:\d[\d,]*(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+|nan|inf|NaN|Infinity)"
 _VALUE = rf"(?:(?:\w+\.)*(?:float|int|tensor)\w*\({_NUMBER}\)|{_NUMBER}(?: ?%)?)"
 _UNIT = r"\)?(?: ?(?:%|[a-zA-Z]{1,3}(?:/[a-z]{1,3})?))?(?=$|[\s,;|)\]])"
 _NAME = r"[A-Za-z_'\"|][\w ./@()'\"-]{0,60}?\|?"
-ASSIGNED = re.compile(rf"({_NAME})(?: ?([:=])[ \t]{{0,4}}| (is) )\(?(\[[^\[\]]{{0,200}}\]|{_VALUE}){_UNIT}")
+ASSIGNED = re.compile(rf"({_NAME})(?: ?([:=])[ \t]{{0,4}}| (is) )\(?({LISTED}|{_VALUE}){_UNIT}")
 WORDED = re.compile(rf"^\W*([A-Za-z][\w ./-]{{0,60}}?) ({_VALUE}){_UNIT}$")
 PAIR = rf"([A-Za-z][\w./-]*) ({_VALUE})"
 PAIRS = re.compile(rf"^(?:/\d+ )?{PAIR}(?: {PAIR})+$")  # "/256 lr 1e-06 reward 0.89", behind the step
@@ -37,6 +38,8 @@ STEP = re.compile(
     re.IGNORECASE,
 )
 NUMBERED = re.compile(r"^\s*(\d{1,9}): (?=[a-z_]+: ?-?[\d.])")  # "5: reward: 0.125"
+OPEN = re.compile(r"[:=] ?(?:(?:\w+\.)*(?:tensor|array)\()?\[[-+.,eE\d\s]*$")  # a list of numbers without its end
+GOES_ON = re.compile(r"\s*[-+.\d][-+.,eE\d\s]*(?:\]|$)")
 COUNTER = re.compile(r"step|iter|update|ep", re.IGNORECASE)  # without one of these STEP matches nothing
 WORDLESS = re.compile(r"[\x00-@\[-`{-\x7f]*(?:[Ee][-+]\d+[\x00-@\[-`{-\x7f]*)*")  # numbers without any name
 # Of loops inside loops the one that makes the most rounds counts the steps: "Iteration 1/1, Step 7/500".
@@ -61,16 +64,20 @@ class Words:
 
     Attributes:
         sure: Whether the lines so far hold a record of metrics for sure.
+        unended: The line before with a list of numbers that goes on in the next one; "" for none.
     """
 
     def __init__(self) -> None:
-        self.sure = False
+        self.sure, self.unended = False, ""
         self._by_step, self._by_name = _Records(("step",)), _Records(("epoch",))
         self._seen, self._beside = Counter[str](), Counter[str]()  # names, and metrics on the lines that name a step
 
     def add(self, line: str) -> None:
         """Take in a line."""
-        if len(line) > MAX_TEXT or not line.strip():
+        if self.unended and GOES_ON.match(line):
+            line = f"{self.unended} {line.strip()}"
+        self.unended = line if "[" in line and len(line) <= MAX_TEXT and OPEN.search(line) else ""
+        if self.unended or len(line) > MAX_TEXT or not line.strip():
             return
         line = NUMBERED.sub(r"step \1 | ", line.replace(" -- ", " | "))
         # The bar of a loop inside a step may have the step's number in front of it, and counts something else.
@@ -95,7 +102,8 @@ class Words:
             by_name.end()
         by_name.record |= values
         if values and not self.sure:
-            metrics = sum(METRIC.search(name) is not None for name in by_name.record)
+            named = (value for name, value in by_name.record.items() if METRIC.search(name))
+            metrics = sum(2 if isinstance(value, list) and len(value) > 1 else 1 for value in named)  # mean and spread
             self.sure = metrics > 1 or (metrics > 0 and bool(by_step.record))
 
     def log(self, path: str, notes: Sequence[str]) -> RawLog:
@@ -115,7 +123,7 @@ class Words:
             if records.count < FEW or METRIC.search(name) or len(column.steps) >= MIN_SHARE * records.count
             if not (stepped and beside) or self._of_rows(name, records.count)
         }
-        return replace(log, columns=often)
+        return replace(log, columns=often if records.rows.step_key else _from_first(often))
 
     def _of_rows(self, name: str, count: int) -> bool:
         """Return whether a name is of so many rows and not of each completion: by its number, or beside the steps."""
@@ -143,6 +151,15 @@ class _Records:
             self.rows.put(record)
 
 
+def _from_first(columns: dict[str, Column]) -> dict[str, Column]:
+    """Return numbered columns from the loop's first row on, where its metrics begin; other text stands before it."""
+    metrics = [x.steps for name, x in columns.items() if METRIC.search(name)]
+    longest = max(map(len, metrics), default=0)
+    before = min((int(steps[0]) for steps in metrics if len(steps) >= LONG * longest), default=1) - 1
+    rest = {name: (x.steps - before, x.values) for name, x in columns.items() if x.steps[-1] > before}
+    return {name: Column(steps[steps > 0], values[steps > 0]) for name, (steps, values) in rest.items()}
+
+
 def _pairs(line: str, begins: re.Match[str] | None) -> dict[str, Any]:
     """Return the numbers of a line by their names; the first of a name counts."""
     pairs: dict[str, Any] = {}
@@ -158,8 +175,9 @@ def _pairs(line: str, begins: re.Match[str] | None) -> dict[str, Any]:
     names = tuple(pairs)
     assigned = ":" in line or "=" in line or (" is " in line and METRIC.search(line) is not None)
     for name, sign, _, value in ASSIGNED.findall(line) if assigned else ():
-        name = name if sign == ":" else name.split()[-1]  # "SKIP rewards=[0,0]" has a word before the name
-        number = _list(value) if value[0] == "[" else spelled(value.replace(",", ""))
+        number = listed(value) if "[" in value else spelled(value.replace(",", ""))
+        # "SKIP rewards=[0,0]" and "took 3 s  rewards: [0,0]" have words before the name.
+        name = name if sign == ":" and "[" not in value else name.split()[-1]
         if number is not None and not any(longer.endswith(f" {name}") for longer in names):
             pairs.setdefault(_clean(name), number)
     epoch = EPOCH.search(line[: begins.end()]) if begins else OF_EPOCH.search(line)
@@ -171,11 +189,6 @@ def _pairs(line: str, begins: re.Match[str] | None) -> dict[str, Any]:
         for name, value in worded:
             pairs.setdefault(_clean(name), spelled(value.replace(",", "")))
     return {name: value for name, value in pairs.items() if name and value is not None}
-
-
-def _list(text: str) -> list[float] | None:
-    numbers = [spelled(part) for part in text[1:-1].split(",")]
-    return None if None in numbers else numbers  # type: ignore[return-value]
 
 
 def _clean(name: str) -> str:
