@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from steadyrl.core.errors import RunError
 from steadyrl.doctor.readers.lines import head, parse_json, text_of
-from steadyrl.doctor.readers.rows import MAX_RUNS, SUMMARY, Rows
+from steadyrl.doctor.readers.parting import Parting
+from steadyrl.doctor.readers.rows import MAX_RUNS, SUMMARY, Rows, find_step_key
 from steadyrl.doctor.readers.spelling import MAX_NESTING, flat_settings, number
 from steadyrl.doctor.series import RawLog
 
@@ -25,6 +26,7 @@ SETTINGS = ("training_args.json", "args.json", "hparams.json", "config.json")
 LOGS = (".jsonl", ".ndjson", ".csv", ".tsv", ".log", ".txt", ".out", ".md", ".ipynb")
 MODEL = frozenset(("architectures", "model_type"))
 MAX_SETTINGS = 1 << 20
+FEW = 200  # rows that tell which key is the step
 STEPS = ("step", "steps", "global_step", "iteration", "iterations", "epoch", "epochs")
 
 
@@ -75,7 +77,7 @@ def read(path: Path) -> list[RawLog]:
     if isinstance(parsed, dict) and HISTORY in parsed and not isinstance(parsed[HISTORY], list):
         raise RunError(f"'{path}' has no list '{HISTORY}'; take the state of an earlier checkpoint")
     parts = list(_parts(parsed if isinstance(parsed, dict) else {"": parsed}))
-    logged = [part for part in parts if part.rows or part.lists]
+    logged = [run for part in parts if part.rows or part.lists for run in _runs(part)]
     return [_log(path, part, parts[0], len(logged) > 1) for part in logged[:MAX_RUNS]]
 
 
@@ -156,6 +158,19 @@ def _parts(data: Mapping[str, Any], path: str = "", depth: int = 0) -> Iterator[
         yield _Part(f"{above}{key}", rows=rows)
     for key, value in inner if depth < MAX_NESTING else ():
         yield from _parts(value, f"{above}{key}", depth + 1)
+
+
+def _runs(part: _Part) -> list[_Part]:
+    """Return a part for each run of its rows."""
+    if not part.rows:
+        return [part]
+    parting, runs = Parting(find_step_key(part.rows[:FEW]), part.rows[0]), dict[str, list[dict[str, Any]]]()
+    for row in part.rows:
+        runs.setdefault(parting.run_of(row), []).append(row)
+    if len(runs) == 1:
+        return [part]
+    above = f"{part.path}." if part.path else ""
+    return [replace(part, path=f"{above}{run or parting.first_name}", rows=rows) for run, rows in runs.items()]
 
 
 def _numbers(value: Any, count: int) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 
 from steadyrl.doctor.readers.completions import JsonTexts, holds_text
 from steadyrl.doctor.readers.lines import objects
+from steadyrl.doctor.readers.parting import Parting
 from steadyrl.doctor.readers.rows import STEP_KEYS, SUMMARY, Rows, find_step_key, rows_of
 from steadyrl.doctor.readers.spelling import flat_settings
 from steadyrl.doctor.readers.tables import RUNS
@@ -29,6 +30,7 @@ def read(path: Path) -> list[RawLog]:
     """
     runs, notes, texts, wrapped, named = dict[str, Rows](), list[str](), False, False, ""
     settings: dict[str, Any] = {}
+    parting: Parting | None = None
     for chunk in objects(path, notes):
         if not runs:
             wrapped = all(map(_is_wrapped, chunk[:FEW]))
@@ -40,12 +42,15 @@ def read(path: Path) -> list[RawLog]:
         if not runs and (header := _settings(chunk[0])) is not None:
             settings, chunk = header, chunk[1:]
         texts |= any(map(holds_text, chunk[:FEW]))
-        parts: dict[str, list[dict[str, Any]]] = {} if named else {"": chunk}
-        for row in chunk if named else ():
-            parts.setdefault(str(row.pop(named, "")), []).append(row)
+        parting = parting or (Parting(find_step_key(chunk[:FEW]), chunk[0]) if chunk else None)
+        parts: dict[str, list[dict[str, Any]]] = {}
+        for row in chunk:
+            name = parting.run_of(row) if parting else ""
+            parts.setdefault(str(row.pop(named, "")) or name, []).append(row)
         for run, rows in parts.items():
             run_rows = rows_of(runs, run, ("step",) if wrapped else STEP_KEYS, null_breaks=wrapped)
             run_rows.add([row for row in rows if SUMMARY not in row])
+    runs = {run or parting.first_name: rows for run, rows in runs.items()} if parting else runs
     kind, several = "verl_file" if wrapped else "jsonl", len(runs) > 1
     logs = [rows.log(f"{path}#{run}" if several else str(path), kind, settings, notes) for run, rows in runs.items()]
     return [replace(log, completions=JsonTexts((path,))) for log in logs] if texts and not several else logs

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from steadyrl.doctor.readers.lines import head, lines, text_of
+from steadyrl.doctor.readers.parting import Parting
 from steadyrl.doctor.readers.rows import POINT, STEP_FORMS, STEP_KEYS, Rows, find_step_key, rows_of, step_numbers
 from steadyrl.doctor.readers.spelling import NOTHING, english, spelled
 from steadyrl.doctor.series import Column, RawLog
@@ -84,14 +85,17 @@ def read_csv(path: Path, separator: str) -> list[RawLog]:
         RunError: It has too many rows, or too many runs.
     """
     runs, notes, broken = dict[str, Rows](), list[str](), 0
+    parting: Parting | None = None
     table = _cells_of(_from_header((line for chunk in lines(path, notes) for line in chunk), separator), separator)
     names = next(table)
     parts = _by_metric(names) or _by_run(names)
     for cells in table:
         if len(cells) == len(names):
             row = {name: cell for name, cell in zip(names, cells, strict=True) if name and cell}
+            parting = parting or Parting(find_step_key([dict.fromkeys(names, 1)]), row)
+            name = parting.run_of(row)
             for run, part in parts(row):
-                rows_of(runs, run, (POINT, *STEP_KEYS)).put(part)
+                rows_of(runs, run or name, (POINT, *STEP_KEYS)).put(part)
         elif all(spelled(cell) is None for cell in cells) and find_step_key([dict.fromkeys(cells, 1)]):
             names = cells  # what goes on after a restart may log more or less
             parts = _by_metric(names) or _by_run(names)
@@ -99,6 +103,7 @@ def read_csv(path: Path, separator: str) -> list[RawLog]:
             broken += bool(cells)
     if broken:
         notes.append(f"rows left out, for they have not {len(names)} cells: {broken}")
+    runs = {run or parting.first_name: rows for run, rows in runs.items()} if parting else runs
     several, charts = len(runs) > 1, any(name.endswith(EXTREMES) for name in names)
     logs = {run: rows.log(f"{path}#{run}" if several else str(path), "csv", {}, notes) for run, rows in runs.items()}
     return [replace(log, chart_of=run) if charts else log for run, log in logs.items()]
