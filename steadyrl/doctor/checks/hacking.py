@@ -7,10 +7,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from steadyrl.core.stats import answers_are, decide, largest_difference
+from steadyrl.core.stats import answers_are, decide, largest_difference, student_quantile
 from steadyrl.doctor.check import Found, Result, Unknown, check
 from steadyrl.doctor.series import Run, Series
-from steadyrl.doctor.statistics.levels import measure
+from steadyrl.doctor.statistics.levels import RISK, measure
 from steadyrl.doctor.statistics.readings import is_penalty, learns, number, within
 
 # Held-out measurements of which more is not better, or that are no goal.
@@ -154,7 +154,11 @@ def _past_peak(name: str, series: Series, reward: Series) -> Result:
     top = int(levels.means.argmax())
     best, since = float(levels.means[top]), int(levels.steps[top])
     gain, lost = best - levels.first, best - levels.end
-    if top == 0 or gain <= levels.least or lost <= max(levels.least, LOST_SHARE * gain):
+    # The best of many blocks is high by chance, too. So "a quarter of the gain is lost" has to be beyond the noise as a
+    # whole, of the three means that are in it and of whichever block is best.
+    error = levels.noise * float(np.sqrt((1.0 - LOST_SHARE) ** 2 + LOST_SHARE**2 + 1.0))
+    noise = error * student_quantile(levels.freedom, 1.0 - RISK / (len(levels.means) - 1))
+    if top == 0 or gain <= levels.least or lost - LOST_SHARE * gain <= noise:
         return None
     rewards = measure(within(reward, since, int(reward.steps[-1])))
     if rewards is None or rewards.fell:

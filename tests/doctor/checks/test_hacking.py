@@ -58,6 +58,18 @@ def test_held_out_problems_past_their_peak_name_the_checkpoint():
     assert found.overrides == (f"run.steps={found.since_step}",)
 
 
+def causes(levels):
+    """Return what is said of 42 evaluations with these levels, seven at each, and noise of 0.012."""
+    course = np.repeat(levels, 7) + np.random.default_rng(3).normal(0, 0.012, 42)
+    run = healthy(n=N, heldout__retrieval=series("heldout/retrieval", course, 7 * np.arange(42)))
+    return [result.cause for result in said(reward_hacking(run))]
+
+
+def test_the_best_of_many_evaluations_is_high_by_chance_too():
+    assert causes([0.18, 0.20, 0.22, 0.235, 0.275, 0.237]) == []  # a third of the gain is lost, by two block means
+    assert causes([0.18, 0.20, 0.22, 0.275, 0.245, 0.205]) == ["past_peak"]
+
+
 def test_a_run_that_broke_altogether_is_not_reward_hacking():
     course = np.concatenate([np.linspace(0.1, 0.6, 10), np.linspace(0.6, 0.25, 10)])
     reward = np.interp(np.arange(N), AT, course) + noise(np.random.default_rng(0), N, 0.02)
