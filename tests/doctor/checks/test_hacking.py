@@ -58,6 +58,15 @@ def test_held_out_problems_past_their_peak_name_the_checkpoint():
     assert found.overrides == (f"run.steps={found.since_step}",)
 
 
+@pytest.mark.parametrize(("end", "reward_end", "hacked"), [(40, 0.8, True), (3, 0.8, False), (40, 0.2, False)])
+def test_answers_that_the_log_says_cheat_and_that_become_more_are_hacking(end, reward_end, hacked):
+    rng = np.random.default_rng(1)
+    counts = np.linspace(3, end, N) + rng.normal(0, 2, N)
+    run = healthy(n=N, reward=np.linspace(0.2, reward_end, N) + noise(rng, N, 0.02))
+    run = replace(run, series={**run.series, "hacks": (series("hacks", counts, np.arange(N)),)})
+    assert ([result.cause for result in said(reward_hacking(run))] == ["hacks_rise"]) == hacked
+
+
 def causes(levels):
     """Return what is said of 42 evaluations with these levels, seven at each, and noise of 0.012."""
     course = np.repeat(levels, 7) + np.random.default_rng(3).normal(0, 0.012, 42)
