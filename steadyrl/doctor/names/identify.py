@@ -30,6 +30,9 @@ TABLES: tuple[Table, ...] = tuple(map(load, TRAINERS.split()))
 COMMON = load("unknown")  # spellings that many share
 # Whose metric it is, where a part of the name before the last says so: of another model, or of another time.
 NOT_THE_POLICY = re.compile(r"(^|[/._])(critic|value|vf|reward_model|rm|ref|teacher|draft|disc|time|timing|perf)")
+TOTAL_COUNT = re.compile(
+    r"(?:total|sum)_(?:num|number|count|n|samples|completions|responses|rollouts|examples)$", re.IGNORECASE
+)
 REMARK = re.compile(r"_?\([^()]+\)$")  # "reward (v2)"
 OTHER = re.compile(
     r"\((?:.*\b)?(?:val|valid|eval|test|held|std|min|max|old|sft|base|best|ema|post|norm|clip)", re.IGNORECASE
@@ -66,7 +69,7 @@ def identify(log: RawLog) -> Run:
     Args:
         log: As a reader gave it.
     """
-    log = _unwrapped(log)
+    log = _with_means(_unwrapped(log))
     table = recognise(log)
     log = replace(log, settings={key.removeprefix(table.wrapper): value for key, value in log.settings.items()})
     placed = _placed(table, log)
@@ -104,6 +107,24 @@ def identify(log: RawLog) -> Run:
 def _seldom_last(several: list[Series]) -> list[Series]:
     most = max(map(len, several))
     return sorted(several, key=lambda one: len(one) * SELDOM < most)
+
+
+def _with_means(log: RawLog) -> RawLog:
+    """Return a log with the mean in place of each total of rewards beside a total of completions.
+
+    The mean of a batch takes the name without "total", also from what is printed of single completions.
+    """
+    counts = {name: column for name, column in log.columns.items() if TOTAL_COUNT.search(name)}
+    means = dict(log.columns)
+    for name, count in counts.items():
+        before = TOTAL_COUNT.sub("", name)
+        total = re.compile(rf"{re.escape(before)}(?:total|sum)_(\w*(?:reward|score|correct)\w*)", re.IGNORECASE)
+        for source in log.columns if len(count.values) and count.values.min() >= 1 else ():
+            match, column = total.fullmatch(source), log.columns[source]
+            if match and np.array_equal(column.steps, count.steps):
+                means.pop(source)
+                means[f"{before}{match[1]}"] = replace(column, values=column.values / count.values)
+    return replace(log, columns=means)
 
 
 def _of_pairs(log: RawLog, run_traits: Traits) -> Traits:

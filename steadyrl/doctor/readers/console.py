@@ -16,22 +16,24 @@ from typing import Any
 from steadyrl.doctor.readers import tables
 from steadyrl.doctor.readers.completions import PrintedTables
 from steadyrl.doctor.readers.lines import lines, plain, source
+from steadyrl.doctor.readers.parting import Parting
 from steadyrl.doctor.readers.printed_config import PrintedConfig
 from steadyrl.doctor.readers.progress import Bars
 from steadyrl.doctor.readers.rows import NUMBERED, STEP_KEYS, SUMMARY, Rows
 from steadyrl.doctor.readers.source import settings_in
 from steadyrl.doctor.readers.spelling import spelled
-from steadyrl.doctor.readers.words import WORDLESS, Words
+from steadyrl.doctor.readers.words import WORDLESS, Words, pairs_in
 from steadyrl.doctor.series import Column, RawLog
 
 MAX_TEXT = 1 << 16  # parsing takes hundreds of times the memory of the text
 MAX_BRACKETS = 100
 FEW_DICTS = 5  # which may be of something else than the rows
-MAX_PREFIX = 100  # characters before a dict
+MAX_PREFIX, MAX_BEFORE = 100, 1000  # characters before a dict, of its step and of metrics beside it
 VERL = re.compile(r"(?<![\w/.:-])step:(\d{1,15}) - (?=\S)")
 # What loggers put before a dict; rows of slime are of a rollout or of a step.
 NAMED = re.compile(r"\b(?:step|rollout|iter(?:ation)?|update)\s*[:#]?\s*(\d{1,15})(?:/\d+)?\W{0,8}$", re.IGNORECASE)
 WRAPPED = re.compile(r"(?:^|\S) - [\w/@.-]*/[\w/@.-]+:[-\d.ni]|^[\w/@.-]*:?[-\d.]+\s*$")
+HEADING, HEADING_KEY = re.compile(r"[A-Za-z]{2}"), " heading"  # no key of a dict begins with a space
 OPENING = re.compile(r"\{ *[\"']")
 # Numbers that Python shows in a form that is no literal.
 BARE = re.compile(r"(?<=: )(-?(?:nan|inf)\b|(?:\w+\.)*(?:float|int|bfloat|double|tensor|array)\w*\([^()]*\))")
@@ -50,7 +52,10 @@ class _Console:
 
     def __init__(self) -> None:
         self.config, self.bars = PrintedConfig(), Bars()
-        self.verl, self.dicts, self.words = Rows(("step",)), Rows(), Words()
+        self.verl, self.words = Rows(("step",)), Words()
+        self.dicts, self.runs = Rows(), list[Rows]()  # of the latest run, and of those before it
+        self._parting: Parting | None = None
+        self._heading = ""  # the text before a dict
         self.framed = False  # whether there are tables of completions
         self.before = 0  # rows of a training without rewards that ended before one with them
         self._ended = self._rewarded = False  # whether a Trainer has summed up, and whether a row had a reward
@@ -79,9 +84,11 @@ class _Console:
         self._begun = texts[0] if begins else ""
         row = next(filter(None, map(_dict_in, texts)), {}) if "}" in line else {}
         self._ended |= SUMMARY in row
+        self._heading = line.strip() if not row and not begins and HEADING.search(line) else self._heading
         if _is_metrics(row):
             self._see_reward(row)
             self.bars.rows += 1
+            self._part(row)
             self.dicts.put(row)
         elif self.dicts.count < FEW_DICTS and not self.verl.count:
             for part in line.split("\r"):  # a bar draws itself anew over what it drew
@@ -94,6 +101,16 @@ class _Console:
             self.verl.put(_verl_row(self._wrapped))
         self._wrapped = ""
 
+    def _part(self, row: dict[str, Any]) -> None:
+        """Begin another run where the steps of dicts begin again below another heading: a seam is no course."""
+        step = next((key for key in STEP_KEYS if key in row), None)
+        headed = {HEADING_KEY: self._heading, **{key: row[key] for key in (step,) if key}}
+        self._parting = self._parting or Parting(step, headed)
+        run = self._parting.run
+        if self._parting.run_of(headed) != run:
+            self.runs.append(self.dicts)
+            self.dicts = Rows()
+
     def _see_reward(self, row: dict[str, Any]) -> None:
         """Begin anew with the first reward after a Trainer's summary: rows before it are of supervised training."""
         if self._rewarded or not any(tables.REWARD.search(key) for key in row):
@@ -101,6 +118,7 @@ class _Console:
         self._rewarded = True
         if self._ended and self.dicts.count:
             self.before, self.dicts, self.bars = self.dicts.count, Rows(), Bars()
+            self.runs, self._parting = [], None
 
 
 def read(path: Path) -> list[RawLog]:
@@ -136,6 +154,9 @@ def _fullest(console: _Console, path: Path, notes: list[str]) -> list[RawLog]:
     if console.dicts.count:
         before = [f"rows of a training without rewards before it, left out: {console.before}"] if console.before else []
         first = _placed(console, str(path), [*notes, *before])
+        if console.runs:
+            several = [rows.log(f"{path}#{i}", "printed", {}, notes) for i, rows in enumerate(console.runs, 1)]
+            return [*several, replace(first, path=f"{path}#{len(several) + 1}")]
         if _is_full(first):
             return [first]
     shown = tables.find(path, notes)
@@ -190,9 +211,14 @@ def _dict_in(line: str) -> dict[str, Any]:
             row = read_text(text)
         except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):  # text that only looks like a dict
             continue
-        named = NAMED.search(line[: opening.start()][-MAX_PREFIX:]) if opening else None
-        step = {"step": int(named[1])} if named and isinstance(row, dict) and not row.keys() & set(STEP_KEYS) else {}
-        return step | {str(key): value for key, value in row.items()} if isinstance(row, dict) else {}
+        if not isinstance(row, dict):
+            return {}
+        before = line[: opening.start()] if opening else ""
+        named = NAMED.search(before[-MAX_PREFIX:])
+        step = {"step": int(named[1])} if named and not row.keys() & set(STEP_KEYS) else {}
+        beside = pairs_in(before) if len(before) <= MAX_BEFORE else {}
+        beside = beside if any(map(METRIC.search, beside)) else {}
+        return {**beside, **step, **{str(key): value for key, value in row.items()}}
     return {}
 
 

@@ -82,7 +82,7 @@ class Words:
         line = NUMBERED.sub(r"step \1 | ", line.replace(" -- ", " | "))
         # The bar of a loop inside a step may have the step's number in front of it, and counts something else.
         begins = STEP.search(line) if "%|" not in line and COUNTER.search(line) else None
-        pairs = _pairs(line, begins)
+        pairs = pairs_in(line, begins)
         step = next((x for name, x in pairs.items() if name.lower() in STEP_NAMES), None)
         if begins:
             counters = OF_TOTAL.findall(line) if "/" in line else []
@@ -160,8 +160,8 @@ def _from_first(columns: dict[str, Column]) -> dict[str, Column]:
     return {name: Column(steps[steps > 0], values[steps > 0]) for name, (steps, values) in rest.items()}
 
 
-def _pairs(line: str, begins: re.Match[str] | None) -> dict[str, Any]:
-    """Return the numbers of a line by their names; the first of a name counts."""
+def pairs_in(line: str, begins: re.Match[str] | None = None) -> dict[str, Any]:
+    """Return the numbers of a line by their names, of which the first counts; ``begins`` is where it names its step."""
     pairs: dict[str, Any] = {}
     cells = [cell.strip() for cell in line.replace("│", "|").strip()[1:-1].split("|")] if line[:1] in FRAMES else []
     for name, text in zip(cells[::2], cells[1::2], strict=False):
@@ -192,4 +192,4 @@ def _pairs(line: str, begins: re.Match[str] | None) -> dict[str, Any]:
 
 
 def _clean(name: str) -> str:
-    return name.strip(" '\"|-").strip()
+    return name.rpartition(" - ")[2].strip(" '\"|-").strip()  # loggers put time and level before a name

@@ -1,5 +1,7 @@
 """What training scripts print without a logger: blocks of values after other text, lists of rewards, totals."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -51,3 +53,46 @@ def test_printed_rewards_that_are_all_alike_in_each_group_teach_nothing(tmp_path
     (tmp_path / "run.log").write_text(line.format(*others) * 60, encoding="utf-8")
     (diagnosis,) = diagnose(tmp_path / "run.log")
     assert ("no_signal_groups" in diagnosis.harmful) == sick
+
+
+def logs(path, text):
+    path.write_text(text, encoding="utf-8")
+    return search(path, lambda log: True).logs
+
+
+def test_tables_of_json_one_after_another_are_runs(tmp_path):
+    courses = {"Easy (9 of 20)": [0.1, 0.2, 0.4, 0.5], "Hard (11 of 20)": [-3.0, -2.5, -2.0, -1.5]}
+    tables = (
+        f"=====\nTASK: {name}\n=====\n"
+        + json.dumps([{"epoch": 8 * i, "average_reward": x} for i, x in enumerate(course)], indent=1)
+        for name, course in courses.items()
+    )
+    several = logs(tmp_path / "out.txt", "Loaded 20 files\n\n" + "\n".join(tables))
+    assert [log.columns["average_reward"].values.tolist() for log in several] == list(courses.values())
+    assert [log.columns["average_reward"].steps.tolist() for log in several] == [[0, 8, 16, 24]] * 2
+
+
+def test_text_between_the_rows_of_one_run_parts_none(tmp_path):
+    rows = "".join(f"Saving to out/{i}\n{{'epoch': {i}, 'loss': 0.5, 'reward': 0.25}}\n" for i in range(6))
+    (log,) = logs(tmp_path / "out.txt", rows)
+    assert len(log.columns["reward"].steps) == 6
+
+
+def test_metrics_before_a_dict_on_its_line_are_of_its_row(tmp_path):
+    line = "09:30:12,5 - train - INFO - rl_loss: 0.{0}, entropy: 1.{0}, data: {{'reward': 2.{0}, 'kl': 0.5}}\n"
+    (log,) = logs(tmp_path / "out.log", "".join(map(line.format, range(1, 7))))
+    assert log.columns["rl_loss"].values.tolist() == [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]
+    assert log.columns["entropy"].values.tolist() == [1.1, 1.2, 1.3, 1.4, 1.5, 1.6]
+    assert log.columns["reward"].values.tolist() == [2.1, 2.2, 2.3, 2.4, 2.5, 2.6]
+
+
+def test_a_total_of_rewards_beside_a_count_is_their_mean(tmp_path):
+    batch = "data: {{'total_num': {n}, 'total_reward': {n}, 'total_form_reward': {half}, 'total_time': 9.5}}\n"
+    sample = "score: {{'form_reward': 1.0, 'reward': 0.0}}\n"
+    text = "".join(batch.format(n=n, half=n / 2) + sample.format() for n in (64, 64, 32, 32, 32, 16))
+    (tmp_path / "out.log").write_text(text, encoding="utf-8")
+    (diagnosis,) = diagnose(tmp_path / "out.log")
+    series = diagnosis.run.series
+    assert [x.values.tolist() for x in series["reward"]] == [[1.0] * 6]
+    assert [x.values.tolist() for x in series["reward_part/form"]] == [[0.5] * 6]
+    assert "total_time" in diagnosis.run.unknown
