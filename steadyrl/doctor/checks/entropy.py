@@ -177,7 +177,10 @@ def entropy_is_a_sum(run: Run) -> Result:
     if level <= most and not near:
         return None
     per_token = None if length is None else level / max(float(np.median(length.values)), 1.0)
-    is_sum = level > most and per_token is not None and PER_TOKEN[0] <= per_token <= PER_TOKEN[1]
+    if per_token is None:  # in a log that says no unit, what no entropy per token can be is one of another unit
+        is_sum = level > most and entropy.unit == ""
+    else:
+        is_sum = level > most and PER_TOKEN[0] <= per_token <= PER_TOKEN[1]
     course = f"{entropy.source or 'entropy'} starts at {number(start)}, its median is {number(level)}; ln V is"
     divided = () if per_token is None else (f"divided by the mean length it is {number(per_token)}",)
     return Found(

@@ -159,6 +159,14 @@ def test_a_sum_over_the_completion_is_read_as_one(vocabulary, make, finding):
     assert (found.cause, found.severity) == ("sequence_sum", "info")
 
 
+@pytest.mark.parametrize(("unit", "severity"), [("", "info"), ("nats/token", "warning")])
+def test_without_a_unit_and_a_length_a_value_above_ln_v_is_a_sum(unit, severity, make, finding):
+    made = make(3)
+    made.drop("entropy", "length")
+    made.put("entropy", 60.0 + made.noise(), unit)
+    assert finding(entropy_is_a_sum, made).severity == severity
+
+
 def test_a_value_above_ln_v_that_no_length_explains_is_unknown(make, finding):
     made = make(1)
     made.drop("entropy")
