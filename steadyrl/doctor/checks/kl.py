@@ -16,6 +16,7 @@ from steadyrl.doctor.statistics.readings import (
     LN_LARGEST_VOCABULARY,
     direction,
     large_updates,
+    leans,
     learns,
     levels,
     nothing_to_learn,
@@ -201,9 +202,11 @@ def _at_start(run: Run) -> Result:
         return None  # another reference stays another one
     nearer = last < MUCH_NEARER * first or (last < NEARER * first and direction(kl) < 0)
     teacher = not exactly and nearer and _distils(run)
-    # Another reference does no harm while the reward rises and the policy keeps its distance from it.
+    # Another reference does no harm while the reward rises and the policy keeps its distance from it. Returns less the
+    # penalty, all that some logs have of the reward, rise only with it.
     weak = None if exactly else _weak_penalty(run, kl)
-    harmless = teacher or weak is not None or (not exactly and last > MUCH_NEARER * first and learns(run) is True)
+    rises = learns(run) is True or any(leans(returns) for returns in run.series.get("return_mean", ()))
+    harmless = teacher or weak is not None or (not exactly and last > MUCH_NEARER * first and rises)
     return Found(
         "teacher" if teacher else "reference_mismatch",
         "info" if harmless else "warning",

@@ -34,6 +34,7 @@ FEWEST_BLOCKS = 3  # that a lasting fault shows in
 EV_BAD = -0.05  # below 0 by more than rounding: worse than predicting the mean
 EV_HARMS = -0.5  # the advantages are noisier by a half than without a value head; above it runs learn all the same
 OFFSET_SHARE = 0.8  # of the squared error that a constant offset has to explain
+LEAST_MEAN = 0.01  # of rewards whose spread is not logged, from which their mean tells how large they are
 CONSTANT = 1e-6  # spread of returns, relative to their size, below which explaining it means nothing
 ADVANTAGE_FLOOR = 0.05  # standard deviations; a mean below it shifts no update noticeably
 ADVANTAGE_SE = 3.0
@@ -89,6 +90,8 @@ def _far_off(run: Run) -> Result:
     spread = run.get("return_std") if run.get("return_mean") else run.get("reward_std")
     if loss is None or mean is None or len(loss) < LASTING or run.traits.critic is False:
         return None
+    if spread is None and mean.quantity == "reward" and abs(float(np.median(mean.values))) < LEAST_MEAN:
+        return None  # rewards of both signs, or per token, have a mean near 0 and any width
     error = tail(loss)
     around = float(np.std(mean.values)) if spread is None else tail(spread)
     width = max(math.hypot(float(np.median(mean.values)), around), CONSTANT)

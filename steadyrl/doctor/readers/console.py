@@ -216,8 +216,9 @@ def _dict_in(line: str) -> dict[str, Any]:
         before = line[: opening.start()] if opening else ""
         named = NAMED.search(before[-MAX_PREFIX:])
         step = {"step": int(named[1])} if named and not row.keys() & set(STEP_KEYS) else {}
-        beside = pairs_in(before) if len(before) <= MAX_BEFORE else {}
-        beside = beside if any(map(METRIC.search, beside)) else {}
+        # Beside a dict of something else, metrics are of a remark, such as one of each spike of the KL.
+        metrics = any(METRIC.search(str(key)) and isinstance(value, int | float) for key, value in row.items())
+        beside = pairs_in(before) if metrics and len(before) <= MAX_BEFORE else {}
         return {**beside, **step, **{str(key): value for key, value in row.items()}}
     return {}
 

@@ -84,6 +84,12 @@ def steps_of(run: Run) -> int:
     return max(int(setting(run, "steps") or 0), run.span[1] + 1)
 
 
+def leans(series: Series) -> bool:
+    """Return True if a gain of a series is clear, or likelier than noise."""
+    course = measure(series)
+    return direction(series) > 0 or (course is not None and course.change.leans)
+
+
 def learns(run: Run) -> bool | None:
     """Return True if the reward shows any gain: a likely gain, a clear rise, or one held out; None if unknown.
 
@@ -95,8 +101,7 @@ def learns(run: Run) -> bool | None:
     if len(reward) < FEWEST:
         rises = np.ptp(reward.values) > 0 and (np.diff(reward.values) >= 0).all()
         return True if rises or direction(reward) > 0 else None
-    course = measure(reward)
-    return direction(reward) > 0 or (course is not None and course.change.leans) or gained(run)
+    return leans(reward) or gained(run)
 
 
 def fell(run: Run, quantity: str) -> bool:

@@ -114,6 +114,16 @@ def test_a_large_kl_at_the_first_step_is_another_reference(make, finding):
     assert (found.cause, found.since_step) == ("reference_mismatch", 0)
 
 
+@pytest.mark.parametrize(("to", "severity"), [(0.8, "info"), (-0.3, "warning")])
+def test_returns_that_rise_show_that_another_reference_does_no_harm(to, severity, make, finding):
+    made = make(4)
+    made.trainer = "trl-ppo-old"
+    made.kl(30.0 * np.exp(0.05 * made.noise()))
+    made.drop("reward", "reward_std")
+    made.put("return_mean", np.linspace(-0.3, to, made.n) + 0.1 * made.noise(), "reward")
+    assert finding(kl_runaway, made).severity == severity
+
+
 def test_a_falling_reward_at_three_nats_per_token_is_beyond_doubt(make, finding):
     made = make(5)
     run_away(made, to=120.0)

@@ -208,6 +208,13 @@ def test_a_value_loss_far_beyond_the_square_of_the_rewards_is_named_without_an_e
     assert unclear(explained_variance_low(near)).message == "the log has no explained variance"
 
 
+@pytest.mark.parametrize(("mean", "far"), [(0.3, True), (-0.002, False)])
+def test_a_mean_reward_near_0_without_its_spread_says_nothing_of_the_size_of_returns(mean, far):
+    rewards = mean * np.linspace(0.5, 1.5, 20)
+    results = explained_variance_low(make_run({"reward": rewards, "loss_value": np.full(20, 100.0)}))
+    assert [result.cause for result in results if result.state == "found"] == ["value_far_off"] * far
+
+
 def test_thirty_rows_of_an_explained_variance_far_below_0_are_enough():
     run = make_run({"explained_variance": -3.0 + noise(np.random.default_rng(0), 30, 0.2)})
     assert finding(explained_variance_low(run)).severity == "warning"
