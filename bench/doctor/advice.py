@@ -132,6 +132,7 @@ def followed(plan: runs.Plan, sound: runs.Plan, stored: bool, folder: Path, time
     }
     if course:
         line |= {"pieces": len(course), "end": float(rewards(course[-1].records).mean())}
+    print(json.dumps(line), flush=True)
     return line
 
 
@@ -182,7 +183,9 @@ def chain(run: RunDir, times: int, folder: Path) -> Iterator[dict[str, Any]]:
         if finding is not None:
             run = launch.run(config.resolve(run.resolved(), [*finding.overrides, f"run.folder={folder}"]))
             after = Examined(run.metrics(), diagnose(run.path)[0])
-        yield compared(before.diagnosis.run.path, before, after)
+        line = compared(before.diagnosis.run.path, before, after)
+        print(json.dumps(line), flush=True)
+        yield line
         if after is None:
             return
         before = after
@@ -195,7 +198,7 @@ def rewards(records: Sequence[Mapping[str, Any]]) -> np.ndarray:
 
 
 def compared(name: str, before: Examined, after: Examined | None, sound: Examined | None = None) -> dict[str, Any]:
-    """Print and return the mean rewards, whether they differ beyond their noise, and whether the fault is repaired.
+    """Return the mean rewards, whether they differ beyond their noise, and whether the fault is repaired.
 
     Args:
         name: Of the run.
@@ -219,7 +222,6 @@ def compared(name: str, before: Examined, after: Examined | None, sound: Examine
         line |= {"finding": finding.check, "cause": finding.cause, "overrides": list(finding.overrides)}
         line |= {"after": float(new.mean()), "error": error, "outcome": outcome, "new_harms": harms}
         line["repaired"] = finding.check in passed and not harms and outcome != "worse"
-    print(json.dumps(line), flush=True)
     return line
 
 
