@@ -40,9 +40,10 @@ HOW = (
     "was held out has taught rules, too. At first sight 28 of its 29 faulty runs were named, and 8 of the 11 of "
     "TRL. One healthy run of TRL has a warning since a share cut off that grows beyond a quarter is one whatever "
     "the reward does. That run has no KL penalty. Trained on to step 160, it has no answer from step 70 on that "
-    "ends, and its answers are unrelated words, while its reward rises from 1.30 to 1.41, of 1.5 at most. It "
-    "stays labelled healthy, for nothing was injected. The machine was shared with other work. The logs therefore "
-    "contain no times, and throughput is not judged. rlwatch was run unchanged."
+    "ends, and its answers are unrelated words, while its reward rises from 1.30 to 1.41, of 1.5 at most. "
+    "With another seed the answers end by themselves. It stays labelled healthy, for nothing was injected. The "
+    "machine was shared with other work. The logs therefore contain no times, and throughput is not judged. rlwatch "
+    "was run unchanged."
 )
 MAPPING = (
     "rlwatch {version} was given these metrics step by step, with its default settings: entropy "
