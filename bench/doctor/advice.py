@@ -15,8 +15,10 @@ With --toy a fault has a run for each of several seeds, and counts once: higher 
 mean gain over the seeds (Student's) says so, by more than that hundredth, and repaired if most of its runs are. A seed
 without advice gains nothing.
 
-With --runs DIRECTORY ... the advice on these runs is followed instead, --times after one another: the doctor then
-examines the run that its advice has led to.
+The doctor then examines the run that its advice has led to, and its advice on that run is followed, until none harms or
+--times pieces are followed: "in the end" is the last of these runs, whether it is better than those before or not.
+
+With --runs DIRECTORY ... the advice on these runs is followed instead.
 """
 
 from __future__ import annotations
@@ -90,7 +92,7 @@ def main() -> None:
         if plan.fault in names:
             wanted = replace(plan, data=settings.put(plan.data, "run.steps", args.steps)) if args.steps else plan
             stored = not (args.toy or args.seeds or args.steps)
-            lines.append(followed(wanted, without_fault(wanted, args.toy), stored, args.folder))
+            lines.append(followed(wanted, without_fault(wanted, args.toy), stored, args.folder, args.times))
     print(table(lines))
     if args.toy:
         print(table(over_seeds(lines)))
@@ -106,23 +108,32 @@ def unseen(seed: int) -> Iterator[runs.Plan]:
         yield runs.Plan(f"{name}-{seed}", name, seed, task, algorithm, data)
 
 
-def followed(plan: runs.Plan, sound: runs.Plan, stored: bool, folder: Path) -> dict[str, Any]:
-    """Make a run again as the doctor says, and print what came of it.
+def followed(plan: runs.Plan, sound: runs.Plan, stored: bool, folder: Path, times: int) -> dict[str, Any]:
+    """Make a run again as the doctor says, and the next one, and print what came of it.
 
     Args:
         plan: Of the run.
         sound: Of the run without the fault.
         stored: Whether the run before is one of the benchmark's.
         folder: Where runs are made.
+        times: How many pieces of advice are followed at most, those after the first only where they are on a harm.
     """
     before = examined(runs.path_of(plan, store.DATA) if stored else made(plan, folder))
-    finding, after, natural = before.advice, None, examined(made(sound, folder))
-    if finding is not None:
-        changed = replace(plan, data=config.dump(config.resolve(plan.data, finding.overrides)))
+    course, changed, finding = list[Examined](), plan, before.advice
+    while finding is not None and len(course) < times and (not course or finding.harms):
+        changed = replace(changed, data=config.dump(config.resolve(changed.data, finding.overrides)))
         after = examined(made(changed, folder))
-        after = after.scaled(paid(sound) / paid(changed))  # the advice may be on the rewards
+        course.append(after.scaled(paid(sound) / paid(changed)))  # the advice may be on the rewards
+        finding = after.advice
     before = before.scaled(paid(sound) / paid(plan))
-    return {"fault": plan.fault, **compared(plan.name, before, after, natural)}
+    line = {
+        "fault": plan.fault,
+        **compared(plan.name, before, course[0] if course else None, examined(made(sound, folder))),
+    }
+    if course:
+        line |= {"pieces": len(course), "end": float(rewards(course[-1].records).mean())}
+    print(json.dumps(line), flush=True)
+    return line
 
 
 def paid(plan: runs.Plan) -> float:
@@ -172,7 +183,9 @@ def chain(run: RunDir, times: int, folder: Path) -> Iterator[dict[str, Any]]:
         if finding is not None:
             run = launch.run(config.resolve(run.resolved(), [*finding.overrides, f"run.folder={folder}"]))
             after = Examined(run.metrics(), diagnose(run.path)[0])
-        yield compared(before.diagnosis.run.path, before, after)
+        line = compared(before.diagnosis.run.path, before, after)
+        print(json.dumps(line), flush=True)
+        yield line
         if after is None:
             return
         before = after
@@ -185,7 +198,7 @@ def rewards(records: Sequence[Mapping[str, Any]]) -> np.ndarray:
 
 
 def compared(name: str, before: Examined, after: Examined | None, sound: Examined | None = None) -> dict[str, Any]:
-    """Print and return the mean rewards, whether they differ beyond their noise, and whether the fault is repaired.
+    """Return the mean rewards, whether they differ beyond their noise, and whether the fault is repaired.
 
     Args:
         name: Of the run.
@@ -202,14 +215,13 @@ def compared(name: str, before: Examined, after: Examined | None, sound: Examine
         gain = float(new.mean() - old.mean())
         error = float(np.sqrt(old.var(ddof=1) / len(old) + new.var(ddof=1) / len(new)))
         least = max(2 * error, margin)
-        outcome = "better" if gain > least else "worse" if gain < -least else "the same"
+        outcome = _outcome(gain, least)
         passed = {judged.check for judged in (*after.diagnosis.fine, *after.diagnosis.uneven)}
         natural = set() if sound is None else set(sound.diagnosis.harmful)
         harms = sorted(set(after.diagnosis.harmful) - set(before.diagnosis.harmful) - natural)
         line |= {"finding": finding.check, "cause": finding.cause, "overrides": list(finding.overrides)}
         line |= {"after": float(new.mean()), "error": error, "outcome": outcome, "new_harms": harms}
         line["repaired"] = finding.check in passed and not harms and outcome != "worse"
-    print(json.dumps(line), flush=True)
     return line
 
 
@@ -224,33 +236,32 @@ def over_seeds(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _together(name: str, several: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    before, after, sound = (
-        np.array([line.get(key, line["before"]) for line in several]) for key in ("before", "after", "sound")
-    )
-    gains, n = after - before, len(several)
-    error = float(gains.std(ddof=1) / np.sqrt(n)) if n > 1 else 0.0
-    reach = student_quantile(n - 1, 0.975) * error if n > 1 else 0.0
-    least = max(reach, MARGIN * float(np.abs(sound).mean()))
-    gain = float(gains.mean())
-    outcome = "better" if gain > least else "worse" if gain < -least else "the same"
-    advised = [line for line in several if "after" in line]
+    before, sound = (np.array([line.get(key, line["before"]) for line in several]) for key in ("before", "sound"))
+    advised, n = [line for line in several if "after" in line], len(several)
     line: dict[str, Any] = {"run": name, "before": float(before.mean()), "sound": float(sound.mean())}
     if len(advised) * 2 < n:
         return line | {"outcome": "no setting is advised"}
     counts = Counter(f"{line['finding']}: {', '.join(line['overrides'])}" for line in advised)
     shown = "; ".join(f"{text} ({count})" if n > 1 else text for text, count in counts.most_common())
-    repaired = sum(line.get("repaired", False) for line in several) * 2 > n and outcome != "worse"
-    return line | {
-        "finding": "", "overrides": [shown], "after": float(after.mean()), "reach": reach, "outcome": outcome,
-        "new_harms": [], "repaired": repaired,
-    }  # fmt: skip
+    line |= {"finding": "", "overrides": [shown], "new_harms": []}
+    for key, suffix in (("after", ""), ("end", "_end")):
+        gains = np.array([line.get(key, line["before"]) for line in several]) - before
+        reach = student_quantile(n - 1, 0.975) * float(gains.std(ddof=1) / np.sqrt(n)) if n > 1 else 0.0
+        line |= {key: float((before + gains).mean()), f"reach{suffix}": reach}
+        line[f"outcome{suffix}"] = _outcome(float(gains.mean()), max(reach, MARGIN * float(np.abs(sound).mean())))
+    repaired = sum(line.get("repaired", False) for line in several) * 2 > n and line["outcome"] != "worse"
+    return line | {"repaired": repaired, "pieces": max(line["pieces"] for line in advised)}
+
+
+def _outcome(gain: float, least: float) -> str:
+    return "better" if gain > least else "worse" if gain < -least else "the same"
 
 
 def table(lines: Sequence[Mapping[str, Any]]) -> str:
     """Return the lines as a table in Markdown, with the count of each outcome."""
     rows = [
-        "| run | advice | before | after | without the fault | reward | repaired |",
-        "|---|---|---:|---:|---:|---|---|",
+        "| run | advice | before | after | without the fault | reward | repaired | in the end | pieces |",
+        "|---|---|---:|---:|---:|---|---|---|--:|",
     ]
     for line in lines:
         after, change, sound = "", "", f"{line['sound']:.3f}" if "sound" in line else ""
@@ -261,17 +272,22 @@ def table(lines: Sequence[Mapping[str, Any]]) -> str:
         shown = (
             f"no: {', '.join(line['new_harms'])}" if line.get("new_harms") else "yes" if line.get("repaired") else ""
         )
+        end = f"{line['end']:.3f}" if "end" in line else ""
+        end += f", {line['outcome_end']}" if "outcome_end" in line else ""
         rows.append(
-            f"| {line['run']} | {change} | {line['before']:.3f} | {after} | {sound} | {line['outcome']} | {shown} |"
+            f"| {line['run']} | {change} | {line['before']:.3f} | {after} | {sound} | {line['outcome']} | {shown} "
+            f"| {end} | {line.get('pieces', '')} |"
         )
     counts = Counter(line["outcome"] for line in lines)
     costly = [line for line in lines if line.get("sound", 0.0) - line["before"] > COSTS * abs(line.get("sound", 0.0))]
     rise = sum(line["outcome"] == "better" for line in costly)
+    at_end = sum(line.get("outcome_end", line["outcome"]) == "better" for line in costly)
     either = sum(line["outcome"] == "better" or line.get("repaired", False) for line in lines)
     said = ", ".join(f"{name}: {count}" for name, count in counts.most_common())
     repaired = sum(line.get("repaired", False) for line in lines)
     counted = f"{said}; repaired: {repaired}; higher reward or repaired: {either} of {len(lines)}"
-    return "\n".join([*rows, "", f"{counted}; of {len(costly)} that cost more than a tenth of the reward {rise} rise"])
+    rises = f"of {len(costly)} that cost more than a tenth of the reward {rise} rise, {at_end} in the end"
+    return "\n".join([*rows, "", f"{counted}; {rises}"])
 
 
 def arguments() -> argparse.Namespace:
@@ -288,7 +304,7 @@ def arguments() -> argparse.Namespace:
         help=", ".join(dict.fromkeys([*SETTINGS, *(kind.name for kind in strengths.KINDS)])),
     )
     parser.add_argument("--runs", nargs="+", type=Path, metavar="DIRECTORY", help="run directories of your own")
-    parser.add_argument("--times", type=int, default=2, help="how many pieces of advice are followed one after another")
+    parser.add_argument("--times", type=int, default=4, help="how many pieces of advice are followed one after another")
     parser.add_argument("--folder", type=Path, default=Path("runs/advice"), help="where these runs are made")
     return parser.parse_args()
 

@@ -6,7 +6,8 @@ bench/results/doctor_judgement.md.
 
 Two logistic regressions over ordered bins: for "sick" no weight of a bin is below 0, for "healthy" none above. Each
 weight is drawn to ``PRIOR``, so that a bin with few logs says little. Everything that is reported is of sets of logs
-that were left out: weights and thresholds come from the other sets alone.
+that were left out: weights and thresholds come from the other sets alone. Sets after ``LAST_SET`` teach nothing: they
+show how the judgement does on logs that came later.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from itertools import pairwise
@@ -33,6 +34,7 @@ HERE = Path(__file__).parent
 VECTORS = HERE / "vectors.jsonl"
 WEIGHTS = HERE.parents[1] / "steadyrl" / "doctor" / "judgement" / "weights.toml"
 RESULTS = HERE.parent / "results" / "doctor_judgement.md"
+LAST_SET = 10  # of those that teach: a fit with sets 11 to 13 judges the sets that it leaves out no better
 VERDICTS = ("sick", "too little to judge", "healthy")
 CUTS = (0.1, 0.25, 0.5, 0.75, 0.9)  # of the logs that have a quantity: shares that lie below the end of a bin
 FEWEST = 12  # logs with a quantity
@@ -78,6 +80,16 @@ class Logs:
         """Those that teach: all but the logs whose numbers broke."""
         return self.at(np.array([NUMERIC not in label["any_of"][:1] for label in self.labels]))
 
+    @property
+    def earlier(self) -> Logs:
+        """Those of the sets that teach."""
+        return self.at(self.sets <= LAST_SET)
+
+    @property
+    def later(self) -> Logs:
+        """Those of later sets that the rules left open at first sight."""
+        return self.at((self.sets > LAST_SET) & self.undecided_by_rules)
+
     def at(self, places: np.ndarray) -> Logs:
         """Return some of them, by [n] bool."""
         labels = [label for label, wanted in zip(self.labels, places, strict=True) if wanted]
@@ -106,7 +118,7 @@ def main() -> None:
         measure(args.logs[0], args.logs[1:])
     entries = [json.loads(line) for line in VECTORS.read_text(encoding="utf-8").splitlines()]
     logs = read(entries)
-    WEIGHTS.write_text(weights_file(logs.taught), encoding="utf-8")
+    WEIGHTS.write_text(weights_file(logs.earlier.taught), encoding="utf-8")
     RESULTS.write_text(document(logs), encoding="utf-8")
     print(RESULTS.read_text(encoding="utf-8"))
 
@@ -122,6 +134,8 @@ def measure(labels: Path, folders: Sequence[Path]) -> None:
     lines = VECTORS.read_text(encoding="utf-8").splitlines() if VECTORS.exists() else []
     entries = {(entry["set"], entry["file"]): entry for entry in map(json.loads, lines)}
     for label in map(json.loads, labels.read_text(encoding="utf-8").splitlines()):
+        if "copy_of" in label:  # a log of an earlier set, found again
+            continue
         path = next((folder / label["file"] for folder in folders if (folder / label["file"]).is_file()), None)
         try:
             diagnoses = diagnose_all(path)[0] if path else []
@@ -190,28 +204,31 @@ def probability(model: Fit, values: np.ndarray) -> np.ndarray:
     return np.asarray(1.0 / (1.0 + np.exp(-logit)))
 
 
+def by_sets(logs: Logs, answer: Callable[[Logs, Logs], Iterable[Any]]) -> list[Any]:
+    """Return the answer to each log, [n], where a set is answered by ``answer(other sets, set)``."""
+    answers: dict[int, Any] = {}
+    for number in np.unique(logs.sets):
+        inside = logs.sets == number
+        answers |= zip(np.flatnonzero(inside).tolist(), answer(logs.at(~inside), logs.at(inside)), strict=True)
+    return [answers[i] for i in range(len(logs.labels))]
+
+
 def left_out(logs: Logs, state: str) -> np.ndarray:
     """Return the probability of each log by a fit to the other sets, [n]."""
-    result = np.zeros(len(logs.labels))
-    for number in np.unique(logs.sets):
-        outside = logs.sets != number
-        result[~outside] = probability(fit(logs.at(outside), state), logs.values[~outside])
-    return result
+    return np.array(by_sets(logs, lambda others, judged: probability(fit(others, state), judged.values)))
 
 
-def leads(logs: Logs) -> list[str]:
-    """Return the family that speaks most for a fault in each log, by a fit to the other sets."""
-    result = [""] * len(logs.labels)
-    for number in np.unique(logs.sets):
-        outside = logs.sets != number
-        model = fit(logs.at(outside), "sick")
-        families = [QUANTITIES[name].family for name, ends in zip(NAMES, model.cuts, strict=True) for _ in ends]
-        for i in np.flatnonzero(~outside):
-            total: Counter[str] = Counter()
-            for family, share in zip(families, shares(model, logs.values[i : i + 1])[0], strict=True):
-                total[family] += max(share, 0.0)
-            total.pop("", None)
-            result[i] = max(total, key=total.__getitem__)
+def leads(teaching: Logs, judged: Logs) -> list[str]:
+    """Return the family that speaks most for a fault in each judged log."""
+    model = fit(teaching, "sick")
+    families = [QUANTITIES[name].family for name, ends in zip(NAMES, model.cuts, strict=True) for _ in ends]
+    result = []
+    for row in shares(model, judged.values):
+        total: Counter[str] = Counter()
+        for family, share in zip(families, row, strict=True):
+            total[family] += max(share, 0.0)
+        total.pop("", None)
+        result.append(max(total, key=total.__getitem__))
     return result
 
 
@@ -244,8 +261,8 @@ def weights_file(logs: Logs) -> str:
     fits = {state: fit(logs, state) for state in STATES}
     asked, bands = logs.undecided_by_rules, {}
     for state in STATES:
-        ends = sorted({0.0, 1.0, least[state], *(end for end in BANDS if abs(end - least[state]) > NEAR)})
-        bands[state] = [list(row) for row in calibration(inner[state][asked], logs.are(state)[asked], ends)]
+        rows = calibration(inner[state][asked], logs.are(state)[asked], band_ends(least[state]))
+        bands[state] = [list(row) for row in rows]
     counted = ", ".join(f"{int(logs.are(state).sum())} {state}" for state in ("sick", "healthy", "undecided"))
     lines = [
         f"# Made by bench/doctor/fit_judgement.py from {len(logs.labels)} labelled logs ({counted}).",
@@ -274,6 +291,11 @@ def weights_file(logs: Logs) -> str:
     return "\n".join(lines) + "\n"
 
 
+def band_ends(threshold: float) -> list[float]:
+    """Return the ends of the bands of probability whose counts are told to a reader."""
+    return sorted({0.0, 1.0, threshold, *(end for end in BANDS if abs(end - threshold) > NEAR)})
+
+
 def calibration(
     probabilities: np.ndarray, is_so: np.ndarray, ends: Sequence[float] = PROBABILITIES
 ) -> list[tuple[float, float, int, int]]:
@@ -292,26 +314,22 @@ def outcome(label: Mapping[str, Any], verdict: str, lead: str) -> str:
     return "right" if verdict != "sick" or any(word in lead for word in label["any_of"]) else "wrong cause"
 
 
-def by_model(logs: Logs) -> list[str]:
-    """Return the outcome of each log, thresholds from the other sets alone."""
-    outcomes = [""] * len(logs.labels)
-    inner, _ = limits(logs)
-    causes = leads(logs)
-    for number in np.unique(logs.sets):
-        outside = logs.sets != number
-        _, least = limits(logs.at(outside))
-        for i in np.flatnonzero(~outside):
-            sick, healthy = (inner[state][i] >= least[state] for state in STATES)
-            verdict = "sick" if sick else "healthy" if healthy else "too little"
-            outcomes[i] = outcome(logs.labels[i], verdict, causes[i])
-    return outcomes
+def outcomes(teaching: Logs, judged: Logs) -> list[str]:
+    """Return the outcome of each judged log, weights and thresholds from the teaching ones."""
+    _, least = limits(teaching)
+    sick, healthy = (probability(fit(teaching, state), judged.values) for state in STATES)
+    called = np.where((healthy >= least["healthy"]) & (sick <= DOUBT), "healthy", "too little")
+    verdicts = np.where(sick >= least["sick"], "sick", called).tolist()
+    causes = leads(teaching, judged)
+    return [outcome(*answer) for answer in zip(judged.labels, verdicts, causes, strict=True)]
 
 
 def document(logs: Logs) -> str:
     """Return the page of results: rules at first sight, the model, and both, on sets that were left out."""
+    later, logs = logs.later, logs.earlier
     shown = [i for i, label in enumerate(logs.labels) if "first" in label]
     rules = {i: FIRST.get(logs.labels[i]["first"], logs.labels[i]["first"]) for i in shown}
-    model = dict(enumerate(by_model(logs)))
+    model = dict(enumerate(by_sets(logs, outcomes)))
     silent = set(np.flatnonzero(logs.undecided_by_rules))
     columns = (rules, model, {i: model[i] if i in silent else rules[i] for i in shown})
     lines = [
@@ -336,7 +354,7 @@ def document(logs: Logs) -> str:
         sick = [i for i in shown if logs.sets[i] == number and logs.labels[i]["state"] == "sick"]
         counts = [sum(column[i] == "right" for i in sick) for column in columns]
         lines.append(f"| {number} | {len(sick)} | {' | '.join(map(str, counts))} |")
-    return "\n".join([*lines, *_calibrated(logs.taught)]) + "\n"
+    return "\n".join([*lines, *_calibrated(logs.taught), *_later(logs.taught, later)]) + "\n"
 
 
 def _calibrated(logs: Logs) -> list[str]:
@@ -344,9 +362,41 @@ def _calibrated(logs: Logs) -> list[str]:
     lines = ["", "| probability of being sick | logs that were left out | of them sick |", "|---|---|---|"]
     for low, high, right, every in calibration(left_out(logs, "sick"), logs.are("sick")):
         lines.append(f"| {low:.0%} to {high:.0%} | {every} | {right} |")
-    sick = [(label, lead) for label, lead in zip(logs.labels, leads(logs), strict=True) if label["state"] == "sick"]
-    right = sum(any(word in lead for word in label["any_of"]) for label, lead in sick)
-    return [*lines, "", f"The leading cause is right in {right} of {len(sick)} sick logs."]
+    causes = zip(logs.labels, by_sets(logs, leads), strict=True)
+    named = [any(word in lead for word in label["any_of"]) for label, lead in causes if label["state"] == "sick"]
+    return [*lines, "", f"The leading cause is right in {sum(named)} of {len(named)} sick logs."]
+
+
+def _later(logs: Logs, later: Logs) -> list[str]:
+    """Return how a judgement that ``logs`` taught does on logs of later sets that the rules left open."""
+    counts = Counter(zip((label["state"] for label in later.labels), outcomes(logs, later), strict=True))
+    first, last = min(later.sets), max(later.sets)
+    lines = [
+        "",
+        f"## Sets {first} to {last}, which taught nothing",
+        "",
+        f"The rules left {len(later.labels)} of their logs open at first sight. What the judgement says of these:",
+        "",
+        "| logs | answer | model |",
+        "|---|---|---|",
+    ]
+    for state in ("sick", "healthy", "undecided"):
+        rows = [(answer, counts[state, answer]) for answer in ANSWERS if counts[state, answer]]
+        lines += [f"| {int(later.are(state).sum())} {state} | {answer} | {count} |" for answer, count in rows]
+    inner, least = limits(logs)
+    asked = logs.undecided_by_rules
+    for state in STATES:
+        ends, are = band_ends(least[state]), logs.are(state)
+        told = calibration(inner[state][asked], are[asked], ends)
+        seen = calibration(probability(fit(logs, state), later.values), later.are(state), ends)
+        lines += [
+            "",
+            f"| probability of being {state} | logs of the odds that are told | later sets |",
+            "|---|---|---|",
+        ]
+        for (low, high, right, every), (*_, true, there) in zip(told, seen, strict=True):
+            lines.append(f"| {low:.0%} to {high:.0%} | {right} of {every} | {true} of {there} |")
+    return lines
 
 
 if __name__ == "__main__":

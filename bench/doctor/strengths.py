@@ -1,9 +1,10 @@
-"""Faults in the settings at the strengths of six parts, on the toy backend: the parts judged the advice one by one.
+"""Faults in the settings at the strengths of seven parts, on the toy backend: the parts judged the advice one by one.
 
 A run takes some seconds. Strengths, task and seeds of all parts but "taught" were written down before any advice on
 these runs was asked for, and a part teaches the advice once it has judged it. "taught" never judged. "later" has kinds
-of faults that no part before it has, and so have "fresh" and "second": mistakes from public threads on trainers, alone
-and in pairs. Those of "second" were chosen by reasoning alone: no run of it was made before.
+of faults that no part before it has, and so have "fresh", "second" and "third": mistakes from public threads on
+trainers, alone and in pairs. Those of "second" and "third" were chosen by reasoning alone: no run with one of them was
+made before. "third" was chosen without a look at the doctor, too.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import runs
 import settings
 from faults import BOTH, setting, times
 
-Part = Literal["taught", "judged", "last", "later", "fresh", "second"]
+Part = Literal["taught", "judged", "last", "later", "fresh", "second", "third"]
 PARTS = get_args(Part)
 RATE = 0.1  # of the toy backend, whose policy is a table of logits
 REWARDS = {
@@ -28,6 +29,12 @@ REWARDS = {
     "later": {"scores:early_letters": 0.6, "scores:target_words": 0.4},
     "fresh": {"scores:alternating": 0.5, "scores:early_letters": 0.2, "scores:ten_words": 0.3},
     "second": {"scores:alternating": 0.4, "scores:early_letters": 0.3, "scores:target_words": 0.3},
+    "third": {
+        "scores:target_words": 0.4,
+        "scores:alternating": 0.3,
+        "scores:distinct_words": 0.2,
+        "scores:in_order": 0.1,
+    },
 }
 SEEDS = {
     "taught": (30,),
@@ -36,11 +43,12 @@ SEEDS = {
     "later": (51, 52, 53),
     "fresh": (71, 72, 73),
     "second": (81, 82, 83),
+    "third": (91, 92, 93),
 }
-ROOM = {"taught": 40, "judged": 40, "last": 100, "later": 60, "fresh": 64, "second": 72}  # tokens
+ROOM = {"taught": 40, "judged": 40, "last": 100, "later": 60, "fresh": 64, "second": 72, "third": 80}  # tokens
 PPO, GRPO = ("ppo",), ("grpo",)
 # PPO's penalty is summed over an answer's tokens: at the 0.01 of the other parts the policy would rather end at once.
-PENALTY = {"fresh": {"ppo": 0.001}, "second": {"ppo": 0.001}}
+PENALTY = {"fresh": {"ppo": 0.001}, "second": {"ppo": 0.001}, "third": {"ppo": 0.001}}
 
 
 @dataclass(frozen=True)
@@ -51,7 +59,7 @@ class Kind:
         name: Of the fault. Several rows may share a name, each for other parts.
         changes: What it changes, by part.
         algorithms: Those in which it occurs in these parts.
-        source: Of a fault in "fresh" and "second": where users made it, as owner/repository#number, or why they do.
+        source: Of a fault in "fresh" and later parts: where users made it, as owner/repository#number, or why they do.
     """
 
     name: str
@@ -122,7 +130,7 @@ def _only(part: Part, name: str, algorithms: tuple[str, ...], source: str, *chan
     return Kind(name, {part: _pair(*changes)}, algorithms, source)
 
 
-_fresh, _second = partial(_only, "fresh"), partial(_only, "second")
+_fresh, _second, _third = (partial(_only, part) for part in ("fresh", "second", "third"))
 
 
 KINDS = (
@@ -308,6 +316,94 @@ KINDS = (
     ),
     _second("held_and_fast", GRPO, "jjyaoao/HelloAgents#108", _penalty(1.0), _rate(20.0)),
     _second("narrow_and_cold", GRPO, "jsboige/CoursIA#10603", setting(sampling__top_k=5, sampling__temperature=0.05)),
+    # Earlier kinds, at other strengths or in the other algorithm.
+    _third("target_near", PPO, "CarperAI/trlx#361", _controller(0.001, 6.0, 2.0)),  # it takes its time to hold the run
+    _third("discount", PPO, "deepspeedai/DeepSpeedExamples#556", _args(gamma=0.94)),
+    _third("stop_early", PPO, "CarperAI/trlx#401", setting(sampling__stop=[" ", "\n"])),
+    _third("cut_off", GRPO, "huggingface/trl#6263", setting(sampling__max_new_tokens=32)),
+    _third(
+        "schedule_short",
+        GRPO,
+        "NovaSky-AI/SkyRL#873",
+        setting(update__schedule="linear", update__schedule_steps=10),
+    ),
+    _third(
+        "minibatches_of_one",
+        GRPO,
+        "verl-project/verl#2793",
+        setting(update__minibatches=48, update__kl_old_limit=1000.0),
+        _rate(3.0),
+    ),
+    # Kinds that no part before "third" has.
+    _third("stale_sequence", PPO, "NVIDIA-NeMo/RL#2269", setting(rollout__ahead=6, update__correction="sequence")),
+    _third("stale_icepop", GRPO, "huggingface/trl#7120", setting(rollout__ahead=16, update__correction="icepop")),
+    # Two faults at once, and more.
+    _third("rising_rate", BOTH, "Unity-Technologies/ml-agents#1237", _rate(20.0), setting(update__warmup_steps=60)),
+    _third("generation_config", BOTH, "OpenPipe/ART#140", _raw(temperature=0.6, top_p=0.7, top_k=8)),
+    _third("few_updates", PPO, "huggingface/trl#964", setting(update__epochs=1, update__minibatches=1), _rate(0.4)),
+    _third("discount_and_bonus", PPO, "verl-project/verl#5953", _args(gamma=0.97, entropy_coef=0.1)),
+    _third("untrained_and_lambda", PPO, "Mikyx-1/Reinforcement-Learning#50", _args(value_coef=0.0, lam=0.8)),
+    _third("percent_and_zero", PPO, "huggingface/trl#691", _weights(100.0), _args(value_start="zero")),
+    _third(
+        "stale_and_passes",
+        PPO,
+        "radixark/miles#2524",
+        setting(rollout__ahead=8, update__correction="off"),
+        _passes(8, 1.0),
+    ),
+    _third("small_and_held", PPO, "huggingface/trl#860", _weights(0.1), _penalty(0.02)),
+    _third(
+        "step_limit_and_slow",
+        PPO,
+        "Stable-Baselines-Team/stable-baselines3-contrib#292",
+        setting(update__kl_old_limit=1e-5),
+        _rate(0.2),
+    ),
+    _third(
+        "head_first_and_decay",
+        PPO,
+        "alibaba/ROLL#407",
+        _args(value_warmup_steps=30),
+        setting(update__schedule="cosine", update__schedule_steps=40),
+    ),
+    _third("warm_and_slow", GRPO, "radixark/miles#338", setting(sampling__temperature=2.0), _rate(0.4)),
+    _third(
+        "unscaled_and_held",
+        GRPO,
+        "a penalty for scaled advantages, beside unscaled ones",
+        _args(scale="none", kl_coef=0.1),
+    ),
+    _third(
+        "clip_of_sequences_and_slow",
+        GRPO,
+        "erfanzar/EasyDeL#246",
+        _args(ratio="sequence", mean="sequence", clip_low=3e-4, clip_high=4e-4),
+        _rate(0.2),
+    ),
+    _third("few_and_passes", GRPO, "huggingface/trl#3197", _batch(1, 6), _passes(10, 1.0)),
+    _third(
+        "cold_and_fast", GRPO, "a rate that was tuned at temperature 1", setting(sampling__temperature=0.25), _rate(5.0)
+    ),
+    _third(
+        "weight_unbounded",
+        GRPO,
+        "MiniMax-AI/MiniMax-M1#31",
+        _args(surrogate="weight", clip_high=1000.0),
+        _passes(12, 3.0),
+    ),
+    _third(
+        "gradient_cut_and_warm_up",
+        GRPO,
+        "PrimeIntellect-ai/verifiers#82",
+        setting(update__max_grad_norm=1e-7, update__warmup_steps=60),
+    ),
+    _third(
+        "hot_and_held",
+        GRPO,
+        "both are advised against collapse",
+        setting(sampling__temperature=3.0),
+        _penalty(0.3),
+    ),
 )
 
 

@@ -10,7 +10,7 @@ from scoring import HEALTHY, Judged, Right, confusion, fault_row, first_said, he
 HALVES = {
     "last": "made last, after the rules were final",
     "fresh": "held out at first, false alarms learned from after one look",
-    "heldout": "held out",
+    "heldout": "held out at first, its misses learned from since",
     "checked": "held out at first, learned from after one look",
     "tune": "what the rules were made with",
 }
@@ -24,7 +24,7 @@ HOW = (
     "its figures there are those of the runs that taught the rules. A second part was held out "
     "and examined once, with an earlier version: 81 of its 84 faulty runs were named correctly, "
     "and its 18 healthy ones had 9 warnings and 2 critical findings. These faults were fixed, so "
-    "this part has also taught the rules. The part that is called held out was made after the "
+    "this part has also taught the rules. The part that was held out longest was made after the "
     "last change of that time, with other tasks and rewards, and was examined once. Logs that "
     "other people published taught the rules since (doctor_wild.md), with its figures in sight. "
     "Then came two more tasks, with other learning rates and schedules, batches of half the size "
@@ -35,8 +35,15 @@ HOW = (
     "all 4 faults were named first, no healthy run had an alarm at its end, and 4 had one in passing, of "
     "which two kinds were fixed. These parts were examined again with the rules as they are then; of the "
     "others it was seen that nothing changed at the end of any run. Runs that are made after that, the next "
-    "of a random order, are called made last; there are none yet. The machine was shared with other "
-    "work. The logs therefore contain no times, and throughput is not judged. rlwatch was run unchanged."
+    "of a random order, are called made last; there are none yet. On 2026-11-27 rules for rates that are far too "
+    "low and for the order of findings were changed with the misses of all parts in sight, so that the part that "
+    "was held out has taught rules, too. At first sight 28 of its 29 faulty runs were named, and 8 of the 11 of "
+    "TRL. One healthy run of TRL has a warning since a share cut off that grows beyond a quarter is one whatever "
+    "the reward does. That run has no KL penalty. Trained on to step 160, it has no answer from step 70 on that "
+    "ends, and its answers are unrelated words, while its reward rises from 1.30 to 1.41, of 1.5 at most. "
+    "With another seed the answers end by themselves. It stays labelled healthy, for nothing was injected. The "
+    "machine was shared with other work. The logs therefore contain no times, and throughput is not judged. rlwatch "
+    "was run unchanged."
 )
 MAPPING = (
     "rlwatch {version} was given these metrics step by step, with its default settings: entropy "

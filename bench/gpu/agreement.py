@@ -20,7 +20,7 @@ from steadyrl.core.config import resolve
 from steadyrl.loop.checkpoint import State
 from steadyrl.loop.train import Session, one_step, open_session
 
-STEPS = {"cuda": 3, "cpu": 2}
+STEPS = {"cuda": 3, "cpu": 1}
 # What all small runs of the check have in common.
 CONFIG = """
 [run]

@@ -25,7 +25,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any, Literal
 
-from part import BESIDE, ROOT, Place, environment
+from part import BESIDE, ROOT, Place, environment, skipped
 
 WHOLE = {"cuda": 8.0, "cpu": 4.0}  # minutes
 WHEN = ("first", "timed", "beside", "last")
@@ -39,6 +39,7 @@ class Part:
 
     Parts run beside each other, but for those whose times count: they run alone, first or last. The limits add up to
     more than the whole, for most parts end long before: what comes first is what matters most, or takes longest.
+    With 0 seconds a part is skipped.
     """
 
     run: str
@@ -59,8 +60,7 @@ PARTS = {
     "resume": Part("whole_runs:kill_and_resume", 120, 90),
     "export": Part("whole_runs:exported", 120, 60),
     "gap": Part("sampling:gap_by_precision", 100, 40),
-    "kernels": Part("decoding:beside_pytorch", 120, 20),
-    "together": Part("whole_runs:together", 80, 60),
+    "kernels": Part("decoding:beside_pytorch", 120, 0),  # a CPU computes without them
     "sampling": Part("sampling:chosen_as_often_as_likely", 60, 40),
     "out of memory": Part("memory:halved", 60, 40),
     "entering": Part("decoding:entering", 90, 30, "last"),
@@ -146,9 +146,12 @@ class Check:
         """Run a part as a process, until it ends or its time is over."""
         left = self._minutes * 60 - (time.monotonic() - self._began)
         whole = PARTS[name].cuda_s if self._device == "cuda" else PARTS[name].cpu_s
+        if not whole:
+            self._parts[name] = ended("done", skipped(name, f"there is nothing to try on {self._device}").record())
+            return
         limit = min(left, whole * self._minutes / WHOLE[self._device])
         if limit < SHORTEST:
-            self._parts[name] = {"status": "not begun: the time was over", "seconds": 0.0, "rows": []}
+            self._parts[name] = ended("not begun: the time was over")
             return
         print(f"{name}: at most {limit:.0f} s", flush=True)
         began = time.monotonic()
@@ -157,7 +160,7 @@ class Check:
             status = self._process(name, limit, folder, rows, log)
             lines = rows.read_text(encoding="utf-8").splitlines() if rows.is_file() else []
         seconds = time.monotonic() - began
-        self._parts[name] = {"status": status, "seconds": seconds, "rows": [json.loads(line) for line in lines]}
+        self._parts[name] = ended(status, *map(json.loads, lines), seconds=seconds)
         print(f"{name}: {status}, {seconds:.0f} s, {len(lines)} rows", flush=True)
 
     def _process(self, name: str, limit: float, folder: str, rows: Path, log: Path) -> str:
@@ -210,6 +213,11 @@ class Check:
         file.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
         file.with_suffix(".md").write_text(text, encoding="utf-8")
         print(f"\n{text}\nWritten to {file}.json and .md; a part's output is beside them.", flush=True)
+
+
+def ended(status: str, *rows: Mapping[str, Any], seconds: float = 0.0) -> dict[str, Any]:
+    """Return what is written of a part."""
+    return {"status": status, "seconds": seconds, "rows": list(rows)}
 
 
 def end(process: subprocess.Popen[bytes]) -> None:

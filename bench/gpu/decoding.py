@@ -13,7 +13,7 @@ import continuous
 import numpy as np
 from agreement import CONFIG, SIZES
 from models import model_folder
-from part import Place, Row, at_most, skipped
+from part import Place, Row, at_most
 
 from steadyrl.backends.torch import device
 from steadyrl.backends.torch.draw.graph import Captured
@@ -31,9 +31,6 @@ ENTERING = {"cuda": ("0.5b", 64, 256, 512), "cpu": ("base", 4, 12, 16)}
 
 def beside_pytorch(place: Place) -> Iterator[Row]:
     """Sample the same prompts with both, and make a step."""
-    if place.small:
-        yield skipped("kernels", "a CPU computes without them")
-        return
     for name in ("PyTorch's", "ours"):
         tried_on = device.KERNELS_ON if name == "ours" else frozenset()
         with patch.object(device, "KERNELS_ON", tried_on):

@@ -1,4 +1,4 @@
-"""Whole runs: killed and resumed, learning, exported, checked beforehand, two beside each other."""
+"""Whole runs: killed and resumed beside each other, learning, exported, checked beforehand."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ QUICK = ("run.preflight=off", "evaluate.problems=8")
 
 
 def kill_and_resume(place: Place) -> Iterator[Row]:
-    """Kill runs and resume them, with and without the setting; compare with runs left alone.
+    """Kill runs and resume them, with and without the setting; compare with runs left alone, all on one device.
 
     A CPU computes alike with and without it.
     """
@@ -118,18 +118,6 @@ def preflight(place: Place) -> Iterator[Row]:
         bad = [f"{each['check']}: {each['message']}" for each in found if each["state"] == "found"]
         note = "; ".join(bad) if found else errors.strip()[-300:]
         yield Row(f"preflight of {example}", seconds[0], "s", "exit code 0", process.returncode == 0, note[:300])
-
-
-def together(place: Place) -> Iterator[Row]:
-    """Train twice at the same time on one device."""
-    folders = [place.folder / name for name in ("one", "other")]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
-    with stopwatch() as seconds:
-        both = [steadyrl(*_train(place, folder, *QUICK), **quiet) for folder in folders]
-        errors = [process.communicate()[1] for process in both]
-    codes = [process.returncode for process in both]
-    note = " / ".join(error.strip()[-150:] for error, code in zip(errors, codes, strict=True) if code)
-    yield Row("two runs at the same time", seconds[0], "s", "both end", codes == [0, 0], note)
 
 
 def _train(place: Place, folder: Path, *overrides: str, config: Path | None = None) -> list[str]:

@@ -13,7 +13,14 @@ import numpy as np
 from steadyrl.core import config
 from steadyrl.doctor.readers.spelling import flat_settings
 from steadyrl.doctor.series import Run
-from steadyrl.doctor.statistics.readings import KL_OLD_LARGE, cut_away, setting, update_size, updates_per_step
+from steadyrl.doctor.statistics.readings import (
+    KL_OLD_LARGE,
+    cut_away,
+    learns,
+    setting,
+    update_size,
+    updates_per_step,
+)
 
 AMPLE_UPDATE = 0.005  # nats per token: the middle of 0.001 to 0.02, what the updates of a healthy run's step come to
 LEAST_CUT, USUAL_CUT, GREATEST_CUT = 2.0, 3.0, 100.0
@@ -85,13 +92,15 @@ def movement_cut(run: Run, usual: float = USUAL_CUT) -> float:
 
     Args:
         run: The run.
-        usual: Without a logged KL.
+        usual: Without a logged KL, or where it is not large and the run learns nothing: it does not show what is wrong.
     """
     size = update_size(run)
-    large = np.zeros(0) if size is None else size.values[size.values > KL_OLD_LARGE]
-    if not len(large):
+    values = np.zeros(0) if size is None else size.values
+    large = values[values > KL_OLD_LARGE]
+    if not len(large) and (not len(values) or learns(run) is not True):
         return usual
-    return float(np.clip(np.sqrt(np.median(large) / AMPLE_UPDATE), LEAST_CUT, GREATEST_CUT))
+    level = np.median(large if len(large) else values)
+    return float(np.clip(np.sqrt(level / AMPLE_UPDATE), LEAST_CUT, GREATEST_CUT))
 
 
 def slower(run: Run) -> Mapping[str, Value]:
@@ -148,6 +157,12 @@ def calmer(run: Run) -> Mapping[str, Value]:
     return {**(multiple(run, "learning_rate", 1.0 / rate_cut) if rate_cut > NO_CUT else {}), "epochs": fewer}
 
 
+def fewer_passes(run: Run) -> Mapping[str, Value]:
+    """Make so many passes over each batch as its steps allow; one without a logged KL."""
+    passes = setting(run, "epochs") or 1.0
+    return {"epochs": math.ceil(passes / movement_cut(run, usual=passes))}
+
+
 def plain_sampling(run: Run) -> Mapping[str, Value]:
     """Make log-probs those of the distribution sampled from."""
     if run.settings.get("logprobs") == "raw" and "logprobs" in run.keys:
@@ -186,6 +201,7 @@ def horizon(run: Run) -> Mapping[str, Value]:
 CHANGES: Mapping[str, Callable[[Run], Mapping[str, Value]]] = {
     "slower": slower,
     "calmer": calmer,
+    "fewer_passes": fewer_passes,
     "faster": faster,
     "rate_above_zero": rate_above_zero,
     "more_samples": more_samples,

@@ -102,9 +102,10 @@ def test_a_run_without_a_setting_to_change_is_counted_apart(advice):
     assert "no setting is advised: 1; repaired: 0" in advice.table([line])
 
 
-def line(name, before, after, **more):
-    advised = {} if after is None else {"after": after, "finding": "reward_flat", "overrides": ["a.b=1"]}
-    return {"run": name, "before": before, "sound": 1.0, "outcome": "the same", **advised, **more}
+def line(name, before, after, end=None, **more):
+    advised = {"after": after, "end": after if end is None else end, "pieces": 1 if end is None else 2}
+    advised |= {"finding": "reward_flat", "overrides": ["a.b=1"]}
+    return {"run": name, "before": before, "sound": 1.0, "outcome": "the same", **(advised if after else {}), **more}
 
 
 @pytest.mark.parametrize(
@@ -125,7 +126,42 @@ def test_a_fault_counts_once_by_the_interval_over_its_seeds(advice, after, outco
     if outcome == "better":
         assert together["reach"] == pytest.approx(4.303 * 0.1 / 3**0.5, rel=1e-3)
         assert "reward_flat: a.b=1 (3)" in advice.table([together])
-        assert advice.table([together]).endswith("of 1 that cost more than a tenth of the reward 1 rise")
+        assert advice.table([together]).endswith("of 1 that cost more than a tenth of the reward 1 rise, 1 in the end")
+
+
+def test_what_rises_with_the_next_pieces_of_advice_is_counted_apart(advice):
+    lines = [line("rate-ppo", 0.1, 0.1, end) for end in (0.8, 0.9, 1.0)]
+    (together,) = advice.over_seeds(lines)
+    assert (together["outcome"], together["outcome_end"], together["pieces"]) == ("the same", "better", 2)
+    shown = advice.table([together])
+    assert "| 0.900, better | 2 |" in shown
+    assert shown.endswith("of 1 that cost more than a tenth of the reward 0 rise, 1 in the end")
+
+
+@pytest.mark.parametrize(
+    ("said", "times", "pieces"),
+    [
+        ([[FINDING], [], []], 4, 1),  # the run after needs nothing
+        ([[FINDING], [KNOWING], []], 4, 1),  # nothing harms it
+        ([[FINDING], [FINDING], [FINDING]], 2, 2),
+        ([[KNOWING], [FINDING], []], 4, 2),
+        ([[], [], []], 4, 0),
+    ],
+)
+def test_advice_is_followed_until_nothing_harms_or_as_often_as_was_asked(
+    advice, monkeypatch, tmp_path, said, times, pieces
+):
+    plan = next(advice.unseen(7))
+    sound = advice.without_fault(plan, None)
+    runs = iter([examined(advice, (1.0 + n, 1.2 + n), findings) for n, findings in enumerate(said)])
+    made = []
+    monkeypatch.setattr(advice, "made", lambda plan, _: made.append(plan) or plan)
+    monkeypatch.setattr(advice, "examined", lambda plan: examined(advice, (9, 9)) if plan == sound else next(runs))
+    got = advice.followed(plan, sound, False, tmp_path, times)
+    assert got.get("pieces", 0) == pieces
+    assert len(made) == 2 + pieces  # the run before, the one without the fault, and one for each piece
+    if pieces:
+        assert got["end"] == pytest.approx(1.1 + pieces)
 
 
 def test_a_fault_is_repaired_where_most_of_its_runs_are(advice):

@@ -20,8 +20,8 @@ import sys
 sys.path.insert(0, {str(GPU)!r})
 import check
 check.__file__, check.SHORTEST = __file__, 1.0
-names = ["first", "raises", "hangs", "dies", "beyond", "last"]
-limits, when = {{"hangs": 3}}, {{"first": "first", "last": "last"}}
+names = ["first", "raises", "hangs", "dies", "beyond", "elsewhere", "last"]
+limits, when = {{"hangs": 3, "elsewhere": 0}}, {{"first": "first", "last": "last"}}
 check.PARTS = {{
     name: check.Part(f"toy_parts:{{name}}", 20, limits.get(name, 20), when.get(name, "beside")) for name in names
 }}
@@ -83,6 +83,7 @@ def test_what_fails_hangs_or_dies_stops_no_other_part_and_is_in_the_table(tmp_pa
         "hangs": "ended after 3 s",
         "dies": "killed by SIGKILL",
         "beyond": "done",
+        "elsewhere": "done",
         "last": "done",
     }
     assert [row["what"] for row in parts["raises"]["rows"]] == ["before"], "rows before a failure stay"
@@ -94,6 +95,7 @@ def test_what_fails_hangs_or_dies_stops_no_other_part_and_is_in_the_table(tmp_pa
     assert "|  | more |  |  | skipped: there is / no more |" in table
     assert "| raises | before | 1 s | <= 2 | ok |\n|  | | | | **failed with 1: ValueError: no such thing** |" in table
     assert "| beyond | too much | nan | <= 2 | **no** |" in table
+    assert "| elsewhere | elsewhere |  |  | skipped: there is nothing to try on cpu |" in table
     assert "| last | end | reached |  |  |" in table
     assert not runs(int((tmp_path / "child").read_text())), "what a part has started ends with it"
 

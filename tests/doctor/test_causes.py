@@ -25,6 +25,13 @@ def placed(*findings, tolerance=0):
     return [(p.finding.check, p.depth) for p in tree(arrange(findings, tolerance, BY_NAME))]
 
 
+@pytest.mark.parametrize(("cause", "first"), [("reward_shift", "reward_jump"), ("judge_noise", "length_collapse")])
+def test_lengths_that_collapse_after_the_rewards_shifted_follow_the_shift(cause, first):
+    shift = found("reward_jump", 20, cause=cause)
+    lengths = found("length_collapse", 33, "critical", cause="length_reward")
+    assert arrange([lengths, shift], 6, BY_NAME)[0].check == first
+
+
 def test_a_value_spike_caused_by_the_kl_stands_under_the_kl_and_that_under_the_learning_rate():
     spikes = found("value_loss_spikes", 300, cause="kl")
     runaway = found("kl_runaway", 210, cause="learning_rate", follows="learning_rate_too_high")

@@ -142,7 +142,7 @@ def test_a_run_that_the_checks_can_judge_has_no_judgement():
 
 def test_the_weights_are_those_that_the_labelled_logs_give():
     entries = [json.loads(line) for line in fit_judgement.VECTORS.read_text().splitlines()]
-    logs = fit_judgement.read(entries)
+    logs = fit_judgement.read(entries).earlier
     weights = tomllib.loads(fit_judgement.WEIGHTS.read_text())
     fitted = fit_judgement.fit(logs, "sick")
     assert weights["base_sick"] == pytest.approx(fitted.base, abs=2e-3)
@@ -150,6 +150,37 @@ def test_the_weights_are_those_that_the_labelled_logs_give():
         values = entries[i]["quantities"]
         theirs = fit_judgement.probability(fitted, logs.values[i : i + 1])[0]
         assert probability(values, "sick", weights)[0] == pytest.approx(theirs, abs=0.02)  # weights are rounded
+
+
+def test_a_log_is_judged_by_weights_and_thresholds_of_the_logs_that_teach():
+    # Sick where its quantity is high, healthy where that is low, which is the first of QUANTITIES; all left open.
+    rng = np.random.default_rng(7)
+    high = np.concatenate([rng.normal(3.0, 0.5, 60), rng.normal(-3.0, 0.5, 60)])
+    values = np.full((120, len(QUANTITIES)), np.nan)
+    values[:, 0] = high
+    family = next(iter(QUANTITIES.values())).family
+    labels = [
+        {"state": "sick", "any_of": [family], "first": "silent"}
+        if x > 0
+        else {"state": "healthy", "any_of": [], "first": "too little"}
+        for x in high
+    ]
+    teaching = fit_judgement.Logs(labels, values, np.arange(120) % 4)
+    judged = np.full((3, len(QUANTITIES)), np.nan)
+    judged[:, 0] = 4.0, 4.0, -4.0
+    asked = [{"state": "sick", "any_of": [family]}, {"state": "sick", "any_of": ["other"]}, {"state": "sick"}]
+    answers = fit_judgement.outcomes(teaching, fit_judgement.Logs(asked, judged, np.full(3, 9)))
+    assert answers == ["right", "wrong cause", "called healthy"]
+    # Four sets that are answered by the three others know nothing of their own.
+    counts = fit_judgement.by_sets(teaching, lambda others, own: [len(others.labels)] * len(own.labels))
+    assert counts == [90] * 120
+
+
+def test_no_labelled_log_is_a_copy_of_one_in_another_set():
+    fresh = fit_judgement.VECTORS.with_name("fresh.jsonl").read_text(encoding="utf-8").splitlines()
+    copies = {label["file"] for label in map(json.loads, fresh) if "copy_of" in label}
+    files = {json.loads(line)["file"] for line in fit_judgement.VECTORS.read_text(encoding="utf-8").splitlines()}
+    assert len(copies) == 3 and not copies & files
 
 
 def test_a_part_for_being_right_that_never_pays_contradicts_health():

@@ -101,14 +101,16 @@ def truncated(run: Run) -> Result:
     # A share that the lengths bound from above may have been any lower one at the start; one that grew with the reward
     # is what was paid for.
     paid = rising and direction(share) > 0 and start <= level - GREW
-    if paid or start <= (level / 2.0 if how else min(NOTABLE, level / 2.0)):
+    if paid and level >= NEARLY_ALL:
+        cause, what = "pays", "longer ones earn more, and hardly any has room for more"
+    elif paid or start <= (level / 2.0 if how else min(NOTABLE, level / 2.0)):
         cause, what = "grew", "the policy learned to go on"
     elif min(start, level) >= NEARLY_ALL:
         cause, what = "never_ends", "hardly any ever ends"
     else:
         cause, what = "limit_too_low", "answers need more room, or the policy does not know how to end"
     # Longer answers may pay, and yet a share that grows says that the policy forgets how to end.
-    many, mostly = (GREW, GREW) if cause == "grew" else (MANY, MOSTLY)
+    many, mostly = (GREW, GREW) if cause in ("grew", "pays") else (MANY, MOSTLY)
     harmless = level <= NOTABLE or (level <= mostly and (learns(run) is True or level < start / 2.0))
     # What the lengths bound from above is no proof while the reward clearly rises.
     harmless |= bool(how) and cause != "never_ends" and rising

@@ -141,41 +141,51 @@ def learning_rate_too_low(run: Run) -> Result:
         return None
     if ((where := balance(run)) is not None and where.holds) or (penalty_gradient(run) or 0.0) >= STRONG:
         return None  # the penalty holds the policy, at any rate
-    signs, moving = _stillness(run)
-    if moving or len(signs) < SHOWN:
+    steps, large = _small_steps(run)
+    signs, far = _nearness(run, len(steps) >= SHOWN)
+    signs = (*steps, *signs)
+    if large or far or len(signs) < SHOWN:
         return None
     cause, because = _low_cause(run)
     slow = "rises slowly" if course else "is flat"
+    # A slow rise does not tell a low rate from a hard task; the size of the steps, where it is measured, does.
     return Found(
         cause,
-        "info" if course or cause == "warm_up" else "warning",
+        "info" if cause == "warm_up" or (course and len(steps) < SHOWN) else "warning",
         None,
         f"the policy hardly moves and the reward {slow} ({len(signs)} signs)",
         (levels("the reward", reward), *signs, *because),
     )
 
 
-def _stillness(run: Run) -> tuple[tuple[str, ...], bool]:
-    """Return the signs of a policy that does not move, and whether another sign says that it does."""
-    several = updates_per_step(run)
-    signs, moving = [], False
-    kl, size = find(run, "kl_ref") or find(run, "kl_ref", SEQUENCE), update_size(run)
+def _small_steps(run: Run) -> tuple[tuple[str, ...], bool]:
+    """Return the signs that a step's updates are small, and whether another sign says that they are not."""
+    signs, large = [], False
+    several, size = updates_per_step(run), update_size(run)
     # With one update per batch both are measured before it, and are 0 by construction.
-    if size is not None and several != 1 and size.values.any():
+    measured = size is not None and several != 1 and bool(size.values.any())
+    if size is not None and measured:
         level = float(np.median(size.values))
-        moving |= level > UPDATE_NONE
+        large |= level > UPDATE_NONE
         if level <= UPDATE_NONE:
             signs.append(f"the KL of one step's updates is {number(level)} nats/token (median)")
     clipped = None if run.traits.clips_by_design else run.get("clip_fraction")
-    if clipped is not None and several is not None and several > 1:
+    if clipped is not None and (measured if several is None else several > 1):
         share = float(clipped.values.mean())
-        moving |= share > 100 * CLIP_NONE
+        large |= share > 100 * CLIP_NONE
         if share < CLIP_NONE:
             signs.append("nothing is clipped although there are several updates per batch")
+    return tuple(signs), large
+
+
+def _nearness(run: Run, small_steps: bool) -> tuple[tuple[str, ...], bool]:
+    """Return the signs that the policy is where it began, and whether another sign says that it is not."""
+    signs, far = [], False
+    kl = find(run, "kl_ref") or find(run, "kl_ref", SEQUENCE)
     if kl is not None:
-        limit = KL_REF_LITTLE if len(signs) >= SHOWN or kl.unit == SEQUENCE else KL_REF_NONE
+        limit = KL_REF_LITTLE if small_steps or kl.unit == SEQUENCE else KL_REF_NONE
         level = abs(tail(kl))
-        moving |= level > limit or bool((np.abs(kl.values[1:]) <= ZERO).mean() > 0.5)  # the latter is kl_zero's
+        far |= level > limit or bool((np.abs(kl.values[1:]) <= ZERO).mean() > 0.5)  # the latter is kl_zero's
         signs.append(f"the KL to the reference ends at {number(level)} {kl.unit}")
     entropy = find(run, "entropy")
     if (
@@ -184,7 +194,7 @@ def _stillness(run: Run) -> tuple[tuple[str, ...], bool]:
         and abs(tail(entropy) - head(entropy)) < ENTROPY_STILL * head(entropy)
     ):
         signs.append(levels("the entropy", entropy, "nats/token"))
-    return tuple(signs), moving
+    return tuple(signs), far
 
 
 def _low_cause(run: Run) -> tuple[str, list[str]]:

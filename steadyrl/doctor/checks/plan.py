@@ -48,7 +48,7 @@ def rate_not_reached(run: Run) -> Result:
             "is not trained at all",
             change={"value_warmup_steps": max(1, round(WARM * steps))},
         )
-    if warm_up >= steps:
+    if warm_up >= steps and not _too_fast_already(run):
         share = steps / warm_up
         return Found(  # in the mean the rate is half of that at the most
             "warm_up",
@@ -69,6 +69,12 @@ def rate_not_reached(run: Run) -> Result:
         return None
     message = f"the learning rate came to {reached:.3g} at most, {reached / rate:.0%} of the {rate:g} that is set"
     return Found("schedule", "warning", None, message)
+
+
+def _too_fast_already(run: Run) -> bool:
+    """Return whether the reward of a run falls while its rate still rises."""
+    reward = run.get("reward")
+    return reward is not None and direction(reward.at(slice(len(reward) // 2, None))) < 0
 
 
 def _ended(rate: Series) -> Result:

@@ -15,10 +15,12 @@ from steadyrl.doctor.statistics.readings import (
     fell,
     gained,
     heldout_rises,
+    highest,
     learns,
     levels,
     nothing_to_learn,
     number,
+    rises,
     setting,
     update_size,
     updates_per_step,
@@ -56,12 +58,16 @@ def reward_flat(run: Run) -> Result:
     course, wanted = measure(reward), _worth(run)
     if course is None:
         return Unknown(f"{len(reward)} rows are too few to tell a level reward from noise")
-    if learns(run) or fell(run, "reward") or course.loss(wanted):
+    change, level, near = course.change, float(np.median(reward.values)), _near_reference(run)
+    # What looks like a gain is noise where the policy is too near its reference to have gained what matters.
+    if rises(run) or gained(run) or (change.leans and not near):
+        return None
+    if fell(run, "reward") or course.loss(wanted):
         return None  # another check speaks of a fall; of one that only the trend shows no other does
     if np.ptp(reward.values) == 0:
         return Unknown("the reward never changes")
-    change, level = course.change, float(np.median(reward.values))
-    if at_top(reward):
+    # A level that was there before training is no success while more than a little is left to gain.
+    if at_top(reward) and not (near and (highest(reward) or level) - level > wanted):
         return Passed(f"The reward rests at {number(level)}, near the most that it reaches.")
     cause, reason = _flat_cause(run)
     if (cause == "unknown" or change.high < 0) and heldout_rises(run):
@@ -127,18 +133,12 @@ def _worth(run: Run) -> float:
 
 def _flat_cause(run: Run) -> tuple[str, str]:
     """Return (cause, the sentence that tells it)."""
-    kl, rate, size = find(run, "kl_ref", SEQUENCE), run.get("learning_rate"), update_size(run)
+    kl, rate, size = _kl_of_sequence(run), run.get("learning_rate"), update_size(run)
     # With one update per batch it is measured before that update, and is 0 by construction.
     step = None if size is None or not size.values.any() else float(np.median(size.values))
     if sentence := nothing_to_learn(run) or _at_least(run.needed("reward"), FLAT_FROM, OFTEN):
         return "no_signal", sentence
-    if kl is not None and tail(kl) == 0.0:
-        kl = None  # a k3 so small that it is rounded away, or a reference that is the policy itself
-    if kl is not None and 0.0 < abs(tail(kl)) < NOT_MOVED:
-        set_to = learning_rate(run)
-        at = "" if set_to is None else f" (learning rate {number(set_to)})"
-        return "not_moving", f"the KL to the reference is still {number(abs(tail(kl)))} nats per sequence{at}"
-    if sentence := _noise_about_0(run.get("kl_ref")):
+    if sentence := _near_reference(run) or _noise_about_0(run.get("kl_ref")):
         return "not_moving", sentence
     if rate is not None and not rate.values.any():
         return "not_moving", "the learning rate is 0 in every step"
@@ -151,6 +151,25 @@ def _flat_cause(run: Run) -> tuple[str, str]:
         return "moving_without_gain", f"{levels('the entropy', entropy)}: the policy moves, the reward does not follow"
     far = "" if kl is None else f" (the KL to the reference is {number(tail(kl))} {kl.unit} at the end)"
     return "moving_without_gain", f"the policy moves, the reward does not follow{far}"
+
+
+def _kl_of_sequence(run: Run) -> Series | None:
+    """Return the KL to the reference in nats per sequence, or None.
+
+    One of 0 at the end is a k3 so small that it is rounded away, or a reference that is the policy itself.
+    """
+    kl = find(run, "kl_ref", SEQUENCE)
+    return None if kl is None or tail(kl) == 0.0 else kl
+
+
+def _near_reference(run: Run) -> str:
+    """Return a sentence if the policy is too near its reference to have gained what matters, with a signal; else ""."""
+    kl = _kl_of_sequence(run)
+    if kl is None or abs(tail(kl)) >= NOT_MOVED or nothing_to_learn(run):
+        return ""
+    rate = learning_rate(run)
+    at = "" if rate is None else f" (learning rate {number(rate)})"
+    return f"the KL to the reference is still {number(abs(tail(kl)))} nats per sequence{at}"
 
 
 def _at_least(reward: Series, rows: int, share: float) -> str:

@@ -21,7 +21,7 @@ from steadyrl.doctor.statistics.readings import falls_short, learns, levels, rew
 SECTIONS = ("sampling.", "rollout.", "update.", "algorithm.args.", "autopilot.")
 DECADE = 10.0  # times the default, on either side: usual for a number of which nothing else is known
 SWITCHED_OFF, OTHER_CHOICE = 3.0, 0.3  # decades that count for a 0 which is not usual, and for another word
-SUM_OF_WEIGHTS = (0.1, 100.0)
+SUM_OF_WEIGHTS = (0.1, 30.0)
 Side = Literal["low", "high", ""]
 
 
@@ -33,6 +33,7 @@ class Usual:
     most: float | None = None
     per: str = ""
     times: str = ""
+    horizon: bool = False
     large: Side = ""
     small: Side = ""
     when: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -78,7 +79,7 @@ def suspects(run: Run) -> list[Suspect]:
 
 
 def _rewards(weights: Mapping[str, float]) -> list[Suspect | None]:
-    """Return weights whose sum pays next to nothing, or takes: scaled, they sum to 1."""
+    """Return weights whose sum pays next to nothing, takes, or drowns all other terms: scaled, they sum to 1."""
     total = sum(weights.values())
     decades, side = _beyond(total, *SUM_OF_WEIGHTS)
     suspected = side and total
@@ -99,6 +100,7 @@ def _judged(settings: Mapping[str, Any], name: str, value: Any, default: Any) ->
     usual = usual or Usual(middle / DECADE or None, middle * DECADE or None)
     if any(settings.get(key, words[0]) not in words for key, words in usual.when.items()):
         return None
+    size = 1.0 / (1.0 - size) if usual.horizon else size
     size *= (_upper(settings.get(usual.times)) or 1.0) / (_upper(settings.get(usual.per)) or 1.0)
     decades, side = _beyond(size, usual.least, usual.most)
     if not side:

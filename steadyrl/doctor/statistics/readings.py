@@ -243,16 +243,21 @@ def worth_having(run: Run, level: float) -> float:
     return max(WORTH_LEVEL * size, WORTH_SPREAD * scatter(reward.values))
 
 
-def at_top(reward: Series) -> bool:
-    """Return True if a reward begins and ends near its highest level, 1 where it is a share: resting there is no fault.
+def highest(reward: Series) -> float | None:
+    """Return the most that a mean reward can be, or None where the log does not tell.
 
-    A level that several rows reach exactly, and none exceeds, is the highest there is, too.
+    It is 1 of a share, and a level that several rows reach exactly and none exceeds.
     """
     most, least = float(reward.values.max()), float(reward.values.min())
-    share = least >= 0.0 and most <= 1.0
-    if not share and int((reward.values == most).sum()) < SEVERAL_AT_MOST:
-        return False
-    return min(head(reward), tail(reward)) >= NEAR_TOP * (1.0 if share else most) > 0.0
+    if least >= 0.0 and most <= 1.0:
+        return 1.0
+    return most if int((reward.values == most).sum()) >= SEVERAL_AT_MOST else None
+
+
+def at_top(reward: Series) -> bool:
+    """Return True if a reward begins and ends near its highest level: resting there is no fault."""
+    top = highest(reward)
+    return top is not None and min(head(reward), tail(reward)) >= NEAR_TOP * top > 0.0
 
 
 def solved(run: Run) -> bool:

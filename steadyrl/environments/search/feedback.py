@@ -90,32 +90,34 @@ class Feedback:
 
     def _in_order(self, words: Sequence[str], phrases: Sequence[tuple[str, str]], first: Sequence[int]) -> list[str]:
         """Return which words and phrases to keep, those of the best queries first."""
-        has: dict[_Leaf, np.ndarray] = {Term(word): self._index.marks(Term(word)).astype(np.float32) for word in words}
-        rows = np.stack(list(has.values()))  # [words, documents]
-        has |= {Phrase(pair): self._index.marks(Phrase(pair)).astype(np.float32) for pair in phrases}
-        joint_counts = rows @ rows.T  # documents that two words find, [words, words]
+        leaves: list[_Leaf] = [*map(Term, words), *map(Phrase, phrases)]
+        rows = np.zeros((len(leaves), self._index.document_count), np.float32)
+        for row, leaf in zip(rows, leaves, strict=True):
+            row[self._index.search(leaf)] = 1.0
+        joint_counts = rows @ rows.T  # documents that two of them find, [leaves, leaves]
+        counts = np.diag(joint_counts)
+        likely = rows[:, first]
         chances = _CHANCE[: len(first)]
-        expected = 2 * (rows[:, first] * chances) @ rows[:, first].T / (joint_counts + _RELEVANT)  # F1
-        word_f1 = np.diag(expected)
-        better = np.triu(expected > np.maximum(word_f1, word_f1[:, None]), 1)
-        queries: list[tuple[float, tuple[_Leaf, ...]]] = [
-            (expected[i, j], (Term(words[i]), Term(words[j]))) for i, j in np.argwhere(better)
-        ]
-        alone = dict(zip(words, word_f1, strict=True))
-        for phrase in map(Phrase, phrases):
-            f1 = 2 * has[phrase][first] @ chances / (has[phrase].sum() + _RELEVANT)
-            if f1 > max(alone[word] for word in phrase.words):
-                queries.append((f1 + _PHRASE_BONUS, (phrase,)))
+        expected = 2 * (likely * chances) @ likely.T / (joint_counts + _RELEVANT)  # F1
+        alone = np.diag(expected)
+        count = len(words)
+        word_f1 = dict(zip(words, alone, strict=False))
+        better = np.triu(expected > np.maximum(alone, alone[:, None]), 1)[:count, :count]
+        pairs = np.argwhere(better).tolist()
+        queries: list[tuple[float, tuple[int, ...]]] = [(expected[i, j], (i, j)) for i, j in pairs]
+        for place, phrase in enumerate(phrases, count):
+            if alone[place] > max(word_f1[word] for word in phrase):
+                queries.append((alone[place] + _PHRASE_BONUS, (place,)))
         queries.sort(key=lambda query: -query[0])
-        selected: dict[str, np.ndarray] = {}
+        selected: list[int] = []
         used_words: set[str] = set()
-        for leaf in dict.fromkeys([*(leaf for _, query in queries for leaf in query), *map(Term, words)]):
-            own = terms(leaf)
+        for place in dict.fromkeys([*(place for _, query in queries for place in query), *range(count)]):
+            own = terms(leaves[place])
             if (
                 used_words.isdisjoint(own)
                 and len(used_words) + len(own) <= _WORDS
-                and not any(has[leaf] @ other == min(has[leaf].sum(), other.sum()) for other in selected.values())
+                and not any(joint_counts[place, other] == min(counts[place], counts[other]) for other in selected)
             ):
-                selected[leaf.text if isinstance(leaf, Term) else f'"{" ".join(own)}"'] = has[leaf]
+                selected.append(place)
                 used_words.update(own)
-        return list(selected)
+        return [words[place] if place < count else f'"{" ".join(phrases[place - count])}"' for place in selected]

@@ -124,7 +124,12 @@ def test_a_lost_rank_is_named_although_a_library_caught_the_error_that_says_so(m
 
 @pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")  # peft reads it
 @pytest.mark.parametrize(
-    ("rank", "weights", "near"), [(0, "fp32", NATS), (4, "fp32", NATS), (4, "bf16", rounding(16.0, 8, OF_BFLOAT16))]
+    ("rank", "weights", "near"),
+    [
+        pytest.param(0, "fp32", NATS, marks=pytest.mark.weekly),
+        (4, "fp32", NATS),
+        pytest.param(4, "bf16", rounding(16.0, 8, OF_BFLOAT16), marks=pytest.mark.weekly),
+    ],
 )
 def test_what_two_ranks_save_has_their_log_probs_in_transformers(settings, tmp_path, rank, weights, near):
     settings["model"]["lora_rank"] = rank

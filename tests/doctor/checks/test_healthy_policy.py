@@ -82,7 +82,7 @@ def test_a_log_without_anything_is_never_called_healthy(check, make):
     assert [result.state for result in check(made.run())] == ["unknown"]
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
 def test_a_million_steps_take_a_check_less_than_half_a_second(check, make):
     short = make(0, 2000).run()

@@ -166,13 +166,30 @@ def test_no_rate_is_advised_where_gradients_are_clipped_to_nothing(make, finding
     assert finding(learning_rate_too_low, made).overrides == ()
 
 
-def test_a_reward_that_crawls_up_at_a_low_rate_is_worth_knowing(make, finding):
+@pytest.mark.parametrize(("measured", "severity"), [(True, "warning"), (False, "info")])
+def test_a_reward_that_crawls_up_is_a_fault_where_the_steps_are_measured_as_small(measured, severity, make, finding):
     made = make(3)
     crawl(made)
     made.put("reward", 0.3 + 0.1 * made.t + 0.004 * made.noise())  # by half a spread of the completions
+    if not measured:
+        made.drop("kl_old", "clip_fraction")
     found = finding(learning_rate_too_low, made)
-    assert (found.cause, found.severity) == ("learning_rate", "info")
-    assert "rises slowly" in found.message and found.overrides[0] == "update.learning_rate=0.01"
+    assert (found.cause, found.severity) == ("learning_rate", severity)
+    assert "rises slowly" in found.message and found.overrides[0].startswith("update.learning_rate=")
+
+
+@pytest.mark.parametrize(("kl_old", "named"), [(3e-6, True), (0.0, False)])
+def test_a_kl_of_a_step_that_is_not_0_shows_several_updates_of_one_batch(kl_old, named, make):
+    """Their number is not logged; a KL of exactly 0 may be that before the only update, and clips nothing by itself."""
+    made = make(4)
+    crawl(made)
+    made.put("kl_old", kl_old)
+    made.kl(0.4 * made.t)  # up to 0.02 nats per token
+    made.drop("updates", "entropy")
+    for name in ("epochs", "minibatches"):
+        del made.settings[name]
+    found = said(learning_rate_too_low(made.run()))
+    assert [one.severity for one in found] == (["warning"] if named else [])
 
 
 def test_a_kl_per_sequence_shows_that_the_policy_stands_where_no_length_is_logged(make, finding):

@@ -149,13 +149,14 @@ def test_growing_texts_are_worth_knowing_only_while_the_reward_rises():
 
 
 @pytest.mark.parametrize(
-    ("start", "end", "cause"), [(0.23, 0.9, "grew"), (0.5, 0.95, "grew"), (0.23, 0.4, "limit_too_low")]
+    ("start", "end", "cause"), [(0.23, 0.8, "grew"), (0.5, 0.99, "pays"), (0.23, 0.4, "limit_too_low")]
 )
 def test_a_share_that_grew_with_the_reward_is_what_was_paid_for(start, end, cause):
     share = np.clip(rise(N, start, end) + noise(rng(), N, 0.02), 0, 1)
     found = finding(truncated(healthy(n=N, truncated=share, settings={"max_new_tokens": 32})))
     assert found.cause == cause
-    assert bool(found.overrides) == (cause == "limit_too_low")
+    advised = {"grew": (), "pays": ("sampling.max_new_tokens=64",)}  # twice as many
+    assert found.overrides == advised.get(cause, found.overrides)
     level = 0.5 + noise(rng(1), N, 0.03)
     still = healthy(n=N, truncated=share, reward=level, settings={"max_new_tokens": 32})
     assert finding(truncated(still)).cause == "limit_too_low"

@@ -27,6 +27,15 @@ def test_a_warm_up_as_long_as_the_run_halves_the_rate_and_a_trial_of_a_few_steps
     assert finding(rate_not_reached, made).severity == severity
 
 
+def test_a_warm_up_in_which_the_reward_falls_already_is_no_reason_for_a_shorter_one(make, finding, silent):
+    made = make(3, n=80)
+    made.settings |= {"steps": 80, "warmup_steps": 90}
+    made.put("reward", np.concatenate([np.linspace(0.2, 0.7, 40), np.linspace(0.7, 0.3, 40)]) + 0.01 * made.noise())
+    silent(rate_not_reached, made)
+    made.put("reward", np.linspace(0.2, 0.7, 80) + 0.01 * made.noise())
+    assert finding(rate_not_reached, made).cause == "warm_up"
+
+
 def test_a_flat_reward_follows_the_warm_up_and_not_the_rate(make):
     made = make(1, n=150)
     made.settings |= {"steps": 150, "warmup_steps": 6000}

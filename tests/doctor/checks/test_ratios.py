@@ -43,7 +43,16 @@ def test_many_passes_with_a_large_step_blame_the_epochs(seed, make, finding):
     made.put("kl_old", 0.06)
     made.settings["epochs"] = 8
     found = finding(clip_fraction_high, made)
-    assert (found.cause, found.overrides) == ("epochs", ("update.epochs=1",))
+    assert (found.cause, found.overrides) == ("epochs", ("update.epochs=3",))  # 0.06 is 12 times 0.005: 8 / 3.5
+
+
+def test_of_a_run_that_learns_nothing_one_pass_is_left(make, finding):
+    made = make(3)
+    made.put("clip_fraction", 0.3 + 0.02 * made.noise())
+    made.put("kl_old", 0.06)
+    made.put("reward", 0.4 + 0.01 * made.noise())
+    made.settings["epochs"] = 8
+    assert finding(clip_fraction_high, made).overrides == ("update.epochs=1",)
 
 
 def test_few_passes_with_a_large_step_blame_the_learning_rate(make, finding):

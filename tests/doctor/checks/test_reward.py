@@ -39,6 +39,30 @@ def test_a_policy_that_stands_still_is_told_by_its_kl():
     assert found.overrides == ("update.learning_rate=3e-06",)
 
 
+@pytest.mark.parametrize(("kl", "named"), [(0.01, True), (0.1, False)])
+def test_a_likely_gain_is_noise_where_the_policy_is_too_near_its_reference_to_have_gained(kl, named):
+    """At 0.01 nats a sequence the mean moves by 0.14 deviations of the rewards at most, at 0.1 by 0.45."""
+    rng, n = np.random.default_rng(6), 60
+    reward = 0.5 + 0.04 * np.arange(n) / n + noise(rng, n, 0.03, 0.0)
+    run = healthy(n=n, reward=reward, reward_std=np.full(n, 0.4), kl_ref=np.full(n, kl), without=["kl_old"])
+    assert learns(run) and measure(run.needed("reward")).change.leans
+    found = said(reward_flat(run))
+    assert [one.cause for one in found] == (["not_moving"] if named else [])
+
+
+@pytest.mark.parametrize(
+    ("level", "kl", "no_signal", "named"),
+    [(0.85, 0.005, 0.3, True), (0.85, 0.1, 0.3, False), (0.96, 0.005, 0.3, False), (0.85, 0.005, 1.0, False)],
+)
+def test_a_level_near_the_top_is_no_success_of_a_policy_that_did_not_move(level, kl, no_signal, named):
+    """A quarter of the deviation of 0.2 is left to gain at 0.85, and not at 0.96; nor where no group has a signal."""
+    n = 120
+    columns = {"reward_std": np.full(n, 0.2), "kl_ref": np.full(n, kl), "no_signal": np.full(n, no_signal)}
+    reward = level + noise(np.random.default_rng(7), n, 0.01, 0.0)
+    run = healthy(n=n, reward=reward, without=["kl_old", "heldout/retrieval"], **columns)
+    assert [one.cause for one in said(reward_flat(run))] == (["not_moving"] if named else [])
+
+
 def test_a_learning_rate_of_0_is_not_moving_where_no_kl_is_logged():
     run = healthy(n=N, reward=flat(), learning_rate=np.zeros(N), without=["kl_ref", "kl_old"])
     found = finding(reward_flat(run))

@@ -93,12 +93,19 @@ def test_the_usual_settings_are_not_suspected_however_ill_the_run():
 
 
 def test_suspects_are_ordered_by_their_decades_beyond_the_range():
-    """0.1 / 300 of the least temperature 0.5, 0.95 and max_grad_norm 0.01, by hand."""
+    """0.1 of the least temperature 0.5, a millionth of max_grad_norm 0.01, and 2 tokens of half of 32, by hand."""
     several = suspected(resolved("update.max_grad_norm=1e-6", "algorithm.args.gamma=0.5", "sampling.temperature=0.1"))
-    assert [s.name.rpartition(".")[2] for s in several] == ["max_grad_norm", "temperature", "gamma"]
+    assert [s.name.rpartition(".")[2] for s in several] == ["max_grad_norm", "gamma", "temperature"]
     first, second, third = (s.decades for s in several)
-    assert first - second == pytest.approx(4.0 - log10(5.0))
-    assert second - third == pytest.approx(log10(5.0) - log10(0.95 / 0.5))
+    assert first - second == pytest.approx(4.0 - log10(16 / 2))
+    assert second - third == pytest.approx(log10(16 / 2) - log10(5.0))
+
+
+@pytest.mark.parametrize(("gamma", "tokens", "suspect"), [(0.97, 80, True), (0.97, 60, False), (0.99, 80, False)])
+def test_a_discount_is_usual_where_it_looks_ahead_for_half_of_an_answer(gamma, tokens, suspect):
+    """0.97 looks 33 tokens ahead, 0.99 looks 100."""
+    several = suspected(resolved(f"algorithm.args.gamma={gamma}", f"sampling.max_new_tokens={tokens}"))
+    assert [s.default for s in several] == ([1.0] if suspect else [])
 
 
 def test_two_settings_are_set_back_together():
@@ -153,7 +160,7 @@ def test_a_setting_that_is_not_in_use_is_no_suspect():
     assert suspected(resolved("algorithm.args.kl_target=0.001", "algorithm.args.kl_control=adaptive"))
 
 
-@pytest.mark.parametrize("weights", [(-0.5, -1.5), (0.005, 0.015)])
+@pytest.mark.parametrize("weights", [(-0.5, -1.5), (0.005, 0.015), (10.0, 30.0)])
 def test_weights_that_pay_nothing_are_scaled_to_a_sum_of_1(weights):
     """A quarter and three quarters, by hand; a wrong sign is one even where the reward rises to 0."""
     data = {"rewards": dict(zip(("structure", "retrieval"), weights, strict=True)), "algorithm": {"name": "ppo"}}

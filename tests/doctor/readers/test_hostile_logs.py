@@ -275,6 +275,7 @@ LONG = [
 ]
 
 
+@pytest.mark.halved
 @pytest.mark.parametrize("line", LONG, ids=lambda line: line[:6])
 def test_a_long_line_costs_no_more_than_its_length(tmp_path, line):
     start = time.process_time()
