@@ -22,6 +22,7 @@ from steadyrl.doctor.readers.progress import Bars
 from steadyrl.doctor.readers.rows import NUMBERED, STEP_KEYS, SUMMARY, Rows
 from steadyrl.doctor.readers.source import settings_in
 from steadyrl.doctor.readers.spelling import spelled
+from steadyrl.doctor.readers.words import METRIC as METRIC_WORD
 from steadyrl.doctor.readers.words import WORDLESS, Words, pairs_in
 from steadyrl.doctor.series import Column, RawLog
 
@@ -218,7 +219,7 @@ def _dict_in(line: str) -> dict[str, Any]:
         step = {"step": int(named[1])} if named and not row.keys() & set(STEP_KEYS) else {}
         # Beside a dict of something else, metrics are of a remark, such as one of each spike of the KL.
         metrics = any(METRIC.search(str(key)) and isinstance(value, int | float) for key, value in row.items())
-        beside = pairs_in(before) if metrics and len(before) <= MAX_BEFORE else {}
+        beside = pairs_in(before) if metrics and len(before) <= MAX_BEFORE and METRIC_WORD.search(before) else {}
         return {**beside, **step, **{str(key): value for key, value in row.items()}}
     return {}
 
