@@ -15,8 +15,8 @@ With --toy a fault has a run for each of several seeds, and counts once: higher 
 mean gain over the seeds (Student's) says so, by more than that hundredth, and repaired if most of its runs are. A seed
 without advice gains nothing.
 
-The doctor then examines the run that its advice has led to, and its advice on that run is followed, until none harms or
---times pieces are followed: "in the end" is the last of these runs, whether it is better than those before or not.
+The doctor then examines the run that its advice has led to, and its advice on that run is followed as long as something
+harms, up to --times pieces: "in the end" is the run before the first piece that raises the reward no further.
 
 With --runs DIRECTORY ... the advice on these runs is followed instead.
 """
@@ -122,8 +122,10 @@ def followed(plan: runs.Plan, sound: runs.Plan, stored: bool, folder: Path, time
     course, changed, finding = list[Examined](), plan, before.advice
     while finding is not None and len(course) < times and (not course or finding.harms):
         changed = replace(changed, data=config.dump(config.resolve(changed.data, finding.overrides)))
-        after = examined(made(changed, folder))
-        course.append(after.scaled(paid(sound) / paid(changed)))  # the advice may be on the rewards
+        after = examined(made(changed, folder)).scaled(paid(sound) / paid(changed))  # the advice may be on the rewards
+        if course and rewards(after.records).mean() <= rewards(course[-1].records).mean():
+            break
+        course.append(after)
         finding = after.advice
     before = before.scaled(paid(sound) / paid(plan))
     line = {

@@ -164,6 +164,15 @@ def test_advice_is_followed_until_nothing_harms_or_as_often_as_was_asked(
         assert got["end"] == pytest.approx(1.1 + pieces)
 
 
+def test_the_next_piece_of_advice_is_undone_where_the_reward_rises_no_further(advice, monkeypatch, tmp_path):
+    plan = next(advice.unseen(7))
+    runs = iter([examined(advice, (level, level + 0.2), [FINDING]) for level in (1.0, 2.0, 3.0, 3.0, 4.0)])
+    monkeypatch.setattr(advice, "made", lambda plan, _: plan)
+    monkeypatch.setattr(advice, "examined", lambda _: next(runs))
+    got = advice.followed(plan, advice.without_fault(plan, None), False, tmp_path, 4)
+    assert (got["pieces"], got["end"]) == (2, pytest.approx(3.1))
+
+
 def test_a_fault_is_repaired_where_most_of_its_runs_are(advice):
     several = [line("rate-ppo", 0.1, 0.1, repaired=repaired) for repaired in (True, True, False)]
     assert advice.over_seeds(several)[0]["repaired"]

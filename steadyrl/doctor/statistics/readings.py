@@ -138,9 +138,13 @@ def heldout_rises(run: Run) -> bool | None:
 
 
 def update_size(run: Run) -> Series | None:
-    """Return how far a step's updates move the policy, nats per token, or None where it is not logged."""
-    size = find(run, "kl_old")
-    return None if size is None else replace(size, values=np.abs(size.values))
+    """Return how far a step's updates move the policy, nats per token, or None where it is not logged.
+
+    Without the steps in which only the value head learns.
+    """
+    size, head_alone = find(run, "kl_old"), setting(run, "value_warmup_steps") or 0.0
+    trained = None if size is None else size.at(size.steps >= head_alone)
+    return replace(trained, values=np.abs(trained.values)) if trained else None
 
 
 def large_signs(run: Run) -> list[tuple[int, str]]:

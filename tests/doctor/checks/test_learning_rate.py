@@ -159,6 +159,16 @@ def test_the_advised_rate_brings_the_kl_of_a_step_to_what_is_usual(kl_old, updat
     assert finding(learning_rate_too_low, made).overrides == (f"update.learning_rate={advised}",)
 
 
+def test_steps_in_which_only_the_value_head_learns_tell_nothing_of_the_rate(make, finding):
+    """After them 5e-6, a thousandth of 0.005: 1e-4 times the root, 32."""
+    made = make(1)
+    crawl(made)
+    made.put("kl_old", np.where(np.arange(made.n) < 150, 0.0, 5e-6))
+    assert finding(learning_rate_too_low, made).overrides == ("update.learning_rate=0.001",)
+    made.settings["value_warmup_steps"] = 150
+    assert finding(learning_rate_too_low, made).overrides == ("update.learning_rate=0.003",)
+
+
 def test_no_rate_is_advised_where_gradients_are_clipped_to_nothing(make, finding):
     made = make(1)
     crawl(made)
