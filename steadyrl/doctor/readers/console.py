@@ -156,8 +156,8 @@ def _fullest(console: _Console, path: Path, notes: list[str]) -> list[RawLog]:
         before = [f"rows of a training without rewards before it, left out: {console.before}"] if console.before else []
         first = _placed(console, str(path), [*notes, *before])
         if console.runs:
-            several = [rows.log(f"{path}#{i}", "printed", {}, notes) for i, rows in enumerate(console.runs, 1)]
-            return [*several, replace(first, path=f"{path}#{len(several) + 1}")]
+            earlier = [rows.log(f"{path}#{i}", "printed", {}, notes) for i, rows in enumerate(console.runs, 1)]
+            return [*earlier, replace(first, path=f"{path}#{len(earlier) + 1}")]
         if _is_full(first):
             return [first]
     shown = tables.find(path, notes)

@@ -67,9 +67,9 @@ def test_tables_of_json_one_after_another_are_runs(tmp_path):
         + json.dumps([{"epoch": 8 * i, "average_reward": x} for i, x in enumerate(course)], indent=1)
         for name, course in courses.items()
     )
-    several = logs(tmp_path / "out.txt", "Loaded 20 files\n\n" + "\n".join(tables))
-    assert [log.columns["average_reward"].values.tolist() for log in several] == list(courses.values())
-    assert [log.columns["average_reward"].steps.tolist() for log in several] == [[0, 8, 16, 24]] * 2
+    tables_read = logs(tmp_path / "out.txt", "Loaded 20 files\n\n" + "\n".join(tables))
+    assert [log.columns["average_reward"].values.tolist() for log in tables_read] == list(courses.values())
+    assert [log.columns["average_reward"].steps.tolist() for log in tables_read] == [[0, 8, 16, 24]] * 2
 
 
 def test_text_between_the_rows_of_one_run_parts_none(tmp_path):
