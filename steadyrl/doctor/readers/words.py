@@ -156,8 +156,8 @@ def _from_first(columns: dict[str, Column]) -> dict[str, Column]:
     metrics = [x.steps for name, x in columns.items() if METRIC.search(name)]
     longest = max(map(len, metrics), default=0)
     before = min((int(steps[0]) for steps in metrics if len(steps) >= LONG * longest), default=1) - 1
-    rest = {name: (x.steps - before, x.values) for name, x in columns.items() if x.steps[-1] > before}
-    return {name: Column(steps[steps > 0], values[steps > 0]) for name, (steps, values) in rest.items()}
+    shifted = {name: (x.steps - before, x.values) for name, x in columns.items() if x.steps[-1] > before}
+    return {name: Column(steps[steps > 0], values[steps > 0]) for name, (steps, values) in shifted.items()}
 
 
 def pairs_in(line: str, begins: re.Match[str] | None = None) -> dict[str, Any]:
