@@ -8,7 +8,7 @@ from steadyrl.core.stats import smoothed
 from steadyrl.doctor.check import Found, Passed, Result, check
 from steadyrl.doctor.checks.kl_control import OFF_TARGET
 from steadyrl.doctor.series import Run, Series
-from steadyrl.doctor.statistics.readings import direction, number, setting, solved, steps_of
+from steadyrl.doctor.statistics.readings import direction, entropy_lost, number, setting, solved, steps_of
 from steadyrl.doctor.statistics.signals import LASTING, tail
 from steadyrl.doctor.statistics.units import SEQUENCE, find
 
@@ -72,9 +72,10 @@ def rate_not_reached(run: Run) -> Result:
 
 
 def _too_fast_already(run: Run) -> bool:
-    """Return whether the reward of a run falls while its rate still rises."""
+    """Return whether the reward of a run falls, or its entropy is lost, while its rate still rises."""
     reward = run.get("reward")
-    return reward is not None and direction(reward.at(slice(len(reward) // 2, None))) < 0
+    falls = reward is not None and direction(reward.at(slice(len(reward) // 2, None))) < 0
+    return falls or entropy_lost(run)
 
 
 def _ended(rate: Series) -> Result:

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from steadyrl.doctor.check import Found, Result, check
 from steadyrl.doctor.remedies import defaults
 from steadyrl.doctor.series import Run
-from steadyrl.doctor.statistics.readings import falls_short, learns, levels, reward_weights
+from steadyrl.doctor.statistics.readings import entropy_lost, falls_short, learns, levels, reward_weights
 
 SECTIONS = ("sampling.", "rollout.", "update.", "algorithm.args.", "autopilot.")
 DECADE = 10.0  # times the default, on either side: usual for a number of which nothing else is known
@@ -131,7 +131,7 @@ def is_ours(run: Run) -> bool:
 
 @check("unusual_setting", when=is_ours)
 def unusual_setting(run: Run) -> Result:
-    unusual = suspects(run)
+    unusual = [s for s in suspects(run) if s.cause != "steps_too_small" or not entropy_lost(run)]
     if not unusual or not falls_short(run):
         return None
     shown = [f"{s.name} = {_text(s.value)}, and {_text(s.default)} is usual" for s in unusual]

@@ -27,6 +27,7 @@ WORTH_SPREAD, WORTH_LEVEL = 0.25, 0.1
 NEAR_TOP, SEVERAL_AT_MOST = 0.8, 3  # of the highest level; rows that reach it
 MOST_OF_IT = 0.75  # of the way to the best completions' reward: healthy runs come further
 NEAR_BEST, ALL_ALIKE = 0.95, 0.01  # of the way to the best completions' reward; of the first spread of rewards
+LOST_ENTROPY = 0.1  # of its start
 FEW = 5  # rows that a level is taken over at least, where there are twice as many
 FEWEST_PROBLEMS = 20  # held out, that an interval is taken over
 PENALTY = re.compile(r"penal|banned|forbidden|violat", re.IGNORECASE)
@@ -145,6 +146,12 @@ def update_size(run: Run) -> Series | None:
     size, head_alone = find(run, "kl_old"), setting(run, "value_warmup_steps") or 0.0
     trained = None if size is None else size.at(size.steps >= head_alone)
     return replace(trained, values=np.abs(trained.values)) if trained else None
+
+
+def entropy_lost(run: Run) -> bool:
+    """Return whether next to nothing is left of the entropy: the policy has moved as far as it can."""
+    entropy = find(run, "entropy")
+    return entropy is not None and tail(entropy) < LOST_ENTROPY * head(entropy)
 
 
 def large_signs(run: Run) -> list[tuple[int, str]]:

@@ -34,6 +34,8 @@ def test_a_warm_up_in_which_the_reward_falls_already_is_no_reason_for_a_shorter_
     silent(rate_not_reached, made)
     made.put("reward", np.linspace(0.2, 0.7, 80) + 0.01 * made.noise())
     assert finding(rate_not_reached, made).cause == "warm_up"
+    made.put("entropy", np.geomspace(2.0, 0.05, 80))
+    silent(rate_not_reached, made)
 
 
 def test_a_flat_reward_follows_the_warm_up_and_not_the_rate(make):

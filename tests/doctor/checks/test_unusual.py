@@ -123,6 +123,13 @@ def test_measured_advice_leads_and_takes_suspects_along():
     assert finding(diagnosis) is None
 
 
+def test_small_steps_are_not_suspected_where_the_entropy_is_lost():
+    """Half a run of warm-up beside an entropy that falls to a fortieth: whatever moved the policy so far was enough."""
+    slow = f"update.warmup_steps={N // 2}"
+    assert finding(examined(FLAT, slow, entropy=np.full(N, 2.0))).overrides == ("update.warmup_steps=10",)
+    assert finding(examined(FLAT, slow, entropy=np.geomspace(2.0, 0.05, N))) is None
+
+
 def test_what_only_shows_that_something_is_wrong_follows_the_suspicion():
     cut = np.full(N, 0.6)
     diagnosis = examined(FLAT, "sampling.temperature=5", **{"completion/truncated": cut})
