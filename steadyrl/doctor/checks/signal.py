@@ -26,6 +26,7 @@ from steadyrl.doctor.statistics.units import find, together
 LITTLE_SIGNAL = 0.7  # share of groups that teach nothing: less than a third of every batch is of use
 HALF_LOST, LONG = 0.5, 200  # the same from the start of so many steps in which nothing was learned
 NO_SIGNAL_AT_ALL, NEARLY_ALL = 0.999, 0.9
+AT_ONCE = 3  # rows
 LATE = 0.2  # of the run: how it is now, rather than how it began
 FIRST_ROWS = 5
 BETWEEN = 0.01  # of the usual loss: a least one below it may have been printed as 0
@@ -96,7 +97,8 @@ def no_signal_groups(run: Run) -> Result:
     share, what = measured
     few = min(FIRST_ROWS, len(share) // 3) if len(share) < MIN_STEPS <= run.covers(share) else FIRST_ROWS
     late = float(share.values[-max(few, int(LATE * len(share)), 1) :].mean())
-    early = float(share.values[: max(few, len(share) // 10, 1)].mean())
+    # What is learned within the first tenth shows in the first rows alone.
+    early = min(float(share.values[:rows].mean()) for rows in (max(few, len(share) // 10, 1), AT_ONCE))
     nothing = bool((share.values >= NO_SIGNAL_AT_ALL).all())
     learned = learns(run)
     long = run.covers(share) >= LONG

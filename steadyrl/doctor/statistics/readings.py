@@ -10,7 +10,7 @@ import numpy as np
 
 from steadyrl.core.stats import paired_difference
 from steadyrl.doctor.series import Run, Series
-from steadyrl.doctor.statistics.levels import FEWEST, LONG, drop, measure, scatter
+from steadyrl.doctor.statistics.levels import FEWEST, drop, measure, scatter
 from steadyrl.doctor.statistics.signals import LASTING, first_lasting, head, strays, tail
 from steadyrl.doctor.statistics.units import find
 
@@ -22,7 +22,8 @@ LOST_UPDATE, FEW_LARGE = 1.0, 3  # nats per token, of one step or of few in a ro
 LN_LARGEST_VOCABULARY = 12.6  # ln of 300,000: above every vocabulary in use
 AT_ONCE = 0.5  # change of ln entropy within ten steps; noise and learning make a tenth of it
 NO_SIGNAL = 0.9  # share of groups without any difference in reward, above which nothing is learned from
-FIRST, QUICK = 3, 4.0  # rows, after which a quick rise may be over; deviations of single rows of a long log
+FIRST, QUICK = 3, 4.0  # rows, after which a quick rise may be over; deviations of single rows of the later half
+SETTLED = 80  # rows, of which that half tells the deviation
 WORTH_SPREAD, WORTH_LEVEL = 0.25, 0.1
 NEAR_TOP, SEVERAL_AT_MOST = 0.8, 3  # of the highest level; rows that reach it
 MOST_OF_IT = 0.75  # of the way to the best completions' reward: healthy runs come further
@@ -72,7 +73,7 @@ def direction(series: Series) -> int:
         return 1 if blocks.rose else -1
     few, settled = max(5, len(series) // 30), series.values[len(series) // 2 :]
     per_block = len(series) / len(blocks.means)
-    quick = QUICK * float(settled.std()) if len(series) >= LONG else np.inf
+    quick = QUICK * float(settled.std()) if len(series) >= SETTLED else np.inf
     for rows, least in ((FIRST, quick), (few, blocks.least * np.sqrt(max(per_block / few, 1.0)))):
         change = blocks.end - float(series.values[:rows].mean())
         if abs(change) > least:

@@ -28,6 +28,16 @@ def test_groups_that_are_all_right_are_too_easy():
     assert found.overrides == ()
 
 
+@pytest.mark.parametrize(("rows", "severity"), [(90, "info"), (60, "warning")])
+def test_what_was_learned_in_four_steps_is_no_fault_once_enough_rows_are_settled(rows, severity):
+    """The first three rows lie 0.17 below a level of 0.99 with a deviation of 0.005."""
+    share = np.concatenate([[0.2, 0.4, 0.6, 0.8], np.full(rows - 4, 0.97)])
+    level = 0.99 + 0.005 * np.random.default_rng(4).normal(size=rows - 4)
+    reward = np.concatenate([[0.68, 0.85, 0.93, 0.97], level])
+    found = finding(no_signal_groups(make_run({"no_signal": share, "reward": reward}, "grpo")))
+    assert (found.cause, found.severity) == ("too_easy", severity)
+
+
 def test_groups_that_are_all_wrong_are_too_hard():
     found = finding(no_signal_groups(grouped(no_signal=np.full(N, 0.9), reward=np.full(N, 0.05))))
     assert found.cause == "too_hard"
