@@ -34,6 +34,11 @@ def column(*values):
         ("percentage of correct samples", (0.2, 0.4), "reward"),
         ("proxy_mean", (0.2, 3.5), "reward"),
         ("gold score", (0.2, 1.5), "heldout/gold"),
+        ("n_hacking_successful", (0.0, 42.0), "hacks"),
+        ("cheated_rate", (0.0, 0.3), "hacks"),
+        ("n_no_hacking_successful", (60.0, 2.0), None),
+        ("exploitation", (0.1, 0.9), None),  # as against exploration, it is meant to rise
+        ("exploit_rate", (0.1, 0.9), None),
         ("mean_ep_score", (), None),
         ("answer_overlong_share", (0.0, 30.0), None),
         ("AvgLen", (0.2, 0.3), None),
