@@ -18,6 +18,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.machinery import PathFinder
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -142,8 +143,8 @@ def takes(function: Any, count: int) -> bool:
         inspect.signature(function).bind(*[None] * count)
     except TypeError:  # too few or too many, or nothing to call
         return False
-    except ValueError:  # of some functions in C the parameters are not known
-        return callable(function)
+    except ValueError:  # of some functions in C the parameters are not known; a partial's arguments may not fit
+        return callable(function) and not isinstance(function, partial)
     return True
 
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from steadyrl.backends.torch.device_memory import memory_now
 from steadyrl.core import metrics, plugins
+from steadyrl.core.algorithm import open_algorithm
 from steadyrl.core.config import Config, dump, in_steps
 from steadyrl.core.counting.count import begin, tell
 from steadyrl.core.counting.interrupts import deferred
@@ -166,7 +167,7 @@ def open_session(config: Config) -> Session:
     begin(f"reading the data of the task '{config.task.name}'")
     task = plugins.open_task(config.task.name, config.task.args, config.run.seed)
     plugins.require_members(f"the task '{config.task.name}'", task, Task, later=("ask", "show"))
-    algorithm = plugins.make("algorithm", config.algorithm.name, config.algorithm.args)
+    algorithm = open_algorithm(config.algorithm.name, config.algorithm.args)
     curriculum = plugins.make("curriculum", config.curriculum.name, config.curriculum.args)
     problems, heldout = plugins.problems_of(task, "train"), plugins.problems_of(task, "heldout")
     if not problems:
@@ -429,7 +430,7 @@ def with_knobs(session: Session, state: State) -> Session:
         return session
     algorithm = session.algorithm
     if config.algorithm != session.config.algorithm:
-        algorithm = plugins.make("algorithm", config.algorithm.name, config.algorithm.args)
+        algorithm = open_algorithm(config.algorithm.name, config.algorithm.args)
     return replace(session, config=config, algorithm=algorithm, sampling=Sampling(**config.sampling.model_dump()))
 
 

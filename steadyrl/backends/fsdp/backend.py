@@ -13,7 +13,7 @@ from steadyrl.backends.fsdp.ranks import Ranks, joined
 from steadyrl.backends.fsdp.worker import Worker
 from steadyrl.backends.limits import require_room
 from steadyrl.core import config as configs
-from steadyrl.core import plugins
+from steadyrl.core.algorithm import open_algorithm
 from steadyrl.core.config import Config
 from steadyrl.core.errors import RankError, exception_line
 from steadyrl.core.protocols import Algorithm, Stats, Update
@@ -106,7 +106,7 @@ def follow() -> int:
             if worker is None:
                 with ranks.phase("build"):
                     config = configs.resolve(heard)
-                    algorithm = plugins.make("algorithm", config.algorithm.name, config.algorithm.args)
+                    algorithm = open_algorithm(config.algorithm.name, config.algorithm.args)
                     worker = Worker(config, algorithm, ranks)
                 continue
             work, args = heard

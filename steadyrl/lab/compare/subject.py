@@ -8,6 +8,7 @@ from typing import Any
 
 from steadyrl.core import config as configs
 from steadyrl.core import plugins
+from steadyrl.core.algorithm import open_algorithm
 from steadyrl.core.config import Config
 from steadyrl.core.errors import CheckpointError, ModelError, RunError
 from steadyrl.core.protocols import Backend
@@ -76,7 +77,7 @@ def find_subject(name: str, config: Config) -> Subject:
 
 def open_policy(subject: Subject) -> Backend:
     """Load the policy of a subject, without a reference and, if the files allow, without the optimizer's state."""
-    algorithm = plugins.make("algorithm", subject.config.algorithm.name, subject.config.algorithm.args)
+    algorithm = open_algorithm(subject.config.algorithm.name, subject.config.algorithm.args)
     # A backend that reads a whole checkpoint needs a place for everything in it, including a value head.
     needs = algorithm.needs - {"ref_logprobs"} if subject.loads else frozenset()
     backend: Backend = plugins.make(

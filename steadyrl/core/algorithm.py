@@ -1,0 +1,106 @@
+"""Open an algorithm, and check what its functions take and return.
+
+Own algorithms are written by hand, and a wrong shape would only fail deep inside a backend, or train on numbers that
+nobody meant. The built-in ones pass through the same checks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import wraps
+from typing import Any
+
+import numpy as np
+
+from steadyrl.core import plugins
+from steadyrl.core.errors import ConfigError
+from steadyrl.core.protocols import Algorithm
+from steadyrl.core.types import Batch, Group
+
+NEEDS = frozenset({"old_logprobs", "ref_logprobs", "values", "entropy"})  # see Algorithm.needs
+
+_ARGUMENTS = {
+    "select": ("groups",),
+    "prepare": ("batch", "numbers"),
+    "loss": ("xp", "new", "arrays", "count"),
+    "adapt": ("numbers", "metrics"),
+    "update": ("backend", "batch", "update"),
+}
+
+
+def open_algorithm(name: str, args: Any) -> Algorithm:
+    """Return the algorithm of that name, with its settings.
+
+    Raises:
+        ConfigError: Nothing has that name, or what has it is no algorithm; its functions raise the same error where
+            they return something that cannot train.
+        MissingExtraError: It needs a package that is not installed.
+    """
+    algorithm = plugins.make("algorithm", name, args)
+    what = f"the algorithm '{name:.120}'"
+    if not isinstance(algorithm, Algorithm):
+        raise ConfigError(
+            f"{what}: 'build' returns {type(algorithm).__name__}; expected steadyrl.core.protocols.Algorithm"
+        )
+    if unknown := sorted(map(str, set(algorithm.needs) - NEEDS)):
+        raise ConfigError(f"{what}: nothing supplies its needs {unknown}; expected a subset of {sorted(NEEDS)}")
+    for function, arguments in _ARGUMENTS.items():
+        if not plugins.takes(getattr(algorithm, function), len(arguments)):
+            raise ConfigError(f"{what}: '{function}' cannot be called as {function}({', '.join(arguments)})")
+    return replace(
+        algorithm,
+        select=_checked(f"{what}: 'select'", algorithm.select, _not_selected),
+        prepare=_checked(f"{what}: 'prepare'", algorithm.prepare, _not_prepared),
+        loss=_checked(f"{what}: 'loss'", algorithm.loss, _no_loss),
+    )
+
+
+def _checked(what: str, function: Callable[..., Any], lack: Callable[..., str]) -> Callable[..., Any]:
+    """Return the function with a check of each result: ``lack`` of the result and the first argument is "" or a fault.
+
+    Raises:
+        ConfigError: The function returned something that ``lack`` has a word on.
+    """
+
+    @wraps(function)
+    def call(*arguments: Any) -> Any:
+        result = function(*arguments)
+        if fault := lack(result, arguments[0]):
+            raise ConfigError(f"{what} returns {fault}")
+        return result
+
+    return call
+
+
+def _not_selected(groups: Any, _: Sequence[Group]) -> str:
+    if isinstance(groups, list) and all(isinstance(group, Group) for group in groups):
+        return ""
+    return f"{_kind(groups)}; expected a list of groups"
+
+
+def _not_prepared(prepared: Any, batch: Batch) -> str:
+    if not isinstance(prepared, Batch):
+        return f"{_kind(prepared)}; expected the batch, as dataclasses.replace(batch, advantages=...) gives it"
+    arrays = {"returns": prepared.returns, "weights": prepared.weights, **prepared.measured}
+    shape = batch.completion_mask.shape
+    # A policy that has diverged is no fault of the algorithm, and its own error says so.
+    scored = batch.old is None or bool(np.isfinite(batch.old.logprobs).all())
+    for name, array in {"advantages": prepared.advantages, **arrays}.items():
+        if array is None:
+            continue
+        if np.shape(array) != shape:
+            return f"{name} of the shape {np.shape(array)}; expected {shape}: a number for each token of each rollout"
+        if scored and (count := int((~np.isfinite(array)).sum())):
+            return f"{name} that are not finite at {count} of {array.size} tokens"
+    return ""
+
+
+def _no_loss(result: Any, _: Any) -> str:
+    if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping):
+        return ""
+    return f"{_kind(result)}; expected the loss, and a dict of sums by the names of their metrics"
+
+
+def _kind(thing: Any) -> str:
+    return "None" if thing is None else f"the type {type(thing).__name__}"
