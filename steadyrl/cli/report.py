@@ -62,6 +62,8 @@ def show(run: RunDir) -> None:
 
 def summary_lines(summary: dict[str, Any]) -> list[str]:
     """Return summary.json as lines for a terminal; a mean that is not finite is a word there, such as "Infinity"."""
+    from steadyrl.show.report.figures import why_undecided
+
     lines = []
     for name in DECODINGS:
         comparison = summary[name]
@@ -70,7 +72,7 @@ def summary_lines(summary: dict[str, Any]) -> list[str]:
             bounds = " [{:.3f}, {:.3f}]".format(*map(float, comparison["interval"])) if comparison["interval"] else ""
             lines.append(
                 f"held-out {summary['metric'] or 'reward'}, {name}: {before:.3f} -> {after:.3f}, "
-                f"{difference:+.3f}{bounds}, n = {comparison['n']}: {comparison['verdict']}"
+                f"{difference:+.3f}{bounds}, n = {comparison['n']}: {comparison['verdict']}{why_undecided(comparison)}"
             )
     if best := summary.get("best"):
         score = f"held-out {best['score']:.3f} (chosen by it, so biased upward)"
@@ -85,7 +87,8 @@ def summary_lines(summary: dict[str, Any]) -> list[str]:
     if health.get("parseable") is not None:
         lines.append(f"parseable: {health['parseable']:.1%}")
     if health.get("entropy_ratio") is not None:
-        lines.append(f"entropy: {health['entropy_start']:.2f} -> {health['entropy_end']:.2f} nats/token")
+        start, end = health["entropy_start"], health["entropy_end"]
+        lines.append(f"entropy: {start:.2f} -> {end:.2f} nats/token (means of the first and the last steps)")
     if summary["conclusion"]:
         lines.append(f"verdict: {summary['conclusion']}")
     return lines

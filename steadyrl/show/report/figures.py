@@ -98,6 +98,14 @@ def change(before: Mapping[str, Values], after: Mapping[str, Values] | None) -> 
     return comparison
 
 
+def why_undecided(comparison: Mapping[str, Any]) -> str:
+    """Return why a change is undecided although its interval excludes 0, as the end of a sentence; else ""."""
+    if comparison["verdict"] != "undecided" or not comparison["interval"]:
+        return ""
+    low, high = map(float, comparison["interval"])
+    return "" if low <= 0 <= high else f", because {comparison['reason']}"
+
+
 def summarise(evidence: Evidence, harmful: Sequence[str] = ()) -> dict[str, Any]:
     """Return what summary.json holds; ``harmful`` are the checks of the doctor that found harm in the run."""
     before, after = evidence.before, evidence.after

@@ -44,6 +44,7 @@ from steadyrl.show.report.figures import (
     metric_values,
     summarise,
     target_sentence,
+    why_undecided,
 )
 from steadyrl.show.report.pictures import plots, reward_histogram
 from steadyrl.show.report.rows import (
@@ -189,6 +190,11 @@ def _before_and_after(rows: Mapping[str, Sequence[Mapping[str, Any]]], metric: s
             "soft",
         ),
         _comparison(rows["main"], metric),
+        *(
+            Note(f"{row['name']}, {row['decoding']}: {row['word']}{why}.")
+            for row in rows["main"]
+            if (why := why_undecided(row))
+        ),
         *([Fold(f"{count} other measurements, {meaning}", [_comparison(rows["other"], None)])] if count else []),
     ]
 

@@ -140,6 +140,17 @@ def test_answers_that_all_have_one_value_have_no_interval(run):
     assert line == "held-out retrieval, sampled: 1.030 -> 1.030, +0.000, n = 4: undecided"
 
 
+def test_an_undecided_change_whose_interval_excludes_zero_says_why(run):
+    """Of seven changes the five large ones rise: 8 of 128 patterns of signs have as large a sum, p = 0.0625."""
+    before = [0.5] * 40
+    after = [0.5] * 33 + [0.6] * 5 + [0.499] * 2
+    summary = evaluate(run, before=scored(*before), after=scored(*after))
+    assert (summary["interval"][0] > 0, summary["verdict"]) == (True, "undecided")
+    (line,) = [line for line in summary_lines(summary) if line.startswith("held-out")]
+    assert line.endswith("n = 40: undecided, because " + summary["reason"])
+    assert "signs flipped at random p = 0.062" in line
+
+
 def test_a_mean_of_zero_before_has_no_relative_change(run):
     summary = evaluate(run, before=scored(0.0, 0.0), after=scored(0.5, 0.5))
     assert (summary["difference"], summary["relative"]) == (0.5, None)
