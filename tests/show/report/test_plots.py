@@ -81,7 +81,7 @@ def test_the_histogram_counts_each_recorded_step_by_itself():
 
 
 def test_a_column_of_the_histogram_reaches_halfway_to_its_neighbours():
-    assert reward_histogram.borders([0, 10, 14]).tolist() == [-5.0, 5.0, 12.0, 16.0]
+    assert reward_histogram.borders([0, 10, 14]).tolist() == [-0.5, 5.0, 12.0, 14.5]  # no steps that never were
     assert reward_histogram.borders([7]).tolist() == [6.5, 7.5]
 
 

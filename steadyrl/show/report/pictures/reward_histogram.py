@@ -70,12 +70,9 @@ def histogram(recorded: Recorded) -> tuple[np.ndarray, np.ndarray]:
 
 
 def borders(steps: Sequence[int]) -> np.ndarray:
-    """Return the borders of columns that reach halfway to their neighbours, [S + 1]."""
+    """Return the borders of columns, [S + 1]: halfway between neighbours, and half a step beyond both ends."""
     at = np.asarray(steps, dtype=np.float64)
-    if len(at) == 1:
-        return np.array([at[0] - 0.5, at[0] + 0.5])
-    middles = (at[:-1] + at[1:]) / 2
-    ends: np.ndarray = np.concatenate([[2 * at[0] - middles[0]], middles, [2 * at[-1] - middles[-1]]])
+    ends: np.ndarray = np.concatenate([[at[0] - 0.5], (at[:-1] + at[1:]) / 2, [at[-1] + 0.5]])
     return ends
 
 
