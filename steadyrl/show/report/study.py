@@ -38,6 +38,7 @@ from steadyrl.show.report.topics import COMPARED, TAKES
 
 ENOUGH_SEEDS = 5  # of each arm: with so many, a difference of two standard deviations is found in 60 % of studies
 MOST_CAUSES = 3  # of the doctor's, in an experiment's section
+SENTENCE_ENDS = (".", "!", "?")
 LEAST_ARMS = 2  # that name a bound: one of a single experiment is in its own section
 
 
@@ -128,8 +129,7 @@ def study_view(
         *criteria(study, arm_outcomes),
         *(every if known_claims else []),
         *(record for outcome in arm_outcomes for record in _section(study, outcome, arm_outcomes, drawn)),
-        Heading("What was not tested"),
-        Items(_open(study, arm_outcomes) or ["The file names nothing."]),
+        *([Heading("What was not tested"), Items(untested)] if (untested := _open(study, arm_outcomes)) else []),
     ]
 
 
@@ -143,7 +143,7 @@ def _claims(known_claims: Sequence[Claim]) -> list[Record]:
                 for name, judged in claim.parts
                 for piece in (
                     Span(name, href=f"#{name}"),
-                    f": {judged.expect.says} {numbers_of(judged)} ({judged.word}) ",
+                    f": {measured(judged)} ({judged.word}) ",
                 )
             ),
             strong(claim.verdict),
@@ -188,7 +188,7 @@ def _section(study: Study, outcome: Outcome, every: Sequence[Outcome], drawn: Ma
         if text:
             yield Note(f"{name}: {text}")
     if outcome.judged:
-        yield Items([(word(j.word), f": {j.expect.says} {numbers_of(j)}{_power(j)}") for j in outcome.judged])
+        yield Items([(word(j.word), f": {measured(j)}{_power(j)}") for j in outcome.judged])
     if file in drawn:  # beside the page: twenty pictures inside would be megabytes
         yield Picture(file, f"Curves of {experiment.name}{f' over those of {base.arm.name}' if base else ''}")
     topics = _topics(study, outcome, base)
@@ -226,6 +226,12 @@ def _weak(study: Study, arm_outcomes: Sequence[Outcome]) -> str:
     if LEAST_SEEDS <= max(seeds) < ENOUGH_SEEDS:
         text += f"{max(seeds)} seeds decide only large differences: many comparisons stay undecided."
     return text.strip()
+
+
+def measured(judged: Judged) -> str:
+    """Return an expectation and the numbers that decide the expectation, as two sentences."""
+    says = judged.expect.says.rstrip()
+    return f"{says}{'' if says.endswith(SENTENCE_ENDS) else '.'} {numbers_of(judged)}"
 
 
 def numbers_of(judged: Judged) -> str:
@@ -266,7 +272,7 @@ def _finding(study: Study, outcome: Outcome) -> str:
         return "not run yet"
     if outcome.judged:  # what decided: of a verdict that is not "supported", the first expectation that is not
         deciding = next((judged for judged in outcome.judged if judged.word == outcome.word), outcome.judged[0])
-        return f"{deciding.expect.says} {numbers_of(deciding)}"
+        return measured(deciding)
     values = values_of(outcome.runs, study.file.metric, "last", study.file.rule)
     level = middle(values)
     if level is None:

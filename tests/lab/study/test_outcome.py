@@ -8,7 +8,7 @@ from steadyrl.core.rundir import RunDir
 from steadyrl.lab.study.file import Expect, Experiment, Rule
 from steadyrl.lab.study.outcome import Made, _judge
 from steadyrl.lab.study.plan import Arm
-from steadyrl.show.report.study import numbers_of
+from steadyrl.show.report.study import measured, numbers_of
 
 STUDY = SimpleNamespace(seeds=(0, 1, 2), file=SimpleNamespace(metric="reward/mean", rule=Rule()))
 EXPECT = Expect(says="It is higher.", be="higher")
@@ -54,6 +54,14 @@ def test_a_reader_is_shown_the_margin_that_decides_a_comparison(tmp_path, margin
     judged = _judge(STUDY, arm, Expect(says="It is the same.", be="same", margin=margin), runs)
     assert judged.word == word
     assert numbers_of(judged).endswith(end)
+
+
+@pytest.mark.parametrize("says", ["It is higher", "It is higher.", "It is higher. "])
+def test_an_expectation_ends_before_its_numbers_begin(tmp_path, says):
+    arm = Arm(Experiment(name="arm", title="t"), None, {})
+    expect = Expect(says=says, be="at least", value=100.0)
+    judged = _judge(STUDY, arm, expect, {"arm": made(tmp_path, "arm", BASE)})
+    assert measured(judged).startswith("It is higher. reward/mean, at the end: ")
 
 
 @pytest.mark.parametrize(
