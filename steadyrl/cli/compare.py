@@ -91,4 +91,4 @@ def _run_of(subject: str) -> Path | None:
     """Return the run directory that a subject names, or None if it names none."""
     before, _, step = subject.rpartition("@")
     paths = [Path(name) for name in (subject, before if step.isdecimal() else "") if name]
-    return next((path for path in paths if RunDir(path).info_file.is_file()), None)
+    return next((run.path for path in paths if (run := RunDir.find(path))), None)

@@ -106,17 +106,31 @@ class RunDir:
 
     @classmethod
     def open(cls, path: Path | str) -> RunDir:
-        """Open an existing run directory.
+        """Open an existing run directory, or the only one in a folder: studies and searches make a folder for each run.
 
         Raises:
-            RunError: It is none.
+            RunError: It is none, or the folder holds several.
         """
         run = cls(path)
         if not run.path.is_dir():
             raise RunError(f"there is no run directory '{path}'; runs are made by `steadyrl train`, under runs/")
-        if not run.info_file.is_file():
-            raise RunError(f"'{path}' is not a run directory: it has no {run.info_file.name}")
-        return run
+        if (only := cls.find(path)) is not None:
+            return only
+        inside = run._inside()
+        several = f"; it holds {len(inside)} runs, such as '{inside[-1]}': name one of them" if inside else ""
+        raise RunError(f"'{path}' is not a run directory: it has no {run.info_file.name}{several}")
+
+    @classmethod
+    def find(cls, path: Path | str) -> RunDir | None:
+        """Return the run directory at a path, or the only one in the folder there; None for none or several."""
+        run = cls(path)
+        if run.info_file.is_file():
+            return run
+        inside = run._inside()
+        return cls(inside[0]) if len(inside) == 1 else None
+
+    def _inside(self) -> list[Path]:
+        return sorted(file.parent for file in self.path.glob(f"*/{self.info_file.name}"))
 
     @contextmanager
     def writing(self) -> Iterator[None]:

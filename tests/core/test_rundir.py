@@ -181,6 +181,27 @@ def test_what_is_no_run_directory_is_refused(tmp_path, contents, message):
         RunDir.open(folder)
 
 
+def test_the_only_run_in_a_folder_stands_for_the_folder(tmp_path):
+    """Studies and searches make a folder for each run, and name the folder."""
+    folder = tmp_path / "rank-s0"
+    (folder / "20261128-my_algo").mkdir(parents=True)
+    (folder / "20261128-my_algo" / "run.json").write_text("{}")
+    assert RunDir.open(folder).path == folder / "20261128-my_algo"
+    assert RunDir.open(folder / "20261128-my_algo").path == folder / "20261128-my_algo"
+
+
+def test_a_folder_of_several_runs_is_refused_with_one_of_them(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "run.json").write_text("{}")
+    with pytest.raises(RunError) as caught:
+        RunDir.open(tmp_path)
+    assert str(caught.value).endswith(
+        f"it has no run.json; it holds 2 runs, such as '{tmp_path / 'b'}': name one of them"
+    )
+    assert RunDir.find(tmp_path) is None
+
+
 def test_a_file_is_no_run_directory(tmp_path):
     (tmp_path / "run").write_text("")
     with pytest.raises(RunError, match="there is no run directory"):
