@@ -12,6 +12,7 @@ import sysconfig
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 
 # C0 and C1 controls apart from newline and tab, the marks that reorder text, and halves of surrogate pairs.
@@ -110,6 +111,35 @@ def exception_line(error: BaseException) -> str:
     return printable(f"{type(error).__name__:.100}: {shown}" if shown else type(error).__name__[:100])
 
 
+def raised_line(error: BaseException) -> str:
+    """Return ``exception_line`` with the file and the line of the user's own code that raised it, where that did."""
+    frame = _users_frame(error)
+    return exception_line(error) + (f" ({Path(frame.filename).name}, line {frame.lineno})" if frame else "")
+
+
+def _users_frame(error: BaseException) -> traceback.FrameSummary | None:
+    """Return where in the user's own code an exception was raised, by the code itself or by a library that it called.
+
+    None if this package raised the exception, or called the library.
+    """
+    package = Path(__file__).resolve().parent.parent
+    # Of installed code: the folders of Python itself, and all on its path that packages were installed into.
+    libraries = _installed(tuple(sys.path))
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        file = Path(frame.filename).resolve()
+        if file.is_relative_to(package):
+            return None
+        if file.is_file() and not any(map(file.is_relative_to, libraries)):
+            return frame
+    return None
+
+
+@lru_cache(maxsize=1)  # a reward may fail for each of thousands of rollouts, and folders of packages are large
+def _installed(path: tuple[str, ...]) -> tuple[Path, ...]:
+    installed = [Path(folder) for folder in path if any(Path(folder or ".").glob("*.dist-info"))]
+    return tuple(folder.resolve() for folder in (*map(Path, sysconfig.get_paths().values()), *installed))
+
+
 @contextmanager
 def users_errors() -> Iterator[None]:
     """Let an exception of the user's own code (a task, an algorithm, ...) come out as one line that says where.
@@ -124,17 +154,9 @@ def users_errors() -> Iterator[None]:
     except (SteadyError, KeyboardInterrupt):
         raise
     except BaseException as error:  # whatever a user's code raises, as pytest.fail; the traceback tells whose it is
-        package = Path(__file__).resolve().parent.parent
-        # Of installed code: the folders of Python itself, and all on its path that packages were installed into.
-        installed = [Path(folder) for folder in sys.path if any(Path(folder or ".").glob("*.dist-info"))]
-        libraries = [folder.resolve() for folder in (*map(Path, sysconfig.get_paths().values()), *installed)]
-        for frame in reversed(traceback.extract_tb(error.__traceback__)):
-            file = Path(frame.filename).resolve()
-            if file.is_relative_to(package):
-                break
-            if file.is_file() and not any(map(file.is_relative_to, libraries)):
-                place = f"{file}, line {frame.lineno}, in {frame.name}"
-                raise ConfigError(f"your own code raised {exception_line(error)} ({place}); fix it") from error
+        if frame := _users_frame(error):
+            place = f"{Path(frame.filename).resolve()}, line {frame.lineno}, in {frame.name}"
+            raise ConfigError(f"your own code raised {exception_line(error)} ({place}); fix it") from error
         raise
 
 

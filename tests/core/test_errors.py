@@ -38,11 +38,12 @@ def test_an_exception_is_one_short_line_that_no_terminal_obeys(error, line, capl
     def reward(*args, **columns):
         raise error
 
+    place = f"(test_errors.py, line {reward.__code__.co_firstlineno + 1})"
     (rollout,) = group("p", None).rollouts
     for scored in (per_rollout("r", reward), from_trl("r", reward)):
         (score,) = scored([(Problem("p", "p"), rollout)])
-        assert (score.value, score.unscored) == (None, f"r raised {line}")
-    assert all(record.getMessage().endswith(f"r raised {line}") for record in caplog.records)
+        assert (score.value, score.unscored) == (None, f"r raised {line} {place}")
+    assert all(record.getMessage().endswith(f"r raised {line} {place}") for record in caplog.records)
 
 
 @pytest.mark.parametrize(

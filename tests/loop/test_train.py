@@ -223,7 +223,7 @@ def test_rollouts_that_a_reward_fails_on_are_unscored_and_counted(toy, tmp_path)
         assert line["reward/unscored"] == pytest.approx(len(failed) / 16)
         assert line["reward/mean"] == 1.0
         assert {(r["reward"], r["unscored"]) for r in failed} == {
-            (None, "refuses_odd_lengths raised RuntimeError: odd")
+            (None, "refuses_odd_lengths raised RuntimeError: odd (toy_rewards.py, line 16)")
         }
         assert {(r["reward"], r["unscored"]) for r in rollouts if r not in failed} == {(1.0, None)}
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from steadyrl.core.counting.count import tell
-from steadyrl.core.errors import DataError, exception_line
+from steadyrl.core.errors import DataError, raised_line
 from steadyrl.core.sections import FunctionSettings
 from steadyrl.core.types import Problem, Rollout, Score
 from steadyrl.loop.rewards.attempts import NO_LIMITS, repeated, within
@@ -135,7 +135,7 @@ def per_rollout(name: str, function: AnyRewardFn, settings: FunctionSettings = N
 
 def raised_reason(name: str, error: BaseException) -> str:
     """Return why a rollout has no reward, where the reward raised an exception."""
-    return f"{name} raised {exception_line(error)}"
+    return f"{name} raised {raised_line(error)}"
 
 
 def as_score(name: str, value: object) -> Score:

@@ -26,7 +26,7 @@ import numpy as np
 
 from steadyrl.core.counting.count import tell
 from steadyrl.core.counting.interrupts import at_once
-from steadyrl.core.errors import DataError, EpisodeError, SteadyError, exception_line
+from steadyrl.core.errors import DataError, EpisodeError, SteadyError, raised_line
 from steadyrl.core.plugins import require_members
 from steadyrl.core.protocols import Backend, Bounded, Chat, Episode, PrefixCaching, Tokenizer, ToolUsing, Turn
 from steadyrl.core.types import Completion, Message, Problem, Rollout, Sampling, ToolCall, encodable, require_texts
@@ -131,7 +131,7 @@ def _begin(environment: Environment, attempt: Attempt) -> Playing:
         raise
     except RAISED as error:
         raise DataError(
-            f"the task's method episode raised {exception_line(error)} for the problem '{attempt.problem.id}'; "
+            f"the task's method episode raised {raised_line(error)} for the problem '{attempt.problem.id}'; "
             "what may fail for a single rollout belongs into the episode's method open"
         ) from error
     return Playing(attempt, episode, np.zeros(0, np.int32))
@@ -246,7 +246,7 @@ def _survived(play: Playing) -> Iterator[None]:
     except EpisodeError as error:
         play.done, play.broken = True, play.broken or str(error)
     except RAISED as error:  # the rollout boundary
-        reason = f"the episode of '{play.attempt.problem.id}' raised {exception_line(error)}"
+        reason = f"the episode of '{play.attempt.problem.id}' raised {raised_line(error)}"
         log.warning("%s", reason)
         play.done, play.broken = True, play.broken or reason
 

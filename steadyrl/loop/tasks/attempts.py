@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from steadyrl.core.errors import EpisodeError, exception_line
+from steadyrl.core.errors import EpisodeError, raised_line
 from steadyrl.core.plugins import require_members
 from steadyrl.core.protocols import Episode, Interactive, ToolUsing
 from steadyrl.core.types import Group, Message, Problem, Rollout, ToolCall, message_text
@@ -63,7 +63,7 @@ def _text(observation: str | Sequence[Message]) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    return str(error) if isinstance(error, EpisodeError) else f"the episode raised {exception_line(error)}"
+    return str(error) if isinstance(error, EpisodeError) else f"the episode raised {raised_line(error)}"
 
 
 def score_attempts(task: Interactive, attempts: Sequence[tuple[Problem, Say]], terms: Sequence[Term]) -> list[Rollout]:

@@ -302,7 +302,7 @@ def test_a_reward_that_ends_python_leaves_its_rollout_unscored():
         raise SystemExit(3)
 
     (rollout,) = scored([group("a")], term(leaves))
-    assert rollout.unscored == "part raised SystemExit: 3"
+    assert rollout.unscored.startswith("part raised SystemExit: 3 (test_combine.py, line ")
 
 
 class Preparing:

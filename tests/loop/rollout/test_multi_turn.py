@@ -121,7 +121,9 @@ def test_an_episode_that_cannot_be_made_ends_in_one_error_that_names_the_problem
         def episode(self, problem, seed):
             raise KeyError("room")
 
-    with pytest.raises(DataError, match=f"method episode raised KeyError: 'room' for the problem '{PROBLEM.id}'"):
+    with pytest.raises(
+        DataError, match=rf"raised KeyError: 'room' \(test_multi_turn.py, line \d+\) for the problem '{PROBLEM.id}'"
+    ):
         play(NoRoom())
 
 
@@ -218,7 +220,8 @@ def test_an_environment_that_ends_python_costs_its_own_rollout_only():
             return Leaves(seed) if problem.id == "p" else super().episode(problem, seed)
 
     whole, left = (group.rollouts[0] for group in play(House(), [Problem("whole", "go"), PROBLEM]))
-    assert (whole.unscored, left.unscored) == (None, "the episode of 'p' raised SystemExit: 1")
+    assert whole.unscored is None
+    assert left.unscored.startswith("the episode of 'p' raised SystemExit: 1 (test_multi_turn.py, line ")
 
 
 def test_a_user_who_interrupts_leaves_no_episode_open():
