@@ -17,6 +17,7 @@ class Interrupts:
 
     def __init__(self) -> None:
         self.stop_requested = False
+        self.cut_steps = False  # an error or a signal ended the steps, and the loop has said what is saved
         self._inside = False
 
     @contextmanager
@@ -28,6 +29,9 @@ class Interrupts:
         self._inside = True
         try:
             yield
+        except BaseException:
+            self.cut_steps = True
+            raise
         finally:
             self._inside = False
 

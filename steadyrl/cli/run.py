@@ -52,8 +52,10 @@ def train_command(
             torchrun.noted()  # until all ranks have met
 
         outlook = Outlook(progress.forecast, progress.note)
+        began: list[RunDir] = []
 
         def opened(run: RunDir) -> None:
+            began.append(run)
             if resume is None:  # otherwise it was named
                 progress.note(f"run directory: {near(run.path)}")
             outlook.opened(run)
@@ -66,7 +68,12 @@ def train_command(
             stop=lambda: interrupts.stop_requested,
         )
         watch = joined(progress.watch, around)
-        run = launch.run(config, overrides or [], resume, watch, accept_changed_data)
+        try:
+            run = launch.run(config, overrides or [], resume, watch, accept_changed_data)
+        except KeyboardInterrupt:
+            if began and not interrupts.cut_steps:  # an evaluation before or after the steps was cut
+                progress.note(f"go on with: steadyrl train --resume {near(began[0].path)}")
+            raise
     if run.status == "interrupted":  # the command ends as by Ctrl-C
         note(f"stopped and saved; go on with: steadyrl train --resume {near(run.path)}")
         raise typer.Exit(130)

@@ -81,6 +81,20 @@ def test_a_signal_stops_after_the_step_and_saves(here, number):
     assert json.loads((run / "run.json").read_text())["status"] == "interrupted"
 
 
+@pytest.mark.parametrize("steps", [0, 2])  # before training, and after its two steps
+def test_an_interrupted_evaluation_says_how_to_go_on(here, monkeypatch, capsys, steps):
+    (here / f"cutting_{steps}.py").write_text(
+        "from pathlib import Path\n\n\ndef score(problem, rollout):\n"
+        "    lines = [line for file in Path().glob('runs/*/metrics.jsonl') for line in file.read_text().splitlines()]\n"
+        f"    if len(lines) == {steps}:\n        raise KeyboardInterrupt\n    return len(rollout.text)\n"
+    )
+    code, _, stderr = steadyrl(monkeypatch, capsys, "train", "config.toml", f"rewards.cutting_{steps}:score=1.0")
+    (run,) = here.glob("runs/*")
+    assert code == 130
+    assert f"go on with: steadyrl train --resume {run.relative_to(here)}\nstopped\n" in stderr
+    assert (run / "checkpoints" / "000002" / "DONE").is_file() == (steps == 2)
+
+
 def test_a_reward_that_hangs_in_a_thread_holds_no_interrupt(here):
     """The first Ctrl-C is enough, the last whole step is saved, and the thread does not keep the process."""
     (here / "hanging.py").write_text(
