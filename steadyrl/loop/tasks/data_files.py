@@ -23,6 +23,7 @@ from typing import Any
 from steadyrl.core.counting.count import begin
 from steadyrl.core.errors import DataError
 from steadyrl.core.plugins import require
+from steadyrl.loop.tasks.jsonl import from_here
 
 TRAIN, JUDGES = "train", ("validation", "test")  # the splits that judge, the preferred one first
 # What files hold, by their ending; another ending may follow, as in rows.jsonl.gz.
@@ -173,8 +174,8 @@ def _named_files(path: Path) -> list[Path]:
     if path.exists() or not glob.has_magic(str(path)):
         if not path.exists() and not path.suffix:
             raise DataError(
-                f"there is no file or folder '{path}'; check the path, or name a data set of the Hugging Face hub as "
-                "OWNER/NAME"
+                f"there is no file or folder '{path}'{from_here(path)}; check the path, or name a data set of the "
+                "Hugging Face hub as OWNER/NAME"
             )
         return [path]
     files = sorted(file for name in glob.glob(str(path), recursive=True) if (file := Path(name)).is_file())

@@ -19,6 +19,11 @@ _MOST_UNPACKED = 1 << 30  # bytes of a gzipped file: a few kilobytes of one can 
 _TABLES = {".csv", ".tsv"}
 
 
+def from_here(path: Path) -> str:
+    """Return where a relative path begins, as the end of a clause: a run may have been started in another folder."""
+    return "" if path.is_absolute() else f", seen from {Path.cwd()}"
+
+
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yield the lines of a UTF-8 file that are not blank, without line ends, numbered from 1.
 
@@ -52,7 +57,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
                 if text.strip():
                     yield number, text.rstrip("\r\n")
     except FileNotFoundError as error:
-        raise DataError(f"there is no file {path}; check the path") from error
+        raise DataError(f"there is no file {path}{from_here(path)}; check the path") from error
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DataError(f"{path} is no gzip file ({error}); download it again") from error
     except OSError as error:

@@ -16,7 +16,7 @@ from steadyrl.core.errors import DataError
 from steadyrl.core.plugins import require
 from steadyrl.core.rundir import is_lfs_pointer, parse_json
 from steadyrl.loop.tasks.data_files import kind_of_file
-from steadyrl.loop.tasks.jsonl import kind_of, read_lines, read_objects, refuse_constant
+from steadyrl.loop.tasks.jsonl import from_here, kind_of, read_lines, read_objects, refuse_constant
 
 _BATCH = 1024  # rows of a parquet file that are held as Python objects at once
 _CODE = r"^[+-]?0\d"
@@ -66,7 +66,7 @@ def _columnar(path: Path, batches: Callable[[Path], Iterable[Any]]) -> Iterator[
         rows = (row for batch in batches(path) for row in _dicts(path, batch))
         yield from ((f"{path}, row {number}", row) for number, row in enumerate(rows, start=1))
     except FileNotFoundError as error:
-        raise DataError(f"there is no file {path}; check the path") from error
+        raise DataError(f"there is no file {path}{from_here(path)}; check the path") from error
     except (OSError, arrow.ArrowException) as error:
         first_line = str(error).partition("\n")[0]
         raise DataError(f"cannot read '{path}' ({first_line:.200}); expected a whole {path.suffix[1:]} file") from error

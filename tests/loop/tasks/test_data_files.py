@@ -1,6 +1,7 @@
 """Which files of a folder are which split. The expected splits are those that datasets 5.2's load_dataset gives."""
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -158,7 +159,8 @@ def test_the_hub_is_not_asked_for_what_is_no_name_on_it(name, tmp_path, monkeypa
     if name.endswith(".jsonl"):
         assert find_data(Path(name)).splits == {"train": [Path(name)]}
     else:
-        with pytest.raises(DataError, match=f"there is no file or folder '{name}'; check the path, or name a data set"):
+        here = "" if name.startswith("/") else f", seen from {re.escape(str(tmp_path))}"
+        with pytest.raises(DataError, match=f"no file or folder '{name}'{here}; check the path, or name a data set"):
             find_data(Path(name))
 
 

@@ -1,6 +1,7 @@
 import gzip
 import re
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -69,9 +70,11 @@ def test_an_object_of_several_lines_and_a_packed_file_are_called_so(tmp_path):
     assert "unpack the file, or save it as UTF-8" in refusal(written(tmp_path, b"\x28\xb5\x2f\xfd\x00"))  # of zstd
 
 
-def test_a_missing_file_is_named(tmp_path):
+def test_a_missing_file_is_named_with_the_folder_that_a_relative_path_begins_in(tmp_path, monkeypatch):
     path = tmp_path / "absent.jsonl"
     assert refusal(path) == f"there is no file {path}; check the path"
+    monkeypatch.chdir(tmp_path)
+    assert refusal(Path("absent.jsonl")) == f"there is no file absent.jsonl, seen from {tmp_path}; check the path"
 
 
 def test_a_folder_is_not_read_as_a_file(tmp_path):
