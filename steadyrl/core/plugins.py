@@ -25,7 +25,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
-from steadyrl.core.errors import ConfigError, DataError, MissingExtraError, SteadyError, exception_line
+from steadyrl.core.errors import ConfigError, DataError, MissingExtraError, SteadyError, raised_line
 from steadyrl.core.protocols import (
     Attackable,
     Bounded,
@@ -324,13 +324,13 @@ def _find(kind: str, name: str) -> Any:
         raise ConfigError(
             f"algorithm.name = '{name:.120}' {answer}; the algorithms here are {', '.join(BUILT_IN[kind])}"
         )
-    if kind == "reward" and "/" in name:
+    if kind == "reward" and "/" in name and not _meant(name):
         raise ConfigError(
             f"'{name:.120}' is a path, and rewards are functions; for a reward model write one that loads it and "
             "scores rollout.text, and give its import path, such as 'my_rewards:score'"
         )
     names = sorted({*BUILT_IN[kind], *points})
-    close = difflib.get_close_matches(name, names, n=1)
+    close = [*_meant(name), *difflib.get_close_matches(name.lower(), names, n=1)]
     hint = f"did you mean '{close[0]}'?" if close else f"known are {', '.join(names)}"
     tables = "; `steadyrl metrics RUN --to csv` or `--to parquet` writes a table" if kind == "tracker" else ""
     raise ConfigError(f"no {kind} is called '{name:.120}'; {hint} (your own: {_expected(kind)}){tables}")
@@ -365,6 +365,16 @@ def _look_in_current_folder() -> None:
         sys.path.insert(0, here)
 
 
+def _meant(path: str) -> list[str]:
+    """Return the import path of what was written as the path of a file beside the config, or without a colon."""
+    module, colon, attribute = path.removeprefix("./").removeprefix(f"{Path.cwd()}/").partition(":")
+    if not colon and not module.endswith(".py"):
+        module, _, attribute = module.rpartition(".")
+    module = module.removesuffix(".py").replace("/", ".")
+    meant = f"{module}:{attribute or 'FUNCTION'}"
+    return [meant] if meant != path and meant[0] != "." and Path(f"{module.replace('.', '/')}.py").is_file() else []
+
+
 def _expected(kind: str) -> str:
     return "'package.module' or 'package.module:name'" if kind in MODULES else "'package.module:name'"
 
@@ -385,26 +395,30 @@ def _import(kind: str, path: str) -> Any:
             f"put it into a module, such as my_rewards.py, and name 'my_rewards:{attribute}'"
         )
     if not all(part.isidentifier() for part in [*module_name.split("."), *([attribute] if colon else [])]):
-        raise ConfigError(f"'{path:.120}' is no import path; expected {_expected(kind)}")
+        hint = "".join(f"; did you mean '{meant}'?" for meant in _meant(path))
+        raise ConfigError(f"'{path:.120}' is no import path; expected {_expected(kind)}{hint}")
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
+            hint = "".join(f"; did you mean '{meant}'?" for meant in _meant(path))
             raise ConfigError(
                 f"'{path}': there is no module '{error.name}' (looked in the current folder and in what is "
-                f"installed); expected {_expected(kind)}"
+                f"installed); expected {_expected(kind)}{hint}"
             ) from error
         raise _missing(error, module_name) from error
     except SteadyError:
         raise
     except (Exception, SystemExit) as error:  # whatever a user's module does when it is imported
         raise ConfigError(
-            f"'{path}': the module '{module_name}' cannot be imported ({exception_line(error)}); fix it"
+            f"'{path}': the module '{module_name}' cannot be imported: {raised_line(error)}; fix it"
         ) from error
     if not colon:
         return module
     if not hasattr(module, attribute):
-        raise ConfigError(f"'{path}': module '{module_name}' has no '{attribute}'; expected 'package.module:name'")
+        close = difflib.get_close_matches(attribute, [name for name in vars(module) if not name.startswith("_")], n=1)
+        hint = f"did you mean '{module_name}:{close[0]}'?" if close else "expected 'package.module:name'"
+        raise ConfigError(f"'{path}': module '{module_name}' has no '{attribute}'; {hint}")
     return getattr(module, attribute)
 
 

@@ -76,6 +76,33 @@ def test_a_package_that_the_users_module_lacks_is_named_not_the_module(here):
         plugins.load("reward", "needs_more:f")
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("mine_here.py:brevity", "mine_here:brevity"),
+        ("mine_here.brevity", "mine_here:brevity"),
+        ("./mine_here:brevity", "mine_here:brevity"),
+        ("./mine_here.py", "mine_here:FUNCTION"),
+        ("rooms/inner_here.py:brevity", "rooms.inner_here:brevity"),
+        ("mine_here:brevty", "mine_here:brevity"),
+        ("Length", "length"),
+    ],
+)
+def test_what_was_written_as_the_path_of_a_file_is_answered_with_the_import_path(here, name, meant):
+    (here / "rooms").mkdir()
+    for file in ("mine_here.py", "rooms/inner_here.py"):
+        (here / file).write_text("def brevity(problem, rollout):\n    return 4.0\n")
+    assert f"did you mean '{meant}'?" in refusal("reward", name)
+
+
+def test_the_path_of_a_file_elsewhere_is_answered_with_no_import_path(here, monkeypatch):
+    (here / "mine_here.py").write_text("def brevity(problem, rollout):\n    return 4.0\n")
+    assert "did you mean 'mine_here:brevity'?" in refusal("reward", f"{here}/mine_here.py:brevity")
+    (here / "below").mkdir()
+    monkeypatch.chdir(here / "below")
+    assert "did you mean" not in refusal("reward", f"{here}/mine_here.py:brevity")
+
+
 def test_a_module_with_a_syntax_error_is_named_with_the_line(here):
     (here / "broken_here.py").write_text("x = 1\ndef f(:\n")
     message = refusal("reward", "broken_here:f")
@@ -87,8 +114,8 @@ def test_a_module_with_a_syntax_error_is_named_with_the_line(here):
 def test_a_module_that_fails_when_it_is_imported_is_refused(here, line):
     name = f"fails_here_{len(line)}"
     (here / f"{name}.py").write_text(line)
-    assert f"the module '{name}' cannot be imported (" in (message := refusal("reward", f"{name}:f"))
-    assert "no GPU" in message
+    assert f"the module '{name}' cannot be imported: " in (message := refusal("reward", f"{name}:f"))
+    assert f"no GPU ({name}.py, line 1); fix it" in message
 
 
 def test_a_module_that_imports_a_name_that_is_none_is_refused(here):
