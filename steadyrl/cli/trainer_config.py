@@ -38,7 +38,7 @@ def read_settings(path: Path) -> dict[str, Any]:
             no number or out of range.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read the config '{path}': {error}; give a TOML or JSON file") from error
     data = _parsed(path, text)

@@ -77,7 +77,7 @@ def read_toml(path: Path, what: str, advice: str) -> dict[str, Any]:
         ConfigError: It is not there, cannot be read, or is not TOML.
     """
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # some editors begin a file with a byte-order mark
     except FileNotFoundError as error:
         raise ConfigError(f"there is no {what} file '{path}'; expected a TOML file: {advice}") from error
     except IsADirectoryError as error:
@@ -85,9 +85,17 @@ def read_toml(path: Path, what: str, advice: str) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read the {what} file '{path}': {error}; expected a TOML file") from error
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}") from error
+        raise ConfigError(f"{path} is not valid TOML: {error}{_toml_hint(path)}") from error
     except RecursionError as error:
         raise ConfigError(f"{path}: {_TOO_DEEP}") from error
+
+
+def _toml_hint(path: Path) -> str:
+    """Return what is often wrong in a file that is no TOML, as the end of a sentence; else ""."""
+    text = path.read_text(encoding="utf-8-sig")
+    if key := re.search(r"^\s*([\w.]+:\w+)\s*=", text, re.MULTILINE):
+        return f'; an import path stands in quotes: "{key[1]}" = 1.0'
+    return "" if path.suffix == ".toml" else "; expected a TOML file, as `steadyrl new --data FILE` writes one"
 
 
 def override_texts(overrides: Overrides) -> list[str]:
@@ -195,7 +203,10 @@ def resolve(data: Mapping[str, Any], overrides: Overrides = ()) -> Config:
             problems.append(str(error))
     config = config.model_copy(update=changed)
     if "rewards" in changed and not any(reward_weights(config).values()):
-        problems.append("rewards: every weight is 0 or none is given; expected at least one, as in retrieval = 1.0")
+        problems.append(
+            "rewards: every weight is 0 or none is given; expected at least one, as in retrieval = 1.0 for searches, "
+            'or "my_rewards:brevity" = 1.0 for a function of your own'
+        )
     if not problems:
         problems = [*_autopilot_problems(config), *_plugin_problems(config)]
     if problems:
@@ -507,8 +518,10 @@ def _suggestion(section: type[BaseModel], location: Sequence[str]) -> str:
     if not namesakes and (answer := plugins.of_peers("settings").get(name)):
         return f"it is {answer} here"
     of_plugin = [".".join([*path, "args", name])] if "args" in keys else []
+    if len(namesakes) > 1:  # a name, such as "name", that says nothing of the section
+        namesakes = []
     alike = [] if namesakes else difflib.get_close_matches(name, keys, n=1)
-    close = alike or [*of_plugin, *namesakes[:1]]
+    close = alike or [*of_plugin, *namesakes]
     return f"did you mean {' or '.join(map(repr, close))}?" if close else f"known are: {', '.join(keys) or 'none'}"
 
 

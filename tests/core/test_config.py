@@ -49,6 +49,7 @@ def test_all_but_the_rewards_has_a_default():
         ({"task": {"args": {"corpse": "x"}}}, "task.args.corpse: unknown setting; did you mean 'corpus'?"),
         ({"algorithm": {"nam": "ppo"}}, "algorithm.nam: unknown setting; did you mean 'name'?"),
         ({"lora_rank": 8}, "lora_rank: unknown setting; did you mean 'model.lora_rank'?"),
+        ({"run": {"name": "first"}}, "run.name: unknown setting; known are: checkpoint_every, "),  # not algorithm.name
         ({"update": {"seed": 8}}, "update.seed: unknown setting; did you mean 'run.seed'?"),
         (
             {"algorithm": {"clip_low": 0.1}},
@@ -235,6 +236,20 @@ def test_invalid_toml_is_refused_with_its_line(tmp_path):
     path = written(tmp_path, "[run]\nsteps = 5\nseed = = 1\n")
     with pytest.raises(ConfigError, match=r"config\.toml is not valid TOML: .*line 3"):
         config.load(path)
+
+
+def test_an_import_path_without_quotes_and_a_file_of_data_are_called_so(tmp_path):
+    path = written(tmp_path, "[rewards]\nmy_rewards:score = 1.0\n")
+    with pytest.raises(ConfigError, match=r'an import path stands in quotes: "my_rewards:score" = 1\.0$'):
+        config.load(path)
+    (tmp_path / "data.jsonl").write_text('{"prompt": "2+2"}\n')
+    with pytest.raises(ConfigError, match="expected a TOML file, as `steadyrl new --data FILE` writes one"):
+        config.load(tmp_path / "data.jsonl")
+
+
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path):
+    path = written(tmp_path, '\ufeff[run]\nsteps = 5\n[rewards]\n"my.mod:fn" = 0.25\n')
+    assert config.load(path).run.steps == 5
 
 
 def test_a_missing_file_and_a_folder_are_refused(tmp_path):
