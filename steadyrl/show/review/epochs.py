@@ -50,7 +50,7 @@ class _Notice:
 def epoch_table(
     metrics: Records, findings: Sequence[Finding], live: Sequence[Mapping[str, Any]] = ()
 ) -> dict[str, Any] | None:
-    """Return a run's epochs as plain data, or None if it has fewer than two or did not count them.
+    """Return a run's epochs as plain data, or None if they cannot be told apart, see ``split``.
 
     Returns:
         "rows" (a dict per epoch: name, first and last step, means by column, changes of the reward and of the loss with
@@ -76,11 +76,16 @@ def epoch_table(
 
 
 def split(metrics: Records) -> list[tuple[str, Records]] | None:
-    """Return the epochs of a run by name ("3", or "3-4" where a row is several) with their steps; None for too few."""
+    """Return the epochs of a run by name ("3", or "3-4" where a row is several) with their steps.
+
+    None for too few epochs, and where a step takes more than one: its numbers are of several at once.
+    """
     ends = series(metrics, "data_epoch")
     if not len(ends) or not np.isfinite(ends).all() or ends[-1] < LEAST_EPOCHS:
         return None
     starts = np.concatenate([[0.0], ends[:-1]])
+    if (ends - starts).max() > 1 + 1e-9:
+        return None
     epochs = np.floor((starts + ends) / 2 + 1e-9).astype(int)  # from 0
     width = -(-(int(epochs[-1]) + 1) // MOST_ROWS)
     by_row: dict[int, list[Mapping[str, Any]]] = {}

@@ -74,6 +74,13 @@ def test_long_runs_have_several_epochs_to_a_row():
     assert [name for name, _ in split(records([0] * 31, per_epoch=1))][-1] == "31"
 
 
+def test_steps_of_more_than_an_epoch_have_no_table():
+    """29 problems and 1,000 prompts a step: rows called "17-20" and "49-52" held 34 epochs each."""
+    assert split(records([0.1] * 4, per_epoch=0.5)) is None
+    assert epoch_table(records([0.1] * 2, per_epoch=29 / 1000), []) is None
+    assert [name for name, _ in split(records([0.1] * 3, per_epoch=1))] == ["1", "2", "3"]
+
+
 @pytest.mark.parametrize("lines", [records([0.1] * 3), [{"step": 0, "reward/mean": 1.0}], []])
 def test_fewer_than_two_epochs_or_uncounted_ones_have_no_table(lines):
     assert split(lines) is None
