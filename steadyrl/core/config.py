@@ -423,7 +423,12 @@ def _autopilot_problems(config: Config) -> Iterator[str]:
 
 
 def _copy(data: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: _copy(value) if isinstance(value, Mapping) else value for key, value in data.items()}
+    return {key: _copy(value) if isinstance(value, Mapping) else _plain(value) for key, value in data.items()}
+
+
+def _plain(value: Any) -> Any:
+    """Return a path as text and a number of NumPy as one of Python: settings from Python are often such."""
+    return str(value) if isinstance(value, Path) else value.item() if isinstance(value, np.generic) else value
 
 
 def _apply(data: dict[str, Any], override: str) -> None:

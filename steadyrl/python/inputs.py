@@ -64,8 +64,10 @@ def prompts_args(prompts: Any, heldout: Any, folder: Path) -> dict[str, Any]:
         prompts = splits[TRAIN]
         if heldout is None:
             heldout = next((splits[name] for name in JUDGES if name in splits), None)
-    if isinstance(heldout, float):
-        args["heldout_share"] = heldout
+    if isinstance(heldout, float | np.floating):
+        args["heldout_share"] = float(heldout)
+    elif isinstance(heldout, int | np.integer):
+        raise DataError(f"heldout: got {heldout}; expected a share of the prompts between 0 and 1, or {_FORMS}")
     elif heldout is not None:
         args["heldout"] = _file("heldout", heldout, folder)
     return {"path": _file("prompts", prompts, folder, least=1 if "heldout" in args else 2), **args}
@@ -77,7 +79,7 @@ def _file(what: str, rows: Any, folder: Path, least: int = 1) -> str:
     lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in _rows(what, rows)]
     if len(lines) < least:
         alone = "; give two or more, for one has to judge the training of the other, or heldout=..." if lines else ""
-        raise DataError(f"{what}: got {len(lines)}; expected {_FORMS}{alone}")
+        raise DataError(f"{what}: got {len(lines) or 'none'}; expected {_FORMS}{alone}")
     text = "".join(lines)
     path = folder / f"{what}-{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:_DIGITS]}.jsonl"
     if not path.is_file():

@@ -17,6 +17,7 @@ from steadyrl.core import config as configs
 from steadyrl.core import plugins
 from steadyrl.core.config import Config, Overrides
 from steadyrl.core.counting.count import heard_by
+from steadyrl.core.errors import ConfigError
 from steadyrl.core.rundir import RunDir
 from steadyrl.core.sections import BackendSection, ModelSection, RunSection
 from steadyrl.loop import launch
@@ -72,6 +73,7 @@ def train(
         SteadyError: Something cannot be trained; the error says what to change.
         KeyboardInterrupt: The interrupt came before the run began, or a signal asked the process to end.
     """
+    _require_watch(watch)
     with _view(progress) as view:
         view.phase("reading the prompts and the model")
         nested_settings = _settings(model, prompts, reward, heldout, tokenizer, settings, overrides)
@@ -112,8 +114,16 @@ def run(
         SteadyError: Something cannot be trained; the error says what to change.
         KeyboardInterrupt: Ctrl-C or a signal; the last whole step is saved, and a resume continues after this step.
     """
+    _require_watch(watch)
     with _view(watch is None and in_notebook()) as view:
         return _with_summary(launch.run(config, overrides, resume, watch or view, accept_changed_data).path)
+
+
+def _require_watch(watch: Watch | None) -> None:
+    if watch is not None and not isinstance(watch, Watch):
+        raise ConfigError(
+            f"watch: got {type(watch).__name__}; expected steadyrl.Watch, as in steadyrl.Watch(step=print)"
+        )
 
 
 def _with_summary(path: Path) -> Run:

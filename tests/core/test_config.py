@@ -226,6 +226,14 @@ def test_an_override_cannot_go_below_a_value():
     assert "'run.steps.x': run.steps is a value, not a section" in refusal({"run": {"steps": 5}}, "run.steps.x=1")
 
 
+def test_settings_from_python_may_be_paths_and_numbers_of_numpy():
+    found = config.resolve(
+        {"run": {"steps": np.int64(3), "folder": Path("a b")}, "rewards": {"retrieval": np.float32(1)}}
+    )
+    assert (found.run.steps, found.run.folder, found.rewards) == (3, str(Path("a b").absolute()), {"retrieval": 1.0})
+    assert type(found.run.steps) is int
+
+
 def test_a_file_is_read_and_overridden(tmp_path):
     path = written(tmp_path, '[run]\nsteps = 5\n[rewards]\n"my.mod:fn" = 0.25\n')
     found = config.load(path, ["run.seed=9"])

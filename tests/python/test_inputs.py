@@ -97,10 +97,10 @@ def test_held_out_prompts_are_given_as_rows_as_a_split_or_as_a_share(tmp_path):
     ("prompts", "heldout", "message"),
     [
         (["a"], None, r"prompts: got 1; .* give two or more"),
-        ([], None, "prompts: got 0; expected texts"),
+        ([], None, "prompts: got none; expected texts"),
         (["a", 3], None, r"prompts\[1\] is 3 \(int\); expected texts"),
         (7, None, "prompts: got int; expected texts"),
-        (["a", "b"], 2, "heldout: got int; expected texts"),
+        (["a", "b"], 0, "heldout: got 0; expected a share of the prompts between 0 and 1, or texts"),
         ({"training": ["a"]}, None, "got a dict of training; expected rows under 'train'"),
         ([{"prompt": "a", "x": {1}}, "b"], None, r"prompts\[0\]\['x'\] is \{1\} \(set\), which no JSON file holds"),
         ([{"prompt": "a", "x": float("inf")}, "b"], None, r"prompts\[0\]\['x'\] is inf \(float\)"),

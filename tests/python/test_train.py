@@ -131,6 +131,13 @@ def test_an_asynchronous_reward_of_a_completion(here):
     assert all(line["reward"] == line["completion"].count("a") for line in completions(toy(reward, steps=1)))
 
 
+def test_a_function_as_watch_is_refused_before_anything_is_read(here):
+    for call in (lambda: toy(watch=print), lambda: run_config({}, watch=print)):
+        with pytest.raises(ConfigError, match=r"watch: got builtin_function_or_method; expected steadyrl\.Watch"):
+            call()
+    assert not list(here.iterdir())
+
+
 def test_a_watch_follows_and_stops_a_run_beside_the_display(here):
     steps = []
     run = toy(watch=Watch(step=lambda line: steps.append(line["step"]), stop=lambda: len(steps) == 2))
