@@ -228,7 +228,12 @@ def _close(play: Playing) -> None:
     play.closed = True  # an episode is closed once, even if that fails or is interrupted
     with _survived(play):
         outcome = _returned("close", play.episode.close(), Mapping, "a dict, which may be empty")
-        json.dumps(dict(outcome))  # it is written into rollouts/
+        try:
+            json.dumps(dict(outcome))  # it is written into rollouts/
+        except (TypeError, ValueError) as error:
+            raise TypeError(
+                f"close returned {reprlib.repr(outcome)}; expected values that JSON has ({error})"
+            ) from error
         play.outcome = outcome
 
 

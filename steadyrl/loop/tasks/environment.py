@@ -29,7 +29,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from steadyrl.core import plugins
-from steadyrl.core.errors import ConfigError, SteadyError, exception_line
+from steadyrl.core.errors import ConfigError, SteadyError, raised_line
 from steadyrl.core.protocols import Episode, PromptLimit, RewardFn, Task, Turn
 from steadyrl.core.sections import PathText
 from steadyrl.core.types import Message, Problem, Rollout, Score, ToolCall
@@ -175,8 +175,7 @@ def _environment_class(settings: EnvironmentTask.Settings) -> tuple[Any, Any]:
         raise
     except RAISED as error:
         raise ConfigError(
-            f"{what} cannot be made with task.args.environment_args = {settings.environment_args}: "
-            f"{exception_line(error)}"
+            f"{what} cannot be made with task.args.environment_args = {settings.environment_args}: {raised_line(error)}"
         ) from error
     for method, argument in (("reset", "problem"), ("step", "message")):
         function = getattr(environment, method, None)

@@ -193,7 +193,12 @@ def test_a_world_that_breaks_costs_its_own_rollout_only(breaks_at, why):
         ("step", Turn("seen", "no"), "step returned 'no' (str); expected True or False in Turn"),
         ("close", None, "close returned None (NoneType); expected a dict, which may be empty"),
         ("close", [1], "close returned [1] (list); expected a dict, which may be empty"),
-        ("close", {"score": 1j}, "Object of type complex is not JSON serializable"),
+        (
+            "close",
+            {"score": 1j},
+            "close returned {'score': 1j}; expected values that JSON has (Object of type complex is not JSON "
+            "serializable)",
+        ),
     ],
 )
 def test_an_episode_that_returns_something_else_costs_its_own_rollout_only(method, returned, why):

@@ -239,7 +239,7 @@ def test_problems_come_from_a_file_as_those_of_prompts_do(tmp_path):
         ("RewardsNothing", "TypeError: step returned the reward nan; expected a finite number, or None"),
         ("RewardsWords", "TypeError: step returned the reward 'much'; expected a finite number, or None"),
         ("OpensWithANumber", "TypeError: reset returned 3; expected a text, messages, or None"),
-        ("Breaks", "ValueError: what?"),
+        ("Breaks", "ValueError: what? (agents.py, line 153)"),
     ],
 )
 def test_an_environment_that_breaks_costs_its_own_rollout(environment, why):
