@@ -23,11 +23,10 @@ def steadyrl(monkeypatch, capsys):
 
 def test_a_run_of_the_toy_backend_is_refused_in_one_line(steadyrl, toy, tmp_path):
     run = launch.run(config.dump(toy("run.preflight=off", "run.steps=1").config))
-    code, out, error = steadyrl("export", run.path, "--to", tmp_path / "model")
-    assert (code, out) == (2, "")
-    assert error.startswith("error: the run was trained with backend.name = 'toy'") and error.count("\n") == 1
-    code, out, _ = steadyrl("serve", run.path)
-    assert (code, out.splitlines()[-1]) == (0, f"steadyrl export {run.path}")
+    for command in (("export", run.path, "--to", tmp_path / "model"), ("serve", run.path)):
+        code, out, error = steadyrl(*command)
+        assert (code, out) == (2, "")
+        assert error.startswith("error: the run was trained with backend.name = 'toy'") and error.count("\n") == 1
 
 
 def test_several_runs_need_a_folder_and_a_backend_that_can_be_joined(steadyrl, toy, tmp_path):

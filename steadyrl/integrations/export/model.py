@@ -131,10 +131,18 @@ def exporter_of(config: Config) -> Any:
     Raises:
         ConfigError: The backend's policy is no model folder.
     """
-    name = config.backend.name
+    require_exportable(config.backend.name)
+    return plugins.load("exporter", config.backend.name)
+
+
+def require_exportable(name: str) -> None:
+    """Refuse a backend whose policy is no model folder.
+
+    Raises:
+        ConfigError: It is such a backend.
+    """
     if ":" in name or name not in plugins.BUILT_IN["exporter"]:
         backends = ", ".join(f"'{backend}'" for backend in plugins.BUILT_IN["exporter"])
         raise ConfigError(
             f"the run was trained with backend.name = '{name}', whose policy is no model folder; expected {backends}"
         )
-    return plugins.load("exporter", name)

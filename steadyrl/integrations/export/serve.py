@@ -10,8 +10,9 @@ from typing import Any
 
 from steadyrl.core.errors import RunError
 from steadyrl.core.rundir import RunDir, read_json
+from steadyrl.core.sections import BackendSection
 from steadyrl.core.types import plain_text
-from steadyrl.integrations.export.model import DEFAULT_FOLDER, RECORD
+from steadyrl.integrations.export.model import DEFAULT_FOLDER, RECORD, require_exportable
 
 VLLM_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # what its --max-lora-rank may be
 QUESTION = "your request"
@@ -23,10 +24,12 @@ def serve_lines(run: RunDir, folder: Path | None = None) -> list[str]:
 
     Raises:
         RunError: The folder holds something else.
+        ConfigError: The run has a backend whose policy cannot be exported.
     """
     target = folder or run.path / DEFAULT_FOLDER
     lora = int((run.resolved().get("model") or {}).get("lora_rank") or 0)
     if not target.is_dir() or not any(target.iterdir()):
+        require_exportable(str((run.resolved().get("backend") or {}).get("name") or BackendSection().name))
         command = ["steadyrl", "export", str(run.path), *(["--merge"] if lora else [])]
         command += ["--to", str(folder)] if folder else []
         return [
