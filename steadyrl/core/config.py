@@ -56,6 +56,7 @@ LARGEST = 1e9  # of a setting without a bound of its own
 SectionType = TypeVar("SectionType", bound=BaseModel)
 # A text, a list of texts, or values by nested or dotted keys; see ``override_texts``.
 Overrides = str | Sequence[str] | Mapping[str, Any]
+_QUOTED_REWARD = re.compile(r"""rewards\.(?P<quote>['"])(?P<name>[^'"]+)(?P=quote)(?P<keys>(?:\..+)?)""")
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _NEXT_OVERRIDE = re.compile(r"\s+(?=\w+\.[^\s=]+=)")
 
@@ -454,7 +455,9 @@ def _apply(data: dict[str, Any], override: str) -> None:
 
 
 def _parts(key: str) -> list[str]:
-    """Split a dotted key; the name of a reward may be an import path, which has dots before its colon."""
+    """Split a dotted key; the name of a reward may be an import path, which has dots before its colon, and quotes."""
+    if quoted := _QUOTED_REWARD.fullmatch(key):
+        return ["rewards", quoted["name"], *quoted["keys"].split(".")[1:]]
     before, colon, after = key.partition(":")
     if not key.startswith("rewards.") or not colon:
         return key.split(".")

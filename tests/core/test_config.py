@@ -234,6 +234,12 @@ def test_settings_from_python_may_be_paths_and_numbers_of_numpy():
     assert type(found.run.steps) is int
 
 
+@pytest.mark.parametrize("key", ["rewards.'my.mod:fn'", 'rewards."my.mod:fn"', "rewards.my.mod:fn"])
+def test_the_name_of_a_reward_in_an_override_may_have_quotes_as_in_a_file(key):
+    assert config.merge({}, [f"{key}=0.5"]) == {"rewards": {"my.mod:fn": 0.5}}
+    assert config.merge({}, [f"{key}.weight=0.5"]) == {"rewards": {"my.mod:fn": {"weight": 0.5}}}
+
+
 def test_a_file_is_read_and_overridden(tmp_path):
     path = written(tmp_path, '[run]\nsteps = 5\n[rewards]\n"my.mod:fn" = 0.25\n')
     found = config.load(path, ["run.seed=9"])
