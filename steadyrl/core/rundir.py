@@ -77,6 +77,10 @@ class RunDir:
     def __init__(self, path: Path | str):
         self.path = Path(path)
 
+    def __fspath__(self) -> str:
+        """Return the path: a run stands wherever a path does, as in ``steadyrl.diagnose(run)``."""
+        return str(self.path)
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}('{self.path}')"
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
+from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, Literal
 
@@ -174,7 +175,7 @@ def examine(run: Run, checks: Sequence[Check[Run]] = CHECKS) -> Diagnosis:
     )
 
 
-def diagnose(path: Path | str, settings: Mapping[str, Any] | None = None) -> list[Diagnosis]:
+def diagnose(path: PathLike[str] | str, settings: Mapping[str, Any] | None = None) -> list[Diagnosis]:
     """Read and examine every run of a file or folder.
 
     Args:
@@ -184,7 +185,7 @@ def diagnose(path: Path | str, settings: Mapping[str, Any] | None = None) -> lis
     Raises:
         RunError: There is nothing, or something that cannot be read.
     """
-    diagnoses, unreadable = diagnose_all(path, settings)
+    diagnoses, unreadable = diagnose_all(fspath(path), settings)
     for problem in unreadable.values():
         raise RunError(problem)
     return diagnoses

@@ -166,6 +166,8 @@ def _read(config: Config | Mapping[str, Any] | Path | str, overrides: Sequence[s
         notes = [_OF_A_SESSION.format(name=name, function=name.partition(":")[2]) for name in session_rewards]
         what_was_set = configs.to_toml(settings.model_dump(mode="json", exclude_unset=True))
         return settings, "\n".join(["".join([_FROM_PYTHON, *notes]), what_was_set])
+    if not isinstance(config, str | Path):
+        raise ConfigError(f"the config is of the type {type(config).__name__}; expected a TOML file, or its sections")
     path = Path(os.path.expanduser(config))
     settings = configs.load(path, overrides)
     return settings, path.read_text(encoding="utf-8")

@@ -131,6 +131,19 @@ def test_an_asynchronous_reward_of_a_completion(here):
     assert all(line["reward"] == line["completion"].count("a") for line in completions(toy(reward, steps=1)))
 
 
+def test_a_run_stands_wherever_a_path_does(here):
+    run = toy()
+    assert [str(found.verdict) for found in steadyrl.diagnose(run)] == [str(run.doctor().verdict)]
+    assert steadyrl.write_report(run) == run.report_folder
+    assert Run.open(run).path == run.path
+
+
+@pytest.mark.parametrize("thing", [3, [1]])
+def test_a_config_of_another_type_is_refused(here, thing):
+    with pytest.raises(ConfigError, match=f"the config is of the type {type(thing).__name__}; expected a TOML file"):
+        run_config(thing)
+
+
 def test_a_function_as_watch_is_refused_before_anything_is_read(here):
     for call in (lambda: toy(watch=print), lambda: run_config({}, watch=print)):
         with pytest.raises(ConfigError, match=r"watch: got builtin_function_or_method; expected steadyrl\.Watch"):

@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +85,7 @@ class Report:
         return headline(self.summary)
 
 
-def write_report(path: Path | str) -> Path:
+def write_report(path: PathLike[str] | str) -> Path:
     """Write the report of a run into its ``report`` folder and return that folder.
 
     A running or interrupted run gets a report of what there is so far. An earlier report is replaced.
@@ -93,7 +94,8 @@ def write_report(path: Path | str) -> Path:
         RunError: There is no run directory, it has no steps yet, or a file in it is damaged.
         AccessError: The folder cannot be written.
     """
-    report, folder = read_report(path), RunDir(path).report_folder
+    run = RunDir.open(fspath(path))
+    report, folder = read_report(run.path), run.report_folder
     write_json(folder / "summary.json", report.summary)
     pictures = plots.draw(*_drawn(report))
     if rewards := reward_histogram.draw(report.evidence.metrics, report.evidence.recorded):
@@ -115,7 +117,8 @@ def write_summary(path: Path | str) -> None:
         RunError: There is no run directory, it has no steps yet, or a file in it is damaged.
         AccessError: The folder cannot be written.
     """
-    write_json(RunDir(path).report_folder / "summary.json", read_report(path).summary)
+    run = RunDir.open(path)
+    write_json(run.report_folder / "summary.json", read_report(run.path).summary)
 
 
 def read_report(path: Path | str) -> Report:
