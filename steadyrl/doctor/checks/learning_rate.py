@@ -6,14 +6,20 @@ import numpy as np
 
 from steadyrl.doctor.check import Found, Result, check
 from steadyrl.doctor.checks.kl import BF16_RATE, ZERO
-from steadyrl.doctor.checks.kl_penalty import STRONG, balance, penalty_gradient
+from steadyrl.doctor.checks.kl_penalty import STRONG, balance, penalty_gradient, penalty_pays
 from steadyrl.doctor.remedies import USUAL_CUT, calmer, go_back, learning_rate, movement_cut, slower
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.levels import measure
 from steadyrl.doctor.statistics.readings import (
     KL_OLD_LARGE,
+    LOST_ENTROPY,
     LOST_UPDATE,
+    MOST_OF_IT,
+    at_top,
     direction,
+    entropy_lost,
+    falls_short,
+    highest_start,
     large_signs,
     levels,
     nothing_to_learn,
@@ -40,8 +46,10 @@ KL_REF_LITTLE = 0.3  # nats per token where the steps themselves are known to be
 CLIP_NONE = 1e-5
 ENTROPY_STILL = 0.02  # relative change that counts as none
 LORA_RATE = 1e-5  # adapters need 10 to 128 times the rate of full weights, which is some 1e-6
+LONG = 300  # steps, in which a policy that moves at all leaves its reference
 SLOW = 4.0  # times the least gain that matters, within a log: the spread of the completions
 SHOWN = 2  # signs that have to agree
+PLUNGE, HALF = 12, 0.5  # steps; of the entropy at the start, which is left where it begins
 
 
 @check("learning_rate_too_high")
@@ -50,9 +58,8 @@ def learning_rate_too_high(run: Run) -> Result:
     alone = None if size is None else first_lasting(size, size.values > LOST_UPDATE, 1)
     if alone is not None:
         direct.append((alone, f"the KL of one step's updates is above {LOST_UPDATE:g} at step {alone}"))
-    if leap := _leap(run):
-        direct.append(leap)
-    if not direct:
+    direct += [sign for sign in (_leap(run), _plunge(run)) if sign is not None]
+    if not direct or _broken_at_once(run):
         return None
     since = min(start for start, _ in direct)
     later, worse = _consequences(run, since)
@@ -79,6 +86,12 @@ def _rate(run: Run) -> tuple[str, ...]:
     return () if rate is None else (f"the learning rate is {rate:g}",)
 
 
+def _broken_at_once(run: Run) -> bool:
+    """Return whether the first gradient is not finite: no step was taken that could have been too large."""
+    norms = [norm for norm in run.series.get("grad_norm", ()) if len(norm)]
+    return any(norm.steps[0] == run.span[0] and not np.isfinite(norm.values[0]) for norm in norms)
+
+
 def _leap(run: Run) -> tuple[int, str] | None:
     """Return the step that took the policy away from its reference, and a sentence; None where no single one did.
 
@@ -100,6 +113,30 @@ def _leap(run: Run) -> tuple[int, str] | None:
     old, new = number(float(kl.values[at])), number(float(kl.values[at + 1]))
     since = int(kl.steps[at])  # measured before the step's updates: those of this step did it
     return since, f"the KL to the reference went from {old} to {new} nats/token in the one step {since}"
+
+
+def _plunge(run: Run) -> tuple[int, str] | None:
+    """Return the step from which a policy became sure within a few steps, of worse than it had drawn, and a sentence.
+
+    A policy that has found the best of what it draws may become sure of that at once; one that becomes sure of
+    anything less was taken there by steps that were too large, unless it paid a penalty larger than its rewards.
+    """
+    entropy, reward, most = find(run, "entropy"), run.get("reward"), run.get("reward_max")
+    if entropy is None or reward is None or most is None or len(entropy) <= PLUNGE or penalty_pays(run):
+        return None
+    start, best = head(reward), float(most.values.max())
+    if tail(reward) - start >= MOST_OF_IT * (best - start) or not entropy_lost(run):
+        return None
+    before, after = entropy.values[:-PLUNGE], entropy.values[PLUNGE:]
+    sure = (after < LOST_ENTROPY * before) & (before > HALF * highest_start(entropy))
+    fast = np.flatnonzero(sure & (entropy.steps[PLUNGE:] - entropy.steps[:-PLUNGE] == PLUNGE))
+    if not len(fast):
+        return None
+    since = int(entropy.steps[fast[0]])
+    return since, (
+        f"within {PLUNGE} steps from step {since} on the entropy fell to {number(float(after[fast[0]]))} nats/token, "
+        f"and the reward came to {number(tail(reward))} where single completions earned {number(best)}"
+    )
 
 
 def _consequences(run: Run, since: int) -> tuple[list[str], bool]:
@@ -137,11 +174,12 @@ def learning_rate_too_low(run: Run) -> Result:
     reward = run.needed("reward")
     course, blocks = direction(reward), measure(reward)
     gain = 0.0 if blocks is None else max(blocks.end, blocks.late) - blocks.first
-    if nothing_to_learn(run) or course < 0 or gain > SLOW * worth_having(run, float(np.median(reward.values))):
+    much = gain > SLOW * worth_having(run, float(np.median(reward.values)))
+    steps, large = _small_steps(run)
+    if nothing_to_learn(run) or course < 0 or (much and not (len(steps) >= SHOWN and falls_short(run))):
         return None
     if ((where := balance(run)) is not None and where.holds) or (penalty_gradient(run) or 0.0) >= STRONG:
         return None  # the penalty holds the policy, at any rate
-    steps, large = _small_steps(run)
     signs, far = _nearness(run, len(steps) >= SHOWN)
     signs = (*steps, *signs)
     if large or far or len(signs) < SHOWN:
@@ -182,11 +220,14 @@ def _nearness(run: Run, small_steps: bool) -> tuple[tuple[str, ...], bool]:
     """Return the signs that the policy is where it began, and whether another sign says that it is not."""
     signs, far = [], False
     kl = find(run, "kl_ref") or find(run, "kl_ref", SEQUENCE)
+    last, reward = run.span[1], run.get("reward")
     if kl is not None:
         limit = KL_REF_LITTLE if small_steps or kl.unit == SEQUENCE else KL_REF_NONE
         level = abs(tail(kl))
         far |= level > limit or bool((np.abs(kl.values[1:]) <= ZERO).mean() > 0.5)  # the latter is kl_zero's
         signs.append(f"the KL to the reference ends at {number(level)} {kl.unit}")
+        if kl.unit != SEQUENCE and last >= LONG and reward is not None and not at_top(reward):
+            signs.append(f"so near it are {last} steps from where they began")
     entropy = find(run, "entropy")
     if (
         entropy is not None

@@ -141,8 +141,16 @@ def unusual_setting(run: Run) -> Result:
         None,
         f"the reward falls short, and {'settings lie' if unusual[1:] else 'a setting lies'} far from usual: {shown[0]}",
         (*shown[1:], levels("the reward", run.needed("reward"))),
-        change={s.name: s.default for s in unusual},
+        change=_with_dependents(run.config, {s.name: s.default for s in unusual}),
     )
+
+
+def _with_dependents(settings: Mapping[str, Any], change: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a change that sets back, too, what is a part of a setting that it switches off."""
+    off = {name for name, value in change.items() if not value}
+    parts = [name for name, usual in USUAL.items() if usual.per in off and name in settings]
+    usual_values = defaults(str(settings.get("algorithm.name", "")))
+    return {**change, **{name: usual_values[name] for name in parts if settings[name] != usual_values[name]}}
 
 
 def _text(value: Any) -> str:

@@ -221,3 +221,15 @@ EXAMPLES = [path for path in sorted((ROOT / "examples").rglob("*.toml")) if "[al
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_the_settings_of_shipped_examples_are_usual(path):
     assert not suspected(config.load(path))
+
+
+def test_what_is_part_of_a_setting_is_switched_off_with_it():
+    """Settings refuse a buffer before a limit on the length that there is none of."""
+    far = ("algorithm.args.length_limit=12", "algorithm.args.overlong_buffer=5", "sampling.max_new_tokens=100")
+    chosen = resolved(*far, algorithm="grpo")
+    steps = np.arange(N)
+    columns = {"reward/mean": FLAT, "reward/max": np.ones(N), "reward/std": 0.2 + 0.01 * RNG.normal(size=N)}
+    log = RawLog("made", "steadyrl", {k: Column(steps, v) for k, v in columns.items()}, settings_of(chosen))
+    advised = finding(examine(identify(log))).overrides
+    assert {"algorithm.args.length_limit=0", "algorithm.args.overlong_buffer=0"} <= set(advised)
+    config.resolve(config.dump(chosen), advised)
