@@ -194,14 +194,13 @@ def _clipped_texts(series: dict[str, list[Series]]) -> tuple[str, ...]:
 
 def _without_negative_entropy(series: dict[str, list[Series]]) -> tuple[str, ...]:
     """Leave out what is called an entropy and lies below 0, where no entropy of tokens is; return a note of it."""
-    several = series.get("entropy", [])
-    negative = [one for one in several if len(one) and float(np.median(one.values)) < 0.0]
-    if not negative:
+    entropies = series.pop("entropy", [])
+    below = [entropy for entropy in entropies if len(entropy) and float(np.median(entropy.values)) < 0.0]
+    if rest := [entropy for entropy in entropies if not any(entropy is negative for negative in below)]:
+        series["entropy"] = rest
+    if not below:
         return ()
-    series["entropy"] = [one for one in several if not any(one is other for other in negative)]
-    if not series["entropy"]:
-        del series["entropy"]
-    sources = ", ".join(f"'{one.source}'" for one in negative)
+    sources = ", ".join(f"'{entropy.source}'" for entropy in below)
     return (f"{sources} is below 0 in most rows, where no entropy of tokens can be, and is left out",)
 
 
