@@ -217,12 +217,12 @@ def learning_rate_too_low(run: Run) -> Result:
 def _still_rising(run: Run) -> Result:
     """Find a run that ends while its reward rises, far from what can be earned and near where its policy began."""
     reward, entropy, size = run.needed("reward"), find(run, "entropy"), update_size(run)
-    some = size is not None and float(np.median(size.values)) > UPDATE_LEAST
-    if some or entropy is None or tail(entropy) < STILL_THERE * highest_start(entropy) or not falls_short(run):
+    moves = size is not None and float(np.median(size.values)) > UPDATE_LEAST
+    if moves or entropy is None or tail(entropy) < STILL_THERE * highest_start(entropy) or not falls_short(run):
         return None
     where, later = balance(run), reward.at(slice(len(reward) // 2, None))
-    held = where is not None and (where.holds or where.share >= RESTS)
-    if held or (penalty_gradient(run) or 0.0) >= STRONG or direction(reward) <= 0 or direction(later) <= 0:
+    balanced = where is not None and (where.holds or where.share >= RESTS)
+    if balanced or (penalty_gradient(run) or 0.0) >= STRONG or direction(reward) <= 0 or direction(later) <= 0:
         return None
     change = multiple(run, "learning_rate", LEAST_RAISE)
     course = (levels("the reward", reward), levels("the entropy", entropy, "nats/token"))
