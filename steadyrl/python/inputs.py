@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from datetime import date, time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -221,7 +222,8 @@ def _entry(key: Any, value: Any) -> tuple[Any, str, Any]:
             "'completion' and columns of the data, or one of TRL's 'completions'; the name of a built-in reward; a "
             "list of these; or a dict of names to functions"
         )
-    name = getattr(key, "__name__", type(key).__name__)
+    inner = key.func if isinstance(key, partial) else key  # a partial has no name of its own
+    name = getattr(inner, "__name__", type(inner).__name__)
     return key, name if name.isidentifier() else "reward", value
 
 

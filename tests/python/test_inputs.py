@@ -1,6 +1,7 @@
 """What a session holds becomes files once; what is no prompt, model or reward is refused with what is expected."""
 
 import datetime
+import functools
 import itertools
 import json
 import sys
@@ -131,6 +132,11 @@ def test_a_lambda_gets_a_path_in_this_process_that_no_later_one_takes():
     assert path.endswith(":reward") and plugins.of_session(path)
     assert load(path) is first and load(later) is second
     assert list(reward_entries(first)) == [path]
+
+
+def test_a_partial_is_called_what_its_function_is():
+    half, whole = functools.partial(brevity), functools.partial(functools.partial(brevity))
+    assert [path.rpartition(":")[2] for path in reward_entries([half, whole])] == ["brevity", "brevity_2"]
 
 
 def test_rewards_in_a_list_and_in_dicts():
