@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import wraps
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -48,29 +48,24 @@ def open_algorithm(name: str, args: Any) -> Algorithm:
     for function, arguments in _ARGUMENTS.items():
         if not plugins.takes(getattr(algorithm, function), len(arguments)):
             raise ConfigError(f"{what}: '{function}' cannot be called as {function}({', '.join(arguments)})")
-    return replace(
+    return replace(  # partials of functions of a module: a loss is sent to the other ranks of several GPUs
         algorithm,
-        select=_checked(f"{what}: 'select'", algorithm.select, _not_selected),
-        prepare=_checked(f"{what}: 'prepare'", algorithm.prepare, _not_prepared),
-        loss=_checked(f"{what}: 'loss'", algorithm.loss, _no_loss),
+        select=partial(_called, f"{what}: 'select'", algorithm.select, _not_selected),
+        prepare=partial(_called, f"{what}: 'prepare'", algorithm.prepare, _not_prepared),
+        loss=partial(_called, f"{what}: 'loss'", algorithm.loss, _no_loss),
     )
 
 
-def _checked(what: str, function: Callable[..., Any], lack: Callable[..., str]) -> Callable[..., Any]:
-    """Return the function with a check of each result: ``lack`` of the result and the first argument is "" or a fault.
+def _called(what: str, function: Callable[..., Any], lack: Callable[..., str], *arguments: Any) -> Any:
+    """Return what a function returns; ``lack`` of the result and of the first argument is "" or what is wrong.
 
     Raises:
         ConfigError: The function returned something that ``lack`` has a word on.
     """
-
-    @wraps(function)
-    def call(*arguments: Any) -> Any:
-        result = function(*arguments)
-        if fault := lack(result, arguments[0]):
-            raise ConfigError(f"{what} returns {fault}")
-        return result
-
-    return call
+    result = function(*arguments)
+    if fault := lack(result, arguments[0]):
+        raise ConfigError(f"{what} returns {fault}")
+    return result
 
 
 def _not_selected(groups: Any, _: Sequence[Group]) -> str:

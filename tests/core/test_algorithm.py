@@ -1,8 +1,10 @@
+import pickle
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from steadyrl.algorithms.ppo import Settings as PpoSettings
 from steadyrl.core.algorithm import open_algorithm
 from steadyrl.core.errors import ConfigError
 from steadyrl.core.types import Batch, TokenScores
@@ -72,6 +74,11 @@ def test_the_results_of_a_sound_algorithm_pass_unchanged(own):
     assert algorithm.prepare(BATCH, {}).advantages.tolist() == [[1, 1, 1], [2, 2, 2]]
     assert algorithm.select([]) == []
     assert algorithm.loss(np, TokenScores(logprobs=np.full((2, 3), 0.5)), {}, 6.0) == (3.0, {})
+
+
+def test_the_checked_loss_can_be_sent_to_other_ranks():
+    loss = open_algorithm("ppo", PpoSettings()).loss
+    assert pickle.loads(pickle.dumps(loss)).func is loss.func
 
 
 def test_a_need_that_nothing_supplies_is_refused(own):
