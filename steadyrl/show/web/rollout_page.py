@@ -162,10 +162,22 @@ def rollout_view(place: Place, rollouts: Rollouts, step: int, number: int, colou
     measured = [name for name in COLOURED if tokens and _numbers(tokens, name)]
     chosen = colour if colour in measured else next(iter(measured), "")
     _, explained, parted = COLOURED.get(chosen, ("", "", False))
+    outcome = record.get("outcome")
+    extra_fields = {name: value for name, value in record.items() if name not in _NAMED}
     return {
         **head_view(place),
         "step": step,
-        "rollout": _full(entry, record),
+        "rollout": {
+            **_short(entry, record),
+            **{name: shorten(record.get(name), LONGEST) for name in ("completion", "note", "unscored")},
+            "opening": opening(record),
+            "talk": turn_messages(record),
+            "cut_short": isinstance(seen := record.get("seen"), list) and len(seen) > _episode(record)["turns"] > 0,
+            "outcome": [(str(name), _text(value)) for name, value in outcome.items()]
+            if isinstance(outcome, dict)
+            else [],
+            "others": [(str(name), _text(value)) for name, value in extra_fields.items()],
+        },
         "group": [{"number": member.number, "reward": member.reward} for member in group],
         "mean": _mean(group),
         "previous": number - 1 if number else None,
@@ -219,20 +231,6 @@ def _episode(record: Mapping[str, Any]) -> dict[str, Any]:
     return {"turns": len(turns) if isinstance(turns, list) else 0, "calls": calls, "failures": failures(record)}
 
 
-def _full(entry: Entry, record: Mapping[str, Any]) -> dict[str, Any]:
-    outcome = record.get("outcome")
-    extra_fields = {name: value for name, value in record.items() if name not in _NAMED}
-    return {
-        **_short(entry, record),
-        **{name: shorten(record.get(name), LONGEST) for name in ("completion", "note", "unscored")},
-        "opening": opening(record),
-        "talk": turn_messages(record),
-        "cut_short": isinstance(seen := record.get("seen"), list) and len(seen) > _episode(record)["turns"] > 0,
-        "outcome": [(str(name), _text(value)) for name, value in outcome.items()] if isinstance(outcome, dict) else [],
-        "others": [(str(name), _text(value)) for name, value in extra_fields.items()],
-    }
-
-
 def _text(value: Any) -> str:
     return shorten(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1), LONGEST)
 
@@ -257,10 +255,14 @@ def _coloured(tokens: Mapping[str, Any], chosen: str) -> dict[str, Any]:
     """Return the tokens with the level of their colour, -LEVELS to LEVELS, and the ends of the scale."""
     numbers = {name: _numbers(tokens, name) for name in COLOURED}
     values, parted = numbers[chosen], COLOURED[chosen][2]
-    distances = [_distance(value, chosen) for value in values]
-    size = np.array([abs(value) for value in distances if value is not None])
+    distances = np.array([np.nan if value is None else value for value in values])  # from where the colour is pale
+    if chosen == "ratio":
+        distances = np.where(distances >= 1.0, distances - 1.0, 1.0 - 1.0 / np.maximum(distances, 1e-6))
+    elif chosen == "logprob":
+        distances = -distances
     # The few largest would make all others pale.
-    scale = float(np.quantile(size, 0.95)) if len(size) else 0.0
+    scale = float(np.nanquantile(np.abs(distances), 0.95))
+    levels = np.clip(np.round(LEVELS * distances / (scale or np.inf)), -LEVELS, LEVELS)
     policy = tokens.get("policy")
     mask = policy if isinstance(policy, list) and len(policy) == len(values) else [True] * len(values)
     shown = []
@@ -273,7 +275,7 @@ def _coloured(tokens: Mapping[str, Any], chosen: str) -> dict[str, Any]:
         shown.append(
             {
                 "text": str(text),
-                "level": _level(distances[at], scale),
+                "level": None if np.isnan(levels[at]) else int(levels[at]),
                 "told": ", ".join(measurements),
                 "policy": bool(mask[at]),
             }
@@ -288,23 +290,6 @@ def _end(value: float, scale: float) -> str:
     """Return an end of the scale with as many digits as tell it from the middle."""
     digits = 3 if scale <= 0.0 else min(12, max(3, 2 - math.floor(math.log10(scale))))
     return f"{value:.{digits}f}"
-
-
-def _distance(value: float | None, name: str) -> float | None:
-    """Return how far a number is from where its colour is pale."""
-    if value is None:
-        return None
-    if name == "ratio":
-        return value - 1.0 if value >= 1.0 else 1.0 - 1.0 / max(value, 1e-6)
-    return -value if name == "logprob" else value
-
-
-def _level(distance: float | None, scale: float) -> int | None:
-    if distance is None:
-        return None
-    if scale <= 0.0:
-        return 0
-    return int(np.clip(round(LEVELS * distance / scale), -LEVELS, LEVELS))
 
 
 def marked(answers: Sequence[str]) -> list[list[tuple[str, bool]]]:
