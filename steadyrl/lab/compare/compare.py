@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -101,11 +101,6 @@ def compare(
         name: findings(questions.problems, (answers[0][name], answers[1][name]), metric, options.margin, called, solved)
         for name, questions in questions_of.items()
     }
-    harms = {  # what the doctor found in the runs that the subjects come from
-        name: diagnose(subject.run.path)[0].harmful
-        for name, subject in zip(called, subjects, strict=True)
-        if subject.run is not None and subject.run.metrics_file.is_file()
-    }
     record = {
         "task": config.task.name,
         "metric": metric,
@@ -114,7 +109,7 @@ def compare(
         "seed": config.run.seed,
         "a": _about(subjects[0], answers[0][deploy], metric),
         "b": _about(subjects[1], answers[1][deploy], metric),
-        **_judgement(judged, deploy, metric, harms),
+        **_judgement(judged, deploy, metric, dict(zip(called, subjects, strict=True))),
     }
     if folder is not None:
         write_json(folder / RECORD, record)
@@ -122,11 +117,16 @@ def compare(
 
 
 def _judgement(
-    judged: Mapping[str, Any], deploy: Decoding, metric: str, harms: Mapping[str, Sequence[str]]
+    judged: Mapping[str, Any], deploy: Decoding, metric: str, subjects: Mapping[str, Subject]
 ) -> dict[str, Any]:
     """Return the results of the answers that count, with what the others and the doctor say beside them."""
     verdicts = {decoding: judged[decoding]["verdict"] for decoding in DECODINGS}
     decided = {str(decoding): (verdict["word"], verdict["reason"]) for decoding, verdict in verdicts.items()}
+    harms = {  # what the doctor found in the runs that the subjects come from
+        name: diagnose(subject.run.path)[0].harmful
+        for name, subject in subjects.items()
+        if subject.run is not None and subject.run.metrics_file.is_file()
+    }
     doubts, beside = conclude(decided, deploy, harms).doubts, _beside(deploy)
     sets = {name: results for name, results in judged.items() if name not in DECODINGS}
     headline, *details = judged[deploy]["sentences"]

@@ -67,7 +67,9 @@ def run_study(
     follow = replace(asked, stop=lambda: asked.stop() or time.monotonic() > until)
     folder = folder_of(study, root)
     every = jobs(study)
-    _keep_plan(study, folder, every)
+    # The rule is kept before the first run, and refused if it is another one once there are runs; titles may change.
+    written = read_json(folder / PLAN).get("written") if _check_plan(study, folder) else time.time()
+    write_json(folder / PLAN, {"written": written, **study.judged_by(), "study": study.described()})
     now = [job for job in every if state_of(find_run(folder, job), study.file.stop) not in DONE]
     now.sort(key=lambda job: shorter(study, job) is not None)  # last: what goes on from others comes after them
     first = study.warm if study.warm and state_of(find_run(folder, study.warm), ()) not in DONE else None
@@ -83,32 +85,24 @@ def run_study(
     return make(now)
 
 
-def _keep_plan(study: Study, folder: Path, every: Sequence[Job]) -> None:
-    """Keep the rule before the first run, and refuse another one once there are runs; titles may change."""
-    file, wanted, described = folder / PLAN, study.judged_by(), {"study": study.described()}
-    changed = _changed(study, folder)
-    if changed and any(find_run(folder, job) for job in every):
-        raise _other_plan(study, file, changed)
-    written = read_json(file).get("written") if file.is_file() and not changed else time.time()
-    write_json(file, {"written": written, **wanted, **described})
-
-
-def _changed(study: Study, folder: Path) -> list[str]:
-    """Return what decides the study otherwise than the plan that was kept; nothing where none was.
+def _check_plan(study: Study, folder: Path) -> bool:
+    """Return whether what decides the study is what the plan of the folder says, or there is no plan yet.
 
     An experiment that the plan lacks has no runs yet, so its expectations may be added.
+
+    Raises:
+        RunError: It is not, and the study has runs.
     """
     file, rules = folder / PLAN, study.judged_by()
     before = read_json(file) if file.is_file() else rules
     rules["expect"] = {arm: expect for arm, expect in rules["expect"].items() if arm in before.get("expect", {})}
-    return [name for name, value in rules.items() if before.get(name) != value]
-
-
-def _other_plan(study: Study, file: Path, changed: Sequence[str]) -> RunError:
-    return RunError(
-        f"{study.path}: {', '.join(changed)} differ from {file}, which was written before the first run; what "
-        "decides a study is not changed afterwards. Restore the file, or start a new study under another name"
-    )
+    changed = [name for name, value in rules.items() if before.get(name) != value]
+    if changed and any(find_run(folder, job) for job in jobs(study)):
+        raise RunError(
+            f"{study.path}: {', '.join(changed)} differ from {file}, which was written before the first run; what "
+            "decides a study is not changed afterwards. Restore the file, or start a new study under another name"
+        )
+    return file.is_file() and not changed
 
 
 def _in_turn(study: Study, folder: Path, now: Sequence[Job], follow: Follow) -> dict[str, str]:
@@ -277,8 +271,7 @@ def require_runs(study: Study, root: Path) -> Path:
         raise ConfigError(
             f"'{folder}' has no run of this study; make them with: steadyrl study run {study.path}{quick}"
         )
-    if changed := _changed(study, folder):
-        raise _other_plan(study, folder / PLAN, changed)
+    _check_plan(study, folder)
     return folder
 
 
