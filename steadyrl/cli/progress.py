@@ -114,7 +114,14 @@ class Progress:
         self._activity.end()
         if not self._live and (now - self._last_plain >= _PLAIN_EVERY_S or record["step"] + 1 == self.total):
             self._last_plain = now
-            self._say(self._line(record, now))
+            parts = [f"step {record['step']} ({record['step'] + 1}/{self.total})"]
+            shown = [metric for metric in _shown(record) if metric.name in _IN_A_LINE]
+            for metric in reversed({metric.heading: metric for metric in reversed(shown)}.values()):  # one KL is enough
+                unit = f" {metric.unit}" if metric.unit not in _PLAIN_UNITS else ""
+                parts.append(f"{metric.heading} {_number(record[metric.name])}{unit}")
+                if metric.name == "reward/mean" and self.target is not None:
+                    parts[-1] += f" (target {_number(self.target)})"
+            self._say("  ".join([*parts, self._left(record, now)]))
 
     def _say(self, text: str) -> None:
         """Print a line. If the output is gone (a closed pipe or stream, a full disk), the run continues without it."""
@@ -138,16 +145,6 @@ class Progress:
             return "time left unknown"
         seconds = (now - began) / done * (self.total - record["step"] - 1)
         return f"{int(seconds // 60)}:{int(seconds % 60):02d} left"
-
-    def _line(self, record: Mapping[str, Any], now: float) -> str:
-        parts = [f"step {record['step']} ({record['step'] + 1}/{self.total})"]
-        shown = [metric for metric in _shown(record) if metric.name in _IN_A_LINE]
-        for metric in reversed({metric.heading: metric for metric in reversed(shown)}.values()):  # one KL is enough
-            unit = f" {metric.unit}" if metric.unit not in _PLAIN_UNITS else ""
-            parts.append(f"{metric.heading} {_number(record[metric.name])}{unit}")
-            if metric.name == "reward/mean" and self.target is not None:
-                parts[-1] += f" (target {_number(self.target)})"
-        return "  ".join([*parts, self._left(record, now)])
 
     def view(self) -> RenderableType:
         """Return what a terminal shows: how far the run is, its measurements, the last finding, what goes on."""
@@ -184,7 +181,10 @@ class Progress:
                 if self.target is not None:
                     share = f", {record[metric.name] / self.target:.0%} reached" if self.target > 0 else ""
                     cells.append((f"  target{share}", _number(self.target)))
-                parts = _parts(record, self.rewards)
+                reward_names = {name for name in record if name.startswith("reward/") and record[name] is not None}
+                weighted = [f"reward/{reward.rpartition(':')[2]}" for reward in self.rewards]  # are shown first
+                ordered = dict.fromkeys([*weighted, *record])
+                parts = [name for name in ordered if name in reward_names and name.partition("/")[2] not in TAKEN]
                 cells += [(f"  {part.partition('/')[2]}", _number(record[part])) for part in parts[:MOST_PARTS]]
                 cells += [(f"  and {len(parts) - MOST_PARTS} more", "")] if len(parts) > MOST_PARTS else []
         table = Table.grid(padding=(0, 2))
@@ -201,14 +201,6 @@ class Progress:
 def _shown(record: Mapping[str, Any]) -> list[Metric]:
     """Return the metrics that the display shows, as far as the run measures them."""
     return [metric for metric in CATALOGUE if metric.heading and record.get(metric.name) is not None]
-
-
-def _parts(record: Mapping[str, Any], rewards: Sequence[str]) -> list[str]:
-    """Return the reward parts of a record, those of the config first."""
-    own = {f"reward/{name}" for name in TAKEN}
-    names = [name for name in record if name.startswith("reward/") and name not in own and record[name] is not None]
-    weighted = [name for reward in rewards if (name := f"reward/{reward.rpartition(':')[2]}") in names]
-    return [*weighted, *(name for name in names if name not in weighted)]
 
 
 def _number(value: float) -> str:
