@@ -41,6 +41,8 @@ def write_card(path: Path, run: Path, exported: Mapping[str, Any]) -> None:
             ``step`` of the checkpoint, and whether it is the ``best`` by held-out score.
     """
     evidence, step = read_evidence(run), exported["step"]
+    rows = settings_rows(evidence.settings)  # of files and folders the name alone, for a card travels
+    changed = [(key, _without_place(used), default) for key, used, default in rows["changed"]]
     view = _base(exported) | {
         "name": evidence.info.get("id") or evidence.name,
         "info": evidence.info,
@@ -51,7 +53,7 @@ def write_card(path: Path, run: Path, exported: Mapping[str, Any]) -> None:
         "metric": evidence.info.get("metric") or "reward",
         "doctor": _doctor(run),
         "weights": sorted(reward_weights(resolve(evidence.settings)).items()) if evidence.settings else [],
-        "settings": _settings(evidence),
+        "settings": {"changed": changed, "own": [(key, _without_place(used)) for key, used in rows["own"]]},
         "data": [  # split, number of problems, and digest of what the run was given
             (split, entry.get("problems"), entry.get("sha256"))
             for split, entry in (evidence.info.get("data") or {}).items()
@@ -161,13 +163,6 @@ def _doctor(run: Path) -> dict[str, Any]:
     diagnosis = diagnose(run)[0]
     placed = tree(diagnosis.findings)
     return {"verdict": diagnosis.verdict, "leading": placed[0].finding if placed else None}
-
-
-def _settings(evidence: Evidence) -> dict[str, Any]:
-    """Return the settings as the report lists them; of files and folders the name alone, for a card travels."""
-    rows = settings_rows(evidence.settings)
-    changed = [(key, _without_place(used), default) for key, used, default in rows["changed"]]
-    return {"changed": changed, "own": [(key, _without_place(used)) for key, used in rows["own"]]}
 
 
 def _without_place(value: str) -> str:

@@ -106,6 +106,13 @@ def summarise(evidence: Evidence, harmful: Sequence[str] = ()) -> dict[str, Any]
     conclusion = concluded(by_decoding, deploy, {"the run": harmful})
     sets = {name: compared(*evaluations, deploy) for name, evaluations in evidence.sets.items()}
     baselines = {name: means(answers) for name, answers in evidence.baselines.answers.items()}
+    entropy = series(evidence.metrics, "entropy")
+    entropy = entropy[np.isfinite(entropy)]
+    first = min(ENTROPY_START_STEPS, len(entropy) // 2)  # start and end share no step
+    start, end = _mean(entropy[:first]), _mean(entropy[first:][-ENTROPY_END_STEPS:]) if first else None
+    kl, error = series(evidence.metrics, "kl_ref_k1_seq"), series(evidence.metrics, "kl_ref_k1_seq_se")
+    judged = np.isfinite(kl) & (np.nan_to_num(error) > 0)
+    in_se = kl[judged] / error[judged]
     return {
         "run": evidence.info.get("id") or evidence.name,
         "task": evidence.info.get("task"),
@@ -119,7 +126,22 @@ def summarise(evidence: Evidence, harmful: Sequence[str] = ()) -> dict[str, Any]
         "sets": {name: {**changes[deploy], **changes, "parts": of_parts} for name, (changes, of_parts) in sets.items()},
         "baselines": baselines,
         "against_rules": against_rules(by_decoding[deploy].get("after"), baselines),
-        "health": _health(evidence),
+        "health": {
+            "parseable": _mean(part_values(evidence.after.of(evidence.deploy), "parseable").values()),
+            "entropy_start": start,
+            "entropy_end": end,
+            "entropy_ratio": end / start if start and end is not None else None,
+            "kl_ref_k1_seq_min": _least(kl),
+            "kl_ref_k1_seq_min_in_se": _least(in_se),
+            "kl_steps_below_minus_2se": int((in_se < -KL_NOISE_SE).sum()) if in_se.size else None,
+            "kl_ref_exact_seq_min": _least(series(evidence.metrics, "kl_ref_exact_seq")),
+            "steps": len(evidence.metrics),
+            "unscored": _mean(series(evidence.metrics, "reward/unscored")),
+            "non_finite_steps": sum(
+                any(isinstance(value, float) and not math.isfinite(value) for value in record.values())
+                for record in evidence.metrics
+            ),
+        },
         "target": target_figures(evidence.metrics, evidence.settings.get("run", {}).get("target")),
         "unscored": {
             "before": _unscored(before.of(deploy)) if before.answers else None,
@@ -217,32 +239,6 @@ def _mean(values: Iterable[float]) -> float | None:
 
 def _unscored(answers: Mapping[str, Answer]) -> int:
     return sum(answer.metric is None for answer in answers.values())
-
-
-def _health(evidence: Evidence) -> dict[str, Any]:
-    entropy = series(evidence.metrics, "entropy")
-    entropy = entropy[np.isfinite(entropy)]
-    first = min(ENTROPY_START_STEPS, len(entropy) // 2)  # start and end share no step
-    start, end = _mean(entropy[:first]), _mean(entropy[first:][-ENTROPY_END_STEPS:]) if first else None
-    kl, error = series(evidence.metrics, "kl_ref_k1_seq"), series(evidence.metrics, "kl_ref_k1_seq_se")
-    judged = np.isfinite(kl) & (np.nan_to_num(error) > 0)
-    in_se = kl[judged] / error[judged]
-    return {
-        "parseable": _mean(part_values(evidence.after.of(evidence.deploy), "parseable").values()),
-        "entropy_start": start,
-        "entropy_end": end,
-        "entropy_ratio": end / start if start and end is not None else None,
-        "kl_ref_k1_seq_min": _least(kl),
-        "kl_ref_k1_seq_min_in_se": _least(in_se),
-        "kl_steps_below_minus_2se": int((in_se < -KL_NOISE_SE).sum()) if in_se.size else None,
-        "kl_ref_exact_seq_min": _least(series(evidence.metrics, "kl_ref_exact_seq")),
-        "steps": len(evidence.metrics),
-        "unscored": _mean(series(evidence.metrics, "reward/unscored")),
-        "non_finite_steps": sum(
-            any(isinstance(value, float) and not math.isfinite(value) for value in record.values())
-            for record in evidence.metrics
-        ),
-    }
 
 
 def _least(values: np.ndarray) -> float | None:

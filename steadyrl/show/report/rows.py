@@ -133,12 +133,12 @@ def epochs_view(table: Mapping[str, Any] | None) -> list[Record]:
     if table is None:
         return []
     tables: list[Record] = []
+    status_rows = [
+        {**row, "status": ": ".join(filter(None, (row["status"], ", ".join(row["findings"]))))} for row in table["rows"]
+    ]
     for headings, last in ((OF_REWARDS, ()), (OF_LOSSES, ("status",))):
         columns = {key: name for key, name in headings.items() if any(row[key] is not None for row in table["rows"])}
-        rows = [
-            (row["name"], *(_cell(key, row[key]) for key in columns), *(_status(row) for _ in last))
-            for row in table["rows"]
-        ]
+        rows = [(row["name"], *(_cell(key, row[key]) for key in (*columns, *last))) for row in status_rows]
         tables.append(Table((*numbers("epoch", *columns.values()), *last), rows))
     named = OF_REWARDS | OF_LOSSES
     trends = [
@@ -151,13 +151,11 @@ def epochs_view(table: Mapping[str, Any] | None) -> list[Record]:
 
 
 def _cell(key: str, value: Any) -> str:
+    if key == "status":
+        return str(value)
     if key in ("change", "loss_change") and value is not None:
         return f"{markup.signed(value[0])} {markup.interval(value[1:])}"
     return f"{value / 60:.1f}" if key == "seconds" and value is not None else markup.number(value)
-
-
-def _status(row: Mapping[str, Any]) -> str:
-    return f"{row['status']}: {', '.join(row['findings'])}" if row["findings"] else row["status"]
 
 
 def form(text: str) -> str:
@@ -230,13 +228,23 @@ def overview(evidence: Evidence, summary: Mapping[str, Any], diagnosis: Diagnosi
     """Return the lines of the block, each with its name; what the run did not record is left out."""
     info, settings, seconds = evidence.info, evidence.settings, elapsed(evidence)
     began = f"began {moment(info.get('started'))}" if moment(info.get("started")) else ""
+    data = info.get("data") or {}
+    sourced = {
+        split: {**counts, "source": _model_name(str(counts["source"]))}
+        for split, counts in data.items()
+        if isinstance(counts, Mapping) and counts.get("source")
+    }
+    planned, done = finite_number((evidence.settings.get("run") or {}).get("steps")), len(evidence.metrics)
+    of = f" of {planned:.0f}" if planned is not None and planned != done else ""
+    sampled = series(evidence.metrics, "tokens/sampled")
+    tokens = f"; {np.nansum(sampled):,.0f} tokens sampled" if np.isfinite(sampled).any() else ""
     lines = {
         "verdict": _verdict(summary, diagnosis),
         "model": _model(info, settings),
         "task": str(info.get("task") or ""),
-        "data": _data(info.get("data") or {}),
+        "data": data_line({**data, **sourced}),
         "algorithm": _algorithm(info, settings),
-        "steps": _steps(evidence),
+        "steps": f"{done}{of}{tokens}",
         "time": ", ".join(filter(None, ["" if seconds is None else duration(seconds), began])),
         "cost": _cost(evidence),
         "memory": memory(info),
@@ -278,15 +286,6 @@ def _model_name(path: str) -> str:
     return Path(path).name if path.startswith(("/", "~")) else path
 
 
-def _data(data: Mapping[str, Any]) -> str:
-    sourced = {
-        split: {**counts, "source": _model_name(str(counts["source"]))}
-        for split, counts in data.items()
-        if isinstance(counts, Mapping) and counts.get("source")
-    }
-    return data_line({**data, **sourced})
-
-
 def _count(parameters: float) -> str:
     return f"{parameters / MILLION:,.3g} million" if parameters >= MILLION else f"{parameters:,.0f}"
 
@@ -299,14 +298,6 @@ def _algorithm(info: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
         text += f", {prompts:g} prompts a step with {samples:g} answer{'' if samples == 1 else 's'} each"
     rate = finite_number(update.get("learning_rate"))
     return f"{text}, learning rate {rate:g}" if text and rate is not None else text
-
-
-def _steps(evidence: Evidence) -> str:
-    planned, done = finite_number((evidence.settings.get("run") or {}).get("steps")), len(evidence.metrics)
-    of = f" of {planned:.0f}" if planned is not None and planned != done else ""
-    sampled = series(evidence.metrics, "tokens/sampled")
-    tokens = f"; {np.nansum(sampled):,.0f} tokens sampled" if np.isfinite(sampled).any() else ""
-    return f"{done}{of}{tokens}"
 
 
 def elapsed(evidence: Evidence) -> float | None:

@@ -107,7 +107,8 @@ def _read(place: Place, stamps: tuple[tuple[int, int], ...]) -> Row:
     settings = run.resolved() if run.resolved_file.is_file() else {}
     records = last_records(run.metrics_file, RECENT)
     last = records[-1] if records else {}
-    summary = _summary(run, info)
+    path = run.report_folder / "summary.json"  # of a run that goes on it may be of an earlier attempt
+    summary = read_json(path) if info.get("status") == "finished" and path.is_file() else {}
     finding = next((finding for finding in _findings(run, summary) if finding.harms), None)
     steps = settings.get("run", {}).get("steps")
     step = last.get("step")
@@ -169,12 +170,6 @@ def _left(records: list[dict[str, Any]], steps: Any) -> float | None:
     pace: float = (times[-1][1] - times[0][1]) / (times[-1][0] - times[0][0])
     left: int = steps - 1 - times[-1][0]
     return max(0.0, pace * left)
-
-
-def _summary(run: RunDir, info: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the numbers of a finished run's report; of any other run it may be of an earlier attempt."""
-    path = run.report_folder / "summary.json"
-    return read_json(path) if info.get("status") == "finished" and path.is_file() else {}
 
 
 def _doctor(summary: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -100,7 +100,14 @@ class Rollouts:
             lines = enumerate(record for *_, record in appended(path) if record)
             texts = {number for number, record in lines if _says(record, words)}
             fitting = [entry for entry in fitting if entry.number in texts]
-        return _ordered(fitting, query.get("order", "worst"))
+        order = query.get("order", "worst")
+        if order in ("worst", "best"):
+            scored = [entry for entry in fitting if entry.reward is not None]
+            scored.sort(key=lambda entry: entry.reward or 0.0, reverse=order == "best")
+            return scored + [entry for entry in fitting if entry.reward is None]
+        if order in ("longest", "shortest"):
+            return sorted(fitting, key=lambda entry: entry.tokens, reverse=order == "longest")
+        return fitting
 
     def of_problem(self, run: RunDir, steps: Sequence[int], problem: str) -> list[tuple[int, list[Entry]]]:
         """Return a problem's rollouts over the steps, oldest first; at most ``MOST_STEPS`` steps, the newest."""
@@ -165,16 +172,6 @@ def _says(record: Mapping[str, Any], words: Sequence[str]) -> bool:
     names = ("problem", "prompt", "completion", "note", "seen", "calls")
     text = " ".join(str(record.get(name, "")) for name in names).lower()
     return all(word in text for word in words)
-
-
-def _ordered(entries: list[Entry], order: str) -> list[Entry]:
-    if order in ("worst", "best"):
-        scored = [entry for entry in entries if entry.reward is not None]
-        scored.sort(key=lambda entry: entry.reward or 0.0, reverse=order == "best")
-        return scored + [entry for entry in entries if entry.reward is None]
-    if order in ("longest", "shortest"):
-        return sorted(entries, key=lambda entry: entry.tokens, reverse=order == "longest")
-    return entries
 
 
 def recorded_calls(record: Mapping[str, Any]) -> list[list[Mapping[str, Any]]]:
