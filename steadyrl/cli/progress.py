@@ -160,16 +160,11 @@ class Progress:
             parts += [line, self._table(self._record)]
         if self._forecast:
             parts.append(Text(f"forecast, {printable(self._forecast)}", overflow="ellipsis", no_wrap=True))
-        if finding := self._standing():
-            parts.append(Text(printable(finding), overflow="ellipsis", no_wrap=True))
+        *older, newest = self._holding.values() or [self._cleared]  # what was cleared only if none holds
+        if newest:
+            which = f"last of {len(older) + 1} findings" if older else "last finding"
+            parts.append(Text(printable(f"{which}, {newest}"), overflow="ellipsis", no_wrap=True))
         return Group(*parts, *self._activity.rows())
-
-    def _standing(self) -> str:
-        """Return the newest finding that holds, with the number of the others; what was cleared only if none holds."""
-        if not self._holding:
-            return f"last finding, {self._cleared}" if self._cleared else ""
-        *older, newest = self._holding.values()
-        return f"last of {len(older) + 1} findings, {newest}" if older else f"last finding, {newest}"
 
     def _table(self, record: Mapping[str, Any]) -> Table:
         """Return the measurements, two in a row; a name that is too long is cut, a number never."""
