@@ -89,12 +89,20 @@ def _base(exported: Mapping[str, Any]) -> dict[str, Any]:
     What the example asks is Python that no request can end early.
     """
     question = (exported.get("prompt") or REQUEST).replace(REQUEST, "your request")
+    base, cached = exported["base"], _CACHED.search(exported["base_folder"] or "")
+    # A folder in the hub's own cache has the name on the hub in its path.
+    on_hub = f"{cached[1]}/{cached[2]}" if cached else None
+    if exported["base_folder"] is None and _HUB_NAME.fullmatch(base):
+        on_hub = base
+    base_name = "the base model that ships with steadyrl"
+    if base != "base":  # of another folder its name: its place means nothing to a reader
+        base_name = base if _HUB_NAME.fullmatch(base) and not Path(base).is_dir() else Path(base).name
     messages = [*exported.get("messages_before", ()), {"role": "user", "content": question}]
     return {
         "exported": exported,
-        "base": _base_name(exported["base"]),
+        "base": base_name,
         # Both have a form that needs no escapes.
-        "hub_name": Markup(hub_name) if (hub_name := _hub_name(exported)) else None,
+        "hub_name": Markup(on_hub) if on_hub else None,
         "licence": Markup(exported["licence"]) if exported["licence"] else None,
         "gguf": exported.get("gguf", False),
         "precision": Markup(exported["precision"]),
@@ -122,21 +130,6 @@ def copy_licences(base_folder: str | None, folder: Path) -> str | None:
     named = re.search(r"^license:[ \t]*['\"]?([^'\"\n]*)", front.group(1), re.MULTILINE) if front else None
     licence = named.group(1).strip() if named else ""
     return licence if _LICENCE.fullmatch(licence) else None
-
-
-def _base_name(base: str) -> str:
-    """Return the base model as a reader knows it; of a folder that is its name, for its place means nothing to them."""
-    if base == "base":
-        return "the base model that ships with steadyrl"
-    return base if _HUB_NAME.fullmatch(base) and not Path(base).is_dir() else Path(base).name
-
-
-def _hub_name(exported: Mapping[str, Any]) -> str | None:
-    """Return the base model's name on the hub; of a folder in the hub's own cache that is in its path."""
-    if exported["base_folder"] is None:
-        return exported["base"] if _HUB_NAME.fullmatch(exported["base"]) else None
-    cached = _CACHED.search(exported["base_folder"])
-    return f"{cached[1]}/{cached[2]}" if cached else None
 
 
 def _evaluation(evidence: Evidence, run: RunDir, step: int) -> Evaluation:

@@ -27,7 +27,7 @@ from steadyrl.lab.compare.verdict import with_doubts
 from steadyrl.loop.tasks.data_line import data_line
 from steadyrl.show.page import markup, records
 from steadyrl.show.page.records import Heading, Note, Record, Sample, Span, Table, Text, numbers, strong
-from steadyrl.show.report.evidence import Answer, Evidence
+from steadyrl.show.report.evidence import Evidence
 from steadyrl.show.report.figures import contradicting
 
 Line = Mapping[str, Any]
@@ -205,23 +205,17 @@ def samples_view(evidence: Evidence, metric: str) -> list[Record]:
     sides = {"before": evidence.before.of(evidence.deploy), "after": evidence.after.of(evidence.deploy)}
     problems = list(sides["before"])
     drawn = np.random.default_rng(0).permutation(len(problems))[:SAMPLES]
-    samples = [
-        Sample(
-            problems[i],
-            markup.shorten(evidence.before.prompts[problems[i]]),
-            [_shown(answers[problems[i]], when, metric) for when, answers in sides.items() if problems[i] in answers],
-        )
-        for i in drawn
-    ]
+    samples = []
+    for problem in (problems[i] for i in drawn):
+        shown = []
+        for when, answer in ((when, answers[problem]) for when, answers in sides.items() if problem in answers):
+            ends = ", cut at the token limit" if answer.truncated else ""
+            ends += f", unscored: {answer.unscored}" if answer.unscored else ""
+            label = (f"{when} training, {metric} ", strong(markup.number(answer.metric)), ends)
+            shown.append(records.Answer(label, markup.shorten(answer.text), markup.shorten(answer.note)))
+        samples.append(Sample(problem, markup.shorten(evidence.before.prompts[problem]), shown))
     count = Note(f"{len(samples)} held-out problems drawn at random.", "soft")
     return [Heading("Sample answers"), *([count, *samples] if samples else [Note("No answers were recorded.")])]
-
-
-def _shown(answer: Answer, when: str, metric: str) -> records.Answer:
-    cut = ", cut at the token limit" if answer.truncated else ""
-    unscored = f", unscored: {answer.unscored}" if answer.unscored else ""
-    label = (f"{when} training, {metric} ", strong(markup.number(answer.metric)), f"{cut}{unscored}")
-    return records.Answer(label, markup.shorten(answer.text), markup.shorten(answer.note))
 
 
 def overview(evidence: Evidence, summary: Mapping[str, Any], diagnosis: Diagnosis) -> list[tuple[str, str]]:

@@ -68,21 +68,19 @@ class Diagnoses:
                 key, place = next(iter(self._waiting.items()), (None, None))
             if key is None or place is None:
                 return
-            brief = self._brief(place)
+            try:
+                with self._alone:  # not kept: what somebody looks at would be dropped for it
+                    diagnosis = diagnose(place.path)[0]
+            except (RunError, OSError):
+                brief = None  # its page says why
+            else:
+                leading = next((finding for finding in diagnosis.findings if finding.harms), None)
+                reward, run = diagnosis.run.get("reward"), diagnosis.run
+                last = None if reward is None else float(reward.values[-1])
+                brief = Brief(diagnosis.verdict, leading, run.span[1], last, run.algorithm)
             with self._waits:
                 self._briefs[key] = brief
                 del self._waiting[key]
-
-    def _brief(self, place: Place) -> Brief | None:
-        try:
-            with self._alone:  # not kept: what somebody looks at would be dropped for it
-                diagnosis = diagnose(place.path)[0]
-        except (RunError, OSError):
-            return None  # its page says why
-        leading = next((finding for finding in diagnosis.findings if finding.harms), None)
-        reward = diagnosis.run.get("reward")
-        last = None if reward is None else float(reward.values[-1])
-        return Brief(diagnosis.verdict, leading, diagnosis.run.span[1], last, diagnosis.run.algorithm)
 
     def of(self, place: Place) -> list[Diagnosis]:
         """Return the diagnoses of a place, made anew where its files changed.

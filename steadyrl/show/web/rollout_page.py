@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 import numpy as np
 
 from steadyrl.core.errors import RunError
-from steadyrl.core.metrics import finite_number
+from steadyrl.core.metrics import finite_mean, finite_number
 from steadyrl.core.rundir import RunDir
 from steadyrl.show.page.markup import shorten
 from steadyrl.show.web.folder import Place
@@ -213,15 +213,17 @@ def _listed(steps: Sequence[int]) -> str:
 
 
 def _mean(entries: Sequence[Entry]) -> float | None:
-    scored = [entry.reward for entry in entries if entry.reward is not None]
-    return float(np.mean(scored)) if scored else None
+    return finite_mean(entry.reward for entry in entries if entry.reward is not None)
 
 
 def _short(entry: Entry, record: Mapping[str, Any]) -> dict[str, Any]:
     texts = {name: shorten(record.get(name), SHORT) for name in ("completion", "note", "unscored")}
     texts["prompt"] = shorten("\n".join(message["text"] for message in opening(record)), SHORT)
+    values = record.get("parts")
+    numbers = {str(name): finite_number(value) for name, value in values.items()} if isinstance(values, dict) else {}
+    parts = [(name, number) for name, number in numbers.items() if number is not None]
     return {"number": entry.number, "problem": entry.problem, "reward": entry.reward, "stop": entry.stop,
-            "tokens": entry.tokens, "parts": _parts(record), **_episode(record), **texts}  # fmt: skip
+            "tokens": entry.tokens, "parts": parts, **_episode(record), **texts}  # fmt: skip
 
 
 def _episode(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -233,13 +235,6 @@ def _episode(record: Mapping[str, Any]) -> dict[str, Any]:
 
 def _text(value: Any) -> str:
     return shorten(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1), LONGEST)
-
-
-def _parts(record: Mapping[str, Any]) -> list[tuple[str, float]]:
-    parts = record.get("parts")
-    if not isinstance(parts, dict):
-        return []
-    return [(str(name), number) for name, value in parts.items() if (number := finite_number(value)) is not None]
 
 
 def _numbers(tokens: Mapping[str, Any], name: str) -> list[float | None]:

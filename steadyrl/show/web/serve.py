@@ -197,20 +197,14 @@ class Guard:
     def _is_own_name(self, host: str) -> bool:
         try:
             name = urlsplit(f"//{host}").hostname or ""
+            if self.everywhere and name not in {*self.names, platform.node().lower()}:
+                ipaddress.ip_address(name)
         except ValueError:
             return False
-        return name in self.names or (self.everywhere and (name == platform.node().lower() or _is_address(name)))
+        return self.everywhere or name in self.names
 
 
 def is_every_address(address: str) -> bool:
     """Return whether an IP address stands for all addresses of the machine, as 0.0.0.0 and :: do."""
     ip = ipaddress.ip_address(address.partition("%")[0])
     return (getattr(ip, "ipv4_mapped", None) or ip).is_unspecified
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
