@@ -207,17 +207,12 @@ def curve_of(run: RunDir, metric: str, steps: np.ndarray, values: np.ndarray) ->
     measured = np.isfinite(values)
     steps, values = steps[measured] + 1.0, values[measured]
     if len(steps) > 2 * BLOCKS:
-        return blocks(steps, values)
+        parts = np.array_split(np.arange(len(steps)), BLOCKS)
+        return np.array([steps[part].mean() for part in parts]), np.array([values[part].mean() for part in parts])
     before = heldout_mean(run, "before", "metric") if metric.startswith("heldout/") else None
     if before is not None:
         steps, values = np.insert(steps, 0, 0.0), np.insert(values, 0, before)
     return steps, values
-
-
-def blocks(steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the means of consecutive blocks."""
-    parts = np.array_split(np.arange(len(steps)), BLOCKS)
-    return np.array([steps[part].mean() for part in parts]), np.array([values[part].mean() for part in parts])
 
 
 def finished_beside(run: RunDir, note: Callable[[str], None]) -> list[RunDir]:

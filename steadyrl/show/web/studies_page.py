@@ -10,6 +10,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,7 +20,7 @@ from steadyrl.core.metrics import finite_number
 from steadyrl.core.rundir import RunDir, read_json
 from steadyrl.lab.measure import heldout_mean
 from steadyrl.lab.study.file import HELDOUT
-from steadyrl.show.web.folder import Folder, Place
+from steadyrl.show.web.folder import Folder, Place, id_of
 from steadyrl.show.web.overview import Row, last_records, row
 from steadyrl.show.web.run_page import source
 
@@ -50,7 +51,8 @@ def find_studies(folder: Folder) -> list[Study]:
             runs = by_study.setdefault(study, {})
             which = key["arm"], int(key["seed"])
             runs[which] = max(runs.get(which, place), place, key=lambda run: run.path.name)
-    return [Study(folder.id_of(path), _name(folder, path), path, runs) for path, runs in sorted(by_study.items())]
+    names = {path: folder.name_of(path) for path in sorted(by_study)}
+    return [Study(id_of(name), name, path, by_study[path]) for path, name in names.items()]
 
 
 def studies_view(folder: Folder) -> dict[str, Any]:
@@ -154,26 +156,22 @@ def _cell(study: Study, head: Mapping[str, Any], arm: str, seed: int) -> dict[st
     if place is None:
         return {"seed": seed, "run": None}
     run_row: Row = head["run_rows"][arm, seed]
+    run, (when, _, part) = RunDir(place.path), head["metric"].partition("/")
+    value: float | None = None
+    if when in HELDOUT:
+        with suppress(RunError):  # an evaluation that cannot be read is none
+            value = heldout_mean(run, when, part)
+    elif last := last_records(run.metrics_file, 1):
+        value = finite_number(last[-1].get(head["metric"]))
     return {
         "seed": seed,
         "run": place.id,
         "state": head["states"][arm, seed],
         "step": run_row.step,
         "steps": run_row.steps,
-        "value": _newest_value(RunDir(place.path), head["metric"]),
+        "value": value,
         "finding": run_row.finding,
     }
-
-
-def _newest_value(run: RunDir, metric: str) -> float | None:
-    when, _, part = metric.partition("/")
-    if when not in HELDOUT:
-        last = last_records(run.metrics_file, 1)
-        return finite_number(last[-1].get(metric)) if last else None
-    try:
-        return heldout_mean(run, when, part)
-    except RunError:
-        return None  # an evaluation that cannot be read is none
 
 
 def _state(summary: Mapping[str, Any], arm: str, seed: int, run_row: Row) -> str:
@@ -197,10 +195,6 @@ def _read(folder: Folder, path: Path) -> dict[str, Any]:
         return read_json(path)
     except RunError:
         return {}  # a study whose plan cannot be read still shows its runs
-
-
-def _name(folder: Folder, path: Path) -> str:
-    return folder.root.name if path == folder.root else path.relative_to(folder.root).as_posix()
 
 
 def _value(value: Any) -> str:
