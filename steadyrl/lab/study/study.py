@@ -13,7 +13,7 @@ from __future__ import annotations
 import platform
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -165,44 +165,27 @@ class Followed:
         self._reported = False
         self._before = _attempt(run)
         self._saved = _saved(run)
-        self.steps = len(run.metrics()) if run else 0
+        self._steps = len(run.metrics()) if run else 0
         self._read = stamp(run.metrics_file)[0] if run else 0
 
     def report(self, follow: Follow) -> None:
         """Say what is new: that the run has begun, and each of its steps."""
-        if not self._reported and self.begun:
-            follow.event((self._command.name, "begin", (self.steps, self.total)))
-            self._reported = True
-        for step in self.new_steps() if self._reported else ():
-            follow.event((self._command.name, "step", step))
-
-    @property
-    def begun(self) -> bool:
-        """Whether a process has begun the run, or has gone on with it, since this was made."""
-        return _attempt(self._find()) != self._before
-
-    @property
-    def total(self) -> int:
-        """How many steps the run makes; asked once it has begun. Epochs become steps when the problems are counted."""
         run = self._find()
-        assert run is not None, "the run has begun"
-        total: int = run.resolved()["run"]["steps"]
-        return total
+        if run is None or _attempt(run) == self._before:
+            return  # no process has begun the run, or has gone on with it
+        if not self._reported:  # epochs have become steps, for the problems are counted
+            follow.event((self._command.name, "begin", (self._steps, run.resolved()["run"]["steps"])))
+            self._reported = True
+        for _, end, record in appended(run.metrics_file, self._read):  # only what is new is read
+            self._read, step = end, record.get("step")
+            if type(step) is int and step >= self._steps:  # an earlier one is made again, from a checkpoint
+                self._steps = step + 1
+                follow.event((self._command.name, "step", self._steps))
 
     @property
     def has_saved(self) -> bool:
         """Whether it has a newer checkpoint than when this was made."""
         return _saved(self._find()) > self._saved
-
-    def new_steps(self) -> Iterator[int]:
-        """Yield how many steps there are with each new line of metrics. Only what was appended is read."""
-        if (run := self._find()) is None:
-            return
-        for _, end, record in appended(run.metrics_file, self._read):
-            self._read, step = end, record.get("step")
-            if type(step) is int and step >= self.steps:  # an earlier one is made again, from a checkpoint
-                self.steps = step + 1
-                yield self.steps
 
     def end(self, ended: Ended) -> End:
         """Return how it ended, by its run, with what to do if it does not go on."""
