@@ -45,6 +45,7 @@ class Progress:
         self._holding: dict[str, str] = {}  # the raised findings that still hold, by check; the newest is last
         self._cleared, self._forecast = "", ""
         self._activity = Activity(self._say, self._console.is_terminal)
+        self.note = note  # on standard error, because a note is not a result
         self.phase, self.begin, self.count = self._activity.phase, self._activity.begin, self._activity.count
         # The view is made anew at each refresh: counts change without a call for each of them.
         live = Live(console=self._console, refresh_per_second=REFRESHES, get_renderable=self.view)
@@ -76,10 +77,6 @@ class Progress:
         """Show how far the run is among so many steps."""
         self.total = total
         yield
-
-    def note(self, text: str) -> None:
-        """Show a line on standard error, because it is not a result."""
-        note(text)
 
     def finding(self, change: Change) -> None:
         """Show what the doctor raised or cleared, except for information, which `steadyrl doctor` shows."""

@@ -66,10 +66,14 @@ LABELS = {  # of the pictures, in the order of the page
     "groups": "Groups of answers over the steps",
     "curriculum": "Choice of the problems over the steps",
 }
-EPOCHS = (
-    "Means over the steps of each pass over the training problems. Losses are the parts before their coefficients; "
-    '"within" and "between" are the reward\'s variance among the rollouts of a problem and among problems. An interval '
-    "that contains 0 may be noise."
+EPOCHS: tuple[Record, ...] = (
+    Heading("Epoch by epoch"),
+    Note(
+        "Means over the steps of each pass over the training problems. Losses are the parts before their "
+        'coefficients; "within" and "between" are the reward\'s variance among the rollouts of a problem and among '
+        "problems. An interval that contains 0 may be noise.",
+        "soft",
+    ),
 )
 FIRST_COLUMNS = ("recall", "precision", "f1", "results")  # of the ranking, in the order search people expect
 
@@ -173,7 +177,7 @@ def report_view(report: Report, panels: Mapping[str, Sequence[str]] | None = Non
         *([Findings(tree(report.diagnosis.findings))] if report.diagnosis.findings else []),
         checks_table(report.diagnosis),
         *actions_view(evidence.actions),
-        *([Heading("Epoch by epoch"), Note(EPOCHS, "soft")] if summary["epochs"] else []),
+        *(EPOCHS if summary["epochs"] else ()),
         *epochs_view(summary["epochs"]),
         *(_training(report, pictures) if pictures else []),
         *samples_view(evidence, summary["metric"] or "metric"),
