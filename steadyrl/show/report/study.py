@@ -56,7 +56,14 @@ def write_study(study: Study, root: Path, to: Path | None = None) -> tuple[Path,
     arm_outcomes = outcomes(study, folder)
     to = to or folder / "report"
     metrics = {outcome.arm.name: [run.records for run in outcome.runs] for outcome in arm_outcomes}
-    drawn = _drawn(study, arm_outcomes, metrics)
+    metric = pictures.Topic(study.file.metric, (study.file.metric,))  # of many experiments only one panel can be read
+    shown = {name: metrics[name] for name in _pictured(study, metrics)}
+    svgs = {"answer.svg": pictures.overlay(shown, pictures.TOPICS if study.file.picture else (metric,))}
+    for outcome in arm_outcomes:
+        if metrics[outcome.arm.name]:  # over what the experiment starts from
+            arms = (outcome.arm.experiment.base, outcome.arm.name)
+            svgs[f"{outcome.arm.name}.svg"] = pictures.overlay({arm: metrics[arm] for arm in arms if arm in metrics})
+    drawn = {file: svg for file, svg in svgs.items() if svg is not None}
     for file, svg in drawn.items():
         write_text(to / file, svg)
     summary = {
@@ -77,18 +84,6 @@ def write_study(study: Study, root: Path, to: Path | None = None) -> tuple[Path,
     write_text(to / "report.md", markdown.page(page))
     write_text(to / "report.html", html.page(study.file.title, page))
     return to / "report.html", summary
-
-
-def _drawn(study: Study, arm_outcomes: Sequence[Outcome], metrics: Mapping[str, Sequence[Records]]) -> dict[str, str]:
-    """Draw the answer, experiments over one another, and the topics of each experiment beside what it starts from."""
-    metric = pictures.Topic(study.file.metric, (study.file.metric,))  # of many experiments only one panel can be read
-    shown = {name: metrics[name] for name in _pictured(study, metrics)}
-    drawn = {"answer.svg": pictures.overlay(shown, pictures.TOPICS if study.file.picture else (metric,))}
-    for outcome in arm_outcomes:
-        if metrics[outcome.arm.name]:
-            arms = (outcome.arm.experiment.base, outcome.arm.name)
-            drawn[f"{outcome.arm.name}.svg"] = pictures.overlay({arm: metrics[arm] for arm in arms if arm in metrics})
-    return {file: svg for file, svg in drawn.items() if svg is not None}
 
 
 def _pictured(study: Study, metrics: Mapping[str, Sequence[Records]]) -> list[str]:

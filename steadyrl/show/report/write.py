@@ -147,10 +147,16 @@ def report_view(report: Report, panels: Mapping[str, Sequence[str]] | None = Non
     """Return what every page shows of a run; ``panels`` are SVG texts of each picture, None for no pictures."""
     evidence, summary, info = report.evidence, report.summary, report.evidence.info
     pictures: dict[str, Picture] = {}
+    training: list[Record] = []
     if panels is not None:  # with what to look for in each
         texts = plots.captions(*_drawn(report))
         texts["rewards"] = " ".join(reward_histogram.sentences(evidence.metrics, evidence.recorded))
         pictures = {name: Picture(f"{name}.png", LABELS[name], texts[name], svgs) for name, svgs in panels.items()}
+        absent = plots.absences(evidence.metrics)
+        if "rewards" not in pictures:
+            absent = [texts["rewards"], *absent]
+        later = [pictures[name] for name in LABELS if name in pictures and name != "overview"]
+        training = [Heading("Training"), *later, *([Note(" ".join(absent), "soft")] if absent else [])]
     seeds = "The interval is over held-out problems; another training seed can differ by more."
     verdict = f"The verdict in full: {summary['conclusion']}. {seeds}"
     command = info.get("command") or "steadyrl train <the run's config.toml>"
@@ -179,7 +185,7 @@ def report_view(report: Report, panels: Mapping[str, Sequence[str]] | None = Non
         *actions_view(evidence.actions),
         *(EPOCHS if summary["epochs"] else ()),
         *epochs_view(summary["epochs"]),
-        *(_training(report, pictures) if pictures else []),
+        *training,
         *samples_view(evidence, summary["metric"] or "metric"),
         Heading("Settings"),
         *settings_view(evidence.settings),
@@ -222,17 +228,6 @@ def _comparison(rows: Sequence[Mapping[str, Any]], metric: str | None) -> Table:
         ],
         frozenset(place for place, row in enumerate(rows) if row["name"] == metric),
     )
-
-
-def _training(report: Report, pictures: Mapping[str, Picture]) -> list[Record]:
-    absent = plots.absences(report.evidence.metrics)
-    if "rewards" not in pictures:
-        absent = [*reward_histogram.sentences(report.evidence.metrics, report.evidence.recorded), *absent]
-    return [
-        Heading("Training"),
-        *(pictures[name] for name in LABELS if name in pictures and name != "overview"),
-        *([Note(" ".join(absent), "soft")] if absent else []),
-    ]
 
 
 def _drawn(report: Report) -> tuple[Sequence[Mapping[str, Any]], dict[str, float], str | None, dict[int, float]]:
