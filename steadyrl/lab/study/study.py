@@ -62,9 +62,9 @@ def run_study(
         ConfigError: The launcher cannot start the runs.
         EngineError: The launcher's scheduler does not answer any more.
     """
-    asked, hours = follow or Follow(), study.file.budget.hours
+    user, hours = follow or Follow(), study.file.budget.hours
     until = time.monotonic() + 3600 * hours if hours else float("inf")
-    follow = replace(asked, stop=lambda: asked.stop() or time.monotonic() > until)
+    follow = replace(user, stop=lambda: user.stop() or time.monotonic() > until)
     folder = folder_of(study, root)
     every = jobs(study)
     # The rule is kept before the first run, and refused if it is another one once there are runs; titles may change.

@@ -118,8 +118,8 @@ def _left_out(record: Mapping[str, Any]) -> Iterator[Record]:
             "note",
         )
     elif of_a or of_b:
-        others = "the other samples of these problems count"
-        yield Note(f"{of_a} answers of A and {of_b} of B have no {metric}; {others}.", "note")
+        count = f"{of_a} answers of A and {of_b} of B have no {metric}"
+        yield Note(f"{count}; the other samples of these problems count.", "note")
 
 
 def _cells(row: Mapping[str, Any]) -> tuple[Text, ...]:

@@ -118,8 +118,8 @@ def headline(diagnosis: Diagnosis) -> str:
         minor = f" Not known, of minor weight: {'; '.join(diagnosis.minor)}." if diagnosis.minor else ""
         return f"Healthy: no harmful finding{f'; {count} for information only' if count else ''}.{minor}"
     worst, *more = harmful_roots(diagnosis)
-    others = f" ({len(more)} further root cause{'s' * (len(more) > 1)})" if more else ""
-    return f"{worst.check}: {worst.message}{others}"
+    further = f" ({len(more)} further root cause{'s' * (len(more) > 1)})" if more else ""
+    return f"{worst.check}: {worst.message}{further}"
 
 
 def harmful_roots(diagnosis: Diagnosis) -> list[Finding]:

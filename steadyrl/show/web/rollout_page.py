@@ -116,7 +116,7 @@ def _call_filters(entries: Sequence[Entry]) -> dict[str, list[tuple[str, str]]]:
         return {"tools": [], "errors": []}
     # A policy may make up any name, and those stand under the errors.
     tools = sorted({name for name, end in calls if end not in ("unknown", "malformed")})
-    ends = [end for end in FAILURES if any(end == other for _, other in calls)]
+    ends = [end for end in FAILURES if any(end == call_end for _, call_end in calls)]
     return {
         "tools": [(name, name) for name in tools] + [(NO_CALLS, "no call")],
         "errors": [(end, FAILURES[end]) for end in ends] + [(FAILED, FAILED), (WELL, WELL)],
@@ -172,7 +172,8 @@ def rollout_view(place: Place, rollouts: Rollouts, step: int, number: int, colou
             **{name: shorten(record.get(name), LONGEST) for name in ("completion", "note", "unscored")},
             "opening": opening(record),
             "talk": turn_messages(record),
-            "cut_short": isinstance(seen := record.get("seen"), list) and len(seen) > _episode(record)["turns"] > 0,
+            "cut_short": isinstance(observations := record.get("seen"), list)
+            and len(observations) > _episode(record)["turns"] > 0,
             "outcome": [(str(name), _text(value)) for name, value in outcome.items()]
             if isinstance(outcome, dict)
             else [],
@@ -296,9 +297,9 @@ def marked(answers: Sequence[str]) -> list[list[tuple[str, bool]]]:
     return [_pieces(words, set(_shared(words, common))) for words in split]
 
 
-def _shared(words: Sequence[str], others: Sequence[str]) -> list[int]:
+def _shared(words: Sequence[str], more_words: Sequence[str]) -> list[int]:
     """Return the places of the words that both have in the same order."""
-    blocks = SequenceMatcher(None, words, others, autojunk=False).get_matching_blocks()
+    blocks = SequenceMatcher(None, words, more_words, autojunk=False).get_matching_blocks()
     return [block.a + i for block in blocks for i in range(block.size)]
 
 
