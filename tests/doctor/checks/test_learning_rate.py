@@ -348,3 +348,28 @@ def test_hundreds_of_steps_beside_the_reference_are_a_sign(steps, level, found, 
     made.drop("entropy", "kl_old", "clip_fraction")
     made.kl(TOKENS * 0.0007 * np.minimum(1.0, (np.arange(made.n) + 1) / 50))
     assert bool(said(learning_rate_too_low(made.run()))) == found
+
+
+@pytest.mark.parametrize(
+    ("far", "entropy", "kl_old", "coefficient", "slow"),
+    [
+        (1.0, 1.9, 2e-4, 0.01, True),
+        (1.0, 1.9, 0.003, 0.01, False),  # the steps are of the usual size
+        (1.0, 1.0, 2e-4, 0.01, False),  # the policy has moved far
+        (0.45, 1.9, 2e-4, 0.01, False),  # the best is near
+        (1.0, 1.9, 2e-4, 2.0, False),  # the penalty holds it
+    ],
+)
+def test_a_reward_that_still_rises_near_where_the_policy_began_is_slow(far, entropy, kl_old, coefficient, slow, make):
+    made = make(6)
+    made.put("reward", 0.2 + 0.25 * made.t + 0.004 * made.noise())
+    made.put("reward_std", 0.2)
+    made.put("reward_max", far, "reward")
+    made.put("kl_old", kl_old)
+    made.put("kl_coef", coefficient)
+    made.kl(0.02 * made.t)
+    made.curves.pop(("entropy", "nats/token", "sampled"))
+    made.put("entropy", np.linspace(2.0, entropy, made.n), "nats/token", "exact")
+    found = [result for result in learning_rate_too_low(made.run()) if result.state == "found"]
+    advised = ("slow", "info", ("update.learning_rate=0.0003",))
+    assert [(f.cause, f.severity, f.overrides) for f in found] == ([advised] if slow else [])

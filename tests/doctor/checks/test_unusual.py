@@ -233,3 +233,13 @@ def test_what_is_part_of_a_setting_is_switched_off_with_it():
     advised = finding(examine(identify(log))).overrides
     assert {"algorithm.args.length_limit=0", "algorithm.args.overlong_buffer=0"} <= set(advised)
     config.resolve(config.dump(chosen), advised)
+
+
+def test_a_long_warm_up_is_not_suspected_where_the_entropy_is_lost_and_a_bonus_is():
+    gone = {"entropy": 2.0 * np.exp(-np.arange(N) / 8.0)}
+    assert finding(examined(FLAT, "update.warmup_steps=55", **gone)) is None
+    assert finding(examined(FLAT, "update.warmup_steps=55")).overrides == ("update.warmup_steps=10",)
+    lone = examined(FLAT, "algorithm.args.entropy_coef=0.4", "update.warmup_steps=55", **gone)
+    assert {"algorithm.args.entropy_coef=0"} == {
+        override for f in lone.findings for override in f.overrides if "coef" in override
+    }
