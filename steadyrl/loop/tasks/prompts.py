@@ -180,7 +180,9 @@ def _rows(source: str, files: Sequence[Path], settings: PromptsTask.Settings, pl
         prompt, messages = _prompt(record, settings.prompt_column, place)
         texts = [message["content"] for message in messages] or [prompt]
         require_read(record, texts, passed_over, place)
-        prompt_id, own = _id_of(prompt, messages), record.get(settings.id_column)
+        parts = [[m["role"], m["content"], *([m["tool_calls"]] if m.get("tool_calls") else [])] for m in messages]
+        text = json.dumps(parts) if messages else prompt
+        prompt_id, own = hashlib.sha256(text.encode()).hexdigest()[:_ID_DIGITS], record.get(settings.id_column)
         if own is None:
             id, copies = prompt_id, 1
             while id in places:  # the prompt was read before
@@ -287,9 +289,3 @@ def _filled(value: object, where: str) -> str:
     if not text.strip():
         raise DataError(f"{where} is empty; give it a text or remove the row")
     return text
-
-
-def _id_of(prompt: str, messages: Sequence[Message]) -> str:
-    parts = [[m["role"], m["content"], *([m["tool_calls"]] if m.get("tool_calls") else [])] for m in messages]
-    text = json.dumps(parts) if messages else prompt
-    return hashlib.sha256(text.encode()).hexdigest()[:_ID_DIGITS]
