@@ -187,7 +187,11 @@ def open_session(config: Config) -> Session:
     backend = plugins.make("backend", config.backend.name, config, algorithm)
     offers = (Detached, PrefixCaching)
     plugins.require_members(f"the backend '{config.backend.name}'", backend, Backend, offers)
-    evaluation.require_heldout(config, heldout)
+    if config.evaluate.patience and not heldout:
+        raise DataError(
+            f"evaluate.patience is {config.evaluate.patience}, and the task '{config.task.name}' has no held-out "
+            "problems to evaluate on; set it to 0, or give the task some"
+        )
     sampling = Sampling(**config.sampling.model_dump())
     heldout = evaluation.pick_heldout(heldout, config.evaluate.problems)
     begin(f"counting the tokens of {len(problems) + len(heldout)} prompts")
