@@ -23,7 +23,7 @@ def accumulate(
     loss: LossFn,
     read: Callable[[Batch], Reading],
     backward: Callable[[Objective], Measured],
-    numbers: Callable[[Sequence[Any]], list[float]] = lambda scalars: [float(scalar) for scalar in scalars],
+    numbers: Callable[[Sequence[Any]], list[float]] = lambda scalars: list(map(float, scalars)),
 ) -> dict[str, float]:
     """Add up the gradients of micro-batches, and what the loss measures of them.
 

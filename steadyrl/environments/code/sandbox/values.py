@@ -85,7 +85,7 @@ def encode(value: Any, room: int = MAX_DEPTH) -> Any:
             raise ValueError(f"a value is nested more than {MAX_DEPTH} deep")
         if isinstance(value, dict):
             return ["dict", *(encode(part, room - 1) for pair in dict.items(value) for part in pair)]
-        kind = next(kind for kind in (list, tuple, set, frozenset) if isinstance(value, kind))
+        kind: Any = next(kind for kind in (list, tuple, set, frozenset) if isinstance(value, kind))
         return [kind.__name__, *(encode(item, room - 1) for item in kind.__iter__(value))]
     if isinstance(value, bytes | bytearray):
         return ["bytes", bytes(value).hex()]

@@ -62,7 +62,7 @@ class Panel:
         self._client = ChatClient(section)
         self._cache = VerdictCache(section) if section.cache else None
         self._recent: deque[tuple[int, int]] = deque(maxlen=section.window)  # (failed, asked) of each scoring
-        self._asked: list[Asked] = []  # since the last look, beside those that the cache knew
+        self._outcomes: list[Asked] = []  # since the last look, beside those that the cache knew
         self._cached = 0
 
     def opinions(self, contests: Sequence[Contest]) -> list[dict[str, Opinion]]:
@@ -97,17 +97,17 @@ class Panel:
 
     def drain(self) -> dict[str, float]:
         """Return judge/* of what was asked since the last call: shares, tokens, and cost where there is a price."""
-        asked, cached, self._asked, self._cached = self._asked, self._cached, [], 0
-        if not asked and not cached:
+        outcomes, cached, self._outcomes, self._cached = self._outcomes, self._cached, [], 0
+        if not outcomes and not cached:
             return {}
-        metrics = {"judge/verdicts": float(len(asked) + cached), "judge/cached": cached / (len(asked) + cached)}
-        if not asked:
+        metrics = {"judge/verdicts": float(len(outcomes) + cached), "judge/cached": cached / (len(outcomes) + cached)}
+        if not outcomes:
             return metrics
-        metrics["judge/failed"] = fmean(isinstance(outcome.answer, str) for outcome in asked)
-        metrics["judge/repaired"] = fmean(outcome.repaired for outcome in asked)
-        metrics["judge/requests"] = float(sum(outcome.requests for outcome in asked))
-        metrics["judge/latency"] = fmean(outcome.seconds for outcome in asked)
-        tokens = [reply.tokens for outcome in asked for reply in outcome.replies]
+        metrics["judge/failed"] = fmean(isinstance(outcome.answer, str) for outcome in outcomes)
+        metrics["judge/repaired"] = fmean(outcome.repaired for outcome in outcomes)
+        metrics["judge/requests"] = float(sum(outcome.requests for outcome in outcomes))
+        metrics["judge/latency"] = fmean(outcome.seconds for outcome in outcomes)
+        tokens = [reply.tokens for outcome in outcomes for reply in outcome.replies]
         if metered := [counts for counts in tokens if counts is not None]:
             read, written = (float(sum(counts)) for counts in zip(*metered, strict=True))
             metrics |= {"judge/tokens_in": read, "judge/tokens_out": written}
@@ -128,7 +128,7 @@ class Panel:
                 for future in as_completed(futures):
                     outcome = future.result()
                     answers[futures[future]] = outcome.answer
-                    self._asked.append(outcome)
+                    self._outcomes.append(outcome)
                     tell("verdicts of the judge", len(answers), len(ballots))
                     failures += isinstance(outcome.answer, str)
                     if failures == len(answers) >= _LEAST:
@@ -140,7 +140,7 @@ class Panel:
             if ballot not in answers:
                 outcome = Asked(_NOT_ASKED) if future.cancelled() else future.result()
                 answers[ballot] = outcome.answer
-                self._asked.append(outcome)
+                self._outcomes.append(outcome)
         return answers
 
     def _judge_the_judge(self, failures: Sequence[str], count: int) -> int:
