@@ -16,7 +16,8 @@ mean gain over the seeds (Student's) says so, by more than that hundredth, and r
 without advice gains nothing.
 
 The doctor then examines the run that its advice has led to, and its advice on that run is followed as long as something
-harms, up to --times pieces: "in the end" is the run before the first piece that raises the reward no further.
+harms, up to --times pieces: "in the end" is the run before the first piece that raises the reward no further. What the
+settings refuse counts as no advice, and the line says so.
 
 With --runs DIRECTORY ... the advice on these runs is followed instead.
 """
@@ -35,12 +36,13 @@ from typing import Any
 
 import faults
 import numpy as np
-import runs
 import settings
 import store
 import strengths
 
+import runs
 from steadyrl.core import config
+from steadyrl.core.errors import ConfigError
 from steadyrl.core.rundir import RunDir
 from steadyrl.core.stats import student_quantile
 from steadyrl.core.types import Finding
@@ -119,19 +121,20 @@ def followed(plan: runs.Plan, sound: runs.Plan, stored: bool, folder: Path, time
         times: How many pieces of advice are followed at most, those after the first only where they are on a harm.
     """
     before = examined(runs.path_of(plan, store.DATA) if stored else made(plan, folder))
-    course, changed, finding = list[Examined](), plan, before.advice
+    course, changed, finding, line = list[Examined](), plan, before.advice, {"fault": plan.fault}
     while finding is not None and len(course) < times and (not course or finding.harms):
-        changed = replace(changed, data=config.dump(config.resolve(changed.data, finding.overrides)))
+        try:
+            changed = replace(changed, data=config.dump(config.resolve(changed.data, finding.overrides)))
+        except ConfigError as refusal:
+            line["refused"] = f"{', '.join(finding.overrides)}: {refusal}"
+            break
         after = examined(made(changed, folder)).scaled(paid(sound) / paid(changed))  # the advice may be on the rewards
         if course and rewards(after.records).mean() <= rewards(course[-1].records).mean():
             break
         course.append(after)
         finding = after.advice
     before = before.scaled(paid(sound) / paid(plan))
-    line = {
-        "fault": plan.fault,
-        **compared(plan.name, before, course[0] if course else None, examined(made(sound, folder))),
-    }
+    line |= compared(plan.name, before, course[0] if course else None, examined(made(sound, folder)))
     if course:
         line |= {"pieces": len(course), "end": float(rewards(course[-1].records).mean())}
     print(json.dumps(line), flush=True)

@@ -47,3 +47,8 @@ def distinct_words(problem: Problem, rollout: Rollout) -> float:
 def alternating(problem: Problem, rollout: Rollout) -> float:
     """Return a thirtieth for every vowel beside a consonant, 1 at the most."""
     return words.alternating(rollout.text)
+
+
+def middle_words(problem: Problem, rollout: Rollout) -> float:
+    """Return the share of a text's words that are four to six letters and nothing else."""
+    return words.middle(rollout.text)

@@ -1,10 +1,10 @@
-"""Faults in the settings at the strengths of seven parts, on the toy backend: the parts judged the advice one by one.
+"""Faults in the settings at the strengths of eight parts, on the toy backend: the parts judged the advice one by one.
 
 A run takes some seconds. Strengths, task and seeds of all parts but "taught" were written down before any advice on
 these runs was asked for, and a part teaches the advice once it has judged it. "taught" never judged. "later" has kinds
-of faults that no part before it has, and so have "fresh", "second" and "third": mistakes from public threads on
-trainers, alone and in pairs. Those of "second" and "third" were chosen by reasoning alone: no run with one of them was
-made before. "third" was chosen without a look at the doctor, too.
+of faults that no part before it has, and so have "fresh", "second", "third" and "fourth": mistakes from public threads
+on trainers, alone and in pairs. Those of "second" and later parts were chosen by reasoning alone: no run with one of
+them was made before. "third" and "fourth", most of whose faults are pairs, were chosen without a look at the doctor.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import runs
 import settings
 from faults import BOTH, setting, times
 
-Part = Literal["taught", "judged", "last", "later", "fresh", "second", "third"]
+Part = Literal["taught", "judged", "last", "later", "fresh", "second", "third", "fourth"]
 PARTS = get_args(Part)
 RATE = 0.1  # of the toy backend, whose policy is a table of logits
 REWARDS = {
@@ -35,6 +35,12 @@ REWARDS = {
         "scores:distinct_words": 0.2,
         "scores:in_order": 0.1,
     },
+    "fourth": {
+        "scores:middle_words": 0.4,
+        "scores:ten_words": 0.25,
+        "scores:early_letters": 0.2,
+        "scores:in_order": 0.15,
+    },
 }
 SEEDS = {
     "taught": (30,),
@@ -44,11 +50,21 @@ SEEDS = {
     "fresh": (71, 72, 73),
     "second": (81, 82, 83),
     "third": (91, 92, 93),
+    "fourth": (101, 102, 103),
 }
-ROOM = {"taught": 40, "judged": 40, "last": 100, "later": 60, "fresh": 64, "second": 72, "third": 80}  # tokens
+ROOM = {  # tokens
+    "taught": 40,
+    "judged": 40,
+    "last": 100,
+    "later": 60,
+    "fresh": 64,
+    "second": 72,
+    "third": 80,
+    "fourth": 90,
+}
 PPO, GRPO = ("ppo",), ("grpo",)
 # PPO's penalty is summed over an answer's tokens: at the 0.01 of the other parts the policy would rather end at once.
-PENALTY = {"fresh": {"ppo": 0.001}, "second": {"ppo": 0.001}, "third": {"ppo": 0.001}}
+PENALTY = {"fresh": {"ppo": 0.001}, "second": {"ppo": 0.001}, "third": {"ppo": 0.001}, "fourth": {"ppo": 0.001}}
 
 
 @dataclass(frozen=True)
@@ -60,12 +76,14 @@ class Kind:
         changes: What it changes, by part.
         algorithms: Those in which it occurs in these parts.
         source: Of a fault in "fresh" and later parts: where users made it, as owner/repository#number, or why they do.
+        to_mend: Of a fault in "fourth": the settings that a person would have to put right, all of them.
     """
 
     name: str
     changes: Mapping[str, settings.Change]
     algorithms: tuple[str, ...] = BOTH
     source: str = ""
+    to_mend: tuple[str, ...] = ()
 
 
 def _raw(**values: float) -> settings.Change:
@@ -101,6 +119,14 @@ def _weights(factor: float) -> settings.Change:
     return lambda data: {**data, "rewards": {name: factor * weight for name, weight in data["rewards"].items()}}
 
 
+def _read_after(mark: str) -> settings.Change:
+    def change(data: settings.Data) -> settings.Data:
+        read = {name: {"weight": weight, "answer_after": mark} for name, weight in data["rewards"].items()}
+        return {**data, "rewards": read}
+
+    return change
+
+
 def _args(**values: Any) -> settings.Change:
     return setting(**{f"algorithm__args__{name}": value for name, value in values.items()})
 
@@ -128,6 +154,10 @@ def _sampled(name: str, **strengths: float) -> Mapping[str, settings.Change]:
 
 def _only(part: Part, name: str, algorithms: tuple[str, ...], source: str, *changes: settings.Change) -> Kind:
     return Kind(name, {part: _pair(*changes)}, algorithms, source)
+
+
+def _fourth(name: str, algorithms: tuple[str, ...], source: str, to_mend: str, *changes: settings.Change) -> Kind:
+    return Kind(name, {"fourth": _pair(*changes)}, algorithms, source, tuple(to_mend.split()))
 
 
 _fresh, _second, _third = (partial(_only, part) for part in ("fresh", "second", "third"))
@@ -403,6 +433,171 @@ KINDS = (
         "both are advised against collapse",
         setting(sampling__temperature=3.0),
         _penalty(0.3),
+    ),
+    # Earlier kinds, at other strengths or in the other algorithm.
+    _fourth("rate_high", PPO, "a rate for LoRA, beside all weights", "update.learning_rate", _rate(15.0)),
+    _fourth("discount", PPO, "natolambert/rlhf-book#260", "algorithm.args.gamma", _args(gamma=0.98)),
+    _fourth("entropy_bonus", PPO, "verl-project/verl#781", "algorithm.args.entropy_coef", _args(entropy_coef=0.08)),
+    _fourth(
+        "overlong_short",
+        GRPO,
+        "modelscope/ms-swift#3353",  # a length in another unit
+        "algorithm.args.length_limit",
+        _args(length_limit=30, overlong_buffer=2),
+    ),
+    _fourth("penalty_strong", GRPO, "PPO's usual penalty, in the loss", "algorithm.args.kl_coef", _penalty(0.15)),
+    _fourth(
+        "passes",
+        GRPO,
+        "agentscope-ai/Trinity-RFT#176",
+        "update.epochs update.learning_rate update.kl_old_limit",
+        _passes(16, 6.0),
+    ),
+    # Kinds that no part before "fourth" has.
+    _fourth("narrow_raw", PPO, "verl-project/verl#6240", "sampling.top_k sampling.logprobs", _raw(top_k=3)),
+    _fourth(
+        "stale_dppo",
+        PPO,
+        "THUDM/slime#1800",
+        "rollout.ahead",
+        setting(rollout__ahead=30, update__correction="dppo"),
+    ),
+    _fourth("last_word_read", GRPO, "jsboige/CoursIA#13614", "rewards.*.answer_after", _read_after(" ")),
+    _fourth(
+        "batch_of_six",
+        GRPO,
+        "unslothai/unsloth#1924",
+        "rollout.prompts_per_step rollout.samples_per_prompt",
+        _batch(2, 3),
+    ),
+    # Two faults at once.
+    _fourth(
+        "cooler_and_slow",
+        PPO,
+        "OpenRLHF/OpenRLHF#853",
+        "sampling.temperature sampling.logprobs update.learning_rate",
+        _raw(temperature=0.3),
+        _rate(0.05),
+    ),
+    _fourth(
+        "sign_wrong_and_slow",
+        PPO,
+        "huggingface/trl#2771",
+        "rewards update.learning_rate",
+        _weights(-1.0),
+        _rate(0.03),
+    ),
+    _fourth(
+        "unit_clash_and_cut",
+        PPO,
+        "a target per token for one per answer, and a limit in words for one in tokens",
+        "algorithm.args.kl_target sampling.max_new_tokens",
+        _controller(0.02, 0.1, 10.0),
+        setting(sampling__max_new_tokens=20),
+    ),
+    _fourth(
+        "bonus_and_fast",
+        PPO,
+        "tensorforce/tensorforce#738",
+        "algorithm.args.entropy_coef update.learning_rate",
+        _args(entropy_coef=0.5),
+        _rate(30.0),
+    ),
+    _fourth(
+        "bonus_and_held",
+        PPO,
+        "huggingface/trl#199",
+        "algorithm.args.entropy_coef algorithm.args.kl_coef",
+        _args(entropy_coef=0.3),
+        _penalty(0.05),
+    ),
+    _fourth(
+        "discount_and_held",
+        PPO,
+        "a discount for games, and a penalty for short answers",
+        "algorithm.args.gamma algorithm.args.kl_coef",
+        _args(gamma=0.9),
+        _penalty(0.02),
+    ),
+    _fourth(
+        "small_and_passes",
+        PPO,
+        "hiyouga/LlamaFactory#1553",
+        "rollout.prompts_per_step update.epochs update.kl_old_limit",
+        _batch(3, 1),
+        _passes(10, 1.0),
+    ),
+    _fourth(
+        "decay_and_hot",
+        PPO,
+        "songmzhang/KDFlow#4",
+        "update.schedule_steps sampling.temperature",
+        setting(update__schedule="linear", update__schedule_steps=12),
+        setting(sampling__temperature=3.0),
+    ),
+    _fourth(
+        "head_first_and_fast",
+        PPO,
+        "a start for the head from a longer run, and a rate from a smaller model",
+        "algorithm.args.value_warmup_steps update.learning_rate",
+        _args(value_warmup_steps=40),
+        _rate(30.0),
+    ),
+    _fourth(
+        "held_and_gradient_cut",
+        GRPO,
+        "both are advised against a rising KL",
+        "algorithm.args.kl_coef update.max_grad_norm",
+        _penalty(0.8),
+        setting(update__max_grad_norm=1e-8),
+    ),
+    _fourth(
+        "stop_early_and_slow",
+        GRPO,
+        "huggingface/open-r1#271",
+        "sampling.stop update.learning_rate",
+        setting(sampling__stop=[" "]),
+        _rate(0.05),
+    ),
+    _fourth(
+        "last_word_read_and_fast",
+        GRPO,
+        "PeterGriffinJin/Search-R1#79",
+        "rewards.*.answer_after update.learning_rate",
+        _read_after(" "),
+        _rate(40.0),
+    ),
+    _fourth(
+        "top_p_and_passes",
+        GRPO,
+        "modelscope/ms-swift#8442",
+        "sampling.top_p sampling.logprobs update.epochs update.learning_rate update.kl_old_limit",
+        _raw(top_p=0.5),
+        _passes(8, 4.0),
+    ),
+    _fourth(
+        "warm_up_and_held",
+        GRPO,
+        "a warm-up counted in updates, and a penalty for rewards of another scale",
+        "update.warmup_steps algorithm.args.kl_coef",
+        setting(update__warmup_steps=60),
+        _penalty(0.5),
+    ),
+    _fourth(
+        "stale_and_held",
+        GRPO,
+        "a penalty against the drift of stale rollouts",
+        "rollout.ahead update.correction algorithm.args.kl_coef",
+        setting(rollout__ahead=16, update__correction="off"),
+        _penalty(0.3),
+    ),
+    _fourth(
+        "cut_and_fast",
+        GRPO,
+        "greyhaven-ai/autocontext#1067",
+        "sampling.max_new_tokens update.learning_rate",
+        setting(sampling__max_new_tokens=12),
+        _rate(60.0),
     ),
 )
 

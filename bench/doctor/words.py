@@ -42,3 +42,9 @@ def alternating(text: str) -> float:
     pairs = pairwise(text.lower())
     beside = sum(a.isalpha() and b.isalpha() and (a in _VOWELS) != (b in _VOWELS) for a, b in pairs)
     return min(1.0, beside / 30)
+
+
+def middle(text: str) -> float:
+    """Return the share of a text's words that are four to six letters and nothing else; 0 without words."""
+    words = text.split()
+    return sum(word.isalpha() and 4 <= len(word) <= 6 for word in words) / len(words) if words else 0.0

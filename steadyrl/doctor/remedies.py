@@ -16,14 +16,17 @@ from steadyrl.doctor.series import Run
 from steadyrl.doctor.statistics.readings import (
     KL_OLD_LARGE,
     cut_away,
+    entropy_lost_since,
     learns,
     setting,
+    steps_of,
     update_size,
     updates_per_step,
 )
 
 AMPLE_UPDATE = 0.005  # nats per token: the middle of 0.001 to 0.02, what the updates of a healthy run's step come to
 LEAST_CUT, USUAL_CUT, GREATEST_CUT = 2.0, 3.0, 100.0
+LASTS = 60  # steps
 NO_CUT = 1.2  # what the first digit of a rate would not show
 LEAST_RAISE, USUAL_RAISE, GREATEST_RAISE = 3.0, 10.0, 100.0
 LARGEST_ERROR = 0.2  # of a KL controller: Ziegler et al. clip the relative error to it
@@ -89,18 +92,32 @@ def movement_cut(run: Run, usual: float = USUAL_CUT) -> float:
     """Return what to divide the movement of a step by that is too large.
 
     The KL of a step grows with the square of its movement: the root of (KL / 0.005) brings it to 0.005 nats per token.
+    A policy that is sure of its answers moves no more: what counts is how it moved before, and how soon it was sure.
+    The KL of a step is limited by the entropy that is left, so that a policy without any after few steps shows less
+    than its rate would make; the rate that lets it last is that many times lower.
 
     Args:
         run: The run.
         usual: Without a logged KL, or where it is not large and the run learns nothing: it does not show what is wrong.
     """
-    size = update_size(run)
-    values = np.zeros(0) if size is None else size.values
+    size, since = update_size(run), entropy_lost_since(run)
+    values = np.zeros(0) if size is None else size.values[size.steps < since] if since is not None else size.values
     large = values[values > KL_OLD_LARGE]
+    lasted = 1.0 if since is None else _should_last(run) / max(since - _trained_from(run), 1)
     if not len(large) and (not len(values) or learns(run) is not True):
-        return usual
+        return max(usual, lasted)
     level = np.median(large if len(large) else values)
-    return float(np.clip(np.sqrt(level / AMPLE_UPDATE), LEAST_CUT, GREATEST_CUT))
+    return float(np.clip(max(np.sqrt(level / AMPLE_UPDATE), lasted), LEAST_CUT, GREATEST_CUT))
+
+
+def _should_last(run: Run) -> int:
+    """Return for how many steps a policy should have entropy left: as many as the run has, up to 60."""
+    return min(steps_of(run), LASTS)
+
+
+def _trained_from(run: Run) -> int:
+    """Return the first step in which the policy was trained, and not the value head alone."""
+    return max(run.span[0], int(setting(run, "value_warmup_steps") or 0))
 
 
 def slower(run: Run) -> Mapping[str, Value]:

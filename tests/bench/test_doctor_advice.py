@@ -214,3 +214,9 @@ def test_vowels_beside_consonants_are_counted_up_to_thirty(advice):
     assert words.alternating("ba b ae") == pytest.approx(1 / 30)
     assert words.alternating("BaBa 2a") == pytest.approx(3 / 30)
     assert words.alternating("ba" * 40) == 1.0 and words.alternating("") == 0.0
+
+
+def test_words_of_four_to_six_letters_are_counted_among_all_words(advice):
+    words = importlib.import_module("words")
+    assert words.middle("abc abcd abcdef abcdefg abc4 dcba.") == pytest.approx(2 / 6)
+    assert words.middle("") == 0.0

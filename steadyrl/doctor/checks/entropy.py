@@ -14,6 +14,7 @@ from steadyrl.doctor.statistics.readings import (
     LN_LARGEST_VOCABULARY,
     direction,
     heldout_rises,
+    highest_start,
     large_updates,
     learns,
     levels,
@@ -43,7 +44,7 @@ def entropy_collapse(run: Run) -> Result:
         return Unknown("the entropy is not known per token", ("entropy (exact)", "length"))
     if not entropy.values.any():
         return Unknown("the entropy is 0 in every row: it was not measured", ("entropy (exact)",))
-    start, end = head(entropy), tail(entropy)
+    start, end = highest_start(entropy), tail(entropy)
     if start <= 0 or end > FALLEN * start:
         return None
     since = first_lasting(entropy, entropy.values < 0.5 * start, LASTING)

@@ -14,6 +14,7 @@ from steadyrl.doctor.remedies import Value, default
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.readings import (
     direction,
+    falls_short,
     fell,
     kl_coef,
     levels,
@@ -36,8 +37,12 @@ OPENING = 3  # rows
 SHRANK = 0.5  # of the first length
 FRACTION = 0.1  # of the reward's range that a completion's penalty may come to
 # Times the KL of the balance. From a quarter on the penalty takes half of what the reward pulls with, for it grows with
-# the distance and the KL with its square; beyond the second, a run's steps are noise.
+# the distance and the KL with its square. Beyond the second, a run's
+# steps are noise.
 RESTS, DRIVEN = 0.25, 30.0
+# Likewise, and of the gain of the best policy: there a run is at the balance. Both are rough, for the rewards differ
+# less far from the reference.
+AT_BALANCE, OF_GAIN = (0.6, 3.0), 0.25
 ROOM = 0.5  # of the spread of the rewards: a coefficient whose balance is at 2 nats per completion
 LESS = 0.2  # of the coefficient: what is advised at most
 # Times the length of the reward's gradient. In runs that a higher rate alone helps it is below 0.15.
@@ -183,6 +188,8 @@ class Balance:
     """Standard deviation of the rewards at the start."""
     kl: float
     """Nats per completion in the later half of the run (mean)."""
+    gain: float
+    """Of the best policy at that coefficient, in units of the reward."""
     share: float
     """The KL over that of the balance at each step's coefficient, median of the later half."""
 
@@ -198,14 +205,16 @@ def balance(run: Run) -> Balance | None:
     coefficient = None if kl is None else kl_coef(run, kl)
     if kl is None or coefficient is None or spread is None or not spread.values.any() or not coefficient.any():
         return None
-    width = head(spread)
-    if width <= 0:
+    width = differ = head(spread)
+    if differ <= 0:
         return None
     if run.traits.kl_place == "loss":  # its rewards are divided by their spread, where nothing else is known
         width = max(width, 1.0)
     later = slice(len(kl) // 2, None)
     share = float(np.median(kl.values[later] / resting(width, coefficient[later])))
-    return Balance(float(coefficient[-1]), width, float(kl.values[later].mean()), share)
+    last = float(coefficient[-1])
+    gain = differ * width / max(last, LEAST_COEFFICIENT)
+    return Balance(last, width, float(kl.values[later].mean()), gain, share)
 
 
 def penalty_gradient(run: Run) -> float | None:
@@ -235,12 +244,13 @@ def kl_penalty_holds(run: Run) -> Result:
         else f"the penalty's gradient is {number(length_ratio)} times as long as the reward's"
     )
     pulled = length_ratio is not None and length_ratio >= PULLED and RESTS <= where.share <= DRIVEN
-    if course < 0 or later > 0 or not (where.holds or pulled):
+    arrived = _at_balance(run, where)
+    if course < 0 or not (arrived or (later <= 0 and (where.holds or pulled))):
         return _held_by_gradient(run, where, length_ratio, course, (levels("the reward", reward), measured))
     held_at = float(resting(where.spread, where.coefficient))
     return Found(
         "penalty_too_strong",
-        "warning" if where.holds or course == 0 else "info",
+        "warning" if where.holds or arrived or course == 0 else "info",
         None,
         f"the KL penalty holds the policy where it is: coefficient {number(where.coefficient)} beside rewards that "
         f"differ by {number(where.spread)}",
@@ -253,6 +263,17 @@ def kl_penalty_holds(run: Run) -> Result:
         ),
         change=_weaker(run, where),
     )
+
+
+def _at_balance(run: Run, where: Balance) -> bool:
+    """Return whether KL and reward have come to the balance, and the reward is far from what can be earned.
+
+    A controller holds the KL where its target is, by design.
+    """
+    low, high = AT_BALANCE
+    reward = run.needed("reward")
+    rose = tail(reward) - head(reward) >= OF_GAIN * where.gain
+    return rose and not run.settings.get("kl_adaptive") and low <= where.share <= high and falls_short(run)
 
 
 def _held_by_gradient(

@@ -6,14 +6,29 @@ import numpy as np
 
 from steadyrl.doctor.check import Found, Result, check
 from steadyrl.doctor.checks.kl import BF16_RATE, ZERO
-from steadyrl.doctor.checks.kl_penalty import STRONG, balance, penalty_gradient
-from steadyrl.doctor.remedies import USUAL_CUT, calmer, go_back, learning_rate, movement_cut, slower
+from steadyrl.doctor.checks.kl_penalty import RESTS, STRONG, balance, penalty_gradient, penalty_pays
+from steadyrl.doctor.remedies import (
+    LEAST_RAISE,
+    USUAL_CUT,
+    calmer,
+    go_back,
+    learning_rate,
+    movement_cut,
+    multiple,
+    slower,
+)
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.levels import measure
 from steadyrl.doctor.statistics.readings import (
     KL_OLD_LARGE,
+    LOST_ENTROPY,
     LOST_UPDATE,
+    MOST_OF_IT,
+    at_top,
     direction,
+    entropy_lost,
+    falls_short,
+    highest_start,
     large_signs,
     levels,
     nothing_to_learn,
@@ -34,14 +49,19 @@ TURNED_BACK = (
     -0.2
 )  # cosine of a gradient and those before; 0.04 at a sound rate, -0.03 at ten times, -0.32 at 100 times
 LEAP_FROM = 0.1  # of the KL after the step: so near the reference, a step's own KL is that to the reference
+UPDATE_LEAST = 1e-3  # nats per token: the lower end of what a step of a healthy run comes to
+STILL_THERE = 0.8  # of its start: an entropy above is that of a policy that has hardly changed
 UPDATE_NONE = 5e-5  # nats per token; healthy steps have 1e-3 to 0.05, at a hundredth of their rate 1e-6 to 3e-5
 KL_REF_NONE = 1e-3  # nats per token at the end; healthy runs with a penalty have 1e-3 to 1
 KL_REF_LITTLE = 0.3  # nats per token where the steps themselves are known to be small; per sequence with no length
 CLIP_NONE = 1e-5
 ENTROPY_STILL = 0.02  # relative change that counts as none
 LORA_RATE = 1e-5  # adapters need 10 to 128 times the rate of full weights, which is some 1e-6
+LONG = 300  # steps, in which a policy that moves at all leaves its reference
+KL_OLD_SOME = 0.02  # nats per token: the upper end of what a step of a healthy run comes to
 SLOW = 4.0  # times the least gain that matters, within a log: the spread of the completions
 SHOWN = 2  # signs that have to agree
+PLUNGE, HALF = 12, 0.5  # steps; of the entropy at the start, which is left where it begins
 
 
 @check("learning_rate_too_high")
@@ -50,9 +70,8 @@ def learning_rate_too_high(run: Run) -> Result:
     alone = None if size is None else first_lasting(size, size.values > LOST_UPDATE, 1)
     if alone is not None:
         direct.append((alone, f"the KL of one step's updates is above {LOST_UPDATE:g} at step {alone}"))
-    if leap := _leap(run):
-        direct.append(leap)
-    if not direct:
+    direct += [sign for sign in (_leap(run), _plunge(run)) if sign is not None]
+    if not direct or _broken_at_once(run):
         return None
     since = min(start for start, _ in direct)
     later, worse = _consequences(run, since)
@@ -79,6 +98,12 @@ def _rate(run: Run) -> tuple[str, ...]:
     return () if rate is None else (f"the learning rate is {rate:g}",)
 
 
+def _broken_at_once(run: Run) -> bool:
+    """Return whether the first gradient is not finite: no step was taken that could have been too large."""
+    norms = [norm for norm in run.series.get("grad_norm", ()) if len(norm)]
+    return any(norm.steps[0] == run.span[0] and not np.isfinite(norm.values[0]) for norm in norms)
+
+
 def _leap(run: Run) -> tuple[int, str] | None:
     """Return the step that took the policy away from its reference, and a sentence; None where no single one did.
 
@@ -100,6 +125,34 @@ def _leap(run: Run) -> tuple[int, str] | None:
     old, new = number(float(kl.values[at])), number(float(kl.values[at + 1]))
     since = int(kl.steps[at])  # measured before the step's updates: those of this step did it
     return since, f"the KL to the reference went from {old} to {new} nats/token in the one step {since}"
+
+
+def _plunge(run: Run) -> tuple[int, str] | None:
+    """Return the step from which a policy became sure within a few steps, of worse than it drew then, and a sentence.
+
+    A policy that has found the best of what it draws may become sure of that at once; one that becomes sure of
+    anything less was taken there by steps that were too large.
+    """
+    entropy, reward, most, size = find(run, "entropy"), run.get("reward"), run.get("reward_max"), update_size(run)
+    if entropy is None or reward is None or most is None or len(entropy) <= PLUNGE or not entropy_lost(run):
+        return None
+    before, after = entropy.values[:-PLUNGE], entropy.values[PLUNGE:]
+    sure = (after < LOST_ENTROPY * before) & (before > HALF * highest_start(entropy))
+    fast = np.flatnonzero(sure & (entropy.steps[PLUNGE:] - entropy.steps[:-PLUNGE] == PLUNGE))
+    if not len(fast) or penalty_pays(run):
+        return None
+    since = int(entropy.steps[fast[0]])
+    drawn = within(most, since - PLUNGE, since + PLUNGE)
+    moved = None if size is None else within(size, since, since + PLUNGE)
+    if not drawn or (moved and float(moved.values.max()) < KL_OLD_SOME):
+        return None
+    start, best = head(reward), float(drawn.values.max())
+    if tail(reward) - start >= MOST_OF_IT * (best - start):
+        return None
+    return since, (
+        f"within {PLUNGE} steps from step {since} on the entropy fell to {number(float(after[fast[0]]))} nats/token, "
+        f"and the reward came to {number(tail(reward))} where single completions earned {number(best)}"
+    )
 
 
 def _consequences(run: Run, since: int) -> tuple[list[str], bool]:
@@ -137,15 +190,18 @@ def learning_rate_too_low(run: Run) -> Result:
     reward = run.needed("reward")
     course, blocks = direction(reward), measure(reward)
     gain = 0.0 if blocks is None else max(blocks.end, blocks.late) - blocks.first
-    if nothing_to_learn(run) or course < 0 or gain > SLOW * worth_having(run, float(np.median(reward.values))):
+    much = gain > SLOW * worth_having(run, float(np.median(reward.values)))
+    steps, large = _small_steps(run)
+    if nothing_to_learn(run) or course < 0:
         return None
+    if much and not (len(steps) >= SHOWN and falls_short(run)):
+        return _still_rising(run)
     if ((where := balance(run)) is not None and where.holds) or (penalty_gradient(run) or 0.0) >= STRONG:
         return None  # the penalty holds the policy, at any rate
-    steps, large = _small_steps(run)
     signs, far = _nearness(run, len(steps) >= SHOWN)
     signs = (*steps, *signs)
     if large or far or len(signs) < SHOWN:
-        return None
+        return _still_rising(run)
     cause, because = _low_cause(run)
     slow = "rises slowly" if course else "is flat"
     # A slow rise does not tell a low rate from a hard task; the size of the steps, where it is measured, does.
@@ -155,6 +211,23 @@ def learning_rate_too_low(run: Run) -> Result:
         None,
         f"the policy hardly moves and the reward {slow} ({len(signs)} signs)",
         (levels("the reward", reward), *signs, *because),
+    )
+
+
+def _still_rising(run: Run) -> Result:
+    """Find a run that ends while its reward rises, far from what can be earned and near where its policy began."""
+    reward, entropy, size = run.needed("reward"), find(run, "entropy"), update_size(run)
+    moves = size is not None and float(np.median(size.values)) > UPDATE_LEAST
+    if moves or entropy is None or tail(entropy) < STILL_THERE * highest_start(entropy) or not falls_short(run):
+        return None
+    where, later = balance(run), reward.at(slice(len(reward) // 2, None))
+    balanced = where is not None and (where.holds or where.share >= RESTS)
+    if balanced or (penalty_gradient(run) or 0.0) >= STRONG or direction(reward) <= 0 or direction(later) <= 0:
+        return None
+    change = multiple(run, "learning_rate", LEAST_RAISE)
+    course = (levels("the reward", reward), levels("the entropy", entropy, "nats/token"))
+    return Found(
+        "slow", "info", None, "the reward still rises where the run ends, and has far to go", course, change=change
     )
 
 
@@ -182,11 +255,14 @@ def _nearness(run: Run, small_steps: bool) -> tuple[tuple[str, ...], bool]:
     """Return the signs that the policy is where it began, and whether another sign says that it is not."""
     signs, far = [], False
     kl = find(run, "kl_ref") or find(run, "kl_ref", SEQUENCE)
+    last, reward = run.span[1], run.get("reward")
     if kl is not None:
         limit = KL_REF_LITTLE if small_steps or kl.unit == SEQUENCE else KL_REF_NONE
         level = abs(tail(kl))
         far |= level > limit or bool((np.abs(kl.values[1:]) <= ZERO).mean() > 0.5)  # the latter is kl_zero's
         signs.append(f"the KL to the reference ends at {number(level)} {kl.unit}")
+        if kl.unit != SEQUENCE and last >= LONG and reward is not None and not at_top(reward):
+            signs.append(f"so near it are {last} steps from where they began")
     entropy = find(run, "entropy")
     if (
         entropy is not None

@@ -23,6 +23,10 @@ CAUSES = {
     "loss": ("loss", "the loss broke first of what is logged"),
 }
 LOG_PROBS = ("log_probs", "log-probabilities or their ratio overflowed first: a step too large, or half precision")
+FIRST_GRADIENT = (
+    "No step was right, so that no checkpoint helps: see that the weights and the lengths of the first batch are what "
+    "they should be, and compute the backward pass in bfloat16 or float32."
+)
 LASTING = 3  # points in a row: a single one can be a skipped step
 
 
@@ -58,6 +62,7 @@ def non_finite(run: Run) -> Result:
         )
         if run.steps > 1
         else (),
+        FIRST_GRADIENT if cause == "gradient" and since == run.span[0] else "",
     )
 
 

@@ -21,6 +21,7 @@ from steadyrl.doctor.statistics.readings import entropy_lost, falls_short, learn
 SECTIONS = ("sampling.", "rollout.", "update.", "algorithm.args.", "autopilot.")
 DECADE = 10.0  # times the default, on either side: usual for a number of which nothing else is known
 SWITCHED_OFF, OTHER_CHOICE = 3.0, 0.3  # decades that count for a 0 which is not usual, and for another word
+COURSE_OF_RATE = ("update.warmup_steps", "update.schedule_steps")  # where all is lost, no higher rate is missed
 SUM_OF_WEIGHTS = (0.1, 30.0)
 Side = Literal["low", "high", ""]
 
@@ -131,7 +132,7 @@ def is_ours(run: Run) -> bool:
 
 @check("unusual_setting", when=is_ours)
 def unusual_setting(run: Run) -> Result:
-    unusual = [s for s in suspects(run) if s.cause != "steps_too_small" or not entropy_lost(run)]
+    unusual = [suspect for suspect in suspects(run) if suspect.name not in COURSE_OF_RATE or not entropy_lost(run)]
     if not unusual or not falls_short(run):
         return None
     shown = [f"{s.name} = {_text(s.value)}, and {_text(s.default)} is usual" for s in unusual]
@@ -141,8 +142,16 @@ def unusual_setting(run: Run) -> Result:
         None,
         f"the reward falls short, and {'settings lie' if unusual[1:] else 'a setting lies'} far from usual: {shown[0]}",
         (*shown[1:], levels("the reward", run.needed("reward"))),
-        change={s.name: s.default for s in unusual},
+        change=_with_dependents(run.config, {s.name: s.default for s in unusual}),
     )
+
+
+def _with_dependents(settings: Mapping[str, Any], change: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a change that sets back, too, what is a part of a setting that it switches off."""
+    off = {name for name, value in change.items() if not value}
+    parts = [name for name, usual in USUAL.items() if usual.per in off and name in settings]
+    usual_values = defaults(str(settings.get("algorithm.name", "")))
+    return {**change, **{name: usual_values[name] for name in parts if settings[name] != usual_values[name]}}
 
 
 def _text(value: Any) -> str:

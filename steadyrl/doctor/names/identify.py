@@ -81,7 +81,7 @@ def identify(log: RawLog) -> Run:
     if table is COMMON:  # what is printed of single completions comes after what every step logs
         series = {quantity: _seldom_last(several) for quantity, several in series.items()}
     heldout = (*_stand_in(series, table), *_heldout_reward(series), *_without_rounded_rate(series))
-    heldout += _clipped_texts(series) if table is COMMON else ()
+    heldout += (*(_clipped_texts(series) if table is COMMON else ()), *_without_negative_entropy(series))
     sources = {entry.source for entry in entries}
     algorithm, settings = derive.algorithm(table, log.settings, log), derive.settings(table, log.settings, log)
     return Run(
@@ -190,6 +190,18 @@ def _clipped_texts(series: dict[str, list[Series]]) -> tuple[str, ...]:
         return ()
     series["truncated"] = [replace(one, quantity="truncated", unit="share") for one in series.pop("clip_fraction")]
     return (f"'{share.source}' goes with the length, and is taken for the share of texts that a limit cuts off",)
+
+
+def _without_negative_entropy(series: dict[str, list[Series]]) -> tuple[str, ...]:
+    """Leave out what is called an entropy and lies below 0, where no entropy of tokens is; return a note of it."""
+    entropies = series.pop("entropy", [])
+    below = [entropy for entropy in entropies if len(entropy) and float(np.median(entropy.values)) < 0.0]
+    if rest := [entropy for entropy in entropies if not any(entropy is negative for negative in below)]:
+        series["entropy"] = rest
+    if not below:
+        return ()
+    sources = ", ".join(f"'{entropy.source}'" for entropy in below)
+    return (f"{sources} is below 0 in most rows, where no entropy of tokens can be, and is left out",)
 
 
 def _without_rounded_rate(series: dict[str, list[Series]]) -> tuple[str, ...]:

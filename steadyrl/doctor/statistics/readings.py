@@ -152,7 +152,21 @@ def update_size(run: Run) -> Series | None:
 def entropy_lost(run: Run) -> bool:
     """Return whether next to nothing is left of the entropy: the policy has moved as far as it can."""
     entropy = find(run, "entropy")
-    return entropy is not None and tail(entropy) < LOST_ENTROPY * head(entropy)
+    return entropy is not None and tail(entropy) < LOST_ENTROPY * highest_start(entropy)
+
+
+def highest_start(series: Series) -> float:
+    """Return the level at the start, of the first tenth or of the first rows: what falls at once is soon past both."""
+    return max(head(series), head(series, 0.0, FIRST))
+
+
+def entropy_lost_since(run: Run) -> int | None:
+    """Return the step from which next to nothing is left of the entropy; None where some is left at the end."""
+    entropy = find(run, "entropy")
+    if entropy is None or not entropy_lost(run):
+        return None
+    some = np.flatnonzero(entropy.values >= LOST_ENTROPY * highest_start(entropy))
+    return int(entropy.steps[min(int(some[-1]) + 1, len(entropy) - 1)]) if len(some) else int(entropy.steps[0])
 
 
 def large_signs(run: Run) -> list[tuple[int, str]]:

@@ -215,7 +215,7 @@ def test_what_holds_the_entropy_up_already_is_not_advised(make, finding, has, ad
 def test_an_entropy_of_unknown_unit_that_falls_to_a_fraction_collapsed_unless_the_answers_shrank():
     entropy = series("entropy", 1.5 * np.exp(-np.arange(30) / 5.0) + 0.02, unit="", estimator="")
     found = entropy_collapse(make_run({"entropy": entropy, "reward": np.full(30, 0.3)}, "grpo", "unknown"))
-    assert [(f.state, f.since_step) for f in found] == [("found", 6)]  # below half of 1.5 exp(-2 / 5) + 0.02
+    assert [(f.state, f.since_step) for f in found] == [("found", 5)]  # below half of 1.5 exp(-1 / 5) + 0.02
     shrinking = {"entropy": entropy, "length": np.linspace(300.0, 10.0, 30) * np.linspace(1.0, 0.3, 30)}
     assert entropy_collapse(make_run(shrinking, "grpo", "unknown"))[0].state == "unknown"
 

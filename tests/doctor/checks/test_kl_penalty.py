@@ -232,3 +232,18 @@ def test_a_penalty_above_all_that_rewards_differ_by_is_named_in_the_later_half_o
     assert float(found.overrides[0].split("=")[1]) < 0.003
     made.put("reward", 0.01 + 0.004 * made.t + 0.0005 * made.noise())
     assert [result.state for result in kl_penalty_outweighs(made.run())] == ["ok"]
+
+
+@pytest.mark.parametrize(
+    ("share", "gain", "best", "held"),
+    [(0.9, 0.2, 1.0, True), (0.3, 0.2, 1.0, False), (0.9, 0.01, 1.0, False), (0.9, 0.2, 0.5, False)],
+)
+def test_a_reward_that_came_to_the_balance_and_not_to_the_best_is_held(share, gain, best, held, make):
+    """The balance of 0.05 beside a spread of 0.16 is at 5.1 nats and a gain of 0.51; a quarter of that is 0.13."""
+    made = flat(make(3), 0.05, 0.16, share)
+    made.put("reward", 0.3 + gain * np.minimum(1.0, made.t / 0.3) + 0.002 * made.noise())
+    made.put("reward_max", best, "reward")
+    loud = [found for found in kl_penalty_holds(made.run()) if found.harms]
+    assert [found.overrides for found in loud] == ([("algorithm.args.kl_coef=0.01",)] if held else [])
+    made.settings["kl_adaptive"] = True  # the KL is where the target of a controller is
+    assert not [found for found in kl_penalty_holds(made.run()) if found.harms]

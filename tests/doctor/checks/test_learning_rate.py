@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from steadyrl.doctor.checks.learning_rate import learning_rate_too_high, learning_rate_too_low
+from tests.doctor.checks.conftest import TOKENS
 from tests.doctor.checks.series_for_values import said
 
 
@@ -282,3 +283,93 @@ def test_few_large_steps_that_leave_nothing_of_the_policy_are_enough(sizes, name
     made.curves[("entropy", "nats/token", "exact")][23:] *= 0.01
     found = said(learning_rate_too_high(made.run()))
     assert [one.since_step for one in found] == ([20] if named else [])
+
+
+def plunged(made, best, until=40, within=10):
+    """Let a policy lose its entropy within so many steps, at 0.3 of a reward of which single completions earn more."""
+    t = np.arange(made.n)
+    made.put("entropy", 2.0 * np.exp(-6.0 * np.clip((t - until) / within, 0.0, 1.0)), "nats/token", "exact")
+    made.drop("clip_fraction")
+    made.curves.pop(("entropy", "nats/token", "sampled"), None)
+    made.put("reward", np.where(t < until + within, 0.1, 0.3) + 0.005 * made.noise())
+    made.put("reward_max", best, "reward")
+    made.put("kl_old", np.where(t < until + within, 0.04, 1e-7))
+
+
+def test_a_policy_that_is_soon_sure_of_less_than_it_had_drawn_was_moved_too_far(make, finding):
+    made = make(0)
+    plunged(made, best=0.8)
+    found = finding(learning_rate_too_high, made)
+    assert found.since_step is not None and 28 <= found.since_step <= 40
+    # 0.04 is 8 times 0.005: one of two passes, and a rate of 1 / 1.4; the end without steps is left out.
+    assert found.overrides == ("update.learning_rate=7e-05", "update.epochs=1")
+
+
+@pytest.mark.parametrize(("best", "within"), [(0.32, 10), (0.8, 120)])
+def test_sure_of_the_best_that_it_drew_or_slowly_sure_is_not_too_fast(best, within, make):
+    made = make(1)
+    plunged(made, best, within=within)
+    assert said(learning_rate_too_high(made.run())) == []
+
+
+def test_a_rate_is_cut_so_far_that_the_entropy_would_last_60_steps(make, finding):
+    made = make(2)
+    plunged(made, best=0.8, until=0, within=6)
+    # Below a tenth of 2 nats from step 3 on: 60 / 3, where the KL alone asks for 2.8.
+    assert finding(learning_rate_too_high, made).overrides == ("update.learning_rate=1e-05", "update.epochs=1")
+
+
+def test_a_first_gradient_that_is_not_finite_was_made_by_no_step(make):
+    made = make(3)
+    overshoot(made, since=0)
+    assert said(learning_rate_too_high(made.run())) != []
+    made.curves[("grad_norm", "", "")][:] = np.nan
+    assert said(learning_rate_too_high(made.run())) == []
+
+
+@pytest.mark.parametrize(("best", "cause"), [(1.0, "learning_rate"), (0.52, None)])
+def test_small_steps_are_too_slow_for_a_reward_that_rises_and_falls_short(best, cause, make):
+    made = make(4)
+    made.put("reward", 0.2 + 0.3 * made.t + 0.002 * made.noise())
+    made.put("reward_std", 0.1)
+    made.put("reward_max", best, "reward")
+    made.put("kl_old", 4e-6 * np.exp(0.1 * made.noise()))
+    made.put("clip_fraction", 0.0)
+    made.kl(TOKENS * 0.01 * made.t)
+    found = [result for result in learning_rate_too_low(made.run()) if result.state == "found"]
+    assert [(f.cause, f.severity) for f in found] == ([(cause, "warning")] if cause else [])
+
+
+@pytest.mark.parametrize(("steps", "level", "found"), [(400, 0.35, True), (200, 0.35, False), (400, 0.97, False)])
+def test_hundreds_of_steps_beside_the_reference_are_a_sign(steps, level, found, make):
+    made = make(5, steps)
+    made.put("reward", level + 0.01 * np.clip(made.rng.normal(size=made.n), -2, 2))
+    made.put("updates", 1.0)
+    made.drop("entropy", "kl_old", "clip_fraction")
+    made.kl(TOKENS * 0.0007 * np.minimum(1.0, (np.arange(made.n) + 1) / 50))
+    assert bool(said(learning_rate_too_low(made.run()))) == found
+
+
+@pytest.mark.parametrize(
+    ("far", "entropy", "kl_old", "coefficient", "slow"),
+    [
+        (1.0, 1.9, 2e-4, 0.01, True),
+        (1.0, 1.9, 0.003, 0.01, False),  # the steps are of the usual size
+        (1.0, 1.0, 2e-4, 0.01, False),  # the policy has moved far
+        (0.45, 1.9, 2e-4, 0.01, False),  # the best is near
+        (1.0, 1.9, 2e-4, 2.0, False),  # the penalty holds it
+    ],
+)
+def test_a_reward_that_still_rises_near_where_the_policy_began_is_slow(far, entropy, kl_old, coefficient, slow, make):
+    made = make(6)
+    made.put("reward", 0.2 + 0.25 * made.t + 0.004 * made.noise())
+    made.put("reward_std", 0.2)
+    made.put("reward_max", far, "reward")
+    made.put("kl_old", kl_old)
+    made.put("kl_coef", coefficient)
+    made.kl(0.02 * made.t)
+    made.curves.pop(("entropy", "nats/token", "sampled"))
+    made.put("entropy", np.linspace(2.0, entropy, made.n), "nats/token", "exact")
+    found = [result for result in learning_rate_too_low(made.run()) if result.state == "found"]
+    advised = ("slow", "info", ("update.learning_rate=0.0003",))
+    assert [(f.cause, f.severity, f.overrides) for f in found] == ([advised] if slow else [])

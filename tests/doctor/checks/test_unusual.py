@@ -221,3 +221,25 @@ EXAMPLES = [path for path in sorted((ROOT / "examples").rglob("*.toml")) if "[al
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_the_settings_of_shipped_examples_are_usual(path):
     assert not suspected(config.load(path))
+
+
+def test_what_is_part_of_a_setting_is_switched_off_with_it():
+    """Settings refuse a buffer before a limit on the length that there is none of."""
+    far = ("algorithm.args.length_limit=12", "algorithm.args.overlong_buffer=5", "sampling.max_new_tokens=100")
+    chosen = resolved(*far, algorithm="grpo")
+    steps = np.arange(N)
+    columns = {"reward/mean": FLAT, "reward/max": np.ones(N), "reward/std": 0.2 + 0.01 * RNG.normal(size=N)}
+    log = RawLog("made", "steadyrl", {k: Column(steps, v) for k, v in columns.items()}, settings_of(chosen))
+    advised = finding(examine(identify(log))).overrides
+    assert {"algorithm.args.length_limit=0", "algorithm.args.overlong_buffer=0"} <= set(advised)
+    config.resolve(config.dump(chosen), advised)
+
+
+def test_a_long_warm_up_is_not_suspected_where_the_entropy_is_lost_and_a_bonus_is():
+    gone = {"entropy": 2.0 * np.exp(-np.arange(N) / 8.0)}
+    assert finding(examined(FLAT, "update.warmup_steps=55", **gone)) is None
+    assert finding(examined(FLAT, "update.warmup_steps=55")).overrides == ("update.warmup_steps=10",)
+    lone = examined(FLAT, "algorithm.args.entropy_coef=0.4", "update.warmup_steps=55", **gone)
+    assert {"algorithm.args.entropy_coef=0"} == {
+        override for f in lone.findings for override in f.overrides if "coef" in override
+    }

@@ -561,3 +561,11 @@ def test_a_rate_of_0_is_left_out_where_no_number_has_digits_enough_to_show_one()
     coarse = identify(log("reward kl lr", reward=0.25, kl=0.01, lr=0.0))
     assert "learning_rate" not in coarse.series and "printed as 0" in coarse.notes[-1]
     assert "learning_rate" in identify(log("reward kl lr", reward=0.25, kl=0.012345, lr=0.0)).series
+
+
+def test_what_is_called_an_entropy_and_lies_below_0_is_none():
+    """Sums of log-probs are logged as such."""
+    run = identify(log(["mean_reward", "entropy"], entropy=-15.0))
+    assert run.get("entropy") is None and any("'entropy' is below 0" in note for note in run.notes)
+    both = identify(log(["mean_reward", "entropy", "policy/entropy"], **{"policy/entropy": -3.0}))
+    assert kinds(both, "entropy") and all("policy" not in source for _, _, source in kinds(both, "entropy"))
