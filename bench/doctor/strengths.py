@@ -16,10 +16,9 @@ from functools import partial, reduce
 from typing import Any, Literal, get_args
 
 import rate_or_penalty
+import runs
 import settings
 from faults import BOTH, setting, times
-
-import runs
 
 Part = Literal["taught", "judged", "last", "later", "fresh", "second", "third", "fourth", "fifth"]
 PARTS = get_args(Part)
