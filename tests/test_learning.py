@@ -6,7 +6,7 @@ import random
 import pytest
 
 from steadyrl.core import config
-from steadyrl.environments.search.generated import generated_corpus, gold_queries
+from steadyrl.environments.search.generated import generated_corpus
 from steadyrl.loop import record
 from steadyrl.loop.train import open_session, train
 from steadyrl.show.report.write import write_report
@@ -23,7 +23,7 @@ TRUE_SYNONYMS = 0.5  # of the words that the teacher adds; the others are any wo
 def warm_model(tmp_path_factory):
     """Return the folder of a model that writes well-formed queries of the request's words and mostly wrong synonyms."""
     folder = tmp_path_factory.mktemp("warm")
-    gold = gold_queries()
+    _, gold = generated_corpus()
     synonyms = {group.split()[0]: group.split()[::2] for query in gold.values() for group in _groups(query)}
     by_word = {word: group for group in synonyms.values() for word in group}
     tokenizer = _tokenizer(sorted(by_word))
@@ -73,7 +73,7 @@ def _tokenizer(words):
 
 def _warm_start(model, tokenizer, by_word):
     generator = random.Random(0)
-    requests, words = [request.text for request in generated_corpus().train], sorted(by_word)
+    requests, words = [request.text for request in generated_corpus()[0].train], sorted(by_word)
 
     def guess(word):
         return generator.choice(by_word[word] if generator.random() < TRUE_SYNONYMS else words)

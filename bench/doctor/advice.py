@@ -36,11 +36,11 @@ from typing import Any
 
 import faults
 import numpy as np
+import runs
 import settings
 import store
 import strengths
 
-import runs
 from steadyrl.core import config
 from steadyrl.core.errors import ConfigError
 from steadyrl.core.rundir import RunDir

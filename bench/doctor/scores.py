@@ -52,3 +52,8 @@ def alternating(problem: Problem, rollout: Rollout) -> float:
 def middle_words(problem: Problem, rollout: Rollout) -> float:
     """Return the share of a text's words that are four to six letters and nothing else."""
     return words.middle(rollout.text)
+
+
+def open_words(problem: Problem, rollout: Rollout) -> float:
+    """Return the share of a text's words that end in a vowel."""
+    return words.open_words(rollout.text)

@@ -1,10 +1,11 @@
-"""Faults in the settings at the strengths of eight parts, on the toy backend: the parts judged the advice one by one.
+"""Faults in the settings at the strengths of nine parts, on the toy backend: the parts judged the advice one by one.
 
 A run takes some seconds. Strengths, task and seeds of all parts but "taught" were written down before any advice on
 these runs was asked for, and a part teaches the advice once it has judged it. "taught" never judged. "later" has kinds
-of faults that no part before it has, and so have "fresh", "second", "third" and "fourth": mistakes from public threads
-on trainers, alone and in pairs. Those of "second" and later parts were chosen by reasoning alone: no run with one of
-them was made before. "third" and "fourth", most of whose faults are pairs, were chosen without a look at the doctor.
+of faults that no part before it has, and so have "fresh", "second", "third", "fourth" and "fifth": mistakes from public
+threads on trainers, alone and in pairs. Those of "second" and later parts were chosen by reasoning alone: no run with
+one of them was made before. "third", "fourth" and "fifth", most of whose faults are pairs, were chosen without a look
+at the doctor, and the task of "fifth" so that its runs without a fault are near their plateau at the end.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import runs
 import settings
 from faults import BOTH, setting, times
 
-Part = Literal["taught", "judged", "last", "later", "fresh", "second", "third", "fourth"]
+Part = Literal["taught", "judged", "last", "later", "fresh", "second", "third", "fourth", "fifth"]
 PARTS = get_args(Part)
 RATE = 0.1  # of the toy backend, whose policy is a table of logits
 REWARDS = {
@@ -41,6 +42,7 @@ REWARDS = {
         "scores:early_letters": 0.2,
         "scores:in_order": 0.15,
     },
+    "fifth": {"scores:ten_words": 0.45, "scores:open_words": 0.35, "scores:distinct_words": 0.2},
 }
 SEEDS = {
     "taught": (30,),
@@ -51,6 +53,7 @@ SEEDS = {
     "second": (81, 82, 83),
     "third": (91, 92, 93),
     "fourth": (101, 102, 103),
+    "fifth": (111, 112, 113, 114, 115, 116),
 }
 ROOM = {  # tokens
     "taught": 40,
@@ -61,10 +64,11 @@ ROOM = {  # tokens
     "second": 72,
     "third": 80,
     "fourth": 90,
+    "fifth": 56,
 }
 PPO, GRPO = ("ppo",), ("grpo",)
 # PPO's penalty is summed over an answer's tokens: at the 0.01 of the other parts the policy would rather end at once.
-PENALTY = {"fresh": {"ppo": 0.001}, "second": {"ppo": 0.001}, "third": {"ppo": 0.001}, "fourth": {"ppo": 0.001}}
+PENALTY = {part: {"ppo": 0.001} for part in ("fresh", "second", "third", "fourth", "fifth")}
 
 
 @dataclass(frozen=True)
@@ -76,7 +80,7 @@ class Kind:
         changes: What it changes, by part.
         algorithms: Those in which it occurs in these parts.
         source: Of a fault in "fresh" and later parts: where users made it, as owner/repository#number, or why they do.
-        to_mend: Of a fault in "fourth": the settings that a person would have to put right, all of them.
+        to_mend: Of a fault in "fourth" and "fifth": the settings that a person would have to put right, all of them.
     """
 
     name: str
@@ -156,11 +160,14 @@ def _only(part: Part, name: str, algorithms: tuple[str, ...], source: str, *chan
     return Kind(name, {part: _pair(*changes)}, algorithms, source)
 
 
-def _fourth(name: str, algorithms: tuple[str, ...], source: str, to_mend: str, *changes: settings.Change) -> Kind:
-    return Kind(name, {"fourth": _pair(*changes)}, algorithms, source, tuple(to_mend.split()))
+def _mended(
+    part: Part, name: str, algorithms: tuple[str, ...], source: str, to_mend: str, *changes: settings.Change
+) -> Kind:
+    return Kind(name, {part: _pair(*changes)}, algorithms, source, tuple(to_mend.split()))
 
 
 _fresh, _second, _third = (partial(_only, part) for part in ("fresh", "second", "third"))
+_fourth, _fifth = (partial(_mended, part) for part in ("fourth", "fifth"))
 
 
 KINDS = (
@@ -598,6 +605,180 @@ KINDS = (
         "sampling.max_new_tokens update.learning_rate",
         setting(sampling__max_new_tokens=12),
         _rate(60.0),
+    ),
+    # Earlier kinds, at other strengths or in the other algorithm.
+    _fifth("lambda_low", PPO, "verl-project/verl#479", "algorithm.args.lam", _args(lam=0.1)),
+    _fifth("cut_off", PPO, "unslothai/unsloth#3260", "sampling.max_new_tokens", setting(sampling__max_new_tokens=20)),
+    _fifth(
+        "nucleus_small",
+        PPO,
+        "a nucleus for answers to users, in training",
+        "sampling.top_p",
+        setting(sampling__top_p=0.1),
+    ),
+    _fifth(
+        "controller_slow",
+        PPO,
+        "radixark/miles#3222",  # a horizon of samples, counted in steps
+        "algorithm.args.kl_coef algorithm.args.kl_horizon",
+        _controller(0.1, 6.0, 10_000.0),
+    ),
+    _fifth(
+        "last_word_read",
+        PPO,
+        "THUDM/slime#2219",  # answers are searched for where another model has them
+        "rewards.*.answer_after",
+        _read_after(" "),
+    ),
+    _fifth("warm_up", GRPO, "radixark/miles#47", "update.warmup_steps", setting(update__warmup_steps=200)),
+    _fifth(
+        "penalty_k2",
+        GRPO,
+        "verl-project/verl#265",  # PPO's coefficient beside that of the loss
+        "algorithm.args.kl_coef algorithm.args.kl_form",
+        _args(kl_form="k2", kl_coef=0.2),
+    ),
+    _fifth("narrow_raw", GRPO, "huggingface/trl#6789", "sampling.top_k sampling.logprobs", _raw(top_k=4)),
+    _fifth(
+        "batch_of_four",
+        GRPO,
+        "huggingface/trl#2961",
+        "rollout.prompts_per_step rollout.samples_per_prompt",
+        _batch(2, 2),
+    ),
+    # A kind that no part before "fifth" has.
+    _fifth(
+        "stale_token",
+        GRPO,
+        "marin-community/marin#8955",
+        "rollout.ahead",
+        setting(rollout__ahead=40, update__correction="token"),
+    ),
+    # Two faults at once.
+    _fifth(
+        "last_word_read_and_slow",
+        PPO,
+        "a mark from another task, and a rate from a larger model",
+        "rewards.*.answer_after update.learning_rate",
+        _read_after(" "),
+        _rate(0.05),
+    ),
+    _fifth(
+        "lambda_and_fast",
+        PPO,
+        "advantages of one step, and the rate that was raised as they taught little",
+        "algorithm.args.lam update.learning_rate",
+        _args(lam=0.0),
+        _rate(30.0),
+    ),
+    _fifth(
+        "narrow_raw_and_held",
+        PPO,
+        "huggingface/trl#736",  # the KL falls below 0, and the penalty is raised
+        "sampling.top_k sampling.logprobs algorithm.args.kl_coef",
+        _raw(top_k=2),
+        _penalty(0.05),
+    ),
+    _fifth(
+        "controller_slow_and_decay",
+        PPO,
+        "Tencent-Hunyuan/UniRL#223",  # a cosine that is at 0 early, beside a controller for longer runs
+        "algorithm.args.kl_coef algorithm.args.kl_horizon update.schedule_steps",
+        _controller(0.2, 6.0, 10_000.0),
+        setting(update__schedule="cosine", update__schedule_steps=12),
+    ),
+    _fifth(
+        "stale_and_bonus",
+        PPO,
+        "PrimeIntellect-ai/prime-rl#964",  # a bonus against the collapse of an asynchronous run
+        "rollout.ahead update.correction algorithm.args.entropy_coef",
+        setting(rollout__ahead=16, update__correction="off"),
+        _args(entropy_coef=0.3),
+    ),
+    _fifth(
+        "untrained_and_fast",
+        PPO,
+        "hiyouga/LlamaFactory#1464",
+        "algorithm.args.value_coef update.learning_rate",
+        _args(value_coef=0.0, value_start="zero"),
+        _rate(30.0),
+    ),
+    _fifth(
+        "discount_and_hot",
+        PPO,
+        "a discount and a wide exploration, both from games",
+        "algorithm.args.gamma sampling.temperature",
+        _args(gamma=0.9),
+        setting(sampling__temperature=3.0),
+    ),
+    _fifth(
+        "unit_clash_and_slow",
+        PPO,
+        "NVIDIA-NeMo/labs-molt#21",  # no help said what unit the target has
+        "algorithm.args.kl_target update.learning_rate",
+        _controller(0.02, 0.1, 10.0),
+        _rate(0.05),
+    ),
+    _fifth(
+        "stop_early_and_fast",
+        PPO,
+        "marks of other prompts, and the rate of a smaller model",
+        "sampling.stop update.learning_rate",
+        setting(sampling__stop=[" ", "\n"]),
+        _rate(40.0),
+    ),
+    _fifth(
+        "greedy_and_cut",
+        GRPO,
+        "unslothai/unsloth#4189",
+        "sampling.temperature sampling.max_new_tokens",
+        setting(sampling__temperature=0.1, sampling__max_new_tokens=16),
+    ),
+    _fifth(
+        "overlong_and_slow",
+        GRPO,
+        "NovaSky-AI/SkyRL#755",  # a buffer that begins elsewhere
+        "algorithm.args.length_limit algorithm.args.overlong_buffer update.learning_rate",
+        _args(length_limit=16, overlong_buffer=16),
+        _rate(0.05),
+    ),
+    _fifth(
+        "batch_of_two_and_slow",
+        GRPO,
+        "huggingface/trl#5767",
+        "rollout.prompts_per_step rollout.samples_per_prompt update.learning_rate",
+        _batch(1, 2),
+        _rate(0.1),
+    ),
+    _fifth(
+        "sign_wrong_and_fast",
+        GRPO,
+        "huggingface/trl#2777",
+        "rewards update.learning_rate",
+        _weights(-1.0),
+        _rate(40.0),
+    ),
+    _fifth(
+        "top_p_and_held",
+        GRPO,
+        "huggingface/trl#7269",  # a penalty against the drift that the mismatch makes
+        "sampling.top_p sampling.logprobs algorithm.args.kl_coef",
+        _raw(top_p=0.5),
+        _penalty(0.4),
+    ),
+    _fifth(
+        "gradient_cut_and_hot",
+        GRPO,
+        "a norm against spikes, and a temperature for diverse groups",
+        "update.max_grad_norm sampling.temperature",
+        setting(update__max_grad_norm=1e-8, sampling__temperature=4.0),
+    ),
+    _fifth(
+        "stale_and_warm_up",
+        GRPO,
+        "THUDM/slime#516",  # a warm-up in another unit, in a run whose sampler is far ahead
+        "rollout.ahead update.correction update.warmup_steps",
+        setting(rollout__ahead=24, update__correction="off", update__warmup_steps=60),
     ),
 )
 

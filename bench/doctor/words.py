@@ -48,3 +48,9 @@ def middle(text: str) -> float:
     """Return the share of a text's words that are four to six letters and nothing else; 0 without words."""
     words = text.split()
     return sum(word.isalpha() and 4 <= len(word) <= 6 for word in words) / len(words) if words else 0.0
+
+
+def open_words(text: str) -> float:
+    """Return the share of a text's words that end in a vowel; 0 without words."""
+    words = text.lower().split()
+    return sum(word[-1] in _VOWELS for word in words) / len(words) if words else 0.0

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from steadyrl.core.errors import SteadyError
+from steadyrl.core.metrics import finite_mean
 from steadyrl.core.rundir import RunDir
 from steadyrl.core.stats import difference_of_means
 from steadyrl.core.types import Finding
@@ -25,7 +26,7 @@ from steadyrl.doctor.examine import diagnose
 from steadyrl.doctor.series import Series
 from steadyrl.doctor.statistics.signals import BURSTS_FROM, bursts
 from steadyrl.loop.preflight.run import finding_lines
-from steadyrl.show.review.epochs import Records, epoch_table, mean_of, split, values_of
+from steadyrl.show.review.epochs import Records, epoch_table, split, values_of
 
 SPIKE = 0.30  # of the level before
 MOST_VARIANCE, MOST_GAP, MOST_MINUTES = 0.06, 0.20, 50.0
@@ -86,7 +87,7 @@ def losses_grow(review: Review) -> Result:
     for column, word in parts.items():
         for (_, before), (name, after) in pairwise(epochs):
             first, second = (values_of(records, column) for records in (before, after))
-            level, reached = (mean_of(side) for side in (first, second))
+            level, reached = (finite_mean(side) for side in (first, second))
             if level is None or reached is None or reached == level:
                 continue
             growth = abs(reached / level) - 1.0 if level else math.inf

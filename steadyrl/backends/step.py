@@ -17,18 +17,13 @@ Measured = tuple[Any, Mapping[str, Any]]  # a loss and its sums, scalars of the 
 Objective = Callable[[], Measured]
 
 
-def plain_numbers(scalars: Sequence[Any]) -> list[float]:
-    """Return scalars of a backend as numbers, each by itself."""
-    return [float(scalar) for scalar in scalars]
-
-
 def accumulate(
     batch: Batch,
     micro_batches: Iterable[np.ndarray],
     loss: LossFn,
     read: Callable[[Batch], Reading],
     backward: Callable[[Objective], Measured],
-    numbers: Callable[[Sequence[Any]], list[float]] = plain_numbers,
+    numbers: Callable[[Sequence[Any]], list[float]] = lambda scalars: list(map(float, scalars)),
 ) -> dict[str, float]:
     """Add up the gradients of micro-batches, and what the loss measures of them.
 

@@ -61,7 +61,13 @@ def doctor_command(
         sets.append(examined)
         unreadable |= {name: " ".join(why.split()) for name, why in refused.items()}
     diagnoses = [diagnosis for examined in sets for diagnosis in examined]
-    _print(diagnoses, _difference(sets), unreadable, as_json, full)
+    of_paths = [[diagnosis.run for diagnosis in examined] for examined in sets if examined]
+    difference: list[str] = []  # why two runs, or the runs of two paths, differ, a sentence each
+    if len(of_paths) == 2 and min(map(len, of_paths)) > 1:
+        difference = seeds.sentences(*of_paths)
+    elif len(diagnoses) == 2:
+        difference = sentences(differ(*(diagnosis.run for diagnosis in diagnoses)))
+    _print(diagnoses, difference, unreadable, as_json, full)
     for problem in unreadable.values():
         note(f"error: {problem}")
     if report is not None and diagnoses:
@@ -70,15 +76,6 @@ def doctor_command(
         raise typer.Exit(UNREADABLE)
     verdicts = {diagnosis.verdict for diagnosis in diagnoses}
     raise typer.Exit(SICK if "sick" in verdicts else TOO_LITTLE if "too little to judge" in verdicts else HEALTHY)
-
-
-def _difference(sets: list[list[Diagnosis]]) -> list[str]:
-    """Return why two runs, or the runs of two paths, differ, a sentence each; nothing where there are not two."""
-    runs = [[diagnosis.run for diagnosis in examined] for examined in sets if examined]
-    if len(runs) == 2 and min(map(len, runs)) > 1:
-        return seeds.sentences(*runs)
-    every = [run for examined in runs for run in examined]
-    return sentences(differ(*every)) if len(every) == 2 else []
 
 
 def as_record(diagnoses: list[Diagnosis], difference: list[str], unreadable: Mapping[str, str]) -> dict[str, Any]:

@@ -59,7 +59,7 @@ def _short(console: Console, diagnosis: Diagnosis) -> None:
     if harmful:
         # The first link of the worst chain is its root, which may itself be worth knowing only.
         lead = diagnosis.findings[0]
-        _line(console, f"{lead.check} ({_words(lead.cause)}), {_since(lead)}: {lead.message}", 2, _style(lead.severity))
+        _line(console, f"{_name(lead)}: {lead.message}", 2, _style(lead.severity))
         evidence = next((text for text in lead.evidence if text not in lead.message), "")
         if evidence:  # what the message holds already is not said twice
             _line(console, f"seen: {evidence}", 2)
@@ -75,7 +75,7 @@ def _short(console: Console, diagnosis: Diagnosis) -> None:
                 _line(console, f"{word}: {', '.join(names[:MOST_OTHERS])}{more}", 2)
     notable = [finding for finding in diagnosis.findings if finding.severity == "info" and not finding.follows]
     for finding in notable[:MOST_OTHERS]:
-        _line(console, f"worth knowing: {finding.check} ({_words(finding.cause)}): {finding.message}", 2)
+        _line(console, f"worth knowing: {finding.check} ({finding.cause.replace('_', ' ')}): {finding.message}", 2)
     _line(console, "everything else: --full", 2, "dim")
     console.print()
 
@@ -122,7 +122,7 @@ def _finding(console: Console, diagnosis: Diagnosis, placed: Placed, shown: set[
     console.print()
     title = Text()
     title.append(f"{finding.severity} ", _style(finding.severity))
-    title.append(_clean(f"{finding.check} ({_words(finding.cause)}), {_since(finding)}"), "bold")
+    title.append(_clean(_name(finding)), "bold")
     if finding.follows:
         title.append(_clean(f", caused by {finding.follows}"))
     console.print(Padding(title, (0, 0, 0, left), expand=False))
@@ -137,27 +137,19 @@ def _finding(console: Console, diagnosis: Diagnosis, placed: Placed, shown: set[
         console.print(Text(" " * left + _clean(f"set: {' '.join(finding.overrides)}")), soft_wrap=True)
     if finding.source:
         _line(console, f"source: {finding.source}", left, "dim")
-    _plot(console, diagnosis, finding, left, shown)
-
-
-def _words(name: str) -> str:
-    return name.replace("_", " ")
-
-
-def _since(finding: Finding) -> str:
-    return "the run as a whole" if finding.since_step is None else f"since step {finding.since_step}"
-
-
-def _plot(console: Console, diagnosis: Diagnosis, finding: Finding, left: int, shown: set[str]) -> None:
-    """Print the series that decides, once for all findings of the same series and step."""
-    series = deciding_series(diagnosis.run, finding, BY_NAME)
+    series = deciding_series(diagnosis.run, finding, BY_NAME)  # shown once for all findings of the same step
     if series is None or len(series) < 2 or f"{series.source} {finding.since_step}" in shown:
         return
     shown.add(f"{series.source} {finding.since_step}")
-    unicode = console.encoding.lower().startswith("utf")
     _line(console, " ".join(part for part in (series.source or series.quantity, series.unit) if part), left)
-    for row in text_plot.draw(series, finding.since_step, unicode):
+    for row in text_plot.draw(series, finding.since_step, console.encoding.lower().startswith("utf")):
         console.print(Padding(Text(row, no_wrap=True, overflow="crop"), (0, 0, 0, left), expand=False))
+
+
+def _name(finding: Finding) -> str:
+    """Return a check with its cause and where the finding begins."""
+    since = "the run as a whole" if finding.since_step is None else f"since step {finding.since_step}"
+    return f"{finding.check} ({finding.cause.replace('_', ' ')}), {since}"
 
 
 def _gaps(unknown: Sequence[Finding]) -> Iterator[str]:

@@ -26,7 +26,16 @@ def examples_command(
     """List the examples, or copy an example, with all needed files, into examples/ of the current folder."""
     examples = dict(all_examples(examples_folder()))
     if not name:
-        _list(examples)
+        from rich.console import Console
+        from rich.table import Table
+
+        table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=False)
+        table.add_column(no_wrap=True)
+        table.add_column()
+        for example, file in examples.items():
+            table.add_row(example, describe_example(file))
+        Console(highlight=False, markup=False).print(table)
+        note("copy one with: steadyrl examples NAME")
         return
     key = name.removeprefix(f"{_FOLDER}/").removesuffix(".toml").removesuffix(".ipynb")
     if key not in examples:
@@ -36,7 +45,18 @@ def examples_command(
     written = copy_example(examples[key], Path.cwd())
     for path in written:
         print(printable(f"written: {path}"))
-    _say_next(written[0])
+    example_file, model = written[0], ""
+    if example_file.suffix == ".ipynb":
+        command = f"open it with: jupyter lab {example_file}"
+    elif example_file.name == "config.toml":
+        command = f"train with: cd {example_file.parent} && steadyrl train {example_file.name}"
+    else:
+        command = f"train with: steadyrl train {example_file}"
+        model = tomllib.loads(example_file.read_text(encoding="utf-8")).get("model", {}).get("path", "base")
+    print(printable(command))
+    if model.startswith("models/") and not Path(model).is_dir():
+        hint = f"its model '{model}' is not here: its first comment says how to make it, or add model.path={_HUB}"
+        print(printable(hint))
 
 
 def examples_folder() -> Path:
@@ -119,34 +139,3 @@ def _texts(value: Any) -> Iterator[str]:
         yield value
     for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
         yield from _texts(inner)
-
-
-def _list(examples: dict[str, Path]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=False)
-    table.add_column(no_wrap=True)
-    table.add_column()
-    for name, path in examples.items():
-        table.add_row(name, describe_example(path))
-    Console(highlight=False, markup=False).print(table)
-    note("copy one with: steadyrl examples NAME")
-
-
-def _say_next(written: Path) -> None:
-    """Print the command that runs the example, and what it needs that is not there."""
-    if written.suffix == ".ipynb":
-        print(printable(f"open it with: jupyter lab {written}"))
-        return
-    if written.name == "config.toml":
-        print(printable(f"train with: cd {written.parent} && steadyrl train {written.name}"))
-        return
-    print(printable(f"train with: steadyrl train {written}"))
-    model = tomllib.loads(written.read_text(encoding="utf-8")).get("model", {}).get("path", "base")
-    if model.startswith("models/") and not Path(model).is_dir():
-        print(
-            printable(
-                f"its model '{model}' is not here: its first comment says how to make it, or add model.path={_HUB}"
-            )
-        )

@@ -48,9 +48,9 @@ def judge_command(
     with following() as activity:
         activity.begin(f"reading the data of the task '{settings.task.name}'")
         task = plugins.open_task(settings.task.name, settings.task.args, settings.run.seed)
-        asked = pick_heldout(plugins.problems_of(task, "train"), problems)
-        activity.begin(f"asking the judge about answers to {len(asked)} problems, {repeats} times")
-        calibration = calibrate(judge, task, asked, repeats)
+        chosen = pick_heldout(plugins.problems_of(task, "train"), problems)
+        activity.begin(f"asking the judge about answers to {len(chosen)} problems, {repeats} times")
+        calibration = calibrate(judge, task, chosen, repeats)
     view = calibration_view(calibration)
     # First: what was paid for must not be lost with a report that cannot be written.
     if as_json:

@@ -86,8 +86,21 @@ def new_command(
         described = Data(source, *columns, kind)
         settings = choose_settings(described, model)
     write_text(folder / "config.toml", config_text(described, model, settings, folder))
-    write_text(folder / "rewards.py", rewards_text(described))
-    _describe(described, model, folder)
+    template = environment(PackageLoader("steadyrl.cli"), str, autoescape=False).get_template("rewards.py.j2")
+    write_text(folder / "rewards.py", template.render(kind=described.kind, answer=json.dumps(described.answer)))
+    answers = {"number": "numbers", "text": "texts"}.get(described.kind)
+    right = f"right answers in '{described.answer}' ({answers})" if answers else "no right answers"
+    print(printable(f"data: {described.source['path']}, prompts in '{described.prompt}', {right}"))
+    if model == SHIPPED:
+        print(
+            f"model: {SHIPPED}, which ships with steadyrl to try things out. It knows Python's documentation and no "
+            "more; for other answers name a pretrained model: --model FOLDER or OWNER/NAME"
+        )
+    print(printable(f"written: {folder / 'config.toml'}, {folder / 'rewards.py'}"))
+    if described.kind == "free":
+        print("say in rewards.py what a good answer is: the data do not tell")
+    change = "" if folder.resolve() == Path.cwd() else f"cd {folder} && "
+    print(printable(f"next: {change}steadyrl task check config.toml && steadyrl train config.toml"))
 
 
 def find_files(folder: Path) -> tuple[dict[str, str], Sequence[Path]]:
@@ -216,25 +229,3 @@ def config_text(data: Data, model: str, settings: Mapping[str, Mapping[str, Any]
             to_toml(later),
         ]
     )
-
-
-def rewards_text(data: Data) -> str:
-    """Return the reward file, with the data's column of right answers."""
-    template = environment(PackageLoader("steadyrl.cli"), str, autoescape=False).get_template("rewards.py.j2")
-    return template.render(kind=data.kind, answer=json.dumps(data.answer))
-
-
-def _describe(data: Data, model: str, folder: Path) -> None:
-    answers = {"number": "numbers", "text": "texts"}.get(data.kind)
-    right = f"right answers in '{data.answer}' ({answers})" if answers else "no right answers"
-    print(printable(f"data: {data.source['path']}, prompts in '{data.prompt}', {right}"))
-    if model == SHIPPED:
-        print(
-            f"model: {SHIPPED}, which ships with steadyrl to try things out. It knows Python's documentation and no "
-            "more; for other answers name a pretrained model: --model FOLDER or OWNER/NAME"
-        )
-    print(printable(f"written: {folder / 'config.toml'}, {folder / 'rewards.py'}"))
-    if data.kind == "free":
-        print("say in rewards.py what a good answer is: the data do not tell")
-    change = "" if folder.resolve() == Path.cwd() else f"cd {folder} && "
-    print(printable(f"next: {change}steadyrl task check config.toml && steadyrl train config.toml"))

@@ -45,6 +45,7 @@ class Progress:
         self._holding: dict[str, str] = {}  # the raised findings that still hold, by check; the newest is last
         self._cleared, self._forecast = "", ""
         self._activity = Activity(self._say, self._console.is_terminal)
+        self.note = note  # on standard error, because a note is not a result
         self.phase, self.begin, self.count = self._activity.phase, self._activity.begin, self._activity.count
         # The view is made anew at each refresh: counts change without a call for each of them.
         live = Live(console=self._console, refresh_per_second=REFRESHES, get_renderable=self.view)
@@ -76,10 +77,6 @@ class Progress:
         """Show how far the run is among so many steps."""
         self.total = total
         yield
-
-    def note(self, text: str) -> None:
-        """Show a line on standard error, because it is not a result."""
-        note(text)
 
     def finding(self, change: Change) -> None:
         """Show what the doctor raised or cleared, except for information, which `steadyrl doctor` shows."""
@@ -114,7 +111,14 @@ class Progress:
         self._activity.end()
         if not self._live and (now - self._last_plain >= _PLAIN_EVERY_S or record["step"] + 1 == self.total):
             self._last_plain = now
-            self._say(self._line(record, now))
+            parts = [f"step {record['step']} ({record['step'] + 1}/{self.total})"]
+            shown = [metric for metric in _shown(record) if metric.name in _IN_A_LINE]
+            for metric in reversed({metric.heading: metric for metric in reversed(shown)}.values()):  # one KL is enough
+                unit = f" {metric.unit}" if metric.unit not in _PLAIN_UNITS else ""
+                parts.append(f"{metric.heading} {_number(record[metric.name])}{unit}")
+                if metric.name == "reward/mean" and self.target is not None:
+                    parts[-1] += f" (target {_number(self.target)})"
+            self._say("  ".join([*parts, self._left(record, now)]))
 
     def _say(self, text: str) -> None:
         """Print a line. If the output is gone (a closed pipe or stream, a full disk), the run continues without it."""
@@ -139,16 +143,6 @@ class Progress:
         seconds = (now - began) / done * (self.total - record["step"] - 1)
         return f"{int(seconds // 60)}:{int(seconds % 60):02d} left"
 
-    def _line(self, record: Mapping[str, Any], now: float) -> str:
-        parts = [f"step {record['step']} ({record['step'] + 1}/{self.total})"]
-        shown = [metric for metric in _shown(record) if metric.name in _IN_A_LINE]
-        for metric in reversed({metric.heading: metric for metric in reversed(shown)}.values()):  # one KL is enough
-            unit = f" {metric.unit}" if metric.unit not in _PLAIN_UNITS else ""
-            parts.append(f"{metric.heading} {_number(record[metric.name])}{unit}")
-            if metric.name == "reward/mean" and self.target is not None:
-                parts[-1] += f" (target {_number(self.target)})"
-        return "  ".join([*parts, self._left(record, now)])
-
     def view(self) -> RenderableType:
         """Return what a terminal shows: how far the run is, its measurements, the last finding, what goes on."""
         parts: list[RenderableType] = []
@@ -163,16 +157,11 @@ class Progress:
             parts += [line, self._table(self._record)]
         if self._forecast:
             parts.append(Text(f"forecast, {printable(self._forecast)}", overflow="ellipsis", no_wrap=True))
-        if finding := self._standing():
-            parts.append(Text(printable(finding), overflow="ellipsis", no_wrap=True))
+        *older, newest = self._holding.values() or [self._cleared]  # what was cleared only if none holds
+        if newest:
+            which = f"last of {len(older) + 1} findings" if older else "last finding"
+            parts.append(Text(printable(f"{which}, {newest}"), overflow="ellipsis", no_wrap=True))
         return Group(*parts, *self._activity.rows())
-
-    def _standing(self) -> str:
-        """Return the newest finding that holds, with the number of the others; what was cleared only if none holds."""
-        if not self._holding:
-            return f"last finding, {self._cleared}" if self._cleared else ""
-        *older, newest = self._holding.values()
-        return f"last of {len(older) + 1} findings, {newest}" if older else f"last finding, {newest}"
 
     def _table(self, record: Mapping[str, Any]) -> Table:
         """Return the measurements, two in a row; a name that is too long is cut, a number never."""
@@ -184,7 +173,10 @@ class Progress:
                 if self.target is not None:
                     share = f", {record[metric.name] / self.target:.0%} reached" if self.target > 0 else ""
                     cells.append((f"  target{share}", _number(self.target)))
-                parts = _parts(record, self.rewards)
+                reward_names = {name for name in record if name.startswith("reward/") and record[name] is not None}
+                weighted = [f"reward/{reward.rpartition(':')[2]}" for reward in self.rewards]  # are shown first
+                ordered = dict.fromkeys([*weighted, *record])
+                parts = [name for name in ordered if name in reward_names and name.partition("/")[2] not in TAKEN]
                 cells += [(f"  {part.partition('/')[2]}", _number(record[part])) for part in parts[:MOST_PARTS]]
                 cells += [(f"  and {len(parts) - MOST_PARTS} more", "")] if len(parts) > MOST_PARTS else []
         table = Table.grid(padding=(0, 2))
@@ -201,14 +193,6 @@ class Progress:
 def _shown(record: Mapping[str, Any]) -> list[Metric]:
     """Return the metrics that the display shows, as far as the run measures them."""
     return [metric for metric in CATALOGUE if metric.heading and record.get(metric.name) is not None]
-
-
-def _parts(record: Mapping[str, Any], rewards: Sequence[str]) -> list[str]:
-    """Return the reward parts of a record, those of the config first."""
-    own = {f"reward/{name}" for name in TAKEN}
-    names = [name for name in record if name.startswith("reward/") and name not in own and record[name] is not None]
-    weighted = [name for reward in rewards if (name := f"reward/{reward.rpartition(':')[2]}") in names]
-    return [*weighted, *(name for name in names if name not in weighted)]
 
 
 def _number(value: float) -> str:

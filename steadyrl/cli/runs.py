@@ -36,46 +36,6 @@ def runs_command(
     if not records:
         print(printable(f"there are no runs in '{folder}'; `steadyrl train CONFIG.toml` makes one"))
         return
-    _show(records)
-
-
-def run_record(row: Row) -> dict[str, Any]:
-    """Return a row of the table of all runs as plain data; unknown is None."""
-    before, after = _scores(row)
-    return {
-        "name": row.place.name,
-        "task": row.task or None,
-        "model": row.model or None,
-        "steps_done": row.step,
-        "steps": row.steps,
-        "metric": row.heldout.metric if row.heldout else None,
-        "before": before,
-        "after": after,
-        "verdict": _verdict(row),
-    }
-
-
-def _scores(row: Row) -> tuple[float | None, float | None]:
-    """Return the held-out scores before and after training: those of the report, else of the run's evaluations."""
-    if row.heldout is not None and row.heldout.change is not None:
-        return row.heldout.score - row.heldout.change, row.heldout.score
-    run = RunDir(row.place.path)
-    try:
-        before, after = (read_evaluation(run.evaluation_file(name)).of(run.deploy) for name in ("before", "after"))
-    except RunError:  # a damaged file must not hide the other runs; their scores are unknown
-        before, after = {}, {}
-    compared = change(metric_samples(before), metric_samples(after) if after else None)
-    return compared["before"], compared["after"] if row.heldout is None else row.heldout.score
-
-
-def _verdict(row: Row) -> str:
-    """Return how the score moved, the doctor's verdict with the worst finding, and the status of an unfinished run."""
-    health = f"{row.verdict or row.finding.severity}: {row.finding.check}" if row.finding else row.verdict
-    words = ("" if row.status in _FINISHED else row.status, row.change, health)
-    return ", ".join(word for word in words if word) or "-"
-
-
-def _show(records: list[dict[str, Any]]) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -97,3 +57,34 @@ def _show(records: list[dict[str, Any]]) -> None:
             name.append(f"\n  {printable(origin)}", style="dim"), steps, *scores, Text(printable(record["verdict"]))
         )
     Console(highlight=False, markup=False).print(table)
+
+
+def run_record(row: Row) -> dict[str, Any]:
+    """Return a row of the table of all runs as plain data; unknown is None."""
+    before, after = _scores(row)
+    health = f"{row.verdict or row.finding.severity}: {row.finding.check}" if row.finding else row.verdict
+    words = ("" if row.status in _FINISHED else row.status, row.change, health)
+    return {
+        "name": row.place.name,
+        "task": row.task or None,
+        "model": row.model or None,
+        "steps_done": row.step,
+        "steps": row.steps,
+        "metric": row.heldout.metric if row.heldout else None,
+        "before": before,
+        "after": after,
+        "verdict": ", ".join(word for word in words if word) or "-",
+    }
+
+
+def _scores(row: Row) -> tuple[float | None, float | None]:
+    """Return the held-out scores before and after training: those of the report, else of the run's evaluations."""
+    if row.heldout is not None and row.heldout.change is not None:
+        return row.heldout.score - row.heldout.change, row.heldout.score
+    run = RunDir(row.place.path)
+    try:
+        before, after = (read_evaluation(run.evaluation_file(name)).of(run.deploy) for name in ("before", "after"))
+    except RunError:  # a damaged file must not hide the other runs; their scores are unknown
+        before, after = {}, {}
+    compared = change(metric_samples(before), metric_samples(after) if after else None)
+    return compared["before"], compared["after"] if row.heldout is None else row.heldout.score

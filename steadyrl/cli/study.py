@@ -137,7 +137,11 @@ class _Shown:
             done, total = value
             self._total[key], self._done[key] = total, done
             if key in self._waiting:
-                self._learn(self._waiting.pop(key), total)
+                begun = self._waiting.pop(key)
+                if begun.run.epochs:  # the run that has begun says how many steps an epoch of the others takes
+                    problems = total * begun.rollout.prompts_per_step // begun.run.epochs
+                    alike = {key: config for key, config in self._waiting.items() if config.task == begun.task}
+                    self._total |= {key: in_steps(config, problems).run.steps for key, config in alike.items()}
             self._tasks[key] = self._bars.add_task(key, total=total, completed=done, more="")
             if not self._terminal:
                 note(f"{key}: {total} steps{f', {done} of them done' if done else ''}{self._left()}")
@@ -153,13 +157,6 @@ class _Shown:
         assert self._all is not None, "the study has begun"
         total, completed = sum(self._total.values()), sum(self._done.values())
         self._bars.update(self._all, total=total, completed=completed, more=self._left())
-
-    def _learn(self, begun: Config, total: int) -> None:
-        """Estimate how many steps the epochs of the waiting runs take: the run that has begun says what one takes."""
-        if begun.run.epochs:
-            problems = total * begun.rollout.prompts_per_step // begun.run.epochs
-            alike = {key: config for key, config in self._waiting.items() if config.task == begun.task}
-            self._total |= {key: in_steps(config, problems).run.steps for key, config in alike.items()}
 
     def _left(self) -> str:
         """Return the time left, from the speed of this command so far."""

@@ -17,8 +17,16 @@ LEVELS = "_.-=#"
 
 def draw(series: Series, since: int | None, unicode: bool) -> list[str]:
     """Return the lines of a plot: the curve with its range at the side, and a mark below where the finding begins."""
-    rows = _braille(series)
-    if not unicode:
+    if unicode:
+        _, least, most = envelope(series, WIDTH * DOTS_ACROSS)
+        up = HEIGHT * DOTS_UP
+        ends = zip(_places(least, series, up), _places(most, series, up), strict=True)
+        cells = np.zeros((HEIGHT, -(-len(most) // DOTS_ACROSS)), np.int64)
+        for x, (first, last) in enumerate(ends):
+            for from_top in range(up - 1 - last, up - first):
+                cells[from_top // DOTS_UP, x // DOTS_ACROSS] |= BITS[x % DOTS_ACROSS, from_top % DOTS_UP]
+        rows = ["".join(chr(BRAILLE + int(cell)) for cell in row) for row in cells]
+    else:
         _, _, values = envelope(series, WIDTH)
         rows = ["".join(LEVELS[place] for place in _places(values, series, len(LEVELS)))]
     low, high = f"{series.values.min():.3g}", f"{series.values.max():.3g}"
@@ -30,18 +38,6 @@ def draw(series: Series, since: int | None, unicode: bool) -> list[str]:
         mark = min(int(np.searchsorted(series.steps, since) * len(rows[0]) / len(series)), len(rows[0]) - 1)
         lines.append(" " * (edge + 1 + mark) + f"{'▲' if unicode else '^'} step {since}")
     return [*lines, " " * (edge + 1) + foot]
-
-
-def _braille(series: Series) -> list[str]:
-    _, low, high = envelope(series, WIDTH * DOTS_ACROSS)
-    up = HEIGHT * DOTS_UP
-    top, bottom = _places(high, series, up), _places(low, series, up)
-    cells = np.zeros((HEIGHT, -(-len(top) // DOTS_ACROSS)), np.int64)
-    for x, (first, last) in enumerate(zip(bottom, top, strict=True)):
-        for y in range(first, last + 1):
-            from_top = up - 1 - y
-            cells[from_top // DOTS_UP, x // DOTS_ACROSS] |= BITS[x % DOTS_ACROSS, from_top % DOTS_UP]
-    return ["".join(chr(BRAILLE + int(cell)) for cell in row) for row in cells]
 
 
 def _places(values: np.ndarray, series: Series, count: int) -> np.ndarray:

@@ -41,7 +41,17 @@ def read_settings(path: Path) -> dict[str, Any]:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read the config '{path}': {error}; give a TOML or JSON file") from error
-    data = _parsed(path, text)
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError):
+        try:
+            data = tomllib.loads(text)
+        except (tomllib.TOMLDecodeError, RecursionError) as error:
+            raise ConfigError(
+                f"'{path}' is neither JSON nor TOML ({error}); write a YAML config as JSON and name that file"
+            ) from error
+    if not isinstance(data, dict):
+        raise ConfigError(f"'{path}' holds {type(data).__name__}; expected a JSON object of settings by name")
     ours = path.suffix != ".json" and "task" in data and set(data) <= set(Config.model_fields)
     if ours:
         return flat_settings(dump(resolve(data)))
@@ -67,18 +77,3 @@ def _problem(name: str, value: Any) -> str:
         if not is_allowed(number):
             return f"{name} is {item!r}; expected {words}"
     return ""
-
-
-def _parsed(path: Path, text: str) -> dict[str, Any]:
-    try:
-        data = json.loads(text)
-    except (ValueError, RecursionError):
-        try:
-            return tomllib.loads(text)
-        except (tomllib.TOMLDecodeError, RecursionError) as error:
-            raise ConfigError(
-                f"'{path}' is neither JSON nor TOML ({error}); write a YAML config as JSON and name that file"
-            ) from error
-    if not isinstance(data, dict):
-        raise ConfigError(f"'{path}' holds {type(data).__name__}; expected a JSON object of settings by name")
-    return data

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from steadyrl.cli.activity import Activity, following
+from steadyrl.cli.activity import following
 from steadyrl.cli.interrupts import interruptible
 from steadyrl.cli.launcher import LAUNCHER, LAUNCHER_ARGS, chosen
 from steadyrl.cli.terminal import near, note
@@ -40,8 +39,20 @@ def tune_command(
     )
     where = chosen(launcher, launcher_args or [], processes)
     require_searchable(settings, options.space)
+    steps: dict[str, int] = {}  # of each run
     with following() as activity, interruptible() as interrupts, interrupts.within_steps():
-        follow = Follow(event=_counting(activity), note=note, stop=lambda: interrupts.stop_requested)
+
+        def show(event: Event) -> None:
+            key, what, value = event
+            if what == "begin":
+                steps[key] = value[1]
+                activity.begin(f"making the run {key}")
+            elif what == "step":
+                activity.count("steps", value, steps[key])
+            else:
+                note(f"{key}: {value}")
+
+        follow = Follow(event=show, note=note, stop=lambda: interrupts.stop_requested)
         if where is None:
             result = tune(settings, folder, options, follow)
         else:
@@ -57,23 +68,6 @@ def tune_command(
     terminal.show(tune_view(result))
     with awaited(folder):
         print(f"report: {near(write_tune(folder))}")
-
-
-def _counting(activity: Activity) -> Callable[[Event], None]:
-    """Return what shows how far the present run is, and how processes ended."""
-    steps: dict[str, int] = {}
-
-    def show(event: Event) -> None:
-        key, what, value = event
-        if what == "begin":
-            steps[key] = value[1]
-            activity.begin(f"making the run {key}")
-        elif what == "step":
-            activity.count("steps", value, steps[key])
-        else:
-            note(f"{key}: {value}")
-
-    return show
 
 
 def _bounds(text: str) -> tuple[str, tuple[float, float, bool]]:

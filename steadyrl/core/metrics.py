@@ -12,7 +12,7 @@ import math
 import time
 import tomllib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -73,6 +73,12 @@ def series(metrics: Sequence[Mapping[str, Any]], name: str) -> np.ndarray:
     """Return a metric over the steps, [S] float64; NaN if it is missing, null or not finite."""
     values = [finite_number(record.get(name)) for record in metrics]
     return np.array([math.nan if value is None else value for value in values], np.float64)
+
+
+def finite_mean(values: Iterable[float]) -> float | None:
+    """Return the mean of the finite ones among some values; None where there is none."""
+    finite = [value for value in values if math.isfinite(value)]
+    return float(np.mean(finite)) if finite else None
 
 
 def describe(name: str) -> Metric | None:

@@ -145,7 +145,14 @@ def paired_difference(
     assert resamples >= 1 and 0 < confidence < 1, f"resamples {resamples}, confidence {confidence} out of range"
     first, second = _paired(before, after)
     differences = second - first  # [n]
-    means = np.sort(_bootstrap_means(differences, seed, resamples))
+    rng = np.random.default_rng(seed)
+    rows = max(1, BOOTSTRAP_CHUNK // len(differences))
+    means = np.empty(resamples)
+    for start in range(0, resamples, rows):
+        stop = min(start + rows, resamples)
+        drawn = rng.integers(len(differences), size=(stop - start, len(differences)), dtype=np.int32)
+        means[start:stop] = differences[drawn].mean(axis=1)
+    means = np.sort(means)
     n = len(differences)
     tail = 0.5 * math.erfc(math.sqrt(n / (n - 1) / 2.0) * student_quantile(n - 1, 0.5 + confidence / 2.0))
     # The same number of means from either end: swapping before and after turns the interval round exactly.
@@ -327,18 +334,6 @@ def _paired(before: ArrayLike, after: ArrayLike) -> tuple[np.ndarray, np.ndarray
             "leave out problems that were not measured both times"
         )
     return first, second
-
-
-def _bootstrap_means(x: np.ndarray, seed: int, resamples: int) -> np.ndarray:
-    """Return the means [resamples] of samples drawn from x [n] with replacement."""
-    rng = np.random.default_rng(seed)
-    rows = max(1, BOOTSTRAP_CHUNK // len(x))
-    means = np.empty(resamples)
-    for start in range(0, resamples, rows):
-        stop = min(start + rows, resamples)
-        drawn = rng.integers(len(x), size=(stop - start, len(x)), dtype=np.int32)
-        means[start:stop] = x[drawn].mean(axis=1)
-    return means
 
 
 def difference_of_means(

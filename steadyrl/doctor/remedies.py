@@ -19,14 +19,13 @@ from steadyrl.doctor.statistics.readings import (
     entropy_lost_since,
     learns,
     setting,
-    steps_of,
     update_size,
     updates_per_step,
 )
 
 AMPLE_UPDATE = 0.005  # nats per token: the middle of 0.001 to 0.02, what the updates of a healthy run's step come to
 LEAST_CUT, USUAL_CUT, GREATEST_CUT = 2.0, 3.0, 100.0
-LASTS = 60  # steps
+LASTS = 100  # steps in which a policy should have entropy left
 NO_CUT = 1.2  # what the first digit of a rate would not show
 LEAST_RAISE, USUAL_RAISE, GREATEST_RAISE = 3.0, 10.0, 100.0
 LARGEST_ERROR = 0.2  # of a KL controller: Ziegler et al. clip the relative error to it
@@ -103,16 +102,11 @@ def movement_cut(run: Run, usual: float = USUAL_CUT) -> float:
     size, since = update_size(run), entropy_lost_since(run)
     values = np.zeros(0) if size is None else size.values[size.steps < since] if since is not None else size.values
     large = values[values > KL_OLD_LARGE]
-    lasted = 1.0 if since is None else _should_last(run) / max(since - _trained_from(run), 1)
+    lasted = 1.0 if since is None else LASTS / max(since - _trained_from(run), 1)
     if not len(large) and (not len(values) or learns(run) is not True):
         return max(usual, lasted)
     level = np.median(large if len(large) else values)
     return float(np.clip(max(np.sqrt(level / AMPLE_UPDATE), lasted), LEAST_CUT, GREATEST_CUT))
-
-
-def _should_last(run: Run) -> int:
-    """Return for how many steps a policy should have entropy left: as many as the run has, up to 60."""
-    return min(steps_of(run), LASTS)
 
 
 def _trained_from(run: Run) -> int:

@@ -84,7 +84,8 @@ class DoctorCallback(TrainerCallback):
             )
 
         def measured(model: torch.nn.Module, inputs: Mapping[str, Any], *args: Any, **named: Any) -> Any:
-            if self._due(model, inputs, trainer.state.global_step):
+            due = self._measured_at is None or trainer.state.global_step >= self._measured_at + SAMPLED_EVERY
+            if due and model.training and set(BATCH) <= set(inputs) and not set(IMAGES) & set(inputs):
                 self._measure(
                     model, inputs, trainer.state.global_step, float(getattr(trainer.args, "temperature", 1.0))
                 )
@@ -148,11 +149,6 @@ class DoctorCallback(TrainerCallback):
         if state.is_world_process_zero:
             self._tell(changes)
 
-    def _due(self, model: torch.nn.Module, inputs: Mapping[str, Any], step: int) -> bool:
-        """Return whether this is the first batch of a step whose turn has come."""
-        due = self._measured_at is None or step >= self._measured_at + SAMPLED_EVERY
-        return due and model.training and set(BATCH) <= set(inputs) and not set(IMAGES) & set(inputs)
-
     def _measure(self, model: torch.nn.Module, inputs: Mapping[str, Any], step: int, temperature: float) -> None:
         first, self._measured_at = self._measured_at is None, step
         measurement = read_batch(model, inputs, temperature)
@@ -160,7 +156,14 @@ class DoctorCallback(TrainerCallback):
             return
         self._sampled.append((measurement.sampled, measurement.exact))
         if first and step == 0 and measurement.reference is not None and measurement.reference > PASS_GAP:
-            finding = reference_differs(measurement.reference)
+            finding = _differ(
+                "reference",
+                message=f"Policy and reference differ by {measurement.reference:.2g} nats/token before any update; "
+                "they should be one model.",
+                evidence=f"mean |log p - log ref| of sampled tokens: {measurement.reference:.3g} nats/token at step 0",
+                remedy="Load both from the same weights in the same precision, without dropout, and with any adapter "
+                "that was trained before in both: the KL penalty pulls towards another model otherwise.",
+            )
             self._at_start = (*self._at_start, finding)
             self._tell([Change(step, "raised", finding)])
 
@@ -259,17 +262,6 @@ def _read_row(
     ref_logprobs = row.get("ref_per_token_logps")
     gap = nothing if ref_logprobs is None else (minus_logp + ref_logprobs[counted]).abs()
     return minus_logp, torch.cat([*exact, nothing]), gap
-
-
-def reference_differs(gap: float) -> Finding:
-    """Return the finding of a reference that is ``gap`` nats per token from the policy before any update."""
-    return _differ(
-        "reference",
-        message=f"Policy and reference differ by {gap:.2g} nats/token before any update; they should be one model.",
-        evidence=f"mean |log p - log ref| of sampled tokens: {gap:.3g} nats/token at step 0",
-        remedy="Load both from the same weights in the same precision, without dropout, and with any adapter that was "
-        "trained before in both: the KL penalty pulls towards another model otherwise.",
-    )
 
 
 def _differ(cause: str, message: str, evidence: str, remedy: str) -> Finding:

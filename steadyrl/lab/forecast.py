@@ -74,8 +74,8 @@ def saturating(steps: np.ndarray, values: np.ndarray, end: float) -> Forecast:
         end: The last step of the run.
     """
     assert len(steps) >= LEAST_POINTS, f"{len(steps)} points"
-    bases = _bases(steps, float(steps[-1] - steps[0]))
-    ahead = _bases(np.array([steps[-1], end]) - 0.0, float(steps[-1] - steps[0]), float(steps[0]))
+    first, span = float(steps[0]), float(steps[-1] - steps[0])
+    bases, ahead = _bases((steps - first) / span), _bases((np.array([steps[-1], end]) - first) / span)
     best, coefficients = _fit(bases, values)
     fitted = bases[best] @ coefficients
     residuals = (values - fitted) * math.sqrt(len(values) / (len(values) - 3))
@@ -119,7 +119,9 @@ def widths_on(peers: Sequence[RunDir], run: RunDir, metric: str) -> list[float |
     Returns:
         See ``needed_width``, one per run; None where its curve is too short.
     """
-    return [needed_width(*points(peer, metric)) for peer in peers if _alike(run, peer)]
+    alike = ("task", "algorithm", "metric")
+    own = [run.info().get(key) for key in alike]
+    return [needed_width(*points(peer, metric)) for peer in peers if [peer.info().get(key) for key in alike] == own]
 
 
 def forecast_run(run: RunDir, widths: Sequence[float | None], metric: str) -> Told:
@@ -205,17 +207,12 @@ def curve_of(run: RunDir, metric: str, steps: np.ndarray, values: np.ndarray) ->
     measured = np.isfinite(values)
     steps, values = steps[measured] + 1.0, values[measured]
     if len(steps) > 2 * BLOCKS:
-        return blocks(steps, values)
+        parts = np.array_split(np.arange(len(steps)), BLOCKS)
+        return np.array([steps[part].mean() for part in parts]), np.array([values[part].mean() for part in parts])
     before = heldout_mean(run, "before", "metric") if metric.startswith("heldout/") else None
     if before is not None:
         steps, values = np.insert(steps, 0, 0.0), np.insert(values, 0, before)
     return steps, values
-
-
-def blocks(steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the means of consecutive blocks."""
-    parts = np.array_split(np.arange(len(steps)), BLOCKS)
-    return np.array([steps[part].mean() for part in parts]), np.array([values[part].mean() for part in parts])
 
 
 def finished_beside(run: RunDir, note: Callable[[str], None]) -> list[RunDir]:
@@ -237,14 +234,8 @@ def _has_values(records: Sequence[Mapping[str, Any]], metric: str) -> bool:
     return bool(np.isfinite(curve(records, metric)).any())
 
 
-def _alike(run: RunDir, peer: RunDir) -> bool:
-    mine, its = run.info(), peer.info()
-    return all(mine.get(key) == its.get(key) for key in ("task", "algorithm", "metric"))
-
-
-def _bases(steps: np.ndarray, span: float, first: float | None = None) -> np.ndarray:
-    """Return the curves [K, n, 2] of all times: 1 and the part that is reached."""
-    since = (steps - (steps[0] if first is None else first)) / span
+def _bases(since: np.ndarray) -> np.ndarray:
+    """Return the curves [K, n, 2] of all times: 1 and the part that is reached after so many known spans [n]."""
     reached = 1.0 - np.exp(-since[None, :] / TIMES[:, None])  # [K, n]
     return np.stack([np.ones_like(reached), reached], axis=-1)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from steadyrl.core.metrics import finite_number, series
+from steadyrl.core.metrics import finite_mean, finite_number, series
 from steadyrl.core.rundir import RunDir
 from steadyrl.lab.study.file import HELDOUT, MINUS, Rule, Stop, Take
 
@@ -49,9 +49,7 @@ def heldout_mean(run: RunDir, when: str, part: str) -> float | None:
     lines = run.evaluations(heldout_set).get(when, [])
     answers = [line.get("answers", {}).get(run.deploy, {}) for line in lines]
     parts = answers if of_set in ("metric", "reward") else [answer.get("parts", {}) for answer in answers]
-    values = series(parts, of_set)
-    measured = values[np.isfinite(values)]
-    return float(measured.mean()) if measured.size else None
+    return finite_mean(series(parts, of_set))
 
 
 def curve(records: Sequence[Mapping[str, Any]], metric: str) -> np.ndarray:

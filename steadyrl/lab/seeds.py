@@ -66,12 +66,12 @@ def interquartile_mean(values: ArrayLike) -> np.ndarray:
     return means
 
 
-def interval(values: Sequence[float], confidence: float = 0.95, seed: int = 0) -> tuple[float, float] | None:
+def interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float] | None:
     """Return the interval of the interquartile mean of one arm; None with fewer than two seeds."""
     if len(values) < LEAST_SEEDS:
         return None
     centre = float(interquartile_mean(values))
-    reach = student_quantile(len(values) - 1, 0.5 + confidence / 2) * math.sqrt(_squared_error(values, seed))
+    reach = student_quantile(len(values) - 1, 0.5 + confidence / 2) * math.sqrt(_squared_error(values, seed=0))
     return centre - reach, centre + reach
 
 
@@ -149,30 +149,24 @@ def _reach(difference: Difference) -> float:
     return difference.high - difference.low
 
 
-def judge_higher(difference: Difference, margin: float) -> Word:
-    """Say whether the second is higher than the first; certainly not by the margin refutes it."""
+def judge(difference: Difference, be: str, margin: float) -> Word:
+    """Say whether the second is what it should be of the first.
+
+    "higher" is refuted where the second is certainly not higher by the margin, and "lower" is its mirror image. "same"
+    is a difference that is certainly within the margin, and is refuted where the difference is certainly beyond it.
+    """
     if difference.low is None or difference.high is None:
         return "undecided"
-    if difference.low > 0 and difference.change >= margin:
+    change, low, high = difference.change, difference.low, difference.high
+    if be == "same":
+        if -margin <= low and high <= margin:
+            return "supported"
+        return "refuted" if low > margin or high < -margin else "undecided"
+    if be == "lower":
+        change, low, high = -change, -high, -low
+    if low > 0 and change >= margin:
         return "supported"
-    return "refuted" if difference.high < margin or (difference.high <= 0 and difference.low < 0) else "undecided"
-
-
-def judge_lower(difference: Difference, margin: float) -> Word:
-    """Say whether the second is lower than the first; the mirror image of ``judge_higher``."""
-    if difference.low is None or difference.high is None:
-        return "undecided"
-    mirrored = replace(difference, change=-difference.change, low=-difference.high, high=-difference.low)
-    return judge_higher(mirrored, margin)
-
-
-def judge_same(difference: Difference, margin: float) -> Word:
-    """Say whether the difference is certainly within the margin, or certainly beyond it."""
-    if difference.low is None or difference.high is None:
-        return "undecided"
-    if -margin <= difference.low and difference.high <= margin:
-        return "supported"
-    return "refuted" if difference.low > margin or difference.high < -margin else "undecided"
+    return "refuted" if high < margin or (high <= 0 and low < 0) else "undecided"
 
 
 def _squared_error(values: Sequence[float], seed: int) -> float:

@@ -115,12 +115,6 @@ class Best:
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
 
-def _recall_all(data: object) -> list[Drawn]:
-    if not isinstance(data, list):
-        raise ValueError("expected a list of rollouts")
-    return [recall_drawn(drawn) for drawn in data]
-
-
 @dataclass
 class State:
     """What the loop needs to go on."""
@@ -141,7 +135,7 @@ class State:
     """The best held-out score so far; None before the first evaluation during training."""
     evaluations_since_best: int = 0
     """Evaluations in a row whose score was not better."""
-    in_flight: Annotated[list[Drawn], PlainValidator(_recall_all)] = field(default_factory=list)
+    in_flight: list[Annotated[Drawn, PlainValidator(recall_drawn)]] = field(default_factory=list)
     """Rollouts that wait for their step, the next one first; curriculum and problems_drawn include them."""
     correcting: bool = False
     """True from the step on at which update.correction = "auto" measured that sampler and trainer differ."""

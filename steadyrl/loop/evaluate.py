@@ -141,19 +141,6 @@ def pick_heldout(problems: Sequence[Problem], count: int) -> list[Problem]:
     return [problems[i] for i in sorted(order.tolist())]
 
 
-def require_heldout(config: Config, problems: Sequence[Problem]) -> None:
-    """Refuse a run that would end early by its held-out score and has no problems for one.
-
-    Raises:
-        DataError: There are none.
-    """
-    if config.evaluate.patience and not problems:
-        raise DataError(
-            f"evaluate.patience is {config.evaluate.patience}, and the task '{config.task.name}' has no held-out "
-            "problems to evaluate on; set it to 0, or give the task some"
-        )
-
-
 def require_metric(records: list[dict[str, Any]], metric: str, terms: Sequence[Term]) -> list[dict[str, Any]]:
     """Return an evaluation, but refuse a metric that no reward gives.
 

@@ -188,7 +188,11 @@ def open_session(config: Config) -> Session:
     backend = plugins.make("backend", config.backend.name, config, algorithm)
     offers = (Detached, PrefixCaching)
     plugins.require_members(f"the backend '{config.backend.name}'", backend, Backend, offers)
-    evaluation.require_heldout(config, heldout)
+    if config.evaluate.patience and not heldout:
+        raise DataError(
+            f"evaluate.patience is {config.evaluate.patience}, and the task '{config.task.name}' has no held-out "
+            "problems to evaluate on; set it to 0, or give the task some"
+        )
     sampling = Sampling(**config.sampling.model_dump())
     heldout = evaluation.pick_heldout(heldout, config.evaluate.problems)
     begin(f"counting the tokens of {len(problems) + len(heldout)} prompts")
@@ -227,7 +231,13 @@ def train(session: Session, run: RunDir, attempt: int = 0, watch: Watch | None =
     with watch.steps(session.config.run.steps), guard.saving():
         if not run_steps(session, run, state, attempt, watch, guard):
             return "interrupted"
-    _evaluate_after(session, run, state, watch)
+    for own in session.heldout_sets:
+        after, last = run.evaluation_file("after", own.name), run.evaluation_file(f"{state.step:06d}", own.name)
+        if session.config.evaluate.every and last.is_file():
+            write_text(after, last.read_text(encoding="utf-8"))
+            continue
+        watch.phase(_evaluating(own))
+        write_lines(after, _evaluate(session, own))
     return "finished"
 
 
@@ -523,17 +533,6 @@ def _evaluate_now(session: Session, run: RunDir, state: State, watch: Watch) -> 
         if line := evaluation.said_of_best(state, latest, settings.patience):
             watch.note(line)
     return numbers
-
-
-def _evaluate_after(session: Session, run: RunDir, state: State, watch: Watch) -> None:
-    """Evaluate the trained policy, unless the evaluation after the last step did."""
-    for own in session.heldout_sets:
-        after, last = run.evaluation_file("after", own.name), run.evaluation_file(f"{state.step:06d}", own.name)
-        if session.config.evaluate.every and last.is_file():
-            write_text(after, last.read_text(encoding="utf-8"))
-            continue
-        watch.phase(_evaluating(own))
-        write_lines(after, _evaluate(session, own))
 
 
 def _evaluating(own: HeldoutSet) -> str:

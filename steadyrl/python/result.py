@@ -16,7 +16,7 @@ from steadyrl.integrations.export.deliver import deliver
 from steadyrl.loop.launch import Answer, sample
 from steadyrl.python.curve import reward_curve
 from steadyrl.show.report.pictures.plots import Picture, picture
-from steadyrl.show.report.write import read_report, reward_weights
+from steadyrl.show.report.write import headline, read_report, reward_weights
 
 _STYLE = "font-family: system-ui, sans-serif; font-size: 14px; line-height: 1.5"
 
@@ -92,7 +92,7 @@ class Run(RunDir):
             return [str(error)]
         findings = report.diagnosis.findings
         lead = next((f"; {finding.check}: {finding.message}" for finding in findings if finding.harms), "")
-        return [*lines, report.headline, f"doctor: {report.diagnosis.verdict}{lead}"]
+        return [*lines, headline(report.summary), f"doctor: {report.diagnosis.verdict}{lead}"]
 
     def __repr__(self) -> str:
         return "\n    ".join([f"run {self.path}", *self._lines()])

@@ -9,9 +9,7 @@ from steadyrl.lab.seeds import (
     difference_of_pairs,
     interquartile_mean,
     interval,
-    judge_higher,
-    judge_lower,
-    judge_same,
+    judge,
 )
 
 
@@ -40,7 +38,7 @@ def test_swapping_the_arms_turns_the_difference_round():
 def test_one_seed_has_no_interval_and_decides_nothing():
     found = difference([1.0], [5.0, 5.1])
     assert (found.change, found.low, found.high) == (pytest.approx(4.05), None, None)
-    assert {judge(found, 0.1) for judge in (judge_higher, judge_lower, judge_same)} == {"undecided"}
+    assert {judge(found, be, 0.1) for be in ("higher", "lower", "same")} == {"undecided"}
     assert interval([3.0]) is None
     assert difference([], [1.0]) is None
 
@@ -67,9 +65,7 @@ def found(low, high):
 )
 def test_the_words_follow_from_interval_and_margin(low, high, margin, higher, lower, same):
     change = found(low, high)
-    assert judge_higher(change, margin) == higher
-    assert judge_lower(change, margin) == lower
-    assert judge_same(change, margin) == same
+    assert [judge(change, be, margin) for be in ("higher", "lower", "same")] == [higher, lower, same]
 
 
 def test_pairs_decide_where_the_seed_moves_both_arms_alike():

@@ -115,22 +115,31 @@ def test_a_run_is_followed_by_what_it_appends_and_no_step_counts_twice(tmp_path)
     write_json(run.info_file, {"attempt": 1})
     write_json(run.resolved_file, {"run": {"steps": 7, "epochs": 2}})
     command = Command("one", (), tmp_path, tmp_path / "log")
+    events = []
+
+    def reported(followed):
+        events.clear()
+        followed.report(Follow(event=lambda event: events.append(event[1:])))
+        return list(events)
+
     followed = Followed(command, lambda: run)
-    assert followed.total == 7
-    assert not followed.begun and list(followed.new_steps()) == []
+    assert reported(followed) == []
+    write_json(run.info_file, {"attempt": 2})
+    assert reported(followed) == [("begin", (0, 7))]
     for step in range(3):
-        append_line(run.metrics_file, {"step": step, "attempt": 1})
-    assert list(followed.new_steps()) == [1, 2, 3]
-    assert list(followed.new_steps()) == []
-    append_line(run.metrics_file, {"step": 2, "attempt": 2})  # made again from a checkpoint
-    append_line(run.metrics_file, {"step": 3, "attempt": 2})
-    assert list(followed.new_steps()) == [4] and followed.steps == 4
+        append_line(run.metrics_file, {"step": step, "attempt": 2})
+    assert reported(followed) == [("step", 1), ("step", 2), ("step", 3)]
+    assert reported(followed) == []
+    append_line(run.metrics_file, {"step": 2, "attempt": 3})  # made again from a checkpoint
+    append_line(run.metrics_file, {"step": 3, "attempt": 3})
+    assert reported(followed) == [("step", 4)]
 
     went_on = Followed(command, lambda: run)
-    write_json(run.info_file, {"attempt": 2})
-    assert went_on.begun and went_on.steps == 4 and list(went_on.new_steps()) == []
-    append_line(run.metrics_file, {"step": 4, "attempt": 2})
-    assert list(went_on.new_steps()) == [5]
+    assert reported(went_on) == []
+    write_json(run.info_file, {"attempt": 3})
+    assert reported(went_on) == [("begin", (4, 7))]
+    append_line(run.metrics_file, {"step": 4, "attempt": 3})
+    assert reported(went_on) == [("step", 5)]
 
 
 class Late:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +20,6 @@ from steadyrl.core.protocols import Algorithm, Stats, Update
 from steadyrl.core.types import Batch, Completion, Sampling, TokenScores
 
 log = logging.getLogger(__name__)
-_WORK: dict[str, Callable[..., Any]] = {
-    "generate": Worker.generate,
-    "score": Worker.score,
-    "step": Worker.step,
-    "save": Worker.save,
-    "load": Worker.load,
-}
 
 
 class FsdpBackend:
@@ -77,7 +70,7 @@ class FsdpBackend:
         with self._ranks.phase(work):
             self._ranks.say((work, args))
             self._cut = work  # until it is done: after an interrupt the others may wait for what never comes
-            result = _WORK[work](self._worker, *args)
+            result = getattr(self._worker, work)(*args)
         self._cut = ""
         return result
 
@@ -111,7 +104,7 @@ def follow() -> int:
                 continue
             work, args = heard
             with ranks.phase(work):
-                _WORK[work](worker, *args)
+                getattr(worker, work)(*args)
     except RankError as error:
         if 0 in ranks.lost:  # otherwise rank 0 says it
             log.error("error: %s", error)

@@ -19,7 +19,6 @@ from datetime import timedelta
 from types import FrameType
 from typing import Any, cast
 
-import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore, Store
 from torch.distributed.rendezvous import rendezvous
@@ -129,22 +128,18 @@ class Ranks:
         if self.place.ranks == 1:
             return
         try:
-            data = pickle.dumps(what)
+            dist.broadcast_object_list([what], 0, self._talk)
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             raise ConfigError(
                 f"the algorithm's loss cannot be sent to the other ranks ({error}); make it a function of a module, or "
                 "functools.partial of one"
             ) from error
-        dist.broadcast(torch.tensor([len(data)]), 0, self._talk)
-        dist.broadcast(torch.frombuffer(bytearray(data), dtype=torch.uint8), 0, self._talk)
 
     def hear(self) -> Any:
         """Wait for what rank 0 says next, however long it takes."""
-        size = torch.zeros(1, dtype=torch.long)
-        dist.broadcast(size, 0, self._talk)
-        data = torch.empty(int(size), dtype=torch.uint8)
-        dist.broadcast(data, 0, self._talk)
-        return pickle.loads(data.numpy().tobytes())
+        objects: list[Any] = [None]
+        dist.broadcast_object_list(objects, 0, self._talk)
+        return objects[0]
 
     def everywhere(self, mine: object) -> list[Any]:
         """Return what each rank has, in the order of ranks."""

@@ -208,7 +208,11 @@ class MlxBackend:
         gradients: dict[str, mx.array] = {}
 
         def read(part: Batch) -> Reading:
-            return mx, self._new_scores(part, update), _arrays(part)
+            arrays = {
+                name: mx.array(array if array.dtype == bool else array.astype(np.float32))
+                for name, array in loss_arrays(part).items()
+            }
+            return mx, self._new_scores(part, update), arrays
 
         def backward(objective: Objective) -> Measured:
             def of(params: dict[str, mx.array]) -> Measured:
@@ -318,13 +322,6 @@ class MlxBackend:
 def _square(array: mx.array) -> float:
     """Return the sum of squares; millions of them added one after the other in float32 would lose their tail."""
     return float(np.array(mx.square(array).sum(axis=-1)).sum(dtype=np.float64))
-
-
-def _arrays(part: Batch) -> dict[str, mx.array]:
-    return {
-        name: mx.array(array if array.dtype == bool else array.astype(np.float32))
-        for name, array in loss_arrays(part).items()
-    }
 
 
 def _scale(sampling: Sampling) -> float:

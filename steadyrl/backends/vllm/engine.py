@@ -149,7 +149,12 @@ class VllmEngine:
 
         def give(server: Server) -> None:
             if folder is None or (sends and server.nccl):
-                self._send(policy, server)
+                server.lost = True
+                with self._alone:  # two groups at a time on one GPU may wait for each other
+                    if server.transfer is None:
+                        server.transfer = NcclTransfer(server.client.once(), policy.model, self._settings.timeout_s)
+                    server.transfer.send()
+                server.lost = False
             elif self._adapter:
                 if server.model != server.base:  # first, for a server may have room for one adapter only
                     server.client.unload_adapter(server.model)
@@ -169,15 +174,6 @@ class VllmEngine:
             "push %d: weights written in %.2f s, taken over in %.2f s",
             self._written.count, written - start, time.perf_counter() - written,
         )  # fmt: skip
-
-    def _send(self, policy: Policy, server: Server) -> None:
-        """Send the weights by NCCL; a group that failed cannot be used again."""
-        server.lost = True
-        with self._alone:  # two groups at a time on one GPU may wait for each other
-            if server.transfer is None:
-                server.transfer = NcclTransfer(server.client.once(), policy.model, self._settings.timeout_s)
-            server.transfer.send()
-        server.lost = False
 
     def _finish(self, folder: Path) -> None:
         """Write a head of its own for servers on a CPU, which do not take a shared one over."""

@@ -85,7 +85,11 @@ def compare(
         Whether they agree, or differ as another precision or setting explains; else weights are not taken over.
     """
     at = np.linspace(0, len(rows) - 1, min(len(rows), ROWS)).astype(int)
-    batch = _batch([rows[i] for i in at], policy.tokenizer)
+    rollouts = [
+        Rollout("", prompt, c.ids, np.ones(len(c.ids), bool), c.logprobs, "", c.stop_reason, reward=0.0)
+        for prompt, c in [rows[i] for i in at]
+    ]
+    batch = make_batch([Group(Problem("", ""), tuple(rollouts))], policy.tokenizer.pad_id)
     gap = _gap(policy, batch, sampling)
     gaps.means.append(float(gap.mean()))
     drift = f"log-probs of {name} and of the trainer differ by {gap.mean():.2g}"
@@ -131,14 +135,6 @@ def cause(gap: np.ndarray, raw: np.ndarray) -> str:
         "the server has other weights (it was started on another model, or has not taken the new ones over) or "
         "changes the logits (a penalty, a quantization)"
     )
-
-
-def _batch(rows: Sequence[tuple[np.ndarray, Completion]], tokenizer: Tokenizer) -> Batch:
-    rollouts = [
-        Rollout("", prompt, c.ids, np.ones(len(c.ids), bool), c.logprobs, "", c.stop_reason, reward=0.0)
-        for prompt, c in rows
-    ]
-    return make_batch([Group(Problem("", ""), tuple(rollouts))], tokenizer.pad_id)
 
 
 def _gap(policy: Policy, batch: Batch, sampling: Sampling) -> np.ndarray:

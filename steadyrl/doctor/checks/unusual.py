@@ -37,6 +37,7 @@ class Usual:
     horizon: bool = False
     large: Side = ""
     small: Side = ""
+    holds: Side = ""
     when: Mapping[str, Sequence[str]] = field(default_factory=dict)
     words: tuple[str, ...] = ()
     off: bool = False
@@ -73,7 +74,7 @@ def suspects(run: Run) -> list[Suspect]:
         for name, value in run.config.items()
         if name.startswith(SECTIONS) and name in usual_values
     ]
-    judged += _rewards(reward_weights(run))
+    judged += [*_rewards(reward_weights(run)), *_blank_markers(run.config)]
     unusual = sorted((suspect for suspect in judged if suspect), key=lambda suspect: -suspect.decades)
     # Another choice than the default is as a rule meant: it is suspected where no number is.
     return [suspect for suspect in unusual if suspect.decades > OTHER_CHOICE] or unusual
@@ -85,6 +86,15 @@ def _rewards(weights: Mapping[str, float]) -> list[Suspect | None]:
     decades, side = _beyond(total, *SUM_OF_WEIGHTS)
     suspected = side and total
     return [Suspect(k, w, w / total, decades, "far_from_default") for k, w in weights.items() if suspected]
+
+
+def _blank_markers(settings: Mapping[str, Any]) -> list[Suspect | None]:
+    """Return marks before the answer that is rewarded which stand between all words: the last word alone is read."""
+    return [
+        Suspect(name, mark, "", SWITCHED_OFF, "far_from_default")
+        for name, mark in settings.items()
+        if name.startswith("rewards.") and name.endswith(".answer_after") and mark and not mark.strip()
+    ]
 
 
 def _judged(settings: Mapping[str, Any], name: str, value: Any, default: Any) -> Suspect | None:
@@ -106,8 +116,8 @@ def _judged(settings: Mapping[str, Any], name: str, value: Any, default: Any) ->
     decades, side = _beyond(size, usual.least, usual.most)
     if not side:
         return None
-    cause = "steps_too_large" if side == usual.large else "steps_too_small" if side == usual.small else ""
-    return Suspect(name, value, default, decades, cause or "far_from_default")
+    causes = {usual.large: "steps_too_large", usual.small: "steps_too_small", usual.holds: "held_back"}
+    return Suspect(name, value, default, decades, causes.get(side, "far_from_default"))
 
 
 def _upper(value: Any) -> float | None:
@@ -155,4 +165,5 @@ def _with_dependents(settings: Mapping[str, Any], change: Mapping[str, Any]) -> 
 
 
 def _text(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    blank = isinstance(value, str) and not value.strip()
+    return f"{value:g}" if isinstance(value, float) else repr(value) if blank else str(value)

@@ -2,20 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from steadyrl.environments.browse.browser.snapshot import Element, Snapshot, Window
 from steadyrl.environments.browse.quest import Quest, Step
 from steadyrl.environments.browse.view import way_to
-
-
-@dataclass(frozen=True)
-class Place:
-    """A step's element on the page: the number of its line and its own."""
-
-    line: int
-    number: int
-    element: Element
 
 
 def advise(quest: Quest, snapshot: Snapshot, window: Window, astray: bool = False) -> str:
@@ -46,25 +35,26 @@ def advise(quest: Quest, snapshot: Snapshot, window: Window, astray: bool = Fals
     for step in (*chosen[0], chosen[1]):
         if step.verb == "stop":
             return f'stop "{step.name}"'
-        place = _find(step, snapshot)
-        if place is not None and not _is_set(step, place.element):
-            return _say(step, place, window)
+        match _find(step, snapshot):
+            case number, element if not _is_set(step, element):
+                return _say(step, number, window)
     return _turn_page(snapshot, window, astray)
 
 
-def _say(step: Step, place: Place, window: Window) -> str:
-    if way := way_to(place.number, window):
+def _say(step: Step, number: int, window: Window) -> str:
+    if way := way_to(number, window):
         return way
     if step.verb in ("type", "select"):
-        return f'{step.verb} {place.number} " {step.text} "'
-    return f"click {place.number}"
+        return f'{step.verb} {number} " {step.text} "'
+    return f"click {number}"
 
 
 def _turn_page(snapshot: Snapshot, window: Window, astray: bool) -> str:
-    place = _find(Step("click", "link", "next"), snapshot)
-    if place is None:
-        return "back" if astray else 'stop ""'
-    return _say(Step("click", "link", "next"), place, window)
+    step = Step("click", "link", "next")
+    match _find(step, snapshot):
+        case number, _:
+            return _say(step, number, window)
+    return "back" if astray else 'stop ""'
 
 
 def _is_here(step: Step, snapshot: Snapshot) -> bool:
@@ -79,13 +69,14 @@ def _is_set(step: Step, element: Element) -> bool:
     return step.verb in ("type", "select") and element.value == step.text
 
 
-def _find(step: Step, snapshot: Snapshot) -> Place | None:
+def _find(step: Step, snapshot: Snapshot) -> tuple[int, Element] | None:
+    """Return a step's element on the page, with its number."""
     number = 0
-    for at, line in enumerate(snapshot.lines):
+    for line in snapshot.lines:
         near = not step.beside or step.beside in {piece.name if isinstance(piece, Element) else piece for piece in line}
         for piece in line:
             if isinstance(piece, Element):
                 if near and (piece.kind, piece.name) == (step.kind, step.name):
-                    return Place(at, number, piece)
+                    return number, piece
                 number += 1
     return None

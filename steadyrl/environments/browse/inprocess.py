@@ -43,7 +43,11 @@ class InProcessTab:
     def act(self, action: Click | Type | Select | Back) -> str:
         """See Tab."""
         if isinstance(action, Back):
-            return self._back()
+            if len(self._history) == 1:
+                return "there is no page before"
+            self._history.pop()
+            self._load()
+            return ""
         cell, form = controls(self._page)[action.number]
         match action:
             case Click(number):
@@ -92,13 +96,6 @@ class InProcessTab:
         if path != self._history[-1]:
             self._history.append(path)
         self._load()
-
-    def _back(self) -> str:
-        if len(self._history) == 1:
-            return "there is no page before"
-        self._history.pop()
-        self._load()
-        return ""
 
     def _load(self) -> None:
         path, fields = split_address(self._history[-1])

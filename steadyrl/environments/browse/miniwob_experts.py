@@ -210,17 +210,12 @@ def _spin(goal: str, snapshot: Snapshot, turn: int) -> str:
     return submit(snapshot) if wanted == shown else click(1 if wanted > shown else 2)
 
 
-_COLORS = {"black": "000000", "white": "FFFFFF", "aqua": "00FFFF", "blue": "0000FF", "gray": "808080", "red": "FF0000"}
-_COLORS |= {
-    "green": "008000",
-    "lime": "00FF00",
-    "maroon": "800000",
-    "navy": "000080",
-    "olive": "808000",
-    "pink": "FFC0CB",
-}
-_COLORS |= {"purple": "800080", "silver": "C0C0C0", "teal": "008080", "yellow": "FFFF00", "magenta": "FF00FF"}
-_COLORS |= {"gold": "FFD700", "orange": "FFA500"}
+_NAMED_COLORS = (
+    "black 000000 white FFFFFF aqua 00FFFF blue 0000FF gray 808080 red FF0000 green 008000 lime 00FF00 "
+    "maroon 800000 navy 000080 olive 808000 pink FFC0CB purple 800080 silver C0C0C0 teal 008080 yellow FFFF00 "
+    "magenta FF00FF gold FFD700 orange FFA500"
+).split()
+_COLORS = dict(zip(_NAMED_COLORS[::2], _NAMED_COLORS[1::2], strict=True))
 
 
 def _pie(goal: str, snapshot: Snapshot, turn: int) -> str:

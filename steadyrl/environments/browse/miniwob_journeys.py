@@ -16,6 +16,7 @@ from steadyrl.environments.browse.miniwob_experts import (
     of_kind,
     quoted,
     submit,
+    texts,
 )
 
 
@@ -25,10 +26,6 @@ def _numbered_lines(snapshot: Snapshot) -> Iterator[tuple[Line, int]]:
     for line in snapshot.lines:
         yield line, number
         number += sum(isinstance(piece, Element) for piece in line)
-
-
-def _texts(line: Line) -> list[str]:
-    return [piece for piece in line if isinstance(piece, str)]
 
 
 def _find_link(goal: str, snapshot: Snapshot, turn: int) -> str:
@@ -63,33 +60,31 @@ def _mail(goal: str, snapshot: Snapshot, turn: int) -> str:
     return click(next((n for n, e in enumerate(snapshot.elements()) if "send" in e.name.lower()), None))
 
 
+def _buttons(goal: str, snapshot: Snapshot) -> Iterator[tuple[str, int]]:
+    """Yield what can be pressed in the posts of the goal's user, in small letters, with the numbers."""
+    user, theirs = re.findall(r"@\w+", goal)[0], False
+    for line, number in _numbered_lines(snapshot):
+        if words := texts([line]):
+            theirs = user in words or (theirs and not any(word.startswith("@") for word in words))
+        if theirs:
+            elements = (piece for piece in line if isinstance(piece, Element))
+            yield from ((element.name.lower(), number + place) for place, element in enumerate(elements))
+
+
 def _post(goal: str, snapshot: Snapshot, turn: int) -> str:
     """Press one button of one post."""
-    user, button = re.findall(r"@\w+", goal)[0], first_quoted(goal).lower()
-    theirs, more = False, None
-    for line, number in _numbered_lines(snapshot):
-        if texts := _texts(line):
-            theirs = user in texts or (theirs and not any(text.startswith("@") for text in texts))
-        names = [piece.name.lower() for piece in line if isinstance(piece, Element)]
-        for place, name in enumerate(names):
-            if theirs and name.startswith(button):
-                return click(number + place)
-        if theirs and "more" in names:
-            more = number + names.index("more")
+    button, more = first_quoted(goal).lower(), None
+    for name, number in _buttons(goal, snapshot):
+        if name.startswith(button):
+            return click(number)
+        more = number if name == "more" else more
     return click(more)
 
 
 def _posts(goal: str, snapshot: Snapshot, turn: int) -> str:
     """Press one button of all posts of a user, or of so many, then submit."""
-    user, button = re.findall(r"@\w+", goal)[0], first_quoted(goal).lower()
-    count = re.search(r"on (\d+) posts?", goal)
-    places, theirs = [], False
-    for line, number in _numbered_lines(snapshot):
-        if texts := _texts(line):
-            theirs = user in texts or (theirs and not any(text.startswith("@") for text in texts))
-        names = [piece.name.lower().split(" ")[0] for piece in line if isinstance(piece, Element)]
-        if theirs and button in names:
-            places.append(number + names.index(button))
+    button, count = first_quoted(goal).lower(), re.search(r"on (\d+) posts?", goal)
+    places = [number for name, number in _buttons(goal, snapshot) if name.split(" ")[0] == button]
     places = places[: int(count[1])] if count else places
     return click(places[turn]) if turn < len(places) else submit(snapshot)
 
@@ -127,9 +122,9 @@ def _date(goal: str, snapshot: Snapshot, turn: int) -> str:
 def _calendar(snapshot: Snapshot, month: int, day: int, year: int) -> str:
     """Return the next action in an open calendar, or "" where none is open."""
     for line in snapshot.lines:
-        texts = _texts(line)
-        if len(texts) == 2 and texts[0] in _MONTHS:
-            shown = 12 * int(texts[1]) + _MONTHS.index(texts[0]) + 1
+        words = texts([line])
+        if len(words) == 2 and words[0] in _MONTHS:
+            shown = 12 * int(words[1]) + _MONTHS.index(words[0]) + 1
             if shown == 12 * year + month:
                 return click(number_of(snapshot, str(day), "link"))
             return click(number_of(snapshot, "Prev" if shown > 12 * year + month else "Next"))
@@ -176,7 +171,7 @@ def ticket(goal: str, snapshot: Snapshot, turn: int) -> str:
     """Book what costs or takes most or least; the time stands before the button."""
     offers, minutes = [], 0
     for line, number in _numbered_lines(snapshot):
-        if time := re.fullmatch(r"(\d+)h(?: (\d+)m)?", " ".join(_texts(line))):
+        if time := re.fullmatch(r"(\d+)h(?: (\d+)m)?", " ".join(texts([line]))):
             minutes = 60 * int(time[1]) + int(time[2] or 0)
         for place, element in enumerate(piece for piece in line if isinstance(piece, Element)):
             if price := re.search(r"\$(\d+)", element.name):

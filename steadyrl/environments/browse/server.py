@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import threading
 from collections.abc import Mapping
 from functools import partial
 from http.cookies import CookieError, SimpleCookie
@@ -33,27 +32,23 @@ class SiteServer:
     """
 
     def __init__(self) -> None:
-        self._worlds: dict[str, World] = {}
-        self._lock = threading.Lock()
+        self._worlds: dict[str, World] = {}  # threads share it; each call does one thing to it, which none interrupts
         self._server = Loopback(partial(_Request, self))
         self.origin = self._server.origin
 
     def admit(self, world: World, start: str) -> tuple[str, str]:
         """Serve a state of the site at the address returned; return the session's name as well."""
         session = secrets.token_urlsafe(16)
-        with self._lock:
-            self._worlds[session] = world
+        self._worlds[session] = world
         return session, f"{self.origin}{_ENTER}{session}?to={quote(start, safe='')}"
 
     def dismiss(self, session: str) -> None:
         """Serve a session no longer."""
-        with self._lock:
-            self._worlds.pop(session, None)
+        self._worlds.pop(session, None)
 
     def world(self, session: str) -> World | None:
         """Return the state of the site in a session."""
-        with self._lock:
-            return self._worlds.get(session)
+        return self._worlds.get(session)
 
     def close(self) -> None:
         """Stop serving."""

@@ -115,23 +115,13 @@ def remove(rng: random.Random, level: int) -> Quest:
     name, orders = products[target].name, level > 2
     plan = [Step("click", "button", "order", when=lambda world: target not in world.cart)] if orders else []
     plan += [Step("click", "button", "remove", beside=name)]
-    if orders:
-        return Quest(
-            goal=f"remove {name} and order",
-            world=World(products=products, cart=list(range(count))),
-            start="/cart",
-            milestones=(lambda world: world.did("remove") == [str(target)],),
-            solved=lambda world: world.orders == [remaining],
-            over=lambda world: bool(world.orders),
-            plan=tuple(plan),
-        )
     return Quest(
-        goal=f"remove {name}",
+        goal=f"remove {name} and order" if orders else f"remove {name}",
         world=World(products=products, cart=list(range(count))),
         start="/cart",
-        milestones=(),
-        solved=lambda world: world.cart == remaining and not world.orders,
-        over=lambda world: bool(world.did("remove")) or bool(world.orders),
+        milestones=(lambda world: world.did("remove") == [str(target)],) if orders else (),
+        solved=lambda world: world.orders == [remaining] if orders else world.cart == remaining and not world.orders,
+        over=lambda world: bool(world.orders or (world.did("remove") and not orders)),
         plan=tuple(plan),
     )
 

@@ -21,7 +21,7 @@ from steadyrl.environments.browse.pages import (
     initial_value,
     row,
 )
-from steadyrl.environments.browse.world import Product, World
+from steadyrl.environments.browse.world import World
 
 STATUSES = ("open", "pending", "closed")
 ANY = "any"
@@ -68,13 +68,11 @@ def _items(world: World, segments: Sequence[str], fields: Fields) -> Page:
         world.events.append(f"filter {chosen}")
         blocks.append(Form("/items", (row(Choice("color", colors, chosen), Button("filter")),), asks=True))
     world.events += [f"listed {number}" for number, _ in wanted]
-    rows = [_item_row(world, number, product) for number, product in wanted]
+    rows = [
+        row(Link(product.name, f"/item/{number}"), *([str(product.price)] if world.shows_prices else []))
+        for number, product in wanted
+    ]
     return _paged(blocks, rows, "/items", fields, world.per_page)
-
-
-def _item_row(world: World, number: int, product: Product) -> Row:
-    link = Link(product.name, f"/item/{number}")
-    return row(link, str(product.price)) if world.shows_prices else row(link)
 
 
 def _item(world: World, segments: Sequence[str], fields: Fields) -> Page:

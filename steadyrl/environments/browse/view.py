@@ -30,20 +30,17 @@ class View:
         if isinstance(action, Stop):
             return "", True
         if isinstance(action, Scroll):
-            return self._scroll(action)
+            step = 1 if action.direction == "down" else -1
+            if not (self.window.has_after if step > 0 else self.window.has_before):
+                return error(f"there is nothing more to scroll {action.direction} to"), False
+            self._at += step
+            self._look()
+            return self._full_text(), True
         if isinstance(action, Click | Type | Select) and action.number not in self.window.numbers:
             return error(f"there is no element {action.number} in view"), False
         if why := self._tab.act(action):
             return self._refused(why), False
         return self._changes(), True
-
-    def _scroll(self, action: Scroll) -> tuple[str, bool]:
-        step = 1 if action.direction == "down" else -1
-        if not (self.window.has_after if step > 0 else self.window.has_before):
-            return error(f"there is nothing more to scroll {action.direction} to"), False
-        self._at += step
-        self._look()
-        return self._full_text(), True
 
     def _look(self) -> None:
         self.snapshot = self._tab.look()

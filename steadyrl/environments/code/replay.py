@@ -137,7 +137,12 @@ class Steps:
         self._pending = None
         for argument, wire in zip(arguments, changed, strict=False):
             if not _opaque(wire):  # it holds objects that have stayed with the candidate
-                _change(argument, values.decode(wire))
+                after = values.decode(wire)
+                if isinstance(argument, list) and isinstance(after, list):
+                    argument[:] = after
+                elif isinstance(argument, dict | set) and type(argument) is type(after):
+                    argument.clear()
+                    argument.update(after)
 
 
 class Stand(values.Kept):
@@ -194,15 +199,6 @@ def _refuse(stand: Stand, what: str) -> bool:
         raise Unknown
     _ours(stand)["steps"].refused = f"they {what} one of type '{kind}', which stays with the answer"
     return False
-
-
-def _change(argument: Any, after: Any) -> None:
-    """Make an argument what a call has made of it."""
-    if isinstance(argument, list) and isinstance(after, list):
-        argument[:] = after
-    elif isinstance(argument, dict | set) and type(argument) is type(after):
-        argument.clear()
-        argument.update(after)
 
 
 def _opaque(wire: Any) -> str:

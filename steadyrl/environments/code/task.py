@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -39,6 +39,7 @@ _REFUSED_SHOWN = 20  # problems, by id and reason
 _USUAL_SIZE = 60  # nodes of a program, where no canonical solution gives a measure
 
 Pairs = Sequence[tuple[Problem, Rollout]]
+Measure = Callable[[Verdict, CodeProblem, str], Score]
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
@@ -146,8 +147,8 @@ class CodeTask(Task):
             "quality": self._quality,
             "brevity": self._brevity,
         }
-        prepared = {name: CodeReward(measure, self._run_all) for name, measure in measures.items()}
-        return prepared | {"quality": CodeReward(self._quality, self._lint_all)}
+        prepare = {name: self._lint_all if name == "quality" else self._run_all for name in measures}
+        return {name: CodeReward(partial(self._score, measures[name]), prepare[name]) for name in measures}
 
     def baselines(self) -> Mapping[str, Callable[[Problem], str]]:
         """See Task: answers that must not score, or only by luck."""
@@ -172,64 +173,51 @@ class CodeTask(Task):
         """See Task: what a reader would object to in the answer."""
         return self._objections(answer.strip()) or ["nothing to object to"]
 
-    def _tests(self, problem: Problem, rollout: Rollout) -> Score:
+    def _score(self, measure: Measure, problem: Problem, rollout: Rollout) -> Score:
+        """Return what a measure says of an answer on which there is a verdict."""
         verdict = self._verdict(problem, rollout.text)
         if isinstance(verdict, str):
             return Score(None, unscored=verdict)
-        share = verdict.passed / verdict.total
+        try:
+            return measure(verdict, self._by_id[problem.id], rollout.text)
+        except JailError as error:
+            return Score(None, unscored=str(error))
+
+    def _tests(self, verdict: Verdict, problem: CodeProblem, text: str) -> Score:
+        passed_all = float(verdict.passed == verdict.total)
         parts = {
-            "passed_all": float(verdict.passed == verdict.total),
+            "passed_all": passed_all,
             "compiles": float(verdict.outcome.compiled),
             "timed_out": float(verdict.outcome.verdict == "timeout"),
         }
-        value = parts["passed_all"] if self._all_or_nothing else share
+        value = passed_all if self._all_or_nothing else verdict.passed / verdict.total
         return Score(value, parts, note=verdict.note)
 
-    def _compiles(self, problem: Problem, rollout: Rollout) -> Score:
+    def _compiles(self, verdict: Verdict, problem: CodeProblem, text: str) -> Score:
         """Return 1 for a program that is Python; an answer of blank lines and comments adds nothing to its starter."""
-        verdict = self._verdict(problem, rollout.text)
-        if isinstance(verdict, str):
-            return Score(None, unscored=verdict)
-        code_problem = self._by_id[problem.id]
-        added = program(rollout.text, code_problem).removeprefix(code_problem.starter_code).splitlines()
+        added = program(text, problem).removeprefix(problem.starter_code).splitlines()
         says_something = any(line.strip() and line.strip()[0] != "#" for line in added)
         return Score(float(verdict.outcome.compiled and says_something))
 
-    def _quality(self, problem: Problem, rollout: Rollout) -> Score:
+    def _quality(self, verdict: Verdict, problem: CodeProblem, text: str) -> Score:
         """Return 1 less a fifth per objection, not below 0, for a program that passes all tests; else 0."""
+        code, objections, size = self._read(verdict, problem, text)
+        objections = self._objections(code) if size else objections
+        return Score(max(0.0, 1.0 - _FINDING_COST * len(objections)) if size else 0.0, note="; ".join(objections))
 
-        def measure(code: str, size: int, code_problem: CodeProblem) -> Score:
-            objections = self._objections(code)
-            return Score(max(0.0, 1.0 - _FINDING_COST * len(objections)), note="; ".join(objections))
-
-        return self._of_passing(problem, rollout, measure)
-
-    def _brevity(self, problem: Problem, rollout: Rollout) -> Score:
+    def _brevity(self, verdict: Verdict, problem: CodeProblem, text: str) -> Score:
         """Return the canonical solution's size over the program's, at most 1, if it passes all tests; else 0."""
+        _, objections, size = self._read(verdict, problem, text)
+        if not size:
+            return Score(0.0, note="; ".join(objections))
+        canonical = problem.canonical_solution
+        usual = self._inspect(program(canonical, problem))[1] if canonical is not None else 0
+        return Score(min(1.0, (usual or _USUAL_SIZE) / size))
 
-        def measure(code: str, size: int, code_problem: CodeProblem) -> Score:
-            canonical = code_problem.canonical_solution
-            usual = self._inspect(program(canonical, code_problem))[1] if canonical is not None else 0
-            return Score(min(1.0, (usual or _USUAL_SIZE) / size))
-
-        return self._of_passing(problem, rollout, measure)
-
-    def _of_passing(
-        self, problem: Problem, rollout: Rollout, measure: Callable[[str, int, CodeProblem], Score]
-    ) -> Score:
-        """Return what a measure says of a program, with its size, if it passes all tests and can be read; else 0."""
-        verdict = self._verdict(problem, rollout.text)
-        if isinstance(verdict, str):
-            return Score(None, unscored=verdict)
-        if verdict.passed < verdict.total:
-            return Score(0.0)
-        code_problem = self._by_id[problem.id]
-        try:
-            code = program(rollout.text, code_problem)
-            objections, size = self._inspect(code)
-            return measure(code, size, code_problem) if size else Score(0.0, note="; ".join(objections))
-        except JailError as error:
-            return Score(None, unscored=str(error))
+    def _read(self, verdict: Verdict, problem: CodeProblem, text: str) -> tuple[str, list[str], int]:
+        """Return a program, what there is to object to, and its size: 0 if it fails a test or cannot be read."""
+        code = program(text, problem)
+        return code, *(self._inspect(code) if verdict.passed == verdict.total else ([], 0))
 
     def _run_all(self, pairs: Pairs) -> None:
         """Run all answers that are not judged yet, as many at a time as there are workers, and remember the verdicts.

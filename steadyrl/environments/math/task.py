@@ -66,7 +66,11 @@ class MathTask:
         """
         self._after = f"\n{settings.instruction}" if settings.instruction else ""
         if settings.path:
-            self._train, self._heldout = self._split(settings)
+            problems = self._read(Path(settings.path))
+            share = held_out_ids([problem.id for problem in problems], settings.heldout_share)
+            held_out = set() if settings.heldout else share
+            self._train = tuple(problem for problem in problems if problem.id not in held_out)
+            self._heldout = tuple(problem for problem in problems if problem.id in held_out)
         else:
             unknown = sorted(set(settings.levels) - set(LEVELS))
             if unknown:
@@ -104,13 +108,6 @@ class MathTask:
         """Return the number that an answer comes to."""
         number = final_number(answer)
         return ["no number"] if number is None else [f"the answer is read as {number}"]
-
-    def _split(self, settings: Settings) -> tuple[tuple[Problem, ...], tuple[Problem, ...]]:
-        problems = self._read(Path(settings.path))
-        share = held_out_ids([problem.id for problem in problems], settings.heldout_share)
-        held_out = set() if settings.heldout else share
-        train = tuple(problem for problem in problems if problem.id not in held_out)
-        return train, tuple(problem for problem in problems if problem.id in held_out)
 
     def _generate(self, settings: Settings) -> tuple[tuple[Problem, ...], tuple[Problem, ...]]:
         train: list[Problem] = []

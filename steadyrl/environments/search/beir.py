@@ -47,7 +47,11 @@ def beir_corpus(folder: Path | str, split_seed: int = 0) -> Corpus:
         raise DataError(f"there is no folder {folder}; expected one with corpus.jsonl, queries.jsonl and qrels/")
     training, held_out = _judgement_files(folder / "qrels")
     documents = _documents(folder / "corpus.jsonl")
-    queries = _queries(folder / "queries.jsonl")
+    queries: dict[str, str] = {}
+    lines: dict[str, int] = {}
+    for line in read_objects(folder / "queries.jsonl"):
+        id = _id_of(line, lines)
+        queries[id] = line.filled("text")
     document_ids = {document.id for document in documents}
     train = _judgements(training, queries, document_ids)
     if held_out is not None:
@@ -84,15 +88,6 @@ def _documents(path: Path) -> list[Document]:
     if not documents:
         raise DataError(f"{path} has no document; expected one JSON object per line")
     return documents
-
-
-def _queries(path: Path) -> dict[str, str]:
-    queries: dict[str, str] = {}
-    lines: dict[str, int] = {}
-    for line in read_objects(path):
-        id = _id_of(line, lines)
-        queries[id] = line.filled("text")
-    return queries
 
 
 def _id_of(line: Line, lines: dict[str, int]) -> str:

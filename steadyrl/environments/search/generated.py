@@ -35,8 +35,11 @@ _LAST_VOWELS = "aou"
 Pair = tuple[int, int]
 
 
-def generated_corpus(concepts: int = 30, documents: int = 1500, seed: int = 0) -> Corpus:
+def generated_corpus(concepts: int = 30, documents: int = 1500, seed: int = 0) -> tuple[Corpus, dict[str, str]]:
     """Make documents and requests; equal arguments give equal corpora.
+
+    Returns:
+        The corpus, and by request id the query that finds exactly what is relevant.
 
     Args:
         concepts: How many; each becomes three words.
@@ -46,15 +49,6 @@ def generated_corpus(concepts: int = 30, documents: int = 1500, seed: int = 0) -
     Raises:
         ConfigError: There are not enough words for the concepts, or not enough documents for requests of both splits.
     """
-    return _generated(concepts, documents, seed)[0]
-
-
-def gold_queries(concepts: int = 30, documents: int = 1500, seed: int = 0) -> dict[str, str]:
-    """Return, by request id, the query that finds exactly what is relevant in the corpus of the same arguments."""
-    return _generated(concepts, documents, seed)[1]
-
-
-def _generated(concepts: int, documents: int, seed: int) -> tuple[Corpus, dict[str, str]]:
     rng = random.Random(seed)
     synonyms, noise = _vocabulary(concepts, rng)
     texts, relevant = _written(synonyms, noise, documents, rng)

@@ -151,7 +151,11 @@ class SearchIndex:
                 return self._cache[expression]
             self.cache_misses += 1
             numbers = _matches(self._connection, expression, time_limit_s)
-            self._remember(expression, numbers)
+            self._cache[expression] = numbers
+            self._cached_numbers += numbers.size
+            while len(self._cache) > CACHE_ENTRIES or self._cached_numbers > CACHE_NUMBERS:
+                _, forgotten = self._cache.popitem(last=False)
+                self._cached_numbers -= forgotten.size
             return numbers
 
     def marks(self, node: Node) -> np.ndarray:
@@ -198,13 +202,6 @@ class SearchIndex:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-
-    def _remember(self, expression: str, numbers: np.ndarray) -> None:
-        self._cache[expression] = numbers
-        self._cached_numbers += numbers.size
-        while len(self._cache) > CACHE_ENTRIES or self._cached_numbers > CACHE_NUMBERS:
-            _, forgotten = self._cache.popitem(last=False)
-            self._cached_numbers -= forgotten.size
 
 
 def _require_fts5(connection: sqlite3.Connection) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Literal
 
@@ -33,9 +33,9 @@ from steadyrl.environments.search.baselines import (
 )
 from steadyrl.environments.search.beir import beir_corpus
 from steadyrl.environments.search.cache import stdlib_with_index
-from steadyrl.environments.search.corpus import Corpus, Request
+from steadyrl.environments.search.corpus import Request
 from steadyrl.environments.search.feedback import Feedback
-from steadyrl.environments.search.generated import generated_corpus, gold_queries
+from steadyrl.environments.search.generated import generated_corpus
 from steadyrl.environments.search.index import EngineFailure, SearchIndex
 from steadyrl.environments.search.query import Node, canonical, parse, terms
 from steadyrl.environments.search.teacher import taught_query
@@ -75,12 +75,20 @@ class SearchTask:
     metric = "retrieval"
 
     def __init__(self, settings: SearchSettings, seed: int = 0):
+        self._gold: Mapping[str, str] = {}
         if settings.corpus == "stdlib":
             self.corpus, self.index = stdlib_with_index()
         else:
-            self.corpus = _corpus(settings)
+            if settings.corpus == "generated":
+                self.corpus, self._gold = generated_corpus(seed=settings.corpus_seed)
+            elif not settings.corpus or not Path(settings.corpus).is_dir():
+                raise DataError(
+                    f"task.args.corpus is '{settings.corpus}', and there is no such folder; expected 'stdlib', "
+                    "'generated', or a folder in BEIR format (corpus.jsonl, queries.jsonl, qrels/)"
+                )
+            else:
+                self.corpus = beir_corpus(settings.corpus)
             self.index = SearchIndex.build(self.corpus.documents)
-        self._gold = gold_queries(seed=settings.corpus_seed) if settings.corpus == "generated" else {}
         self._prompt = settings.prompt
         self._feedback = Feedback(self.corpus.documents, self.index) if _FOUND in settings.prompt else None
         self._relevant = {
@@ -101,7 +109,7 @@ class SearchTask:
 
     def rewards(self) -> Mapping[str, RewardFn]:
         """See Task."""
-        return {"retrieval": self._judge, **{name: self._part(name) for name in _PARTS}}
+        return {"retrieval": self._judge, **{name: partial(self._part, name) for name in _PARTS}}
 
     def baselines(self) -> Mapping[str, Callable[[Problem], str]]:
         """See Task: queries that rules make from the request's words, and a plain ranked search."""
@@ -171,12 +179,9 @@ class SearchTask:
         parts |= worth.parts() | {"structure": structure(parsed.tree), "parseable": 1.0}
         return Score(parts.pop("f1"), parts, note=f"{len(retrieved)} found: {shown}")
 
-    def _part(self, name: str) -> RewardFn:
-        def reward(problem: Problem, rollout: Rollout) -> Score:
-            score = self._judge(problem, rollout)
-            return replace(score, value=score.parts.get(name), parts={}, note="")
-
-        return reward
+    def _part(self, name: str, problem: Problem, rollout: Rollout) -> Score:
+        score = self._judge(problem, rollout)
+        return replace(score, value=score.parts.get(name), parts={}, note="")
 
     def _ranked(self, problem: Problem) -> str:
         """Return a query for the first documents of a ranked search, as many as suit the training requests best."""
@@ -240,14 +245,3 @@ def measure(retrieved: np.ndarray, relevant: np.ndarray, documents: int) -> dict
             "bits": recall * max(0.0, gain),
         }
     return parts
-
-
-def _corpus(settings: SearchSettings) -> Corpus:
-    if settings.corpus == "generated":
-        return generated_corpus(seed=settings.corpus_seed)
-    if not settings.corpus or not Path(settings.corpus).is_dir():
-        raise DataError(
-            f"task.args.corpus is '{settings.corpus}', and there is no such folder; expected 'stdlib', 'generated', or "
-            "a folder in BEIR format (corpus.jsonl, queries.jsonl, qrels/)"
-        )
-    return beir_corpus(settings.corpus)

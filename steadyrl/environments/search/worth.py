@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import reduce
+from functools import cache, reduce
 
 import numpy as np
 
@@ -69,13 +69,7 @@ def weigh(tree: Node, relevant: np.ndarray, index: SearchIndex) -> Worth:
     """
     wanted = np.zeros(index.document_count, bool)
     wanted[relevant] = True
-    leaves: dict[Term | Phrase, np.ndarray] = {}
-
-    def of_leaf(leaf: Term | Phrase) -> np.ndarray:
-        if leaf not in leaves:
-            leaves[leaf] = index.marks(leaf)
-        return leaves[leaf]
-
+    of_leaf = cache(index.marks)
     evaluate = _Evaluator(of_leaf)
     matched = evaluate.learn(tree)
     f1 = f1_of(matched, wanted)

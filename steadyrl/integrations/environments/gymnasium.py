@@ -71,9 +71,13 @@ class GymnasiumEnvironment:
 
     def step(self, message: Message) -> tuple[str, float, bool]:
         """Act; a turn that is no action changes nothing, and its observation says what is expected."""
-        action = self._action(message["content"])
-        if action is None:
-            return f"There is no action in that; expected {self._expected()}.", 0.0, False
+        action: str | int = message["content"]
+        if self._actions:  # the last one counts where there are several
+            any_name = "|".join(re.escape(name) for name in sorted(self._actions, key=len, reverse=True))
+            written = re.findall(rf"(?<![\w-])(?:{any_name})(?!\w)", message["content"].lower())
+            if not written:
+                return f"There is no action in that; expected {self._expected()}.", 0.0, False
+            action = self._actions[written[-1]]
         observation, reward, terminated, truncated, _ = self._env.step(action)
         self._ends = {"terminated": bool(terminated), "truncated": bool(truncated)}
         return self._text(observation), float(reward), bool(terminated or truncated)
@@ -85,14 +89,6 @@ class GymnasiumEnvironment:
 
     def _expected(self) -> str:
         return f"one of {', '.join(self._actions)}"
-
-    def _action(self, text: str) -> str | int | None:
-        """Return the action in a turn, the last where there are several, or None."""
-        if not self._actions:
-            return text
-        any_name = "|".join(re.escape(name) for name in sorted(self._actions, key=len, reverse=True))
-        written = re.findall(rf"(?<![\w-])(?:{any_name})(?!\w)", text.lower())
-        return self._actions[written[-1]] if written else None
 
     def _text(self, observation: Any) -> str:
         shown = self._env.render() if self._rendered else observation

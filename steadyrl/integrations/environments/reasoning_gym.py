@@ -132,7 +132,21 @@ class ReasoningGymTask:
         count = settings.train_count if split == "train" else settings.heldout_count
         names = settings.datasets
         numbered = {"seed": seed, "size": max(count, 1)}  # the package makes no empty set
-        sets = [_create(gym, name, {**settings.dataset_args.get(name, {}), **numbered}) for name in names]
+        sets = []
+        for name in names:
+            if name not in gym.factory.DATASETS:
+                every = ", ".join(sorted(gym.factory.DATASETS))
+                close = difflib.get_close_matches(name, gym.factory.DATASETS, n=3)
+                hint = f"did you mean {' or '.join(close)}?" if close else f"there are {every}"
+                raise ConfigError(f"reasoning-gym has no data set '{name:.80}'; {hint}")
+            args = {**settings.dataset_args.get(name, {}), **numbered}
+            try:
+                sets.append(gym.create_dataset(name, **args))
+            except Exception as error:  # its configs check themselves by assertions, among others
+                raise ConfigError(
+                    f"reasoning-gym's '{name}' cannot be made with task.args.dataset_args.{name} = {args}: "
+                    f"{exception_line(error)}"
+                ) from error
         self._sets |= dict(zip(names, sets, strict=True))
         problems: list[Problem] = []
         for i in range(count):
@@ -171,22 +185,6 @@ class ReasoningGymTask:
         """Return the answer in a text, or None where there is none."""
         in_tags: str | None = self._extract(text)
         return in_tags if in_tags is not None or self._system else text.strip() or None
-
-
-def _create(gym: Any, name: str, settings: dict[str, Any]) -> Any:
-    if name not in gym.factory.DATASETS:
-        close = difflib.get_close_matches(name, gym.factory.DATASETS, n=3)
-        hint = (
-            f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(sorted(gym.factory.DATASETS))}"
-        )
-        raise ConfigError(f"reasoning-gym has no data set '{name:.80}'; {hint}")
-    try:
-        return gym.create_dataset(name, **settings)
-    except Exception as error:  # its configs check themselves by assertions, among others
-        raise ConfigError(
-            f"reasoning-gym's '{name}' cannot be made with task.args.dataset_args.{name} = {settings}: "
-            f"{exception_line(error)}"
-        ) from error
 
 
 def evaluates(dataset: Any) -> bool:

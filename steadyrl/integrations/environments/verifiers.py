@@ -86,7 +86,10 @@ def serve(id: str, most_tasks: int, settings: str) -> _Served:
     """
     served = _Served(id, most_tasks, json.loads(settings))
     try:
-        served.tools = _Play(served, served.tasks[0]).only_tools()
+        play = _Play(served, served.tasks[0])
+        play.advance()
+        play.cancel()
+        served.tools = list(play.request.get("tools", ()))
     except EpisodeError as error:
         raise ConfigError(f"the first task of the taskset '{id:.80}' cannot be played: {error}") from error
     return served
@@ -176,7 +179,7 @@ class _Play:
         self._served, self._task = served, task
         self._queue: asyncio.Queue[Any] | None = None
         self._episode: asyncio.Task[Any] | None = None
-        self._request: Mapping[str, Any] = {"messages": ()}
+        self.request: Mapping[str, Any] = {"messages": ()}
         self._turn: asyncio.Future[Any] | None = None
 
     def advance(self, turn: Message | None = None) -> Sequence[Message]:
@@ -186,12 +189,6 @@ class _Play:
             EpisodeError: The episode failed, or a request does not go on from the one before.
         """
         return asyncio.run_coroutine_threadsafe(self._advance(turn), self._served.loop).result()
-
-    def only_tools(self) -> Sequence[Mapping[str, Any]]:
-        """Return the tools of the first request, and end the episode."""
-        self.advance()
-        self.cancel()
-        return list(self._request.get("tools", ()))
 
     def done(self) -> bool:
         """Return whether it ended by itself."""
@@ -227,8 +224,8 @@ class _Play:
             waiting.cancel()
             self.trace()
             return ()
-        before, (self._request, self._turn) = self._request["messages"], waiting.result()
-        messages, tools = self._request["messages"], list(self._request.get("tools", ()))
+        before, (self.request, self._turn) = self.request["messages"], waiting.result()
+        messages, tools = self.request["messages"], list(self.request.get("tools", ()))
         new = messages[len(before) + (turn is not None) :]
         same = list(map(_role_and_content, messages[: len(before)])) == list(map(_role_and_content, before))
         if not same or not new or (self._served.tools and tools != self._served.tools):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from steadyrl.core import config as configs
 from steadyrl.core import plugins
@@ -80,9 +79,14 @@ def _require_one_start(runs: Sequence[RunDir], settings: Sequence[Config]) -> No
     for place in places:
         if places.count(place) > 1:
             raise RunError(f"'{place}' is given {places.count(place)} times; give each run once")
-    first = _model(settings[0])
-    for run, config in zip(runs[1:], settings[1:], strict=True):
-        own = _model(config)
+    sections = []  # what the runs have to agree on
+    for config in settings:
+        model = config.model
+        path = str(Path(model.path).resolve()) if Path(model.path).is_dir() else model.path
+        rank = "above 0" if model.lora_rank else 0
+        sections.append({"path": path, "lora_rank": rank, **model.model_dump(exclude={"path", *_OWN})})
+    first = sections[0]
+    for run, own in zip(runs[1:], sections[1:], strict=True):
         for key in first:
             if own[key] != first[key]:
                 raise ConfigError(
@@ -90,11 +94,3 @@ def _require_one_start(runs: Sequence[RunDir], settings: Sequence[Config]) -> No
                     f"and {own[key]!r:.100} in the other; expected runs of one start model with the same prompts, "
                     "which all train an adapter or all train all weights"
                 )
-
-
-def _model(config: Config) -> dict[str, Any]:
-    """Return what the joined runs have to agree on."""
-    section = config.model
-    path = str(Path(section.path).resolve()) if Path(section.path).is_dir() else section.path
-    adapter = {"lora_rank": "above 0" if section.lora_rank else 0}
-    return {"path": path, **adapter} | section.model_dump(exclude={"path", *_OWN})

@@ -40,17 +40,13 @@ def serve_lines(run: RunDir, folder: Path | None = None) -> list[str]:
     if not (target / RECORD).is_file():
         raise RunError(f"'{target}' is no export of steadyrl: it has no {RECORD}; give the folder of `steadyrl export`")
     record = read_json(target / RECORD)
-    return _commands(target, record, run)
-
-
-def _commands(folder: Path, record: Mapping[str, Any], run: RunDir) -> list[str]:
     name, ends, text = str(record["run"]), record["end_tokens"], record.get("prompt")
     joined = [f"step {member['step']} of {member['run']}" for member in record.get("joined", ())]
     origin = f"joins the policies after {', '.join(joined)}"
     if not joined:
         origin = f"holds the policy after step {record['step']} of {name}"
     lines = [
-        f"# '{folder}' {origin}.",
+        f"# '{target}' {origin}.",
         "# An answer ends with: " + ", ".join(f"{end['text']!r} (id {end['id']})" for end in ends),
         "# Prompts go through the chat template."
         if record["chat"]
@@ -62,13 +58,13 @@ def _commands(folder: Path, record: Mapping[str, Any], run: RunDir) -> list[str]
         "# vLLM",
     ]
     if record["kind"] == "adapter":
-        return lines + _adapter_commands(folder, record, run)
-    lines += [shlex.join(["vllm", "serve", str(folder), "--served-model-name", name]), _ask(8000, name, record), ""]
+        return lines + _adapter_commands(target, record, run)
+    lines += [shlex.join(["vllm", "serve", str(target), "--served-model-name", name]), _ask(8000, name, record), ""]
     lines += ["# transformers (pip install 'transformers[serving]')"]
-    lines += [shlex.join(["transformers", "serve", str(folder)]), _ask(8000, str(folder), record), ""]
+    lines += [shlex.join(["transformers", "serve", str(target)]), _ask(8000, str(target), record), ""]
     lines += ["# llama.cpp, with the converter of its repository; a GGUF file names one end token only"]
-    gguf = str(folder / "model.gguf")
-    convert = shlex.join(["python", "convert_hf_to_gguf.py", str(folder), "--outfile", gguf])
+    gguf = str(target / "model.gguf")
+    convert = shlex.join(["python", "convert_hf_to_gguf.py", str(target), "--outfile", gguf])
     server = shlex.join(["llama-server", "--model", gguf, *(["--jinja"] if record["chat"] else [])])
     stop = [*(end["text"] for end in ends), *record.get("stop", ())]
     return [*lines, f"{convert} && {server}", _ask(8080, name, record, stop=stop)]

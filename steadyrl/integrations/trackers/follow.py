@@ -87,7 +87,14 @@ class Follower:
         count = 0
         for count, record in enumerate(self._fresh(self._run.metrics_file), start=1):
             self._heldout("before", record)
-            self._log(record)
+            step = record.get("step")
+            if type(step) is int and step <= self._state.get("sent", -1):
+                self.again += 1
+            elif type(step) is int:
+                values = {name: finite_number(value) for name, value in record.items() if name not in _NOT_METRICS}
+                metrics = {name: value for name, value in values.items() if value is not None}
+                self._tracker.log(step, float(record.get("time") or 0.0), metrics)
+                self._state["sent"] = step
             if count % AT_ONCE == 0:
                 self._note()
         sent = (count > 0, self._samples(), self._findings())  # all three, in this order
@@ -120,18 +127,6 @@ class Follower:
         if new:
             self._tracker.log(step, float(record.get("time") or 0.0), new)
         done[when] = step
-
-    def _log(self, record: Mapping[str, Any]) -> None:
-        step = record.get("step")
-        if type(step) is not int:
-            return
-        if step <= self._state.get("sent", -1):
-            self.again += 1
-            return
-        values = {name: finite_number(value) for name, value in record.items() if name not in _NOT_METRICS}
-        metrics = {name: value for name, value in values.items() if value is not None}
-        self._tracker.log(step, float(record.get("time") or 0.0), metrics)
-        self._state["sent"] = step
 
     def _samples(self) -> bool:
         """Send the rollouts of the newest step that was recorded and whose metrics were sent."""

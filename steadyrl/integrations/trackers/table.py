@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from steadyrl.core.errors import AccessError, RunError
+from steadyrl.core.errors import RunError
 from steadyrl.core.plugins import require
-from steadyrl.core.rundir import RunDir, write_text
+from steadyrl.core.rundir import RunDir, write_bytes, write_text
 from steadyrl.integrations.trackers.tracker import description
 
 FIRST = ("step", "attempt", "time")
@@ -56,13 +56,9 @@ def write_parquet(run: RunDir, path: Path) -> None:
     types = {name: arrow.int64() if name in ("step", "attempt") else arrow.float64() for name in table}
     fields = [arrow.field(name, kind, metadata={"description": description(name)}) for name, kind in types.items()]
     arrow_table = arrow.table(list(table.values()), schema=arrow.schema(fields))
-    part = path.with_name(path.name + ".part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        parquet.write_table(arrow_table, part)
-        part.replace(path)
-    except OSError as error:
-        raise AccessError(f"cannot write '{path}': {error.strerror}; choose another --out") from error
+    content = io.BytesIO()
+    parquet.write_table(arrow_table, content)
+    write_bytes(path, content.getvalue())
 
 
 def _number(value: Any) -> float | int | None:

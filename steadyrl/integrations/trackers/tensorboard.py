@@ -40,18 +40,23 @@ class TensorBoardTracker:
         api, data = (require(f"tensorboard.plugins.hparams.{name}_pb2") for name in ("api", "plugin_data"))
         wrapper = require("google.protobuf.struct_pb2").Value
         measured = [f"heldout/{info['metric']}"] if info.get("metric") else []
-        shown = {name: _plain(value) for name, value in settings.items()}
-        kinds = {bool: api.DATA_TYPE_BOOL, float: api.DATA_TYPE_FLOAT64, str: api.DATA_TYPE_STRING}
+        start = data.SessionStartInfo(start_time_secs=float(info.get("started") or 0.0))
+        infos = []
+        for name, value in settings.items():  # each is one of the three kinds that the page has
+            if isinstance(value, bool):
+                kind, plain = api.DATA_TYPE_BOOL, wrapper(bool_value=value)
+            elif isinstance(value, int | float):
+                kind, plain = api.DATA_TYPE_FLOAT64, wrapper(number_value=float(value))
+            else:
+                kind, plain = api.DATA_TYPE_STRING, wrapper(string_value=str(value))
+            infos.append(api.HParamInfo(name=name, type=kind))
+            start.hparams[name].CopyFrom(plain)
         experiment = api.Experiment(
-            hparam_infos=[api.HParamInfo(name=name, type=kinds[type(value)]) for name, value in shown.items()],
+            hparam_infos=infos,
             metric_infos=[
                 api.MetricInfo(name=api.MetricName(tag=tag)) for tag in (*measured, "heldout/reward", "reward/mean")
             ],
         )
-        start = data.SessionStartInfo(start_time_secs=float(info.get("started") or 0.0))
-        fields = {bool: "bool_value", float: "number_value", str: "string_value"}
-        for name, value in shown.items():
-            start.hparams[name].CopyFrom(wrapper(**{fields[type(value)]: value}))
         self._hparams("experiment", data.HParamsPluginData(experiment=experiment, version=0))
         self._hparams("session_start_info", data.HParamsPluginData(session_start_info=start, version=0))
 
@@ -65,17 +70,15 @@ class TensorBoardTracker:
 
     def log(self, step: int, time: float, metrics: Mapping[str, float]) -> None:
         """Write scalars."""
-        values = [self._scalar(name, value) for name, value in metrics.items()]
+        values = []
+        for name, value in metrics.items():
+            values.append(self._summary.Summary.Value(tag=name, simple_value=value))
+            if name not in self._described:  # once is enough for TensorBoard
+                self._described.add(name)
+                values[-1].metadata.summary_description = description(name)
+                values[-1].metadata.plugin_data.plugin_name = "scalars"
         summary = self._summary.Summary(value=values)
         self._writer.add_event(self._event.Event(wall_time=time, step=step, summary=summary))
-
-    def _scalar(self, name: str, value: float) -> Any:
-        summary = self._summary.Summary.Value(tag=name, simple_value=value)
-        if name not in self._described:  # once is enough for TensorBoard
-            self._described.add(name)
-            summary.metadata.summary_description = description(name)
-            summary.metadata.plugin_data.plugin_name = "scalars"
-        return summary
 
     def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write rollouts as texts."""
@@ -103,13 +106,6 @@ class TensorBoardTracker:
     def close(self, status: str) -> None:
         """Write what is left."""
         self._writer.close()
-
-
-def _plain(value: Any) -> bool | float | str:
-    """Return a setting as one of the three kinds that the page HPARAMS has."""
-    if isinstance(value, bool):
-        return value
-    return float(value) if isinstance(value, int | float) else str(value)
 
 
 def _quoted(text: Any) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 from steadyrl.core.config import Config
 from steadyrl.core.protocols import Backend, PromptLimit, Task
 from steadyrl.core.rundir import append_line, read_lines, write_lines
-from steadyrl.core.types import Problem, Rollout, Sampling
+from steadyrl.core.types import Problem, Sampling
 from steadyrl.loop.evaluate import HeldoutSet, answer_record
 from steadyrl.loop.rewards.combine import Term, score_groups
 from steadyrl.loop.rollout.collect import collect
@@ -108,11 +108,10 @@ def _draw(backend: Backend, questions: Questions, part: Sequence[Problem], start
         return {problem.id: [] for problem in part}
     groups = collect(backend, fitting, questions.samples, questions.sampling, key, environment=questions.environment)
     scored = score_groups(groups, questions.terms)
-    left_out: dict[str, Any] = {problem.id: [] for problem in part}
-    return left_out | {group.problem.id: [_record(rollout) for rollout in group.rollouts] for group in scored}
-
-
-def _record(rollout: Rollout) -> dict[str, Any]:
-    record = answer_record(rollout, "")
-    del record["metric"]  # which one is asked for may change; the parts are all here
-    return {**record, "tokens": rollout.length}
+    records: dict[str, Any] = {problem.id: [] for problem in part}
+    for group in scored:
+        for rollout in group.rollouts:
+            record = {**answer_record(rollout, ""), "tokens": rollout.length}
+            del record["metric"]  # which one is asked for may change; the parts are all here
+            records[group.problem.id].append(record)
+    return records

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from steadyrl.core.counting.count import begin, tell
 from steadyrl.core.errors import DataError
 from steadyrl.core.protocols import Task
 from steadyrl.core.rundir import write_json
-from steadyrl.core.types import DECODINGS, Decoding, Problem
+from steadyrl.core.types import DECODINGS, Decoding
 from steadyrl.doctor.examine import diagnose
 from steadyrl.lab.compare.answers import Answers, AnswersFile, Questions, all_known, answer
 from steadyrl.lab.compare.findings import MEASURED, TOTAL, findings, metric_row, part_names, sample_value
@@ -109,7 +109,7 @@ def compare(
         "seed": config.run.seed,
         "a": _about(subjects[0], answers[0][deploy], metric),
         "b": _about(subjects[1], answers[1][deploy], metric),
-        **_judgement(judged, deploy, metric, _harms(subjects, called)),
+        **_judgement(judged, deploy, metric, dict(zip(called, subjects, strict=True))),
     }
     if folder is not None:
         write_json(folder / RECORD, record)
@@ -117,11 +117,16 @@ def compare(
 
 
 def _judgement(
-    judged: Mapping[str, Any], deploy: Decoding, metric: str, harms: Mapping[str, Sequence[str]]
+    judged: Mapping[str, Any], deploy: Decoding, metric: str, subjects: Mapping[str, Subject]
 ) -> dict[str, Any]:
     """Return the results of the answers that count, with what the others and the doctor say beside them."""
     verdicts = {decoding: judged[decoding]["verdict"] for decoding in DECODINGS}
     decided = {str(decoding): (verdict["word"], verdict["reason"]) for decoding, verdict in verdicts.items()}
+    harms = {  # what the doctor found in the runs that the subjects come from
+        name: diagnose(subject.run.path)[0].harmful
+        for name, subject in subjects.items()
+        if subject.run is not None and subject.run.metrics_file.is_file()
+    }
     doubts, beside = conclude(decided, deploy, harms).doubts, _beside(deploy)
     sets = {name: results for name, results in judged.items() if name not in DECODINGS}
     headline, *details = judged[deploy]["sentences"]
@@ -152,28 +157,7 @@ def _beside(deploy: Decoding) -> Decoding:
     return next(decoding for decoding in DECODINGS if decoding != deploy)
 
 
-def _harms(subjects: Sequence[Subject], called: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Return what the doctor found harmful in the runs that the subjects come from, by what they are called."""
-    return {
-        name: diagnose(subject.run.path)[0].harmful
-        for name, subject in zip(called, subjects, strict=True)
-        if subject.run is not None and subject.run.metrics_file.is_file()
-    }
-
-
 def _all_questions(task: Task, config: Config, options: Options, deploy: Decoding) -> dict[str, Questions]:
-    own = HeldoutSet("", _heldout(task, config, options), make_terms(config.rewards, task, planned_updates(config)))
-    count = config.evaluate.problems if options.problems is None else options.problems
-    evaluated = config.evaluate.model_copy(update={"problems": count})
-    sets = open_sets(config.model_copy(update={"evaluate": evaluated}))
-    return {
-        deploy: _questions(task, own, config, options, deploy),
-        _beside(deploy): _questions(task, own, config, replace(options, samples=1), _beside(deploy)),
-        **{further.name: _questions(task, further, config, options, deploy) for further in sets},
-    }
-
-
-def _heldout(task: Task, config: Config, options: Options) -> Sequence[Problem]:
     count = config.evaluate.problems if options.problems is None else options.problems
     if count == 1:
         setting = "evaluate.problems" if options.problems is None else "--problems"
@@ -184,7 +168,14 @@ def _heldout(task: Task, config: Config, options: Options) -> Sequence[Problem]:
             f"the task '{config.task.name}' has {len(problems)} held-out problems, expected at least 2; see task.args "
             "for how many are held out"
         )
-    return problems
+    own = HeldoutSet("", problems, make_terms(config.rewards, task, planned_updates(config)))
+    evaluated = config.evaluate.model_copy(update={"problems": count})
+    sets = open_sets(config.model_copy(update={"evaluate": evaluated}))
+    return {
+        deploy: _questions(task, own, config, options, deploy),
+        _beside(deploy): _questions(task, own, config, replace(options, samples=1), _beside(deploy)),
+        **{further.name: _questions(task, further, config, options, deploy) for further in sets},
+    }
 
 
 def _questions(task: Task, own: HeldoutSet, config: Config, options: Options, decoding: Decoding) -> Questions:

@@ -72,7 +72,7 @@ def findings(
         "verdict": asdict(verdict),
         "sentences": in_words(verdict, *called, metric),
         "left_out": len(problems) - len(shared),
-        "same_answers": sum(_texts(answers[0][p.id]) == _texts(answers[1][p.id]) for p in shared),
+        "same_answers": sum(len({tuple(r["text"] for r in side[p.id]) for side in answers}) == 1 for p in shared),
         "parts": [
             *(_passes(before, after, solved) if metric not in MEASURED else ()),
             *_parts(shared, answers, metric),
@@ -99,10 +99,6 @@ def metric_row(judged: Mapping[str, Any], metric: str) -> dict[str, Any]:
 def _values(records: Iterable[Record], name: str) -> list[float]:
     values = (sample_value(record, name) for record in records)
     return [value for value in values if value is not None]
-
-
-def _texts(records: Sequence[Record]) -> list[str]:
-    return [record["text"] for record in records]
 
 
 def _passes(first: Sequence[Sequence[float]], second: Sequence[Sequence[float]], solved: float) -> list[dict[str, Any]]:
@@ -187,6 +183,14 @@ def _examples(
 
     Each names the sample that shows its difference best.
     """
+
+    def telling(i: int) -> int:
+        """Return the sample whose two answers differ most in the direction of the problem's difference."""
+        values = [[sample_value(record, metric) for record in by_problem[problems[i].id]] for by_problem in answers]
+        return int(
+            np.argmax([0.0 if b is None or a is None else (a - b) * gains[i] for b, a in zip(*values, strict=True)])
+        )
+
     order = sorted(range(len(problems)), key=lambda i: -gains[i])
     wins = [i for i in order if gains[i] > 0][:WINS_AND_LOSSES]
     losses = [i for i in reversed(order) if gains[i] < 0][:WINS_AND_LOSSES]
@@ -198,17 +202,10 @@ def _examples(
             "why": why,
             "difference": gains[i],
             "prompt": problems[i].prompt,
-            "sample": _telling(answers[0][problems[i].id], answers[1][problems[i].id], metric, gains[i]),
+            "sample": telling(i),
             "a": list(answers[0][problems[i].id]),
             "b": list(answers[1][problems[i].id]),
         }
         for why, chosen in (("win", wins), ("loss", losses), ("tie", shown))
         for i in chosen
     ]
-
-
-def _telling(first: Sequence[Record], second: Sequence[Record], metric: str, gain: float) -> int:
-    """Return the index of the sample whose two answers differ most in the direction of the problem's difference."""
-    pairs = [(sample_value(b, metric), sample_value(a, metric)) for b, a in zip(first, second, strict=True)]
-    gains = [0.0 if b is None or a is None else (a - b) * gain for b, a in pairs]
-    return int(np.argmax(gains))

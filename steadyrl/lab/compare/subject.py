@@ -63,9 +63,23 @@ def find_subject(name: str, config: Config) -> Subject:
     if not path.is_dir():
         raise RunError(f"'{path}' is {'a file' if path.exists() else 'not there'}; {KINDS}")
     if (path / "run.json").is_file() or step is not None:
-        return _of_run(name, RunDir.open(path), step, config)
+        run = RunDir.open(path)
+        steps = run.checkpoints()
+        if not steps:
+            raise RunError(f"the run '{run.path}' has no finished checkpoint; train it further or give another")
+        if step is not None and step not in steps:
+            listed = ", ".join(map(str, steps))
+            raise RunError(f"the run '{run.path}' has no checkpoint after step {step}; it has {listed}")
+        step = steps[-1] if step is None else step
+        return _of_weights(name, f"run, step {step}", run.checkpoint_folder(step), run, config)
     if path.parent.name == "checkpoints" or (path / _STATE).is_file():
-        return _of_checkpoint(name, path, config)
+        if not (path / DONE).is_file():
+            raise CheckpointError(
+                f"the checkpoint '{name}' is not finished: it has no file {DONE}, which is written last; give another "
+                "one"
+            )
+        run = RunDir(path.resolve().parent.parent)
+        return _of_weights(name, "checkpoint", path, run if run.resolved_file.is_file() else None, config)
     if (path / "config.json").is_file():
         return Subject(name, "model folder", _with_model(config, config, str(path)), path)
     if (path / "adapter_config.json").is_file():
@@ -89,25 +103,6 @@ def open_policy(subject: Subject) -> Backend:
         assert subject.folder is not None, "what is loaded has a folder"
         backend.load(subject.folder)
     return backend
-
-
-def _of_run(name: str, run: RunDir, step: int | None, config: Config) -> Subject:
-    steps = run.checkpoints()
-    if not steps:
-        raise RunError(f"the run '{run.path}' has no finished checkpoint; train it further or give another")
-    if step is not None and step not in steps:
-        raise RunError(f"the run '{run.path}' has no checkpoint after step {step}; it has {', '.join(map(str, steps))}")
-    chosen = steps[-1] if step is None else step
-    return _of_weights(name, f"run, step {chosen}", run.checkpoint_folder(chosen), run, config)
-
-
-def _of_checkpoint(name: str, folder: Path, config: Config) -> Subject:
-    if not (folder / DONE).is_file():
-        raise CheckpointError(
-            f"the checkpoint '{name}' is not finished: it has no file {DONE}, which is written last; give another one"
-        )
-    run = RunDir(folder.resolve().parent.parent)
-    return _of_weights(name, "checkpoint", folder, run if run.resolved_file.is_file() else None, config)
 
 
 def _of_weights(name: str, what: str, folder: Path, run: RunDir | None, config: Config) -> Subject:

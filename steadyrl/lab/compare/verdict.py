@@ -87,6 +87,15 @@ def judge(first: Samples, second: Samples, margin: float | None = None, seed: in
     if smallest is not None and sparse:
         # So few differing problems have no usable spread, but at least six would have to differ by the largest amount.
         smallest = max(smallest, min(1.0, LEAST_DIFFERING / change.n) * span)
+    # Sample s of both has the same seed, so their noise can be correlated: it is measured on differences per s.
+    pairs = [(a, b) for a, b in zip(first, second, strict=True) if len(a) == len(b) > 1]
+    spread, noise = float(differences.var(ddof=1)), None
+    if pairs and spread:
+        variances = [float(np.var(np.subtract(b, a), ddof=1)) / len(a) for a, b in pairs]
+        noise = min(1.0, float(np.mean(variances)) / spread)
+    needed = None
+    if smallest is not None and change.difference:  # the standard error falls with the root of the number of problems
+        needed = math.ceil(change.n * (smallest / abs(change.difference)) ** 2)
     return Verdict(
         word=decision.word,
         reason=decision.reason,
@@ -98,8 +107,8 @@ def judge(first: Samples, second: Samples, margin: float | None = None, seed: in
         pass_fail=pass_fail,
         mcnemar=mcnemar_exact(wins, losses) if pass_fail else None,
         smallest=smallest,
-        needed=_needed(change, smallest),
-        noise=_sampling_noise(first, second, differences),
+        needed=needed,
+        noise=noise,
         sparse=sparse,
         margin=margin,
     )
@@ -203,23 +212,3 @@ def _problem_means(samples: Samples) -> np.ndarray:
             f"got {empty} of {len(samples)} problems without a sample, expected none; leave them out of both"
         )
     return np.array([math.fsum(values) / len(values) for values in samples], dtype=np.float64)
-
-
-def _sampling_noise(first: Samples, second: Samples, differences: np.ndarray) -> float | None:
-    """Return the share of the variance of the problems' differences [n] that comes from sampling alone.
-
-    Sample s of both has the same seed, so their noise can be correlated. It is therefore measured on differences per s.
-    """
-    pairs = [(a, b) for a, b in zip(first, second, strict=True) if len(a) == len(b) > 1]
-    spread = float(differences.var(ddof=1))
-    if not pairs or spread == 0:
-        return None
-    variances = [float(np.var(np.subtract(b, a), ddof=1)) / len(a) for a, b in pairs]
-    return min(1.0, float(np.mean(variances)) / spread)
-
-
-def _needed(change: PairedDifference, smallest: float | None) -> int | None:
-    """Return how many problems show the observed difference: the standard error falls with the root of their number."""
-    if smallest is None or change.difference == 0:
-        return None
-    return math.ceil(change.n * (smallest / abs(change.difference)) ** 2)

@@ -35,12 +35,8 @@ class Command:
         return f"cd {shlex.quote(str(self.folder))} && exec {words} >> {shlex.quote(str(self.log))} 2>&1"
 
     def error(self, ended: Ended) -> str:
-        """Return what it said of its end; "" where it was killed, or said nothing."""
-        return "" if ended.code is None or ended.code < 0 else self.last_line()
-
-    def last_line(self) -> str:
-        """Return the last line of the log without a leading "error:"; "" where there is none."""
-        if not self.log.is_file():
+        """Return the last line of its log, without a leading "error:"; "" where it was killed, or said nothing."""
+        if ended.code is None or ended.code < 0 or not self.log.is_file():
             return ""
         lines = self.log.read_text(encoding="utf-8", errors="replace").split("\n")
         return next((line.strip().removeprefix("error: ") for line in reversed(lines) if line.strip()), "")

@@ -46,7 +46,16 @@ class _Process:
         self._name = command.name
         self._process: subprocess.Popen[bytes] | multiprocessing.process.BaseProcess
         if sys.platform != "linux" or command.argv[: len(OURS)] != OURS:
-            self._process = _started(command)
+            with command.log.open("ab") as log:
+                # In a session of its own, a process does not get the Ctrl-C of the terminal: it is asked to stop.
+                self._process = subprocess.Popen(
+                    command.argv,
+                    cwd=command.folder,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                )
             return
         work = command.argv[len(OURS) :], command.folder, command.log, dict(os.environ)
         self._process = _server().Process(target=_run, args=work)
@@ -59,19 +68,6 @@ class _Process:
 
     def terminate(self) -> None:
         self._process.terminate()
-
-
-def _started(command: Command) -> subprocess.Popen[bytes]:
-    with command.log.open("ab") as log:
-        # In a session of its own, a process does not get the Ctrl-C of the terminal: it is asked to stop.
-        return subprocess.Popen(
-            command.argv,
-            cwd=command.folder,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
 
 
 @cache

@@ -83,7 +83,11 @@ class Slurm:
         if not self._tasks or now - self._last_poll < _POLL_S:
             return []
         self._last_poll = now
-        listed = dict(_queue(self._arrays()))
+        listed: dict[str, tuple[int | None, str]] = {}
+        for array in self._arrays():  # with those that ended some minutes ago
+            for line in _ask_if_known(["squeue", f"--jobs={array}", *_IN_QUEUE]).splitlines():
+                task, state, status = line.split()
+                listed[task] = _end(state, os.waitstatus_to_exitcode(int(status)))
         forgotten = [task for task in self._tasks if task not in listed]
         if forgotten:
             listed |= dict(_accounts(forgotten))
@@ -105,14 +109,6 @@ class Slurm:
 
     def _arrays(self) -> list[str]:
         return sorted({task.partition("_")[0] for task in self._tasks})
-
-
-def _queue(arrays: Sequence[str]) -> Iterator[tuple[str, tuple[int | None, str]]]:
-    """Yield the tasks that SLURM still holds, those that ended some minutes ago included: exit status and state."""
-    for array in arrays:
-        for line in _ask_if_known(["squeue", f"--jobs={array}", *_IN_QUEUE]).splitlines():
-            task, state, status = line.split()
-            yield task, _end(state, os.waitstatus_to_exitcode(int(status)))
 
 
 def _accounts(tasks: Sequence[str]) -> Iterator[tuple[str, tuple[int | None, str]]]:

@@ -5,8 +5,7 @@ Everything is computed from the run directories, so the same runs give the same 
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -23,20 +22,13 @@ from steadyrl.lab.seeds import (
     difference,
     difference_of_pairs,
     interquartile_mean,
-    judge_higher,
-    judge_lower,
-    judge_same,
+    judge,
 )
 from steadyrl.lab.study.file import ABSOLUTE, Expect, Rule, Take
 from steadyrl.lab.study.plan import Arm, Study, job_of
 from steadyrl.lab.study.study import DONE, state_of
 
 Verdict = Word | Literal["not asked"]
-JUDGES: Mapping[str, Callable[[Difference, float], Word]] = {
-    "higher": judge_higher,
-    "lower": judge_lower,
-    "same": judge_same,
-}
 LEAST_RUN = 6  # steps that a doctor can examine
 
 
@@ -135,11 +127,20 @@ def claims(outcomes: Sequence[Outcome]) -> list[Claim]:
 
 def outcomes(study: Study, folder: Path) -> list[Outcome]:
     """Return what became of every arm, in the order of the file."""
-    runs = {arm.name: _seed_runs(study, folder, arm) for arm in study.arms}
+    runs: dict[str, list[Made]] = {arm.name: [] for arm in study.arms}
+    for arm in study.arms:
+        for seed in study.seeds:
+            if (run := find_run(folder, job_of(study, arm, seed))) is None:
+                continue
+            records = run.metrics()
+            ended = ended_by(study.file.stop, records)
+            why = f"after step {ended[0]}: {ended[1].why}" if ended else ""
+            state, error = state_of(run, study.file.stop), str(run.info().get("error") or "")
+            runs[arm.name].append(Made(seed, run, state, len(records), why, error, records))
     return [
         Outcome(
             arm,
-            runs[arm.name],
+            tuple(runs[arm.name]),
             tuple(_judge(study, arm, expect, runs) for expect in arm.experiment.expect),
             _causes(runs[arm.name]),
         )
@@ -164,28 +165,6 @@ def middle(values: Sequence[float]) -> float | None:
     return float(interquartile_mean(values)) if values else None
 
 
-def _seed_runs(study: Study, folder: Path, arm: Arm) -> tuple[Made, ...]:
-    seed_runs = []
-    for seed in study.seeds:
-        run = find_run(folder, job_of(study, arm, seed))
-        if run is None:
-            continue
-        records = run.metrics()
-        ended = ended_by(study.file.stop, records)
-        seed_runs.append(
-            Made(
-                seed=seed,
-                run=run,
-                state=state_of(run, study.file.stop),
-                steps=len(records),
-                ended=f"after step {ended[0]}: {ended[1].why}" if ended else "",
-                error=str(run.info().get("error") or ""),
-                records=records,
-            )
-        )
-    return tuple(seed_runs)
-
-
 def _judge(study: Study, arm: Arm, expect: Expect, runs: Mapping[str, Sequence[Made]]) -> Judged:
     """Judge an expectation on the runs that are done; one that is cut has no end yet."""
     rule, metric = study.file.rule, expect.metric or study.file.metric
@@ -204,21 +183,16 @@ def _judge(study: Study, arm: Arm, expect: Expect, runs: Mapping[str, Sequence[M
     seeds = [seed_run.seed for seed_run in own]
     pairs = seeds == [seed_run.seed for seed_run in than_runs] and len(seeds) == len(values) == len(than_values)
     change = (difference_of_pairs if pairs else difference)(than_values, values, rule.confidence)
-    judged = "undecided" if change is None else JUDGES[expect.be](change, expect.margin)
+    judged = "undecided" if change is None else judge(change, expect.be, expect.margin)
     return Judged(expect, metric, than, judged, values, than_values, change)
 
 
 def _causes(runs: Sequence[Made]) -> tuple[Cause, ...]:
     """Return the doctor's root causes over all runs of an arm, the most frequent first."""
-    first: dict[str, Finding] = {}
-    count: Counter[str] = Counter()
+    by_check: dict[str, list[Finding]] = {}
     for seed_run in runs:
-        if seed_run.steps < LEAST_RUN:
-            continue
-        for diagnosis in diagnose(seed_run.run.path):
-            roots = [placed.finding for placed in tree(diagnosis.findings) if placed.depth == 0]
-            for finding in roots:
-                if finding.harms:
-                    first.setdefault(finding.check, finding)
-                    count[finding.check] += 1
-    return tuple(Cause(first[name], seeds) for name, seeds in count.most_common())
+        for diagnosis in diagnose(seed_run.run.path) if seed_run.steps >= LEAST_RUN else ():
+            for placed in tree(diagnosis.findings):
+                if placed.depth == 0 and placed.finding.harms:
+                    by_check.setdefault(placed.finding.check, []).append(placed.finding)
+    return tuple(Cause(same[0], len(same)) for same in sorted(by_check.values(), key=len, reverse=True))

@@ -13,7 +13,7 @@ from __future__ import annotations
 import platform
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -62,12 +62,14 @@ def run_study(
         ConfigError: The launcher cannot start the runs.
         EngineError: The launcher's scheduler does not answer any more.
     """
-    asked, hours = follow or Follow(), study.file.budget.hours
+    user, hours = follow or Follow(), study.file.budget.hours
     until = time.monotonic() + 3600 * hours if hours else float("inf")
-    follow = replace(asked, stop=lambda: asked.stop() or time.monotonic() > until)
+    follow = replace(user, stop=lambda: user.stop() or time.monotonic() > until)
     folder = folder_of(study, root)
     every = jobs(study)
-    _keep_plan(study, folder, every)
+    # The rule is kept before the first run, and refused if it is another one once there are runs; titles may change.
+    written = read_json(folder / PLAN).get("written") if _check_plan(study, folder) else time.time()
+    write_json(folder / PLAN, {"written": written, **study.judged_by(), "study": study.described()})
     now = [job for job in every if state_of(find_run(folder, job), study.file.stop) not in DONE]
     now.sort(key=lambda job: shorter(study, job) is not None)  # last: what goes on from others comes after them
     first = study.warm if study.warm and state_of(find_run(folder, study.warm), ()) not in DONE else None
@@ -83,32 +85,24 @@ def run_study(
     return make(now)
 
 
-def _keep_plan(study: Study, folder: Path, every: Sequence[Job]) -> None:
-    """Keep the rule before the first run, and refuse another one once there are runs; titles may change."""
-    file, wanted, described = folder / PLAN, study.judged_by(), {"study": study.described()}
-    changed = _changed(study, folder)
-    if changed and any(find_run(folder, job) for job in every):
-        raise _other_plan(study, file, changed)
-    written = read_json(file).get("written") if file.is_file() and not changed else time.time()
-    write_json(file, {"written": written, **wanted, **described})
-
-
-def _changed(study: Study, folder: Path) -> list[str]:
-    """Return what decides the study otherwise than the plan that was kept; nothing where none was.
+def _check_plan(study: Study, folder: Path) -> bool:
+    """Return whether what decides the study is what the plan of the folder says, or there is no plan yet.
 
     An experiment that the plan lacks has no runs yet, so its expectations may be added.
+
+    Raises:
+        RunError: It is not, and the study has runs.
     """
     file, rules = folder / PLAN, study.judged_by()
     before = read_json(file) if file.is_file() else rules
     rules["expect"] = {arm: expect for arm, expect in rules["expect"].items() if arm in before.get("expect", {})}
-    return [name for name, value in rules.items() if before.get(name) != value]
-
-
-def _other_plan(study: Study, file: Path, changed: Sequence[str]) -> RunError:
-    return RunError(
-        f"{study.path}: {', '.join(changed)} differ from {file}, which was written before the first run; what "
-        "decides a study is not changed afterwards. Restore the file, or start a new study under another name"
-    )
+    changed = [name for name, value in rules.items() if before.get(name) != value]
+    if changed and any(find_run(folder, job) for job in jobs(study)):
+        raise RunError(
+            f"{study.path}: {', '.join(changed)} differ from {file}, which was written before the first run; what "
+            "decides a study is not changed afterwards. Restore the file, or start a new study under another name"
+        )
+    return file.is_file() and not changed
 
 
 def _in_turn(study: Study, folder: Path, now: Sequence[Job], follow: Follow) -> dict[str, str]:
@@ -171,44 +165,27 @@ class Followed:
         self._reported = False
         self._before = _attempt(run)
         self._saved = _saved(run)
-        self.steps = len(run.metrics()) if run else 0
+        self._steps = len(run.metrics()) if run else 0
         self._read = stamp(run.metrics_file)[0] if run else 0
 
     def report(self, follow: Follow) -> None:
         """Say what is new: that the run has begun, and each of its steps."""
-        if not self._reported and self.begun:
-            follow.event((self._command.name, "begin", (self.steps, self.total)))
-            self._reported = True
-        for step in self.new_steps() if self._reported else ():
-            follow.event((self._command.name, "step", step))
-
-    @property
-    def begun(self) -> bool:
-        """Whether a process has begun the run, or has gone on with it, since this was made."""
-        return _attempt(self._find()) != self._before
-
-    @property
-    def total(self) -> int:
-        """How many steps the run makes; asked once it has begun. Epochs become steps when the problems are counted."""
         run = self._find()
-        assert run is not None, "the run has begun"
-        total: int = run.resolved()["run"]["steps"]
-        return total
+        if run is None or _attempt(run) == self._before:
+            return  # no process has begun the run, or has gone on with it
+        if not self._reported:  # epochs have become steps, for the problems are counted
+            follow.event((self._command.name, "begin", (self._steps, run.resolved()["run"]["steps"])))
+            self._reported = True
+        for _, end, record in appended(run.metrics_file, self._read):  # only what is new is read
+            self._read, step = end, record.get("step")
+            if type(step) is int and step >= self._steps:  # an earlier one is made again, from a checkpoint
+                self._steps = step + 1
+                follow.event((self._command.name, "step", self._steps))
 
     @property
     def has_saved(self) -> bool:
         """Whether it has a newer checkpoint than when this was made."""
         return _saved(self._find()) > self._saved
-
-    def new_steps(self) -> Iterator[int]:
-        """Yield how many steps there are with each new line of metrics. Only what was appended is read."""
-        if (run := self._find()) is None:
-            return
-        for _, end, record in appended(run.metrics_file, self._read):
-            self._read, step = end, record.get("step")
-            if type(step) is int and step >= self.steps:  # an earlier one is made again, from a checkpoint
-                self.steps = step + 1
-                yield self.steps
 
     def end(self, ended: Ended) -> End:
         """Return how it ended, by its run, with what to do if it does not go on."""
@@ -277,8 +254,7 @@ def require_runs(study: Study, root: Path) -> Path:
         raise ConfigError(
             f"'{folder}' has no run of this study; make them with: steadyrl study run {study.path}{quick}"
         )
-    if changed := _changed(study, folder):
-        raise _other_plan(study, folder / PLAN, changed)
+    _check_plan(study, folder)
     return folder
 
 

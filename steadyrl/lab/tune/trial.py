@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -53,11 +52,6 @@ class Trial:
         """Return what sorts trials: by score, those with a critical finding later and those without a score last."""
         return self.score is None, bool(self.critical), -(self.score or 0.0)
 
-    @classmethod
-    def read(cls, record: Mapping[str, Any]) -> Trial:
-        """Return the trial of a record."""
-        return cls(**{**record, "critical": tuple(record["critical"])})
-
 
 @dataclass(frozen=True)
 class Candidate:
@@ -85,10 +79,6 @@ class Search:
         config = configs.resolve(configs.dump(self.config), [*tried, *fixed])
         return Job(f"rate-{config.update.learning_rate:.3g}", config)
 
-    def place(self, candidate: Candidate) -> Path:
-        """Return the folder of a candidate's run."""
-        return folder_of_job(self.folder, self.job(candidate))
-
 
 def samples_per_step(config: Config) -> int:
     """Return the completions that a step of training samples."""
@@ -97,7 +87,7 @@ def samples_per_step(config: Config) -> int:
 
 def try_all(search: Search, candidates: Sequence[Candidate]) -> list[Trial] | None:
     """Try candidates that have not been tried, beside other processes; None where the user stopped it."""
-    places = {f"{n}": search.place(candidate) for n, candidate in enumerate(candidates)}
+    places = {f"{n}": folder_of_job(search.folder, search.job(candidate)) for n, candidate in enumerate(candidates)}
     files = {key: place / f"trial-{candidates[int(key)].until:06d}.json" for key, place in places.items()}
 
     def make(key: str) -> None:
@@ -107,7 +97,8 @@ def try_all(search: Search, candidates: Sequence[Candidate]) -> list[Trial] | No
 
     if not share(places, lambda key: files[key].is_file(), make, search.follow):
         return None
-    return [Trial.read(read_json(file)) for file in files.values()]
+    records = map(read_json, files.values())
+    return [Trial(**{**record, "critical": tuple(record["critical"])}) for record in records]
 
 
 def make_trial(search: Search, candidate: Candidate) -> Trial:

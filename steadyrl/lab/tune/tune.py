@@ -23,8 +23,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from steadyrl.core import config as configs
 from steadyrl.core import plugins
 from steadyrl.core.config import Config
@@ -97,9 +95,15 @@ def _range(search: Search, space: Space) -> Range | None:
     """Return the range test, made now, before, or by another process; None where the user stopped the wait for it."""
     config, file, note = search.config, search.folder / "range.json", search.follow.note
 
+    def show(point: Point) -> None:
+        shown = "the step cannot be made" if point.kl is None else f"KL of the step {point.kl:.2g}"
+        if point.reward is not None:
+            shown += f", entropy x {point.entropy:.2f}, reward {point.reward:.3f}"
+        note(f"    rate {point.rate:.1e}: {shown}")
+
     def make(key: str) -> None:
         note("range test: one step at each rate")
-        measured = range_test(config, lambda point: note(f"    rate {point.rate:.1e}: {_shown(point)}"))
+        measured = range_test(config, show)
         write_json(file, {**asdict(measured), "settings": _settings(config, space)})
 
     if not share({"range": search.folder}, lambda key: file.is_file(), make, search.follow):
@@ -134,13 +138,6 @@ def require_searchable(config: Config, space: Space) -> None:
         for value in (low, high):
             configs.resolve(configs.dump(config), [f"{name}={int(value) if integer else value}"])
     plugins.require("optuna")
-
-
-def _shown(point: Point) -> str:
-    if point.kl is None:
-        return "the step cannot be made"
-    after = "" if point.reward is None else f", entropy x {point.entropy:.2f}, reward {point.reward:.3f}"
-    return f"KL of the step {point.kl:.2g}{after}"
 
 
 def _rounds(search: Search, centre: float, space: Space, most: int) -> list[Trial] | None:
@@ -206,8 +203,9 @@ def _result(
     config: Config, rate_range: Range, trials: Sequence[Trial], finals: Sequence[tuple[Trial, list[Trial]]]
 ) -> dict[str, Any]:
     """Return the settings to use, all that was tried, and how sure it is."""
+    levels = [float(interquartile_mean(_scores(runs))) if _scores(runs) else float("-inf") for _, runs in finals]
     ranked = sorted(
-        ((_level(runs), trial, runs) for trial, runs in finals),
+        ((level, trial, runs) for level, (trial, runs) in zip(levels, finals, strict=True)),
         key=lambda entry: (any(run.critical for run in entry[2]), -entry[0]),
     )
     if not ranked:
@@ -234,11 +232,6 @@ def _result(
 
 def _scores(runs: Sequence[Trial]) -> list[float]:
     return [run.score for run in runs if run.score is not None]
-
-
-def _level(runs: Sequence[Trial]) -> float:
-    scores = _scores(runs)
-    return float(interquartile_mean(np.array(scores))) if scores else float("-inf")
 
 
 def rungs(steps: int) -> list[int]:

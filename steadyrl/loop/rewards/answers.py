@@ -31,11 +31,7 @@ def final_number(text: str) -> Fraction | None:
     if not numbers:
         return None
     # After a mark the first number is the answer: what follows it is a remark.
-    return _value(numbers[0] if marked[1] else numbers[-1])
-
-
-def _value(text: str) -> Fraction | None:
-    signed = text.replace(_MINUS, "-")
+    signed = (numbers[0] if marked[1] else numbers[-1]).replace(_MINUS, "-")
     plain = re.sub(r"[$,\s]", "", signed)
     if len(plain) > _LONGEST or _UNREAD.search(signed):
         return None

@@ -199,22 +199,17 @@ def _configurations(root: Path) -> tuple[dict[str, Callable[[], Splits]], str | 
     folders: dict[str, dict[str, list[Path]]] = {}
     for split, files in splits.items():
         for file in files:
-            folder = _folder_beside_split(file.relative_to(root).parent)
+            names = [
+                name
+                for name in file.relative_to(root).parent.parts
+                if name != "data" and not any(pattern.search(name) for pattern in SPLIT_IN.values())
+            ]
+            folder = "/".join(names) or "."
             folders.setdefault(folder, {}).setdefault(split, []).append(file)
     if list(folders) == ["."]:
         return {"": lambda: splits}, ""
     ordered = sorted(folders)
     return {name: partial(folders.__getitem__, name) for name in ordered}, ordered[0] if len(ordered) == 1 else None
-
-
-def _folder_beside_split(folder: PurePath) -> str:
-    """Return what a folder's path says beside the split: the configuration; "." where that is nothing."""
-    names = [
-        name
-        for name in folder.parts
-        if name != "data" and not any(pattern.search(name) for pattern in SPLIT_IN.values())
-    ]
-    return "/".join(names) or "."
 
 
 def _hidden(root: Path, path: Path) -> bool:

@@ -16,7 +16,6 @@ import json
 import re
 import reprlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -110,16 +109,16 @@ class PromptsTask(Task):
         rows = _rows(source, data.splits[split], settings, places)
         if judges:
             heldout = _rows(judged_by, judges, settings, places)
-            self._train, self._heldout = (tuple(row.problem for row in part) for part in (rows, heldout))
+            self._train, self._heldout = (tuple(problem for problem, _ in part) for part in (rows, heldout))
         else:
             smallest: dict[str, str] = {}  # id of the copies of a prompt; it decides for all of them
-            for row in rows:
-                smallest[row.prompt_id] = min(row.problem.id, smallest.get(row.prompt_id, row.problem.id))
+            for problem, prompt_id in rows:
+                smallest[prompt_id] = min(problem.id, smallest.get(prompt_id, problem.id))
             if len(smallest) < 2:
                 raise DataError(f"{source} has one prompt; expected two or more, or task.args.heldout = another file")
             held_out = held_out_ids(smallest.values(), settings.heldout_share)
-            self._train = tuple(row.problem for row in rows if smallest[row.prompt_id] not in held_out)
-            self._heldout = tuple(row.problem for row in rows if smallest[row.prompt_id] in held_out)
+            self._train = tuple(problem for problem, prompt_id in rows if smallest[prompt_id] not in held_out)
+            self._heldout = tuple(problem for problem, prompt_id in rows if smallest[prompt_id] in held_out)
         self.sources = {"train": source, "heldout": judged_by or "held out of them"}
 
     def problems(self, split: Literal["train", "heldout"]) -> Sequence[Problem]:
@@ -148,14 +147,6 @@ class PromptsTask(Task):
         return Problem("asked", text, messages=messages)
 
 
-@dataclass(frozen=True)
-class _Row:
-    """A problem, and the id of what its prompt says, which all copies of a prompt share."""
-
-    problem: Problem
-    prompt_id: str
-
-
 def _judges(data: DataFiles, trained: str, settings: PromptsTask.Settings) -> tuple[Sequence[Path], str]:
     """Return the files of held-out problems and where they are; no files where a share of the others is held out."""
     if not data.is_folder or (settings.heldout and settings.heldout not in data.splits):
@@ -172,15 +163,22 @@ def _judges(data: DataFiles, trained: str, settings: PromptsTask.Settings) -> tu
     return (data.splits[split], data.named(split)) if split else ((), "")
 
 
-def _rows(source: str, files: Sequence[Path], settings: PromptsTask.Settings, places: dict[str, str]) -> list[_Row]:
-    """Read the files of a split; ``places`` collects the place of each id, over all files of the task."""
-    rows: list[_Row] = []
+def _rows(
+    source: str, files: Sequence[Path], settings: PromptsTask.Settings, places: dict[str, str]
+) -> list[tuple[Problem, str]]:
+    """Return the problems of a split, each with the id of what its prompt says, which all copies of a prompt share.
+
+    ``places`` collects the place of each id, over all files of the task.
+    """
+    rows: list[tuple[Problem, str]] = []
     passed_over = {settings.prompt_column, settings.gold_column, settings.id_column, *settings.ignore_columns}
     for place, record in read_rows(files):
         prompt, messages = _prompt(record, settings.prompt_column, place)
         texts = [message["content"] for message in messages] or [prompt]
         require_read(record, texts, passed_over, place)
-        prompt_id, own = _id_of(prompt, messages), record.get(settings.id_column)
+        parts = [[m["role"], m["content"], *([m["tool_calls"]] if m.get("tool_calls") else [])] for m in messages]
+        text = json.dumps(parts) if messages else prompt
+        prompt_id, own = hashlib.sha256(text.encode()).hexdigest()[:_ID_DIGITS], record.get(settings.id_column)
         if own is None:
             id, copies = prompt_id, 1
             while id in places:  # the prompt was read before
@@ -199,7 +197,7 @@ def _rows(source: str, files: Sequence[Path], settings: PromptsTask.Settings, pl
             if not isinstance(answer, int | float | None):
                 checked_text(answer, f"{place}: '{settings.gold_column}'")
         columns = {key: value for key, value in record.items() if key != settings.prompt_column}
-        rows.append(_Row(Problem(id, prompt, columns, messages), prompt_id))
+        rows.append((Problem(id, prompt, columns, messages), prompt_id))
     if not rows:
         raise DataError(f"{source} has no prompt; expected one row with a '{settings.prompt_column}' per problem")
     return rows
@@ -287,9 +285,3 @@ def _filled(value: object, where: str) -> str:
     if not text.strip():
         raise DataError(f"{where} is empty; give it a text or remove the row")
     return text
-
-
-def _id_of(prompt: str, messages: Sequence[Message]) -> str:
-    parts = [[m["role"], m["content"], *([m["tool_calls"]] if m.get("tool_calls") else [])] for m in messages]
-    text = json.dumps(parts) if messages else prompt
-    return hashlib.sha256(text.encode()).hexdigest()[:_ID_DIGITS]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from functools import singledispatch
 
 from steadyrl.core.types import Finding
 from steadyrl.show.page.markup import anchor, fence, markdown, paragraphs
@@ -48,66 +47,46 @@ def inline(text: Text) -> str:
     return f"{' ' * text[:1].isspace()}{markdown(text)}{' ' * text[1:][-1:].isspace()}"
 
 
-@singledispatch
 def blocks(record: Record) -> Iterator[str]:
     """Yield one record as blocks, between which a page has an empty line."""
-    raise TypeError(f"no writer for {type(record).__name__}")
+    match record:
+        case Heading():
+            yield f"{'#' * record.level} {inline(record.text)}"
+        case Note():
+            texts = map(inline, paragraphs(record))
+            yield from ({"headline": f"**{text}**", "note": f"> {text}"}.get(record.role, text) for text in texts)
+        case Facts():
+            yield _table(["", ""], ["---", "---"], [[inline(name), inline(text)] for name, text in record.rows])
+        case Items():
+            yield "\n".join(f"- {inline(text)}" for text in record.texts)
+        case Table():
+            marks = ["--:" if column.number else "---" for column in record.heads]
+            yield _table([inline(column.name) for column in record.heads], marks, list(_rows(record)))
+        case Code():
+            yield fence(record.text)
+        case Picture():
+            yield from (f"![{inline(record.label)}]({record.file})", *filter(None, [inline(record.caption)]))
+        case Findings():
+            yield "\n".join(line for entry in record.placed for line in _finding("  " * entry.depth, entry.finding))
+        case Sample():
+            yield from _sample(record)
+        case Curves():
+            yield f"The curves can be explored in [{record.file}]({record.file})."
+        case Fold():
+            yield f"{inline(record.summary)}:"
+            yield from (block for inner in record.records for block in blocks(inner))
 
 
-@blocks.register
-def _(record: Heading) -> Iterator[str]:
-    yield f"{'#' * record.level} {inline(record.text)}"
-
-
-@blocks.register
-def _(record: Note) -> Iterator[str]:
-    for part in paragraphs(record):
-        text = inline(part)
-        yield {"headline": f"**{text}**", "note": f"> {text}"}.get(record.role, text)
-
-
-@blocks.register
-def _(record: Facts) -> Iterator[str]:
-    yield _table(["", ""], ["---", "---"], [[inline(name), inline(text)] for name, text in record.rows])
-
-
-@blocks.register
-def _(record: Items) -> Iterator[str]:
-    yield "\n".join(f"- {inline(text)}" for text in record.texts)
-
-
-@blocks.register
-def _(record: Table) -> Iterator[str]:
-    rows = []
+def _rows(record: Table) -> Iterator[list[str]]:
     for number, row in enumerate(record.rows):
         stands_out = isinstance(row, str) or number in record.ours
         first, *cells = [row, *[""] * (len(record.columns) - 1)] if isinstance(row, str) else row
-        rows.append([inline(strong(plain(first)) if stands_out else first), *map(inline, cells)])
-    marks = ["--:" if column.number else "---" for column in record.heads]
-    yield _table([inline(column.name) for column in record.heads], marks, rows)
+        yield [inline(strong(plain(first)) if stands_out else first), *map(inline, cells)]
 
 
 def _table(heads: list[str], marks: list[str], rows: list[list[str]]) -> str:
-    lines = [heads, *rows]
-    text = [f"| {' | '.join(cells)} |" for cells in lines]
-    return "\n".join([text[0], f"|{'|'.join(marks)}|", *text[1:]])
-
-
-@blocks.register
-def _(record: Code) -> Iterator[str]:
-    yield fence(record.text)
-
-
-@blocks.register
-def _(record: Picture) -> Iterator[str]:
-    yield f"![{inline(record.label)}]({record.file})"
-    if record.caption:
-        yield inline(record.caption)
-
-
-@blocks.register
-def _(record: Findings) -> Iterator[str]:
-    yield "\n".join(line for entry in record.placed for line in _finding("  " * entry.depth, entry.finding))
+    first, *text = [f"| {' | '.join(cells)} |" for cells in [heads, *rows]]
+    return "\n".join([first, f"|{'|'.join(marks)}|", *text])
 
 
 def _finding(left: str, finding: Finding) -> Iterator[str]:
@@ -117,16 +96,11 @@ def _finding(left: str, finding: Finding) -> Iterator[str]:
     yield f"{left}- **{finding.severity}** {inline(finding.check)}{cause}{since}{follows}: {inline(finding.message)}"
     for text in finding.evidence:
         yield f"{left}  - {inline(text)}"
-    if finding.remedy:
-        yield f"{left}  - What to do: {inline(finding.remedy)}"
-    if finding.overrides:
-        yield f"{left}  - Set: {inline(' '.join(finding.overrides))}"
-    if finding.source:
-        yield f"{left}  - Source: {inline(finding.source)}"
+    further = {"What to do": finding.remedy, "Set": " ".join(finding.overrides), "Source": finding.source}
+    yield from (f"{left}  - {name}: {inline(text)}" for name, text in further.items() if text)
 
 
-@blocks.register
-def _(record: Sample) -> Iterator[str]:
+def _sample(record: Sample) -> Iterator[str]:
     yield f"### {inline(record.title)}"
     yield fence(record.prompt)
     for answer in record.answers:
@@ -134,15 +108,3 @@ def _(record: Sample) -> Iterator[str]:
         yield fence(answer.text)
         if answer.remark:
             yield f"Note: {inline(answer.remark)}"
-
-
-@blocks.register
-def _(record: Curves) -> Iterator[str]:
-    yield f"The curves can be explored in [{record.file}]({record.file})."
-
-
-@blocks.register
-def _(record: Fold) -> Iterator[str]:
-    yield f"{inline(record.summary)}:"
-    for inner in record.records:
-        yield from blocks(inner)

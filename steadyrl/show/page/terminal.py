@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Iterable
-from functools import singledispatch
 
 from rich.console import Console, RenderableType
 from rich.padding import Padding
@@ -60,63 +59,44 @@ def line(text: Text, style: str = "") -> Line:
     return Line(f"{ends[0]}{shown}{ends[1]}", style)
 
 
-@singledispatch
 def lines(record: Record) -> Iterable[RenderableType]:
     """Return what is printed of one record; pictures and the like are the pages' alone."""
-    return ()
+    match record:
+        case Heading():
+            return "", line(record.text, "bold")
+        case Note():
+            return (line(record.text, STYLES[record.tone] or ROLES[record.role]),)
+        case Facts():
+            grid = Grid.grid(padding=(0, 2))
+            for name, text in record.rows:
+                grid.add_row(line(name, "dim"), line(text))
+            return (grid,)
+        case Items():
+            return [line(("- ", *(text if isinstance(text, tuple) else (text,)))) for text in record.texts]
+        case Table():
+            return (_table(record),)
+        case Code():
+            return (Line(printable(record.text), no_wrap=True, overflow="ignore"),)  # whole, to be pasted
+        case Sample():
+            shown: list[RenderableType] = ["", line((f"{plain(record.title)}: ", _short(record.prompt)), "bold")]
+            for answer in record.answers:
+                shown.append(Padding(line(answer.label, "dim"), (0, 0, 0, 2), expand=False))
+                shown.append(Padding(line(_short(answer.text) or "(nothing)"), (0, 0, 0, 4), expand=False))
+            return shown
+        case Fold():
+            return [line(record.summary), *(rendered for inner in record.records for rendered in lines(inner))]
+        case _:
+            return ()
 
 
-@lines.register
-def _(record: Heading) -> Iterable[RenderableType]:
-    return "", line(record.text, "bold")
-
-
-@lines.register
-def _(record: Note) -> Iterable[RenderableType]:
-    return (line(record.text, STYLES[record.tone] or ROLES[record.role]),)
-
-
-@lines.register
-def _(record: Facts) -> Iterable[RenderableType]:
-    grid = Grid.grid(padding=(0, 2))
-    for name, text in record.rows:
-        grid.add_row(line(name, "dim"), line(text))
-    return (grid,)
-
-
-@lines.register
-def _(record: Items) -> Iterable[RenderableType]:
-    return [line(("- ", *(text if isinstance(text, tuple) else (text,)))) for text in record.texts]
-
-
-@lines.register
-def _(record: Table) -> Iterable[RenderableType]:
+def _table(record: Table) -> Grid:
     grid = Grid(box=None, header_style="dim")
     for column in record.heads:
         grid.add_column(line(column.name), justify="right" if column.number else "left", overflow="fold")
     for number, row in enumerate(record.rows):
         cells = [row] if isinstance(row, str) else row
         grid.add_row(*map(line, cells), style="bold" if isinstance(row, str) or number in record.ours else "")
-    return (grid,)
-
-
-@lines.register
-def _(record: Code) -> Iterable[RenderableType]:
-    return (Line(printable(record.text), no_wrap=True, overflow="ignore"),)  # whole, to be pasted
-
-
-@lines.register
-def _(record: Sample) -> Iterable[RenderableType]:
-    shown: list[RenderableType] = ["", line((f"{plain(record.title)}: ", _short(record.prompt)), "bold")]
-    for answer in record.answers:
-        shown.append(Padding(line(answer.label, "dim"), (0, 0, 0, 2), expand=False))
-        shown.append(Padding(line(_short(answer.text) or "(nothing)"), (0, 0, 0, 4), expand=False))
-    return shown
-
-
-@lines.register
-def _(record: Fold) -> Iterable[RenderableType]:
-    return [line(record.summary), *(rendered for inner in record.records for rendered in lines(inner))]
+    return grid
 
 
 def _short(text: str) -> str:

@@ -41,6 +41,8 @@ def write_card(path: Path, run: Path, exported: Mapping[str, Any]) -> None:
             ``step`` of the checkpoint, and whether it is the ``best`` by held-out score.
     """
     evidence, step = read_evidence(run), exported["step"]
+    rows = settings_rows(evidence.settings)  # of files and folders the name alone, for a card travels
+    changed = [(key, _without_place(used), default) for key, used, default in rows["changed"]]
     view = _base(exported) | {
         "name": evidence.info.get("id") or evidence.name,
         "info": evidence.info,
@@ -51,7 +53,7 @@ def write_card(path: Path, run: Path, exported: Mapping[str, Any]) -> None:
         "metric": evidence.info.get("metric") or "reward",
         "doctor": _doctor(run),
         "weights": sorted(reward_weights(resolve(evidence.settings)).items()) if evidence.settings else [],
-        "settings": _settings(evidence),
+        "settings": {"changed": changed, "own": [(key, _without_place(used)) for key, used in rows["own"]]},
         "data": [  # split, number of problems, and digest of what the run was given
             (split, entry.get("problems"), entry.get("sha256"))
             for split, entry in (evidence.info.get("data") or {}).items()
@@ -87,12 +89,20 @@ def _base(exported: Mapping[str, Any]) -> dict[str, Any]:
     What the example asks is Python that no request can end early.
     """
     question = (exported.get("prompt") or REQUEST).replace(REQUEST, "your request")
+    base, cached = exported["base"], _CACHED.search(exported["base_folder"] or "")
+    # A folder in the hub's own cache has the name on the hub in its path.
+    on_hub = f"{cached[1]}/{cached[2]}" if cached else None
+    if exported["base_folder"] is None and _HUB_NAME.fullmatch(base):
+        on_hub = base
+    base_name = "the base model that ships with steadyrl"
+    if base != "base":  # of another folder its name: its place means nothing to a reader
+        base_name = base if _HUB_NAME.fullmatch(base) and not Path(base).is_dir() else Path(base).name
     messages = [*exported.get("messages_before", ()), {"role": "user", "content": question}]
     return {
         "exported": exported,
-        "base": _base_name(exported["base"]),
+        "base": base_name,
         # Both have a form that needs no escapes.
-        "hub_name": Markup(hub_name) if (hub_name := _hub_name(exported)) else None,
+        "hub_name": Markup(on_hub) if on_hub else None,
         "licence": Markup(exported["licence"]) if exported["licence"] else None,
         "gguf": exported.get("gguf", False),
         "precision": Markup(exported["precision"]),
@@ -122,21 +132,6 @@ def copy_licences(base_folder: str | None, folder: Path) -> str | None:
     return licence if _LICENCE.fullmatch(licence) else None
 
 
-def _base_name(base: str) -> str:
-    """Return the base model as a reader knows it; of a folder that is its name, for its place means nothing to them."""
-    if base == "base":
-        return "the base model that ships with steadyrl"
-    return base if _HUB_NAME.fullmatch(base) and not Path(base).is_dir() else Path(base).name
-
-
-def _hub_name(exported: Mapping[str, Any]) -> str | None:
-    """Return the base model's name on the hub; of a folder in the hub's own cache that is in its path."""
-    if exported["base_folder"] is None:
-        return exported["base"] if _HUB_NAME.fullmatch(exported["base"]) else None
-    cached = _CACHED.search(exported["base_folder"])
-    return f"{cached[1]}/{cached[2]}" if cached else None
-
-
 def _evaluation(evidence: Evidence, run: RunDir, step: int) -> Evaluation:
     """Return the held-out evaluation of a step; that after training is of the last one."""
     file = run.evaluation_file(f"{step:06d}")
@@ -161,13 +156,6 @@ def _doctor(run: Path) -> dict[str, Any]:
     diagnosis = diagnose(run)[0]
     placed = tree(diagnosis.findings)
     return {"verdict": diagnosis.verdict, "leading": placed[0].finding if placed else None}
-
-
-def _settings(evidence: Evidence) -> dict[str, Any]:
-    """Return the settings as the report lists them; of files and folders the name alone, for a card travels."""
-    rows = settings_rows(evidence.settings)
-    changed = [(key, _without_place(used), default) for key, used, default in rows["changed"]]
-    return {"changed": changed, "own": [(key, _without_place(used)) for key, used in rows["own"]]}
 
 
 def _without_place(value: str) -> str:

@@ -66,6 +66,18 @@ def comparison_view(
         for why in WHY
         for example in [example for example in record["examples"] if example["why"] == why][:examples]
     ]
+    verdict = record["verdict"]
+    facts = {
+        "problems won, tied, lost by B": f"{verdict['wins']}, {verdict['ties']}, {verdict['losses']}",
+        "standard error of the difference": number(verdict["change"]["standard_error"]),
+        "chance alone, by flipped signs": p_value(verdict["p_value"]),
+    }
+    if verdict["mcnemar"] is not None:
+        passes = "more passes than the other's" if record["samples"] > 1 else "a pass"
+        facts[f"McNemar's exact test ({passes} wins)"] = p_value(verdict["mcnemar"])
+    facts["smallest difference that could be shown"] = number(verdict["smallest"])
+    if verdict["margin"] is not None:
+        facts["margin"] = number(verdict["margin"])
     return [
         Note(headline, "headline", TONES[word]),
         *map(Note, details),
@@ -82,7 +94,7 @@ def comparison_view(
         *_left_out(record),
         *pictures,
         Heading("The tests"),
-        _tests(record),
+        Facts([*facts.items(), ("problems with the same answers from both", f"{record['same_answers']}")]),
         Heading("Every measurement"),
         Note(f"Means over the problems where both have it (n). The verdict is about {record['metric']} alone.", "soft"),
         Table(
@@ -106,24 +118,8 @@ def _left_out(record: Mapping[str, Any]) -> Iterator[Record]:
             "note",
         )
     elif of_a or of_b:
-        others = "the other samples of these problems count"
-        yield Note(f"{of_a} answers of A and {of_b} of B have no {metric}; {others}.", "note")
-
-
-def _tests(record: Mapping[str, Any]) -> Facts:
-    verdict = record["verdict"]
-    facts = {
-        "problems won, tied, lost by B": f"{verdict['wins']}, {verdict['ties']}, {verdict['losses']}",
-        "standard error of the difference": number(verdict["change"]["standard_error"]),
-        "chance alone, by flipped signs": p_value(verdict["p_value"]),
-    }
-    if verdict["mcnemar"] is not None:
-        passes = "more passes than the other's" if record["samples"] > 1 else "a pass"
-        facts[f"McNemar's exact test ({passes} wins)"] = p_value(verdict["mcnemar"])
-    facts["smallest difference that could be shown"] = number(verdict["smallest"])
-    if verdict["margin"] is not None:
-        facts["margin"] = number(verdict["margin"])
-    return Facts([*facts.items(), ("problems with the same answers from both", f"{record['same_answers']}")])
+        count = f"{of_a} answers of A and {of_b} of B have no {metric}"
+        yield Note(f"{count}; the other samples of these problems count.", "note")
 
 
 def _cells(row: Mapping[str, Any]) -> tuple[Text, ...]:
@@ -151,15 +147,13 @@ def _sample(example: Mapping[str, Any]) -> Sample:
     hidden = len(example["a"]) - len(shown)
     more = f", {hidden} more samples are not shown" if hidden else ""
     title = f"{example['problem']} ({WHY[example['why']]}, {signed(example['difference'])}{more})"
-    answers = [_answer(side.upper(), example[side][i]) for i in shown for side in ("a", "b")]
+    answers = []
+    for side, answer in [(side, example[side][i]) for i in shown for side in ("a", "b")]:
+        if answer["unscored"]:
+            label = f"{side.upper()}, unscored: {answer['unscored']}"
+        else:
+            parts = "".join(f", {name} {number(value)}" for name, value in sorted(answer["parts"].items()))
+            label = f"{side.upper()}, reward {number(answer['reward'])}{parts}"
+        cut = ", cut at the token limit" if answer["truncated"] else ""
+        answers.append(Answer(f"{label}{cut}", shorten(answer["text"]), shorten(answer["note"])))
     return Sample(title, shorten(example["prompt"]), answers)
-
-
-def _answer(side: str, answer: Mapping[str, Any]) -> Answer:
-    if answer["unscored"]:
-        label = f"{side}, unscored: {answer['unscored']}"
-    else:
-        parts = "".join(f", {name} {number(value)}" for name, value in sorted(answer["parts"].items()))
-        label = f"{side}, reward {number(answer['reward'])}{parts}"
-    cut = ", cut at the token limit" if answer["truncated"] else ""
-    return Answer(f"{label}{cut}", shorten(answer["text"]), shorten(answer["note"]))

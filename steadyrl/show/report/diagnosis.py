@@ -62,6 +62,22 @@ def write_diagnosis(diagnoses: Sequence[Diagnosis], folder: Path | str) -> Path:
 def diagnosis_view(diagnosis: Diagnosis, pictures: Sequence[Picture] = ()) -> list[Record]:
     """Return what every page shows of a diagnosis, with pictures of the series that decide its findings."""
     run, roots = diagnosis.run, harmful_roots(diagnosis)
+    settings = [(Span(name, "code"), f"{run.settings[name]}") for name in sorted(run.settings)]
+    settings_table = Table(("setting", "value"), settings)
+    rows: list[Sequence[Text] | str] = []  # the level at the start and at the end, and the range
+    for topic, quantities in DIAGNOSED.items():
+        rows.append(f"{topic}: {_topic_word(diagnosis, TOPICS.get(topic, ()))}")
+        logged = (series.finite() for quantity in quantities for series in diagnosis.run.series.get(quantity, ()))
+        rows += [
+            (
+                series.source or series.quantity,
+                series.unit,
+                *map(number, (head(series), tail(series), float(series.values.min()), float(series.values.max()))),
+                f"{len(series)}",
+            )
+            for series in logged
+            if len(series)
+        ]
     return [
         Heading((f"{run.path} ", word(diagnosis.verdict))),
         Note(facts_of(run), "soft"),
@@ -76,10 +92,10 @@ def diagnosis_view(diagnosis: Diagnosis, pictures: Sequence[Picture] = ()) -> li
         *_remedies(roots),
         *_expected(roots, diagnosis.findings),
         Heading("Measurements", 3),
-        _measurements(diagnosis),
+        Table(("measured", "unit", *numbers("start", "end", "least", "greatest", "points")), rows),
         Heading("Monitoring checklist", 3),
         checks_table(diagnosis),
-        *_settings(run),
+        *([Fold(f"Settings that the log holds ({len(settings)})", [settings_table])] if settings else []),
         *([Note(f"Metrics that are not known: {', '.join(run.unknown)}", "soft")] if run.unknown else []),
     ]
 
@@ -102,8 +118,8 @@ def headline(diagnosis: Diagnosis) -> str:
         minor = f" Not known, of minor weight: {'; '.join(diagnosis.minor)}." if diagnosis.minor else ""
         return f"Healthy: no harmful finding{f'; {count} for information only' if count else ''}.{minor}"
     worst, *more = harmful_roots(diagnosis)
-    others = f" ({len(more)} further root cause{'s' * (len(more) > 1)})" if more else ""
-    return f"{worst.check}: {worst.message}{others}"
+    further = f" ({len(more)} further root cause{'s' * (len(more) > 1)})" if more else ""
+    return f"{worst.check}: {worst.message}{further}"
 
 
 def harmful_roots(diagnosis: Diagnosis) -> list[Finding]:
@@ -158,25 +174,6 @@ def _expected(roots: Sequence[Finding], findings: Sequence[Finding]) -> Iterator
         yield Items(texts)
 
 
-def _measurements(diagnosis: Diagnosis) -> Table:
-    """Return the level at the start and at the end, and the range, of each logged series, by topic."""
-    rows: list[Sequence[Text] | str] = []
-    for topic, quantities in DIAGNOSED.items():
-        rows.append(f"{topic}: {_topic_word(diagnosis, TOPICS.get(topic, ()))}")
-        logged = (series.finite() for quantity in quantities for series in diagnosis.run.series.get(quantity, ()))
-        rows += [
-            (
-                series.source or series.quantity,
-                series.unit,
-                *map(number, (head(series), tail(series), float(series.values.min()), float(series.values.max()))),
-                f"{len(series)}",
-            )
-            for series in logged
-            if len(series)
-        ]
-    return Table(("measured", "unit", *numbers("start", "end", "least", "greatest", "points")), rows)
-
-
 def _topic_word(diagnosis: Diagnosis, checks: Sequence[Check[Run]]) -> str:
     names = {check.name for check in checks}
     severities = {finding.severity for finding in diagnosis.findings if finding.check in names}
@@ -203,19 +200,11 @@ def checks_table(diagnosis: Diagnosis) -> Fold:
         for check in applying:
             state, finding = results.get(check.name, ("pass", None))
             states.append(state)
-            rows.append((word(state), check.healthy, check.name, "" if finding is None else _remark(state, finding)))
+            remark = "" if finding is None else finding.message
+            if finding is not None and state == "not throughout":
+                remark = "; ".join(finding.evidence)
+            elif finding is not None and state == "unknown" and finding.would_tell:
+                remark += f"; this would show it: {', '.join(map(in_words, finding.would_tell))}"
+            rows.append((word(state), check.healthy, check.name, remark))
     counts = ", ".join(f"{states.count(state)} {state}" for state in STATES if state in states)
     return Fold(f"{len(states)} checks: {counts}", [Table(("", "expected", "check", "remark"), rows)])
-
-
-def _remark(state: str, finding: Finding) -> str:
-    if state == "not throughout":
-        return "; ".join(finding.evidence)
-    would_tell = f"; this would show it: {', '.join(map(in_words, finding.would_tell))}" if finding.would_tell else ""
-    return f"{finding.message}{would_tell}" if state == "unknown" else finding.message
-
-
-def _settings(run: Run) -> Iterator[Record]:
-    if run.settings:
-        rows = [(Span(name, "code"), f"{run.settings[name]}") for name in sorted(run.settings)]
-        yield Fold(f"Settings that the log holds ({len(rows)})", [Table(("setting", "value"), rows)])

@@ -15,7 +15,7 @@ from steadyrl.doctor.differ import differ, sentences
 from steadyrl.doctor.readers.spelling import flat_settings
 from steadyrl.doctor.series import Run
 from steadyrl.lab.measure import heldout_mean, measure
-from steadyrl.lab.study.file import Rule
+from steadyrl.lab.study.file import HELDOUT, Rule
 from steadyrl.show.page import records as shown_as
 from steadyrl.show.page.markup import interval, number, shorten, signed
 from steadyrl.show.page.records import (
@@ -179,19 +179,15 @@ def _answers(first: Compared, second: Compared) -> Iterator[Record]:
     prompts = first.after[""].prompts
     for title, problems in (("Gained", gained), ("Lost", lost)):
         shown = problems[:SHOWN_PROBLEMS]
-        samples = [_sample(p, moved[p], prompts[p], (first, second), [side[p] for side in answers]) for p in shown]
+        samples = []
+        for problem in shown:
+            texts = [
+                shown_as.Answer(f"{run.name}: {number(a.metric)}", shorten(a.text), shorten(a.note))
+                for run, a in zip((first, second), (side[problem] for side in answers), strict=True)
+            ]
+            samples.append(Sample(f"{problem} ({signed(moved[problem])})", shorten(prompts[problem]), texts))
         if samples:
             yield Fold(f"{title} ({len(shown)} shown)", samples)
-
-
-def _sample(
-    problem: str, difference: float, prompt: str, runs: Sequence[Compared], answers: Sequence[Answer]
-) -> Sample:
-    shown = [
-        shown_as.Answer(f"{run.name}: {number(answer.metric)}", shorten(answer.text), shorten(answer.note))
-        for run, answer in zip(runs, answers, strict=True)
-    ]
-    return Sample(f"{problem} ({signed(difference)})", shorten(prompt), shown)
 
 
 def _numbers(runs: Sequence[Compared]) -> Iterator[Record]:
@@ -204,26 +200,15 @@ def _numbers(runs: Sequence[Compared]) -> Iterator[Record]:
         measured = [(name, *map(number, row)) for name, row in values.items() if any(v is not None for v in row)]
         rows.extend([topic, *measured] if measured else [])
 
-    add(
-        "Held-out problems",
-        {
-            f"held-out score, {when} training": [
-                heldout_mean(run, when, "metric") if run else None for run in directories
-            ]
-            for when in ("before", "after")
-        },
-    )
+    every = list(zip(directories, metrics, strict=True))
+    scores = {when: [heldout_mean(run, when, "metric") if run else None for run in directories] for when in HELDOUT}
+    add("Held-out problems", {f"held-out score, {when} training": values for when, values in scores.items()})
     for topic, measures in COMPARED.items():
-        add(
-            topic,
-            {
-                f"{metric}, {TAKES[take]}": [
-                    measure(run, records, metric, take, RULE) if run and records else None
-                    for run, records in zip(directories, metrics, strict=True)
-                ]
-                for metric, take in measures
-            },
-        )
+        values = {
+            f"{metric}, {TAKES[take]}": [measure(run, r, metric, take, RULE) if run and r else None for run, r in every]
+            for metric, take in measures
+        }
+        add(topic, values)
     if rows:
         yield Heading("Numbers")
         yield Table(("measured", *numbers(*(run.name for run in runs))), rows)

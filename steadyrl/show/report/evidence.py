@@ -96,6 +96,10 @@ def read_evidence(path: Path | str) -> Evidence:
         raise RunError(f"the run '{path}' has no steps yet; write the report when its first step is done")
     info = run.info()
     step = best_step(info)
+    every = [record["step"] for record in metrics if run.rollouts_file(record["step"]).is_file()]
+    spread = sorted({every[round(i)] for i in np.linspace(0, len(every) - 1, MOST_RECORDED)}) if every else []
+    rewards = {at: [finite_number(line.get("reward")) for line in read_lines(run.rollouts_file(at))] for at in spread}
+    scored = {at: [reward for reward in values if reward is not None] for at, values in rewards.items()}
     return Evidence(
         name=run.path.resolve().name,
         info=info,
@@ -104,7 +108,7 @@ def read_evidence(path: Path | str) -> Evidence:
         metrics=metrics,
         actions=run.actions(),
         findings=run.findings(),
-        recorded=_recorded_rewards(run, [record["step"] for record in metrics]),
+        recorded={at: values for at, values in scored.items() if values},
         before=read_evaluation(run.evaluation_file("before")),
         after=read_evaluation(run.evaluation_file("after")),
         baselines=read_evaluation(run.evaluation_file("baselines")),
@@ -117,17 +121,6 @@ def read_evidence(path: Path | str) -> Evidence:
             for name in run.heldout_sets()
         },
     )
-
-
-def _recorded_rewards(run: RunDir, steps: Sequence[int]) -> dict[int, list[float]]:
-    """Read the rewards of at most MOST_RECORDED steps, evenly spread from the first to the last that was recorded."""
-    recorded = [step for step in steps if run.rollouts_file(step).is_file()]
-    chosen = sorted({recorded[round(i)] for i in np.linspace(0, len(recorded) - 1, MOST_RECORDED)}) if recorded else []
-    rewards = {
-        step: [finite_number(line.get("reward")) for line in read_lines(run.rollouts_file(step))] for step in chosen
-    }
-    scored = {step: [reward for reward in values if reward is not None] for step, values in rewards.items()}
-    return {step: values for step, values in scored.items() if values}
 
 
 def best_step(info: Mapping[str, Any]) -> int | None:

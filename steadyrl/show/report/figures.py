@@ -8,13 +8,13 @@ average the figure is too high, and whatever shows the figure says so.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from steadyrl.core.metrics import finite_number, series
+from steadyrl.core.metrics import finite_mean, finite_number, series
 from steadyrl.core.stats import smoothed
 from steadyrl.core.types import DECODINGS, Decoding
 from steadyrl.lab.compare.verdict import Conclusion, conclude, judge
@@ -47,17 +47,11 @@ def part_values(answers: Mapping[str, Answer], part: str) -> dict[str, float]:
     return {problem: answer.parts[part] for problem, answer in answers.items() if part in answer.parts}
 
 
-def part_names(*evaluations: Evaluation) -> list[str]:
-    """Return every part that some answer has, sorted."""
-    every = [answer for e in evaluations for answers in e.answers.values() for answer in answers.values()]
-    return sorted({part for answer in every for part in answer.parts})
-
-
 def means(answers: Mapping[str, Answer]) -> dict[str, float | None]:
     """Return the mean of the metric, as "metric", and of every part, each over the answers that have it."""
     parts = sorted({part for answer in answers.values() for part in answer.parts})
-    part_means = {part: _mean(part_values(answers, part).values()) for part in parts}
-    return {**part_means, "metric": _mean(metric_values(answers).values())}
+    part_means = {part: finite_mean(part_values(answers, part).values()) for part in parts}
+    return {**part_means, "metric": finite_mean(metric_values(answers).values())}
 
 
 def change(before: Mapping[str, Values], after: Mapping[str, Values] | None) -> dict[str, Any]:
@@ -109,11 +103,18 @@ def why_undecided(comparison: Mapping[str, Any]) -> str:
 def summarise(evidence: Evidence, harmful: Sequence[str] = ()) -> dict[str, Any]:
     """Return what summary.json holds; ``harmful`` are the checks of the doctor that found harm in the run."""
     before, after = evidence.before, evidence.after
-    finished, deploy = bool(after.answers), evidence.deploy
+    deploy = evidence.deploy
     by_decoding, parts = compared(before, after, deploy)
     conclusion = concluded(by_decoding, deploy, {"the run": harmful})
     sets = {name: compared(*evaluations, deploy) for name, evaluations in evidence.sets.items()}
     baselines = {name: means(answers) for name, answers in evidence.baselines.answers.items()}
+    entropy = series(evidence.metrics, "entropy")
+    entropy = entropy[np.isfinite(entropy)]
+    first = min(ENTROPY_START_STEPS, len(entropy) // 2)  # start and end share no step
+    start, end = finite_mean(entropy[:first]), finite_mean(entropy[first:][-ENTROPY_END_STEPS:]) if first else None
+    kl, error = series(evidence.metrics, "kl_ref_k1_seq"), series(evidence.metrics, "kl_ref_k1_seq_se")
+    judged = np.isfinite(kl) & (np.nan_to_num(error) > 0)
+    in_se = kl[judged] / error[judged]
     return {
         "run": evidence.info.get("id") or evidence.name,
         "task": evidence.info.get("task"),
@@ -127,11 +128,26 @@ def summarise(evidence: Evidence, harmful: Sequence[str] = ()) -> dict[str, Any]
         "sets": {name: {**changes[deploy], **changes, "parts": of_parts} for name, (changes, of_parts) in sets.items()},
         "baselines": baselines,
         "against_rules": against_rules(by_decoding[deploy].get("after"), baselines),
-        "health": _health(evidence),
+        "health": {
+            "parseable": finite_mean(part_values(evidence.after.of(evidence.deploy), "parseable").values()),
+            "entropy_start": start,
+            "entropy_end": end,
+            "entropy_ratio": end / start if start and end is not None else None,
+            "kl_ref_k1_seq_min": _least(kl),
+            "kl_ref_k1_seq_min_in_se": _least(in_se),
+            "kl_steps_below_minus_2se": int((in_se < -KL_NOISE_SE).sum()) if in_se.size else None,
+            "kl_ref_exact_seq_min": _least(series(evidence.metrics, "kl_ref_exact_seq")),
+            "steps": len(evidence.metrics),
+            "unscored": finite_mean(series(evidence.metrics, "reward/unscored")),
+            "non_finite_steps": sum(
+                any(isinstance(value, float) and not math.isfinite(value) for value in record.values())
+                for record in evidence.metrics
+            ),
+        },
         "target": target_figures(evidence.metrics, evidence.settings.get("run", {}).get("target")),
         "unscored": {
-            "before": _unscored(before.of(deploy)) if before.answers else None,
-            "after": _unscored(after.of(deploy)) if finished else None,
+            when: sum(answer.metric is None for answer in side.of(deploy).values()) if side.answers else None
+            for when, side in (("before", before), ("after", after))
         },
     }
 
@@ -159,8 +175,10 @@ def compared(
     def compare(decoding: str, values: Callable[[Mapping[str, Answer]], Mapping[str, Values]]) -> dict[str, Any]:
         return change(values(before.of(decoding)), values(after.of(decoding)) if after.answers else None)
 
+    answers = [answer for side in (before, after) for of in side.answers.values() for answer in of.values()]
     parts = {
-        part: compare(decoding_of(part, deploy), partial(part_values, part=part)) for part in part_names(before, after)
+        part: compare(decoding_of(part, deploy), partial(part_values, part=part))
+        for part in sorted({part for answer in answers for part in answer.parts})
     }
     return {decoding: compare(decoding, metric_samples) for decoding in DECODINGS}, parts
 
@@ -215,42 +233,6 @@ def target_sentence(figures: Mapping[str, Any]) -> str:
     return f"{sentence}, and was not reached: the smoothed reward is {number(best)} at most{share}, at step " + (
         f"{figures['best_step']}."
     )
-
-
-def _mean(values: Iterable[float]) -> float | None:
-    numbers = np.array(list(values), dtype=np.float64)
-    numbers = numbers[np.isfinite(numbers)]
-    return float(numbers.mean()) if numbers.size else None
-
-
-def _unscored(answers: Mapping[str, Answer]) -> int:
-    return sum(answer.metric is None for answer in answers.values())
-
-
-def _health(evidence: Evidence) -> dict[str, Any]:
-    entropy = series(evidence.metrics, "entropy")
-    entropy = entropy[np.isfinite(entropy)]
-    first = min(ENTROPY_START_STEPS, len(entropy) // 2)  # start and end share no step
-    start, end = _mean(entropy[:first]), _mean(entropy[first:][-ENTROPY_END_STEPS:]) if first else None
-    kl, error = series(evidence.metrics, "kl_ref_k1_seq"), series(evidence.metrics, "kl_ref_k1_seq_se")
-    judged = np.isfinite(kl) & (np.nan_to_num(error) > 0)
-    in_se = kl[judged] / error[judged]
-    return {
-        "parseable": _mean(part_values(evidence.after.of(evidence.deploy), "parseable").values()),
-        "entropy_start": start,
-        "entropy_end": end,
-        "entropy_ratio": end / start if start and end is not None else None,
-        "kl_ref_k1_seq_min": _least(kl),
-        "kl_ref_k1_seq_min_in_se": _least(in_se),
-        "kl_steps_below_minus_2se": int((in_se < -KL_NOISE_SE).sum()) if in_se.size else None,
-        "kl_ref_exact_seq_min": _least(series(evidence.metrics, "kl_ref_exact_seq")),
-        "steps": len(evidence.metrics),
-        "unscored": _mean(series(evidence.metrics, "reward/unscored")),
-        "non_finite_steps": sum(
-            any(isinstance(value, float) and not math.isfinite(value) for value in record.values())
-            for record in evidence.metrics
-        ),
-    }
 
 
 def _least(values: np.ndarray) -> float | None:

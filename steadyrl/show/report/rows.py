@@ -27,7 +27,7 @@ from steadyrl.lab.compare.verdict import with_doubts
 from steadyrl.loop.tasks.data_line import data_line
 from steadyrl.show.page import markup, records
 from steadyrl.show.page.records import Heading, Note, Record, Sample, Span, Table, Text, numbers, strong
-from steadyrl.show.report.evidence import Answer, Evidence
+from steadyrl.show.report.evidence import Evidence
 from steadyrl.show.report.figures import contradicting
 
 Line = Mapping[str, Any]
@@ -133,12 +133,12 @@ def epochs_view(table: Mapping[str, Any] | None) -> list[Record]:
     if table is None:
         return []
     tables: list[Record] = []
+    status_rows = [
+        {**row, "status": ": ".join(filter(None, (row["status"], ", ".join(row["findings"]))))} for row in table["rows"]
+    ]
     for headings, last in ((OF_REWARDS, ()), (OF_LOSSES, ("status",))):
         columns = {key: name for key, name in headings.items() if any(row[key] is not None for row in table["rows"])}
-        rows = [
-            (row["name"], *(_cell(key, row[key]) for key in columns), *(_status(row) for _ in last))
-            for row in table["rows"]
-        ]
+        rows = [(row["name"], *(_cell(key, row[key]) for key in (*columns, *last))) for row in status_rows]
         tables.append(Table((*numbers("epoch", *columns.values()), *last), rows))
     named = OF_REWARDS | OF_LOSSES
     trends = [
@@ -151,13 +151,11 @@ def epochs_view(table: Mapping[str, Any] | None) -> list[Record]:
 
 
 def _cell(key: str, value: Any) -> str:
+    if key == "status":
+        return str(value)
     if key in ("change", "loss_change") and value is not None:
         return f"{markup.signed(value[0])} {markup.interval(value[1:])}"
     return f"{value / 60:.1f}" if key == "seconds" and value is not None else markup.number(value)
-
-
-def _status(row: Mapping[str, Any]) -> str:
-    return f"{row['status']}: {', '.join(row['findings'])}" if row["findings"] else row["status"]
 
 
 def form(text: str) -> str:
@@ -207,36 +205,40 @@ def samples_view(evidence: Evidence, metric: str) -> list[Record]:
     sides = {"before": evidence.before.of(evidence.deploy), "after": evidence.after.of(evidence.deploy)}
     problems = list(sides["before"])
     drawn = np.random.default_rng(0).permutation(len(problems))[:SAMPLES]
-    samples = [
-        Sample(
-            problems[i],
-            markup.shorten(evidence.before.prompts[problems[i]]),
-            [_shown(answers[problems[i]], when, metric) for when, answers in sides.items() if problems[i] in answers],
-        )
-        for i in drawn
-    ]
+    samples = []
+    for problem in (problems[i] for i in drawn):
+        shown = []
+        for when, answer in ((when, answers[problem]) for when, answers in sides.items() if problem in answers):
+            ends = ", cut at the token limit" if answer.truncated else ""
+            ends += f", unscored: {answer.unscored}" if answer.unscored else ""
+            label = (f"{when} training, {metric} ", strong(markup.number(answer.metric)), ends)
+            shown.append(records.Answer(label, markup.shorten(answer.text), markup.shorten(answer.note)))
+        samples.append(Sample(problem, markup.shorten(evidence.before.prompts[problem]), shown))
     count = Note(f"{len(samples)} held-out problems drawn at random.", "soft")
     return [Heading("Sample answers"), *([count, *samples] if samples else [Note("No answers were recorded.")])]
-
-
-def _shown(answer: Answer, when: str, metric: str) -> records.Answer:
-    cut = ", cut at the token limit" if answer.truncated else ""
-    unscored = f", unscored: {answer.unscored}" if answer.unscored else ""
-    label = (f"{when} training, {metric} ", strong(markup.number(answer.metric)), f"{cut}{unscored}")
-    return records.Answer(label, markup.shorten(answer.text), markup.shorten(answer.note))
 
 
 def overview(evidence: Evidence, summary: Mapping[str, Any], diagnosis: Diagnosis) -> list[tuple[str, str]]:
     """Return the lines of the block, each with its name; what the run did not record is left out."""
     info, settings, seconds = evidence.info, evidence.settings, elapsed(evidence)
     began = f"began {moment(info.get('started'))}" if moment(info.get("started")) else ""
+    data = info.get("data") or {}
+    sourced = {
+        split: {**counts, "source": _model_name(str(counts["source"]))}
+        for split, counts in data.items()
+        if isinstance(counts, Mapping) and counts.get("source")
+    }
+    planned, done = finite_number((evidence.settings.get("run") or {}).get("steps")), len(evidence.metrics)
+    of = f" of {planned:.0f}" if planned is not None and planned != done else ""
+    sampled = series(evidence.metrics, "tokens/sampled")
+    tokens = f"; {np.nansum(sampled):,.0f} tokens sampled" if np.isfinite(sampled).any() else ""
     lines = {
         "verdict": _verdict(summary, diagnosis),
         "model": _model(info, settings),
         "task": str(info.get("task") or ""),
-        "data": _data(info.get("data") or {}),
+        "data": data_line({**data, **sourced}),
         "algorithm": _algorithm(info, settings),
-        "steps": _steps(evidence),
+        "steps": f"{done}{of}{tokens}",
         "time": ", ".join(filter(None, ["" if seconds is None else duration(seconds), began])),
         "cost": _cost(evidence),
         "memory": memory(info),
@@ -278,15 +280,6 @@ def _model_name(path: str) -> str:
     return Path(path).name if path.startswith(("/", "~")) else path
 
 
-def _data(data: Mapping[str, Any]) -> str:
-    sourced = {
-        split: {**counts, "source": _model_name(str(counts["source"]))}
-        for split, counts in data.items()
-        if isinstance(counts, Mapping) and counts.get("source")
-    }
-    return data_line({**data, **sourced})
-
-
 def _count(parameters: float) -> str:
     return f"{parameters / MILLION:,.3g} million" if parameters >= MILLION else f"{parameters:,.0f}"
 
@@ -299,14 +292,6 @@ def _algorithm(info: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
         text += f", {prompts:g} prompts a step with {samples:g} answer{'' if samples == 1 else 's'} each"
     rate = finite_number(update.get("learning_rate"))
     return f"{text}, learning rate {rate:g}" if text and rate is not None else text
-
-
-def _steps(evidence: Evidence) -> str:
-    planned, done = finite_number((evidence.settings.get("run") or {}).get("steps")), len(evidence.metrics)
-    of = f" of {planned:.0f}" if planned is not None and planned != done else ""
-    sampled = series(evidence.metrics, "tokens/sampled")
-    tokens = f"; {np.nansum(sampled):,.0f} tokens sampled" if np.isfinite(sampled).any() else ""
-    return f"{done}{of}{tokens}"
 
 
 def elapsed(evidence: Evidence) -> float | None:

@@ -14,7 +14,7 @@ from steadyrl.core.metrics import describe
 from steadyrl.core.rundir import write_json, write_text
 from steadyrl.lab.seeds import LEAST_SEEDS, interval
 from steadyrl.lab.study.file import ABSOLUTE, Expect
-from steadyrl.lab.study.outcome import Claim, Judged, Made, Outcome, claims, meets, middle, outcomes, values_of
+from steadyrl.lab.study.outcome import Claim, Judged, Outcome, claims, meets, middle, outcomes, values_of
 from steadyrl.lab.study.plan import Study, jobs
 from steadyrl.lab.study.study import DONE, require_runs
 from steadyrl.show.page import html, markdown, markup
@@ -57,7 +57,14 @@ def write_study(study: Study, root: Path, to: Path | None = None) -> tuple[Path,
     arm_outcomes = outcomes(study, folder)
     to = to or folder / "report"
     metrics = {outcome.arm.name: [run.records for run in outcome.runs] for outcome in arm_outcomes}
-    drawn = _drawn(study, arm_outcomes, metrics)
+    metric = pictures.Topic(study.file.metric, (study.file.metric,))  # of many experiments only one panel can be read
+    shown = {name: metrics[name] for name in _pictured(study, metrics)}
+    svgs = {"answer.svg": pictures.overlay(shown, pictures.TOPICS if study.file.picture else (metric,))}
+    for outcome in arm_outcomes:
+        if metrics[outcome.arm.name]:  # over what the experiment starts from
+            arms = (outcome.arm.experiment.base, outcome.arm.name)
+            svgs[f"{outcome.arm.name}.svg"] = pictures.overlay({arm: metrics[arm] for arm in arms if arm in metrics})
+    drawn = {file: svg for file, svg in svgs.items() if svg is not None}
     for file, svg in drawn.items():
         write_text(to / file, svg)
     summary = {
@@ -80,18 +87,6 @@ def write_study(study: Study, root: Path, to: Path | None = None) -> tuple[Path,
     return to / "report.html", summary
 
 
-def _drawn(study: Study, arm_outcomes: Sequence[Outcome], metrics: Mapping[str, Sequence[Records]]) -> dict[str, str]:
-    """Draw the answer, experiments over one another, and the topics of each experiment beside what it starts from."""
-    metric = pictures.Topic(study.file.metric, (study.file.metric,))  # of many experiments only one panel can be read
-    shown = {name: metrics[name] for name in _pictured(study, metrics)}
-    drawn = {"answer.svg": pictures.overlay(shown, pictures.TOPICS if study.file.picture else (metric,))}
-    for outcome in arm_outcomes:
-        if metrics[outcome.arm.name]:
-            arms = (outcome.arm.experiment.base, outcome.arm.name)
-            drawn[f"{outcome.arm.name}.svg"] = pictures.overlay({arm: metrics[arm] for arm in arms if arm in metrics})
-    return {file: svg for file, svg in drawn.items() if svg is not None}
-
-
 def _pictured(study: Study, metrics: Mapping[str, Sequence[Records]]) -> list[str]:
     """Return the experiments of the first picture: those that the file names, else all, as far as they were run."""
     return [name for name in study.file.picture or metrics if metrics[name]]
@@ -106,6 +101,9 @@ def study_view(
     pictured = ", ".join(study.file.picture) or f"{study.file.metric} of every experiment"
     caption = f"{pictured} over the steps: the mean over seeds, and their range."
     rule, seeds = study.file.rule, ", ".join(map(str, study.seeds))
+    command = f"steadyrl study run {study.path.name}{' --quick' if study.quick else ''}"
+    if list(study.seeds) != (study.file.quick.seeds if study.quick else study.file.seeds):
+        command += f" --seeds {len(study.seeds)}"
     return [
         Heading(study.file.title, 1),
         Note(study.file.question, "headline"),
@@ -114,7 +112,7 @@ def study_view(
         Heading("What was asked, and how"),
         *([Note(study.file.background)] if study.file.background else []),
         Note(
-            f"Every number comes from the run directories of `{_command(study)}`"
+            f"Every number comes from the run directories of `{command}`"
             f"{', the quick version of the study' if study.quick else ''}: {len(arm_outcomes)} experiments, "
             f'seed{"s" if len(study.seeds) > 1 else ""} {seeds}. "At the end" is the mean over the last '
             f'{100 * rule.share:g} % of the steps, and "at the start" the mean over the first {100 * rule.start:g} %. '
@@ -188,7 +186,13 @@ def _section(study: Study, outcome: Outcome, every: Sequence[Outcome], drawn: Ma
         if text:
             yield Note(f"{name}: {text}")
     if outcome.judged:
-        yield Items([(word(j.word), f": {measured(j)}{_power(j)}") for j in outcome.judged])
+        judgements = []
+        for judged in outcome.judged:
+            smallest = judged.change.smallest if judged.change else None
+            power = f" So few seeds show a true difference of {markup.number(smallest)} in 4 of 5 studies."
+            text = f": {measured(judged)}{power if smallest is not None else ''}"
+            judgements.append((word(judged.word), text))
+        yield Items(judgements)
     if file in drawn:  # beside the page: twenty pictures inside would be megabytes
         yield Picture(file, f"Curves of {experiment.name}{f' over those of {base.arm.name}' if base else ''}")
     topics = _topics(study, outcome, base)
@@ -197,18 +201,16 @@ def _section(study: Study, outcome: Outcome, every: Sequence[Outcome], drawn: Ma
         yield Table(("measured", "unit", *columns), topics)
     if outcome.causes:
         yield Note("What the doctor says:")
-        causes = outcome.causes[:MOST_CAUSES]
-        yield Items([_cause(cause.finding, cause.seeds, len(outcome.runs)) for cause in causes])
+        lines = []
+        for cause in outcome.causes[:MOST_CAUSES]:
+            since = "" if cause.finding.since_step is None else f" from step {cause.finding.since_step}"
+            of = "" if len(outcome.runs) == 1 else f" in {cause.seeds} of {len(outcome.runs)} runs"
+            lines.append(f"{cause.finding.severity} {cause.finding.check}{of}{since}: {cause.finding.message}")
+        yield Items(lines)
     elif topics:
         yield Note("The doctor finds no harmful cause.")
     following = experiment.next or _next(outcome)
     yield Note(f"Status: {_status(study, outcome)}.{f' Next: {following}' if following else ''}")
-
-
-def _command(study: Study) -> str:
-    usual = study.file.quick.seeds if study.quick else study.file.seeds
-    seeds = "" if list(study.seeds) == usual else f" --seeds {len(study.seeds)}"
-    return f"steadyrl study run {study.path.name}{' --quick' if study.quick else ''}{seeds}"
 
 
 def _weak(study: Study, arm_outcomes: Sequence[Outcome]) -> str:
@@ -260,13 +262,6 @@ def numbers_of(judged: Judged) -> str:
     return f"{text} {bounds} over {over} seeds{margin}."
 
 
-def _power(judged: Judged) -> str:
-    """Return a sentence on what so few seeds can show; "" where nothing was compared."""
-    if judged.change is None or judged.change.smallest is None:
-        return ""
-    return f" So few seeds show a true difference of {markup.number(judged.change.smallest)} in 4 of 5 studies."
-
-
 def _finding(study: Study, outcome: Outcome) -> str:
     if not outcome.runs:
         return "not run yet"
@@ -298,17 +293,13 @@ def _topics(study: Study, outcome: Outcome, base: Outcome | None) -> list[Sequen
     return rows
 
 
-def _cause(finding: Any, seeds: int, runs: int) -> str:
-    since = "" if finding.since_step is None else f" from step {finding.since_step}"
-    of = "" if runs == 1 else f" in {seeds} of {runs} runs"
-    return f"{finding.severity} {finding.check}{of}{since}: {finding.message}"
-
-
 def _status(study: Study, outcome: Outcome) -> str:
     if not outcome.runs:
         return f"not run; {len(study.seeds)} runs are missing"
     done = [run for run in outcome.runs if run.state in DONE]
-    text = f"{len(done)} of {len(study.seeds)} runs are done, with {_steps(outcome.runs)} steps"
+    lengths = sorted({run.steps for run in outcome.runs})
+    shown = " to ".join(map(str, lengths[:: max(1, len(lengths) - 1)]))
+    text = f"{len(done)} of {len(study.seeds)} runs are done, with {shown} steps"
     for run in outcome.runs:
         if run.ended:
             text += f"; seed {run.seed} was ended by the rule {run.ended}"
@@ -317,11 +308,6 @@ def _status(study: Study, outcome: Outcome) -> str:
         elif run.state not in DONE:
             text += f"; seed {run.seed} is unfinished, {run.steps} steps so far"
     return text
-
-
-def _steps(runs: Sequence[Made]) -> str:
-    least, most = min(run.steps for run in runs), max(run.steps for run in runs)
-    return f"{most}" if least == most else f"{least} to {most}"
 
 
 def _next(outcome: Outcome) -> str:
@@ -371,10 +357,12 @@ def criteria(study: Study, outcomes: Sequence[Outcome]) -> list[Record]:
         for expect in outcome.arm.experiment.expect
         if expect.be in ABSOLUTE
     ]
-    arms = Counter(bound for bound, _ in named)
-    shared = [
-        _usual([e for named_bound, e in named if named_bound == bound]) for bound in arms if arms[bound] >= LEAST_ARMS
-    ]
+    shared = []
+    for bound, count in Counter(bound for bound, _ in named).items():
+        expects = [expect for named_bound, expect in named if named_bound == bound]
+        (direction, _), *_ = Counter(expect.be for expect in expects).most_common(1)
+        if count >= LEAST_ARMS:
+            shared.append(next(expect for expect in expects if expect.be == direction))
     if not shared:
         return []
     rows = [
@@ -390,12 +378,6 @@ def criteria(study: Study, outcomes: Sequence[Outcome]) -> list[Record]:
         ),
         Table(("experiment", *numbers(*heads)), rows),
     ]
-
-
-def _usual(expects: Sequence[Expect]) -> Expect:
-    """Return the first expectation of the direction that most of them have."""
-    direction, _ = Counter(expect.be for expect in expects).most_common(1)[0]
-    return next(expect for expect in expects if expect.be == direction)
 
 
 def _cell(study: Study, outcome: Outcome, expect: Expect) -> Text:

@@ -36,13 +36,9 @@ def tune_view(result: Mapping[str, Any]) -> list[Record]:
     other_settings = [name for name in result["settings"] if name != RATE]
     trials = sorted(result["trials"], key=lambda trial: trial["settings"][RATE])
     paused = (
-        ""
-        if not result.get("paused")
-        else (
-            f" Its run in the search was paused after {result['paused']} steps, in favour of a rate that ended lower: "
-            "watch the end of the first whole run."
-        )
-    )
+        f" Its run in the search was paused after {result['paused']} steps, in favour of a rate that ended lower: "
+        "watch the end of the first whole run."
+    ) * bool(result.get("paused"))
     return [
         Heading("The rate that was found", 1),
         Code("steadyrl train CONFIG " + " ".join(f"{name}={value:.3g}" for name, value in result["settings"].items())),

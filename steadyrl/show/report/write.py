@@ -68,6 +68,15 @@ LABELS = {  # of the pictures, in the order of the page
     "groups": "Groups of answers over the steps",
     "curriculum": "Choice of the problems over the steps",
 }
+EPOCHS: tuple[Record, ...] = (
+    Heading("Epoch by epoch"),
+    Note(
+        "Means over the steps of each pass over the training problems. Losses are the parts before their "
+        'coefficients; "within" and "between" are the reward\'s variance among the rollouts of a problem and among '
+        "problems. An interval that contains 0 may be noise.",
+        "soft",
+    ),
+)
 FIRST_COLUMNS = ("recall", "precision", "f1", "results")  # of the ranking, in the order search people expect
 
 
@@ -78,11 +87,6 @@ class Report:
     evidence: Evidence
     diagnosis: Diagnosis
     summary: Mapping[str, Any]  # the numbers of summary.json
-
-    @property
-    def headline(self) -> str:
-        """The verdict in one sentence, with its numbers."""
-        return headline(self.summary)
 
 
 def write_report(path: PathLike[str] | str) -> Path:
@@ -145,20 +149,32 @@ def read_report(path: Path | str) -> Report:
 
 def report_view(report: Report, panels: Mapping[str, Sequence[str]] | None = None) -> list[Record]:
     """Return what every page shows of a run; ``panels`` are SVG texts of each picture, None for no pictures."""
-    evidence, summary = report.evidence, report.summary
+    evidence, summary, info = report.evidence, report.summary, report.evidence.info
     pictures: dict[str, Picture] = {}
+    training: list[Record] = []
     if panels is not None:  # with what to look for in each
         texts = plots.captions(*_drawn(report))
         texts["rewards"] = " ".join(reward_histogram.sentences(evidence.metrics, evidence.recorded))
         pictures = {name: Picture(f"{name}.png", LABELS[name], texts[name], svgs) for name, svgs in panels.items()}
+        absent = plots.absences(evidence.metrics)
+        if "rewards" not in pictures:
+            absent = [texts["rewards"], *absent]
+        later = [pictures[name] for name in LABELS if name in pictures and name != "overview"]
+        training = [Heading("Training"), *later, *([Note(" ".join(absent), "soft")] if absent else [])]
     seeds = "The interval is over held-out problems; another training seed can differ by more."
     verdict = f"The verdict in full: {summary['conclusion']}. {seeds}"
-    command = evidence.info.get("command") or "steadyrl train <the run's config.toml>"
+    command = info.get("command") or "steadyrl train <the run's config.toml>"
     lines = [command if isinstance(command, str) else shlex.join(map(str, command))]
-    if evidence.info.get("commit"):
-        lines.insert(0, f"git checkout {evidence.info['commit']}")
+    if info.get("commit"):
+        lines.insert(0, f"git checkout {info['commit']}")
+    facts = [(key, f"{info[key]}") for key in ("seed", "status", "python") if info.get(key) is not None]
+    facts += [(key, moment(info[key])) for key in ("started", "ended") if info.get(key) is not None]
+    for key in ("packages", "machine"):
+        entries = [f"{name} {value}" for name, value in (info.get(key) or {}).items() if value is not None]
+        if entries:
+            facts.append((key, ", ".join(entries)))
     return [
-        Note(report.headline, "headline"),
+        Note(headline(summary), "headline"),
         Facts(overview(evidence, summary, report.diagnosis)),
         *([pictures["overview"]] if pictures else []),
         *([Note(verdict, "soft")] if summary["conclusion"] else []),
@@ -171,15 +187,16 @@ def report_view(report: Report, panels: Mapping[str, Sequence[str]] | None = Non
         *([Findings(tree(report.diagnosis.findings))] if report.diagnosis.findings else []),
         checks_table(report.diagnosis),
         *actions_view(evidence.actions),
-        *_epochs(summary["epochs"]),
-        *(_training(report, pictures) if pictures else []),
+        *(EPOCHS if summary["epochs"] else ()),
+        *epochs_view(summary["epochs"]),
+        *training,
         *samples_view(evidence, summary["metric"] or "metric"),
         Heading("Settings"),
         *settings_view(evidence.settings),
-        Facts(_facts(evidence)),
+        Facts(facts),
         Heading("How to repeat it"),
         Code("\n".join([*lines, "steadyrl report <the new run directory>"])),
-        Note(_repeatable(evidence.info.get("policy") or {}), "soft"),
+        Note(_repeatable(info.get("policy") or {}), "soft"),
     ]
 
 
@@ -220,32 +237,6 @@ def _comparison(rows: Sequence[Mapping[str, Any]], metric: str | None) -> Table:
         ],
         frozenset(place for place, row in enumerate(rows) if row["name"] == metric),
     )
-
-
-def _epochs(table: Mapping[str, Any] | None) -> list[Record]:
-    if table is None:
-        return []
-    return [
-        Heading("Epoch by epoch"),
-        Note(
-            "Means over the steps of each pass over the training problems. Losses are the parts before their "
-            'coefficients; "within" and "between" are the reward\'s variance among the rollouts of a problem and among '
-            "problems. An interval that contains 0 may be noise.",
-            "soft",
-        ),
-        *epochs_view(table),
-    ]
-
-
-def _training(report: Report, pictures: Mapping[str, Picture]) -> list[Record]:
-    absent = plots.absences(report.evidence.metrics)
-    if "rewards" not in pictures:
-        absent = [*reward_histogram.sentences(report.evidence.metrics, report.evidence.recorded), *absent]
-    return [
-        Heading("Training"),
-        *(pictures[name] for name in LABELS if name in pictures and name != "overview"),
-        *([Note(" ".join(absent), "soft")] if absent else []),
-    ]
 
 
 def _drawn(report: Report) -> tuple[Sequence[Mapping[str, Any]], dict[str, float], str | None, dict[int, float]]:
@@ -399,17 +390,6 @@ def _ranking(evidence: Evidence, summary: Mapping[str, Any]) -> list[Record]:
             frozenset(place for place, (_, ours, *_) in enumerate(rows) if ours),
         ),
     ]
-
-
-def _facts(evidence: Evidence) -> list[tuple[str, str]]:
-    info = evidence.info
-    facts = [(key, f"{info[key]}") for key in ("seed", "status", "python") if info.get(key) is not None]
-    facts += [(key, moment(info[key])) for key in ("started", "ended") if info.get(key) is not None]
-    for key in ("packages", "machine"):
-        entries = [f"{name} {value}" for name, value in (info.get(key) or {}).items() if value is not None]
-        if entries:
-            facts.append((key, ", ".join(entries)))
-    return facts
 
 
 def _repeatable(policy: Mapping[str, Any]) -> str:

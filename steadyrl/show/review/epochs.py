@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from steadyrl.core.metrics import finite_number, series
+from steadyrl.core.metrics import finite_mean, finite_number, series
 from steadyrl.core.stats import block_mean_slope, difference_of_means
 from steadyrl.core.types import Finding
 
@@ -131,7 +131,7 @@ def _row(name: str, records: Records, before: Records | None, notices: Sequence[
         "first": first,
         "last": last,
         "steps": len(records),
-        **{column: mean_of(values_of(records, column)) for column in (*MEANS, *SQUARES, "gap")},
+        **{column: finite_mean(values_of(records, column)) for column in (*MEANS, *SQUARES, "gap")},
         "change": _change(before, records, "reward"),
         "loss_change": _change(before, records, "loss"),
         "seconds": float(seconds.sum()) if np.isfinite(seconds).all() else None,
@@ -145,12 +145,6 @@ def _change(before: Records | None, records: Records, column: str) -> list[float
         return None
     change = difference_of_means(values_of(before, column), values_of(records, column))
     return None if change is None else list(change)
-
-
-def mean_of(values: np.ndarray) -> float | None:
-    """Return the mean of the finite values, or None if there are none."""
-    finite = values[np.isfinite(values)]
-    return float(finite.mean()) if finite.size else None
 
 
 def _trend(metrics: Records, column: str, passes: float) -> list[float] | None:

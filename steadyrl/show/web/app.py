@@ -172,7 +172,10 @@ class Pages:
             view["problem"] = f"The log has more than {MOST_PASTED >> 20} MiB; use `steadyrl doctor` on its file."
         else:
             if pasted:
-                view["pasted"] = _field(content, "log")
+                pairs = (pair.partition(b"=") for pair in content.split(b"&", MOST_FIELDS)[:MOST_FIELDS])
+                view["pasted"] = next(
+                    (unquote_plus(value.decode("latin-1")) for key, _, value in pairs if key == b"log"), ""
+                )
                 content = view["pasted"].encode()
             suffix = Path(request.query_params.get("name", "")).suffix
             try:
@@ -259,12 +262,6 @@ def unless_known(request: Request, version: str, template: str, view: Callable[[
 def _json(content: Any) -> Response:
     """Return JSON in ASCII: a text may hold half of a surrogate pair, which cannot be sent otherwise."""
     return Response(json.dumps(content, allow_nan=False), media_type="application/json")
-
-
-def _field(form: bytes, name: str) -> str:
-    """Return a field of a form that was sent; "" where it has none. Of a form that is none nothing is taken apart."""
-    pairs = (pair.partition(b"=") for pair in form.split(b"&", MOST_FIELDS)[:MOST_FIELDS])
-    return next((unquote_plus(value.decode("latin-1")) for key, _, value in pairs if key == name.encode()), "")
 
 
 def create(root: Path) -> Starlette:

@@ -96,7 +96,9 @@ def boards_of(places: Sequence[Place], shelf: Shelf, diagnoses: Diagnoses) -> di
             lines.append({name: name for name in own_names})
             for name in own_names:
                 names[name] = names.get(name, 0) + 1
-    first = overview(lines, _score(places), apart=len(places) > TOGETHER)
+    runs = (RunDir(place.path) for place in places if place.kind == "run" and not row(place).problem)
+    score = next((f"heldout/{metric}" for run in runs if (metric := run.info().get("metric"))), "")  # of the first run
+    first = overview(lines, score, apart=len(places) > TOGETHER)
     shown = {name for panel in first for name, _ in panel.metrics}
     ordered = sorted((name for name in names if name not in shown), key=lambda name: -names[name])
     own = panels(ordered, apart=len(places) > TOGETHER)
@@ -105,12 +107,6 @@ def boards_of(places: Sequence[Place], shelf: Shelf, diagnoses: Diagnoses) -> di
         if more := [panel for panel in topic_panels if panel.metrics[0][0] not in present]:
             own.setdefault(topic, []).extend(more)
     return {"overview": first, "topics": in_order(own)}
-
-
-def _score(places: Sequence[Place]) -> str:
-    """Return the metric of the held-out score of the first run that has one; "" where none has."""
-    runs = (RunDir(place.path) for place in places if place.kind == "run" and not row(place).problem)
-    return next((f"heldout/{metric}" for run in runs if (metric := run.info().get("metric"))), "")
 
 
 def _compared(place: Place, name: str, diagnoses: Diagnoses) -> Compared:

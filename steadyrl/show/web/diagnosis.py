@@ -68,21 +68,19 @@ class Diagnoses:
                 key, place = next(iter(self._waiting.items()), (None, None))
             if key is None or place is None:
                 return
-            brief = self._brief(place)
+            try:
+                with self._alone:  # not kept: what somebody looks at would be dropped for it
+                    diagnosis = diagnose(place.path)[0]
+            except (RunError, OSError):
+                brief = None  # its page says why
+            else:
+                leading = next((finding for finding in diagnosis.findings if finding.harms), None)
+                reward, run = diagnosis.run.get("reward"), diagnosis.run
+                last = None if reward is None else float(reward.values[-1])
+                brief = Brief(diagnosis.verdict, leading, run.span[1], last, run.algorithm)
             with self._waits:
                 self._briefs[key] = brief
                 del self._waiting[key]
-
-    def _brief(self, place: Place) -> Brief | None:
-        try:
-            with self._alone:  # not kept: what somebody looks at would be dropped for it
-                diagnosis = diagnose(place.path)[0]
-        except (RunError, OSError):
-            return None  # its page says why
-        leading = next((finding for finding in diagnosis.findings if finding.harms), None)
-        reward = diagnosis.run.get("reward")
-        last = None if reward is None else float(reward.values[-1])
-        return Brief(diagnosis.verdict, leading, diagnosis.run.span[1], last, diagnosis.run.algorithm)
 
     def of(self, place: Place) -> list[Diagnosis]:
         """Return the diagnoses of a place, made anew where its files changed.
@@ -107,7 +105,15 @@ class Diagnoses:
         with self._alone, scratch_folder() as folder:  # Ctrl-C does not wait for its end
             path = folder / f"log{suffix}"
             path.write_bytes(content)
-            refuse_large(path)
+            # A log may be packed small, and keep the page and its memory for long all the same.
+            unpacked = head(path, MOST_PASTED + 1)
+            advice = "use `steadyrl doctor` on its file, or paste the part that matters"
+            if len(unpacked) > MOST_PASTED:
+                raise RunError(f"The log unpacks to more than {MOST_PASTED >> 20} MiB; {advice}.")
+            if unpacked.count(b"\n") + unpacked.count(b"\r") > MOST_LINES:
+                raise RunError(f"The log has more than {MOST_LINES:,} lines; {advice}.")
+            if sum(map(unpacked.count, _BEFORE_VALUES)) > MOST_VALUES:
+                raise RunError(f"The log has more than {MOST_VALUES:,} values; {advice}.")
             try:
                 diagnoses = [_without_texts(diagnosis) for diagnosis in diagnose(path)]
             except RunError as error:
@@ -119,22 +125,6 @@ class Diagnoses:
 def _diagnose(path: Path, size: int, changed: int) -> list[Diagnosis]:
     """Return the diagnoses of a path; size and time of its files tell whether they have to be made again."""
     return [_without_texts(diagnosis) for diagnosis in diagnose(path)]
-
-
-def refuse_large(path: Path) -> None:
-    """Refuse a log that would keep the page and its memory for long, however small it is packed.
-
-    Raises:
-        RunError: It has more bytes, or more lines and values, than a page reads.
-    """
-    unpacked = head(path, MOST_PASTED + 1)
-    advice = "use `steadyrl doctor` on its file, or paste the part that matters"
-    if len(unpacked) > MOST_PASTED:
-        raise RunError(f"The log unpacks to more than {MOST_PASTED >> 20} MiB; {advice}.")
-    if unpacked.count(b"\n") + unpacked.count(b"\r") > MOST_LINES:
-        raise RunError(f"The log has more than {MOST_LINES:,} lines; {advice}.")
-    if sum(map(unpacked.count, _BEFORE_VALUES)) > MOST_VALUES:
-        raise RunError(f"The log has more than {MOST_VALUES:,} values; {advice}.")
 
 
 def _size_and_time(path: Path) -> tuple[int, int]:

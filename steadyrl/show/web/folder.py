@@ -88,8 +88,8 @@ class Folder:
         with self._alone:
             if time.monotonic() - self._searched >= FRESH_S:
                 folders = _below(self.root, self.root, 0, [MAX_FILES])
-                names = [(self._name(path), path, kind) for path, kind in folders]
-                places = [Place(_id_of(name), name, path, kind) for name, path, kind in names]
+                names = [(self.name_of(path), path, kind) for path, kind in folders]
+                places = [Place(id_of(name), name, path, kind) for name, path, kind in names]
                 self._places = {place.id: place for place in places}
                 self._searched = time.monotonic()
             places = list(self._places.values())
@@ -106,23 +106,15 @@ class Folder:
             RunError: There is none of that name.
         """
         place = self._places.get(run_id) or next((place for place in self.places() if place.id == run_id), None)
-        if place is None or not place.path.exists() or self._leads_out(place):
+        if place is None or not place.path.exists() or _leads_out(self.root, place.path):
             raise RunError(
                 f"there is no run '{run_id}' in '{self.root}'; it may have been moved or removed, or hold a link that "
                 "leads out of this folder, or what is neither file nor folder"
             )
         return self._labelled([place])[0]
 
-    def _leads_out(self, place: Place) -> bool:
-        if place.path.is_dir():
-            return _leads_out(self.root, place.path)
-        return not place.path.resolve().is_relative_to(self.root) or _is_special(place.path)
-
-    def id_of(self, path: Path) -> str:
-        """Return the name that stands for a folder below this one, or for this one, in addresses."""
-        return _id_of(self._name(path))
-
-    def _name(self, path: Path) -> str:
+    def name_of(self, path: Path) -> str:
+        """Return how people call a folder below this one, or this one."""
         return path.relative_to(self.root).as_posix() if path != self.root else self.root.name
 
     def file(self, path: Path) -> Path | None:
@@ -173,11 +165,13 @@ def _logs(folder: Path, files: tuple[tuple[str, int, int], ...]) -> tuple[tuple[
     return tuple((source.path, source.kind) for source in log_sources if source.kind >= Kind.TRACKED or not tracked)
 
 
-def _leads_out(root: Path, folder: Path) -> bool:
-    """Return whether a folder or one below it holds a link that leads out of the root, or cannot be looked at."""
-    if not folder.resolve().is_relative_to(root):
+def _leads_out(root: Path, path: Path) -> bool:
+    """Return whether a file, or something in a folder, is a link that leads out of the root or cannot be looked at."""
+    if not path.resolve().is_relative_to(root):
         return True
-    waiting = [folder]
+    if not path.is_dir():
+        return _is_special(path)
+    waiting = [path]
     while waiting:
         inner = waiting.pop()
         try:
@@ -207,7 +201,7 @@ def _is_special(path: Path) -> bool:
     return path.exists() and not path.is_file() and not path.is_dir()
 
 
-def _id_of(name: str) -> str:
+def id_of(name: str) -> str:
     """Return the name that stands for a run in addresses: its path, or a digest where that has other characters."""
     if _PLAIN.fullmatch(name) and len(name) <= _LONGEST_ID:
         return name.replace("/", "~")
@@ -222,10 +216,6 @@ class Written:
     runs: Mapping[str, Label] = field(default_factory=dict)
     columns: tuple[str, ...] | None = None
     problem: str = ""
-
-    def of(self, name: str) -> Label:
-        """Return the label of a run by its path below the folder."""
-        return self.runs.get(name, Label())
 
 
 class Labels:
@@ -255,7 +245,7 @@ class Labels:
         """
         with self._alone:
             written = self._read()
-            runs = {**written.runs, **{name: _changed(written.of(name), fields) for name in names}}
+            runs = {**written.runs, **{name: _changed(written.runs.get(name, Label()), fields) for name in names}}
             self._write(replace(written, runs={name: label for name, label in runs.items() if label != Label()}))
 
     def choose(self, columns: Sequence[str] | None) -> None:

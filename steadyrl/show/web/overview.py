@@ -107,8 +107,10 @@ def _read(place: Place, stamps: tuple[tuple[int, int], ...]) -> Row:
     settings = run.resolved() if run.resolved_file.is_file() else {}
     records = last_records(run.metrics_file, RECENT)
     last = records[-1] if records else {}
-    summary = _summary(run, info)
-    finding = next((finding for finding in _findings(run, summary) if finding.harms), None)
+    path = run.report_folder / "summary.json"  # of a run that goes on it may be of an earlier attempt
+    summary = read_json(path) if info.get("status") == "finished" and path.is_file() else {}
+    doctor = summary["doctor"] if isinstance(summary.get("doctor"), Mapping) else {}
+    finding = next((finding for finding in _findings(run, doctor) if finding.harms), None)
     steps = settings.get("run", {}).get("steps")
     step = last.get("step")
     return Row(
@@ -123,7 +125,7 @@ def _read(place: Place, stamps: tuple[tuple[int, int], ...]) -> Row:
         reward=finite_number(last.get("reward/mean")),
         heldout=_heldout(info, summary, last),
         finding=finding,
-        verdict=_word(_doctor(summary).get("verdict")) or ("sick" if finding else ""),
+        verdict=_word(doctor.get("verdict")) or ("sick" if finding else ""),
         change=_word(summary.get("verdict")),
         metrics={name: number for name, value in last.items() if (number := finite_number(value)) is not None},
         time=finite_number(last.get("time")) or finite_number(info.get("started")),
@@ -171,20 +173,9 @@ def _left(records: list[dict[str, Any]], steps: Any) -> float | None:
     return max(0.0, pace * left)
 
 
-def _summary(run: RunDir, info: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the numbers of a finished run's report; of any other run it may be of an earlier attempt."""
-    path = run.report_folder / "summary.json"
-    return read_json(path) if info.get("status") == "finished" and path.is_file() else {}
-
-
-def _doctor(summary: Mapping[str, Any]) -> Mapping[str, Any]:
-    examined = summary.get("doctor")
-    return examined if isinstance(examined, Mapping) else {}
-
-
-def _findings(run: RunDir, summary: Mapping[str, Any]) -> list[Finding]:
+def _findings(run: RunDir, doctor: Mapping[str, Any]) -> list[Finding]:
     """Return the findings of a run: of a finished one those of its report, for it takes long to examine hundreds."""
-    lines = _doctor(summary).get("findings")
+    lines = doctor.get("findings")
     if isinstance(lines, list):
         findings = (read_finding(line) for line in lines if isinstance(line, Mapping))
         return [finding for finding in findings if finding is not None]

@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 import numpy as np
 
 from steadyrl.core.errors import RunError
-from steadyrl.core.metrics import finite_number
+from steadyrl.core.metrics import finite_mean, finite_number
 from steadyrl.core.rundir import RunDir
 from steadyrl.show.page.markup import shorten
 from steadyrl.show.web.folder import Place
@@ -116,7 +116,7 @@ def _call_filters(entries: Sequence[Entry]) -> dict[str, list[tuple[str, str]]]:
         return {"tools": [], "errors": []}
     # A policy may make up any name, and those stand under the errors.
     tools = sorted({name for name, end in calls if end not in ("unknown", "malformed")})
-    ends = [end for end in FAILURES if any(end == other for _, other in calls)]
+    ends = [end for end in FAILURES if any(end == call_end for _, call_end in calls)]
     return {
         "tools": [(name, name) for name in tools] + [(NO_CALLS, "no call")],
         "errors": [(end, FAILURES[end]) for end in ends] + [(FAILED, FAILED), (WELL, WELL)],
@@ -162,10 +162,23 @@ def rollout_view(place: Place, rollouts: Rollouts, step: int, number: int, colou
     measured = [name for name in COLOURED if tokens and _numbers(tokens, name)]
     chosen = colour if colour in measured else next(iter(measured), "")
     _, explained, parted = COLOURED.get(chosen, ("", "", False))
+    outcome = record.get("outcome")
+    extra_fields = {name: value for name, value in record.items() if name not in _NAMED}
     return {
         **head_view(place),
         "step": step,
-        "rollout": _full(entry, record),
+        "rollout": {
+            **_short(entry, record),
+            **{name: shorten(record.get(name), LONGEST) for name in ("completion", "note", "unscored")},
+            "opening": opening(record),
+            "talk": turn_messages(record),
+            "cut_short": isinstance(observations := record.get("seen"), list)
+            and len(observations) > _episode(record)["turns"] > 0,
+            "outcome": [(str(name), _text(value)) for name, value in outcome.items()]
+            if isinstance(outcome, dict)
+            else [],
+            "others": [(str(name), _text(value)) for name, value in extra_fields.items()],
+        },
         "group": [{"number": member.number, "reward": member.reward} for member in group],
         "mean": _mean(group),
         "previous": number - 1 if number else None,
@@ -201,15 +214,17 @@ def _listed(steps: Sequence[int]) -> str:
 
 
 def _mean(entries: Sequence[Entry]) -> float | None:
-    scored = [entry.reward for entry in entries if entry.reward is not None]
-    return float(np.mean(scored)) if scored else None
+    return finite_mean(entry.reward for entry in entries if entry.reward is not None)
 
 
 def _short(entry: Entry, record: Mapping[str, Any]) -> dict[str, Any]:
     texts = {name: shorten(record.get(name), SHORT) for name in ("completion", "note", "unscored")}
     texts["prompt"] = shorten("\n".join(message["text"] for message in opening(record)), SHORT)
+    values = record.get("parts")
+    numbers = {str(name): finite_number(value) for name, value in values.items()} if isinstance(values, dict) else {}
+    parts = [(name, number) for name, number in numbers.items() if number is not None]
     return {"number": entry.number, "problem": entry.problem, "reward": entry.reward, "stop": entry.stop,
-            "tokens": entry.tokens, "parts": _parts(record), **_episode(record), **texts}  # fmt: skip
+            "tokens": entry.tokens, "parts": parts, **_episode(record), **texts}  # fmt: skip
 
 
 def _episode(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -219,29 +234,8 @@ def _episode(record: Mapping[str, Any]) -> dict[str, Any]:
     return {"turns": len(turns) if isinstance(turns, list) else 0, "calls": calls, "failures": failures(record)}
 
 
-def _full(entry: Entry, record: Mapping[str, Any]) -> dict[str, Any]:
-    outcome = record.get("outcome")
-    extra_fields = {name: value for name, value in record.items() if name not in _NAMED}
-    return {
-        **_short(entry, record),
-        **{name: shorten(record.get(name), LONGEST) for name in ("completion", "note", "unscored")},
-        "opening": opening(record),
-        "talk": turn_messages(record),
-        "cut_short": isinstance(seen := record.get("seen"), list) and len(seen) > _episode(record)["turns"] > 0,
-        "outcome": [(str(name), _text(value)) for name, value in outcome.items()] if isinstance(outcome, dict) else [],
-        "others": [(str(name), _text(value)) for name, value in extra_fields.items()],
-    }
-
-
 def _text(value: Any) -> str:
     return shorten(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1), LONGEST)
-
-
-def _parts(record: Mapping[str, Any]) -> list[tuple[str, float]]:
-    parts = record.get("parts")
-    if not isinstance(parts, dict):
-        return []
-    return [(str(name), number) for name, value in parts.items() if (number := finite_number(value)) is not None]
 
 
 def _numbers(tokens: Mapping[str, Any], name: str) -> list[float | None]:
@@ -257,10 +251,14 @@ def _coloured(tokens: Mapping[str, Any], chosen: str) -> dict[str, Any]:
     """Return the tokens with the level of their colour, -LEVELS to LEVELS, and the ends of the scale."""
     numbers = {name: _numbers(tokens, name) for name in COLOURED}
     values, parted = numbers[chosen], COLOURED[chosen][2]
-    distances = [_distance(value, chosen) for value in values]
-    size = np.array([abs(value) for value in distances if value is not None])
+    distances = np.array([np.nan if value is None else value for value in values])  # from where the colour is pale
+    if chosen == "ratio":
+        distances = np.where(distances >= 1.0, distances - 1.0, 1.0 - 1.0 / np.maximum(distances, 1e-6))
+    elif chosen == "logprob":
+        distances = -distances
     # The few largest would make all others pale.
-    scale = float(np.quantile(size, 0.95)) if len(size) else 0.0
+    scale = float(np.nanquantile(np.abs(distances), 0.95))
+    levels = np.clip(np.round(LEVELS * distances / (scale or np.inf)), -LEVELS, LEVELS)
     policy = tokens.get("policy")
     mask = policy if isinstance(policy, list) and len(policy) == len(values) else [True] * len(values)
     shown = []
@@ -273,7 +271,7 @@ def _coloured(tokens: Mapping[str, Any], chosen: str) -> dict[str, Any]:
         shown.append(
             {
                 "text": str(text),
-                "level": _level(distances[at], scale),
+                "level": None if np.isnan(levels[at]) else int(levels[at]),
                 "told": ", ".join(measurements),
                 "policy": bool(mask[at]),
             }
@@ -290,23 +288,6 @@ def _end(value: float, scale: float) -> str:
     return f"{value:.{digits}f}"
 
 
-def _distance(value: float | None, name: str) -> float | None:
-    """Return how far a number is from where its colour is pale."""
-    if value is None:
-        return None
-    if name == "ratio":
-        return value - 1.0 if value >= 1.0 else 1.0 - 1.0 / max(value, 1e-6)
-    return -value if name == "logprob" else value
-
-
-def _level(distance: float | None, scale: float) -> int | None:
-    if distance is None:
-        return None
-    if scale <= 0.0:
-        return 0
-    return int(np.clip(round(LEVELS * distance / scale), -LEVELS, LEVELS))
-
-
 def marked(answers: Sequence[str]) -> list[list[tuple[str, bool]]]:
     """Return each answer to a problem as pieces, and of each piece whether another answer lacks it."""
     split = [_WORDS.findall(answer) for answer in answers]
@@ -316,9 +297,9 @@ def marked(answers: Sequence[str]) -> list[list[tuple[str, bool]]]:
     return [_pieces(words, set(_shared(words, common))) for words in split]
 
 
-def _shared(words: Sequence[str], others: Sequence[str]) -> list[int]:
+def _shared(words: Sequence[str], more_words: Sequence[str]) -> list[int]:
     """Return the places of the words that both have in the same order."""
-    blocks = SequenceMatcher(None, words, others, autojunk=False).get_matching_blocks()
+    blocks = SequenceMatcher(None, words, more_words, autojunk=False).get_matching_blocks()
     return [block.a + i for block in blocks for i in range(block.size)]
 
 

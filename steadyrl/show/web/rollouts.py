@@ -97,10 +97,19 @@ class Rollouts:
         ]
         words = query.get("q", "").lower().split()
         if words:
-            lines = enumerate(record for *_, record in appended(path) if record)
-            texts = {number for number, record in lines if _says(record, words)}
-            fitting = [entry for entry in fitting if entry.number in texts]
-        return _ordered(fitting, query.get("order", "worst"))
+            names = ("problem", "prompt", "completion", "note", "seen", "calls")
+            records = (record for *_, record in appended(path) if record)
+            texts = (" ".join(str(record.get(name, "")) for name in names).lower() for record in records)
+            numbers = {number for number, text in enumerate(texts) if all(word in text for word in words)}
+            fitting = [entry for entry in fitting if entry.number in numbers]
+        order = query.get("order", "worst")
+        if order in ("worst", "best"):
+            scored = [entry for entry in fitting if entry.reward is not None]
+            scored.sort(key=lambda entry: entry.reward or 0.0, reverse=order == "best")
+            return scored + [entry for entry in fitting if entry.reward is None]
+        if order in ("longest", "shortest"):
+            return sorted(fitting, key=lambda entry: entry.tokens, reverse=order == "longest")
+        return fitting
 
     def of_problem(self, run: RunDir, steps: Sequence[int], problem: str) -> list[tuple[int, list[Entry]]]:
         """Return a problem's rollouts over the steps, oldest first; at most ``MOST_STEPS`` steps, the newest."""
@@ -126,21 +135,19 @@ class Rollouts:
 def _entries(path: Path, written: tuple[int, int]) -> list[Entry]:
     """Return the rollouts of a file; its stamp tells whether they have to be read again."""
     lines = enumerate(line for line in islice(appended(path), MOST_ROLLOUTS) if line[-1])
-    return [_entry(number, offset, record) for number, (offset, _, record) in lines]
-
-
-def _entry(number: int, offset: int, record: Mapping[str, Any]) -> Entry:
-    tokens = record.get("tokens")
-    return Entry(
-        number=number,
-        offset=offset,
-        problem=str(record.get("problem", "")),
-        reward=finite_number(record.get("reward")),
-        stop=str(record.get("stop_reason") or ""),
-        tokens=tokens if isinstance(tokens, int) else 0,
-        unscored=record.get("unscored") is not None,
-        calls=frozenset((_name(call), str(call.get("end"))) for turn in recorded_calls(record) for call in turn),
-    )
+    return [
+        Entry(
+            number=number,
+            offset=offset,
+            problem=str(record.get("problem", "")),
+            reward=finite_number(record.get("reward")),
+            stop=str(record.get("stop_reason") or ""),
+            tokens=tokens if isinstance(tokens := record.get("tokens"), int) else 0,
+            unscored=record.get("unscored") is not None,
+            calls=frozenset((_name(call), str(call.get("end"))) for turn in recorded_calls(record) for call in turn),
+        )
+        for number, (offset, _, record) in lines
+    ]
 
 
 def _calls_fit(calls: frozenset[tuple[str, str]], tool: str, error: str) -> bool:
@@ -159,22 +166,6 @@ def _bound(text: str | None) -> float | None:
         return finite_number(float(text)) if text else None
     except ValueError:
         return None
-
-
-def _says(record: Mapping[str, Any], words: Sequence[str]) -> bool:
-    names = ("problem", "prompt", "completion", "note", "seen", "calls")
-    text = " ".join(str(record.get(name, "")) for name in names).lower()
-    return all(word in text for word in words)
-
-
-def _ordered(entries: list[Entry], order: str) -> list[Entry]:
-    if order in ("worst", "best"):
-        scored = [entry for entry in entries if entry.reward is not None]
-        scored.sort(key=lambda entry: entry.reward or 0.0, reverse=order == "best")
-        return scored + [entry for entry in entries if entry.reward is None]
-    if order in ("longest", "shortest"):
-        return sorted(entries, key=lambda entry: entry.tokens, reverse=order == "longest")
-    return entries
 
 
 def recorded_calls(record: Mapping[str, Any]) -> list[list[Mapping[str, Any]]]:

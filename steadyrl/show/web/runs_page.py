@@ -30,18 +30,15 @@ class Column:
     key: Callable[[Row], Any]  # what a row is sorted by; None comes last both ways
 
 
+def _judged(row: Row) -> tuple[int, int] | None:
+    return (_VERDICTS.index(row.verdict), _CHANGES.index(row.change)) if row.verdict or row.change else None
+
+
 COLUMNS: tuple[Column, ...] = (
-    Column(
-        "verdict",
-        "verdict",
-        False,
-        lambda row: (_VERDICTS.index(row.verdict), _CHANGES.index(row.change)) if row.verdict or row.change else None,
-    ),
-    Column("score", "heldout", True, lambda row: row.heldout.score if row.heldout else None),
+    Column("verdict", "verdict", False, _judged),
+    Column("score", "heldout", True, lambda row: row.heldout and row.heldout.score),
     Column("reward", "reward", True, lambda row: row.reward),
-    Column(
-        "leading finding", "finding", False, lambda row: _SEVERITY.get(row.finding.severity) if row.finding else None
-    ),
+    Column("leading finding", "finding", False, lambda row: row.finding and _SEVERITY.get(row.finding.severity)),
     Column("status", "status", False, lambda row: row.status),
     Column("step", "step", True, lambda row: row.step),
     Column("time left", "left", True, lambda row: row.seconds_left),

@@ -17,7 +17,6 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 import uvicorn
@@ -94,7 +93,15 @@ class _Server(uvicorn.Server):
 
 def listen(host: str, port: int) -> socket.socket:
     """Return a socket that listens on a free port, ``port`` or one of the next; see ``serve``."""
-    family, address = _address(host)
+    if not host.strip():
+        raise AccessError("--host is empty; give an address such as 127.0.0.1, or 0.0.0.0 for all of this machine's")
+    try:
+        addresses = socket.getaddrinfo(host.strip("[]"), 0, type=socket.SOCK_STREAM)
+    except (OSError, ValueError) as error:  # of names that can be none: UnicodeError
+        raise AccessError(
+            f"--host is '{host}', which is no address of this machine ({error}); give one such as 127.0.0.1"
+        ) from error
+    family, _, _, _, address = min(addresses, key=lambda entry: entry[0] != socket.AF_INET)
     last = min(port + TRIED_PORTS, 1 << 16) if port else 1
     for tried in range(port, last):
         listening = socket.socket(family, socket.SOCK_STREAM)
@@ -111,20 +118,6 @@ def listen(host: str, port: int) -> socket.socket:
             continue
         return listening
     raise AccessError(f"the ports {port} to {last - 1} of {host} are taken; choose another --port")
-
-
-def _address(host: str) -> tuple[socket.AddressFamily, tuple[Any, ...]]:
-    """Return the address of a host, one of IPv4 if there is one. There may be several ways to write an address."""
-    if not host.strip():
-        raise AccessError("--host is empty; give an address such as 127.0.0.1, or 0.0.0.0 for all of this machine's")
-    try:
-        addresses = socket.getaddrinfo(host.strip("[]"), 0, type=socket.SOCK_STREAM)
-    except (OSError, ValueError) as error:  # of names that can be none: UnicodeError
-        raise AccessError(
-            f"--host is '{host}', which is no address of this machine ({error}); give one such as 127.0.0.1"
-        ) from error
-    family, _, _, _, address = min(addresses, key=lambda entry: entry[0] != socket.AF_INET)
-    return family, address
 
 
 class Guard:
@@ -204,20 +197,14 @@ class Guard:
     def _is_own_name(self, host: str) -> bool:
         try:
             name = urlsplit(f"//{host}").hostname or ""
+            if self.everywhere and name not in {*self.names, platform.node().lower()}:
+                ipaddress.ip_address(name)
         except ValueError:
             return False
-        return name in self.names or (self.everywhere and (name == platform.node().lower() or _is_address(name)))
+        return self.everywhere or name in self.names
 
 
 def is_every_address(address: str) -> bool:
     """Return whether an IP address stands for all addresses of the machine, as 0.0.0.0 and :: do."""
     ip = ipaddress.ip_address(address.partition("%")[0])
     return (getattr(ip, "ipv4_mapped", None) or ip).is_unspecified
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True

@@ -10,22 +10,24 @@ import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from steadyrl.core.errors import RunError
 from steadyrl.core.metrics import finite_number
 from steadyrl.core.rundir import RunDir, read_json
 from steadyrl.lab.measure import heldout_mean
 from steadyrl.lab.study.file import HELDOUT
-from steadyrl.show.web.folder import Folder, Place
+from steadyrl.show.web.folder import Folder, Place, id_of
 from steadyrl.show.web.overview import Row, last_records, row
 from steadyrl.show.web.run_page import source
 
 MOST_SHOWN = 7  # curves in one picture, as many as there are colours
 VERDICTS = ("supported", "refuted", "undecided", "not asked")
 _KEY = re.compile(r"(?P<arm>[a-z0-9][a-z0-9._-]*)-s(?P<seed>\d{1,9})-[0-9a-f]{8}")
+Kind = TypeVar("Kind", str, list[Any], dict[str, Any])
 _MOST_BYTES = 4 << 20  # of plan.json and summary.json
 
 
@@ -49,7 +51,8 @@ def find_studies(folder: Folder) -> list[Study]:
             runs = by_study.setdefault(study, {})
             which = key["arm"], int(key["seed"])
             runs[which] = max(runs.get(which, place), place, key=lambda run: run.path.name)
-    return [Study(folder.id_of(path), _name(folder, path), path, runs) for path, runs in sorted(by_study.items())]
+    names = {path: folder.name_of(path) for path in sorted(by_study)}
+    return [Study(id_of(name), name, path, by_study[path]) for path, name in names.items()]
 
 
 def studies_view(folder: Folder) -> dict[str, Any]:
@@ -86,11 +89,11 @@ def study_view(folder: Folder, study_id: str, wanted: Sequence[str]) -> dict[str
 def _head(folder: Folder, study: Study) -> dict[str, Any]:
     """Return what both pages say of a study."""
     plan, summary = (_read(folder, study.path / name) for name in ("plan.json", "report/summary.json"))
-    described = _mapping(plan.get("study"))
+    described = _read_as(plan.get("study"), dict)
     arm_plans = {str(arm["name"]): arm for arm in _mappings(described.get("arms")) if isinstance(arm.get("name"), str)}
-    expectations = _mapping(plan.get("expect"))
+    expectations = _read_as(plan.get("expect"), dict)
     arms = list(dict.fromkeys([*arm_plans, *expectations, *(arm for arm, _ in study.runs)]))
-    seeds = [seed for seed in _list(described.get("seeds")) if type(seed) is int]
+    seeds = [seed for seed in _read_as(described.get("seeds"), list) if type(seed) is int]
     planned = sorted({*seeds, *(seed for _, seed in study.runs)})
     rows = {which: row(place) for which, place in study.runs.items()}
     states = {which: _state(summary, *which, run_row) for which, run_row in rows.items()}
@@ -98,10 +101,10 @@ def _head(folder: Folder, study: Study) -> dict[str, Any]:
     return {
         "id": study.id,
         "name": study.name,
-        "title": _text(described.get("title")) or study.name,
-        "question": _text(described.get("question")),
-        "file": _text(described.get("file")) or f"{study.path.name}.toml",
-        "metric": _text(plan.get("metric")),
+        "title": _read_as(described.get("title"), str) or study.name,
+        "question": _read_as(described.get("question"), str),
+        "file": _read_as(described.get("file"), str) or f"{study.path.name}.toml",
+        "metric": _read_as(plan.get("metric"), str),
         "quick": described.get("quick") is True,
         "told": arm_plans,
         "arms": arms,
@@ -126,18 +129,18 @@ def _arm(
     study: Study, head: Mapping[str, Any], arm: str, chosen: Sequence[str], first: Mapping[str, Place]
 ) -> dict[str, Any]:
     """Return the row of an experiment."""
-    plan, summary = head["told"].get(arm, {}), _mapping(head["summary"].get(arm))
-    base = _text(plan.get("from"))
-    changed = {key: _list(values) for key, values in _mapping(plan.get("changed")).items()}
+    plan, summary = head["told"].get(arm, {}), _read_as(head["summary"].get(arm), dict)
+    base = _read_as(plan.get("from"), str)
+    changed = {key: _read_as(values, list) for key, values in _read_as(plan.get("changed"), dict).items()}
     return {
         "name": arm,
-        "title": _text(plan.get("title")),
+        "title": _read_as(plan.get("title"), str),
         "base": base,
         "changed": [(key, *map(_value, values)) for key, values in changed.items() if len(values) == 2],
         "verdict": _verdict(head["summary"], arm),
-        "finding": _text(summary.get("finding")),
+        "finding": _read_as(summary.get("finding"), str),
         "expectations": [
-            {"says": _text(expectation.get("says")), "word": _text(expectation.get("verdict")),
+            {"says": _read_as(expectation.get("says"), str), "word": _read_as(expectation.get("verdict"), str),
              "values": _numbers(expectation.get("values")), "others": _numbers(expectation.get("others"))}
             for expectation in _mappings(summary.get("expectations"))
         ],
@@ -153,38 +156,34 @@ def _cell(study: Study, head: Mapping[str, Any], arm: str, seed: int) -> dict[st
     if place is None:
         return {"seed": seed, "run": None}
     run_row: Row = head["run_rows"][arm, seed]
+    run, (when, _, part) = RunDir(place.path), head["metric"].partition("/")
+    value: float | None = None
+    if when in HELDOUT:
+        with suppress(RunError):  # an evaluation that cannot be read is none
+            value = heldout_mean(run, when, part)
+    elif last := last_records(run.metrics_file, 1):
+        value = finite_number(last[-1].get(head["metric"]))
     return {
         "seed": seed,
         "run": place.id,
         "state": head["states"][arm, seed],
         "step": run_row.step,
         "steps": run_row.steps,
-        "value": _newest_value(RunDir(place.path), head["metric"]),
+        "value": value,
         "finding": run_row.finding,
     }
 
 
-def _newest_value(run: RunDir, metric: str) -> float | None:
-    when, _, part = metric.partition("/")
-    if when not in HELDOUT:
-        last = last_records(run.metrics_file, 1)
-        return finite_number(last[-1].get(metric)) if last else None
-    try:
-        return heldout_mean(run, when, part)
-    except RunError:
-        return None  # an evaluation that cannot be read is none
-
-
 def _state(summary: Mapping[str, Any], arm: str, seed: int, run_row: Row) -> str:
     """Return how far a run is; one that a rule of the study ended is interrupted for itself, and done for the study."""
-    runs = _mappings(_mapping(summary.get(arm)).get("runs"))
+    runs = _mappings(_read_as(summary.get(arm), dict).get("runs"))
     by_rule = any(run.get("seed") == seed and run.get("state") == "ended by a rule" for run in runs)
     return "ended by a rule" if by_rule and run_row.status in ("interrupted", "finished") else run_row.status
 
 
 def _verdict(summary: Mapping[str, Any], arm: str) -> str:
     """Return the verdict of the study's report, "" before there is one."""
-    word = _mapping(summary.get(arm)).get("verdict")
+    word = _read_as(summary.get(arm), dict).get("verdict")
     return word if word in VERDICTS else ""
 
 
@@ -198,29 +197,18 @@ def _read(folder: Folder, path: Path) -> dict[str, Any]:
         return {}  # a study whose plan cannot be read still shows its runs
 
 
-def _name(folder: Folder, path: Path) -> str:
-    return folder.root.name if path == folder.root else path.relative_to(folder.root).as_posix()
-
-
 def _value(value: Any) -> str:
     return "not set" if value is None else value if isinstance(value, str) else json.dumps(value, default=str)
 
 
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _mapping(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
+def _read_as(value: Any, kind: type[Kind]) -> Kind:
+    """Return a value of a file that somebody may have changed; an empty one where it is of another kind."""
+    return value if isinstance(value, kind) else kind()
 
 
 def _mappings(value: Any) -> list[dict[str, Any]]:
-    return [entry for entry in _list(value) if isinstance(entry, dict)]
+    return [entry for entry in _read_as(value, list) if isinstance(entry, dict)]
 
 
 def _numbers(value: Any) -> list[float]:
-    return [number for entry in _list(value) if (number := finite_number(entry)) is not None]
+    return [number for entry in _read_as(value, list) if (number := finite_number(entry)) is not None]

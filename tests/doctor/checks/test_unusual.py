@@ -243,3 +243,24 @@ def test_a_long_warm_up_is_not_suspected_where_the_entropy_is_lost_and_a_bonus_i
     assert {"algorithm.args.entropy_coef=0"} == {
         override for f in lone.findings for override in f.overrides if "coef" in override
     }
+
+
+def test_what_pulls_back_does_not_explain_steps_that_are_measured_as_small():
+    small = {"kl_old_k3": 4e-6 * np.ones(N), "clip_fraction": np.zeros(N), "updates": np.full(N, 4.0)}
+    small["kl_ref_k1_seq"] = 1e-3 * np.arange(N) / N
+    slow = "update.learning_rate=1e-6"
+    for pull in (
+        ["algorithm.args.entropy_coef=0.4"],
+        ["algorithm.args.kl_control=adaptive", "algorithm.args.kl_target=0.2"],
+    ):
+        lead = examined(FLAT, slow, *pull, **small).findings[0]
+        assert (lead.check, lead.overrides[0][:21]) == ("learning_rate_too_low", "update.learning_rate=")
+        assert any(override.startswith(pull[-1].partition("=")[0]) for override in lead.overrides)
+
+
+@pytest.mark.parametrize(("mark", "alone"), [(" ", True), ("\n", True), ("Answer:", False), ("", False)])
+def test_an_answer_behind_any_space_is_the_last_word_alone(mark, alone):
+    rewards = {"structure": {"weight": 1.0, "answer_after": mark}}
+    chosen = config.resolve({"rewards": rewards, "algorithm": {"name": "ppo"}, "run": {"steps": N}})
+    names = [suspect.name for suspect in suspected(chosen)]
+    assert names == (["rewards.structure.answer_after"] if alone else [])

@@ -31,7 +31,7 @@ def folder_of(corpus, path, requests):
 @pytest.fixture(params=["folder", *(pytest.param(name, marks=pytest.mark.weekly) for name in ("generated", "stdlib"))])
 def corpus(request, tmp_path, monkeypatch):
     if request.param == "folder":
-        return folder_of(generated_corpus(documents=400, seed=5), tmp_path, 20)
+        return folder_of(generated_corpus(documents=400, seed=5)[0], tmp_path, 20)
     monkeypatch.setenv("XDG_CACHE_HOME", str(request.getfixturevalue("stdlib_cache")))
     return request.param
 
@@ -55,7 +55,7 @@ def test_what_parts_are_worth_pays_no_empty_form_more_than_its_core(corpus):
     ],
 )
 def test_rewards_for_the_form_are_found_out(rewards, named, tmp_path):
-    found = checked(folder_of(generated_corpus(documents=400, seed=5), tmp_path, 20), rewards)
+    found = checked(folder_of(generated_corpus(documents=400, seed=5)[0], tmp_path, 20), rewards)
     assert found.state == "found"
     assert named in found.message
 

@@ -6,7 +6,7 @@ from contextlib import closing
 import pytest
 
 from steadyrl.core.errors import ConfigError
-from steadyrl.environments.search.generated import REQUEST_TEXT, generated_corpus, gold_queries
+from steadyrl.environments.search.generated import REQUEST_TEXT, generated_corpus
 from steadyrl.environments.search.index import SearchIndex
 from steadyrl.environments.search.query import parse, terms
 from steadyrl.environments.search.words import STOP_WORDS
@@ -14,12 +14,12 @@ from steadyrl.environments.search.words import STOP_WORDS
 
 @pytest.fixture(scope="module")
 def corpus():
-    return generated_corpus()
+    return generated_corpus()[0]
 
 
 @pytest.fixture(scope="module")
 def gold():
-    return gold_queries()
+    return generated_corpus()[1]
 
 
 @pytest.fixture(scope="module")
@@ -48,14 +48,15 @@ def synonym_sets(gold):
     return {frozenset(terms(parse(side).tree)) for query in gold.values() for side in query.split(" AND ")}
 
 
-def content_hash(corpus):
+def content_hash(seed):
+    corpus, _ = generated_corpus(seed=seed)
     return hashlib.sha256(repr((corpus.documents, corpus.train, corpus.heldout)).encode()).hexdigest()
 
 
 def test_the_same_seed_gives_the_same_corpus_and_another_seed_another():
-    first = content_hash(generated_corpus(seed=1))
-    assert content_hash(generated_corpus(seed=1)) == first
-    assert content_hash(generated_corpus(seed=2)) != first
+    first = content_hash(1)
+    assert content_hash(1) == first
+    assert content_hash(2) != first
 
 
 def test_a_gold_query_finds_everything_relevant_and_nothing_else(corpus, gold, index):
@@ -122,7 +123,7 @@ def test_a_fifth_is_held_out_by_pair_while_each_concept_is_trained(corpus, gold)
 
 
 def test_each_held_out_concept_is_trained_even_where_pairs_are_few():
-    corpus = generated_corpus(concepts=4, documents=100, seed=3)
+    corpus, _ = generated_corpus(concepts=4, documents=100, seed=3)
     assert corpus.heldout
     trained = {concept for request in corpus.train for concept in request.id.split("-")}
     assert {concept for request in corpus.heldout for concept in request.id.split("-")} <= trained

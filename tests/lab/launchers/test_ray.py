@@ -81,7 +81,7 @@ def test_jobs_end_with_their_codes_and_write_their_logs(address, tmp_path, monke
     )
     assert until_ended(launcher, 3) == [Ended("a", 0, "SUCCEEDED"), Ended("b", 1, "FAILED"), Ended("c", -9, "FAILED")]
     assert (tmp_path / "a 's.log").read_text() == f"it's {tmp_path} /of/this/process\n"
-    assert python(tmp_path, "b", "").last_line() == "no"
+    assert python(tmp_path, "b", "").error(Ended("b", 2)) == "no"
 
 
 def test_stopping_lets_a_run_end_by_itself_and_begins_nothing_more(address, tmp_path):

@@ -62,7 +62,7 @@ def test_tasks_end_with_their_codes_and_write_their_logs(cluster, tmp_path):
     )
     assert until_ended(launcher, 3) == [Ended("a", 0, "COMPLETED"), Ended("b", 1, "FAILED"), Ended("c", -9, "FAILED")]
     assert (tmp_path / "a 's.log").read_text() == "it's done\n"
-    assert command(tmp_path, "b").last_line() == "no"
+    assert command(tmp_path, "b").error(Ended("b", 2)) == "no"
     options = (cluster / "options").read_text().split("\n")
     assert {"--array=0-2%2", "--partition=long", "--time=04:00:00", "--gpus=1", "--account=lab", "--requeue"} <= {
         *options

@@ -143,7 +143,7 @@ def test_whatever_the_file_holds_is_text_of_a_length_that_fits(folder):
     hostile = "<script>alert(1)</script>"
     odd = {"name": hostile * 40, "tags": [hostile, 3, None], "note": 7, "hidden": "yes", "group": [hostile]}
     write_json(folder / "labels.json", {"runs": {"one": odd, "two": 3}, "columns": [hostile, "heldout"]})
-    label = Labels(folder).read().of("one")
+    label = Labels(folder).read().runs["one"]
     assert (len(label.name), label.tags, label.note, label.hidden, label.group) == (120, (hostile,), "", False, "")
     for address in ("/", "/run/one"):
         assert "<script>alert" not in ask(create(folder), address).text

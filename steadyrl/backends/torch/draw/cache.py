@@ -138,11 +138,9 @@ class Cache:
         if self.visible is not None:
             filled = self.visible[row, : self.used]
         own = filled.nonzero()[:, 0]
-        shared = self.prompts
+        shared, ours = self.prompts, (self.keys, self.values)
         if shared is None:
-            return Known(
-                *(_map_layers(x, lambda of: of[row].index_select(1, own)[:, :length]) for x in self._keys_values)
-            )
+            return Known(*(_map_layers(x, lambda of: of[row].index_select(1, own)[:, :length]) for x in ours))
         prompt = int(shared.owner[row])
         before = torch.arange(shared.length, device=own.device)
         if shared.closed is not None:
@@ -154,14 +152,9 @@ class Cache:
 
         theirs = (shared.keys, shared.values)
         keys, values = (
-            {layer: joined(layer, old, new) for layer in new}
-            for old, new in zip(theirs, self._keys_values, strict=True)
+            {layer: joined(layer, old, new) for layer in new} for old, new in zip(theirs, ours, strict=True)
         )
         return Known(keys, values)
-
-    @property
-    def _keys_values(self) -> tuple[Layers, Layers]:
-        return self.keys, self.values
 
 
 def _map_layers(layers: Layers, change: Callable[[torch.Tensor], torch.Tensor]) -> dict[int, torch.Tensor]:

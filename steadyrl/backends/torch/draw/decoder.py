@@ -267,8 +267,8 @@ def kernels(device: torch.device) -> ModuleType:
     from steadyrl.backends.torch.kernels import decoding_kernels
 
     number = torch.zeros(1, 1, 1, 16, device=device)
-    token, seen = number[:, :, 0], torch.ones(1, 1, dtype=torch.bool, device=device)
+    token, visible = number[:, :, 0], torch.ones(1, 1, dtype=torch.bool, device=device)
     decoding_kernels.attend(
-        token, token, token, number, number, seen, torch.zeros(1, dtype=torch.long, device=device), 1.0
+        token, token, token, number, number, visible, torch.zeros(1, dtype=torch.long, device=device), 1.0
     )
     return decoding_kernels

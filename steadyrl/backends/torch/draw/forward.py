@@ -27,14 +27,12 @@ class OwnCache:
     def __init__(self, past: Any, attention: torch.Tensor, places: torch.Tensor):
         self.past, self.attention, self.places = past, attention, places
 
-    def spread(self, owner: torch.Tensor) -> None:
-        """Continue prompt ``owner[b]`` in row b."""
-        self.take(owner)
-
     def take(self, rows: torch.Tensor) -> None:
         """Keep these rows only; a row may be taken several times."""
         self.past.reorder_cache(rows)
         self.attention, self.places = self.attention[rows], self.places[rows]
+
+    spread = take  # nothing is shared
 
 
 class ForwardDecoder:

@@ -39,7 +39,7 @@ class Prefixes:
         begun = [_beginning(order, prompt[:-1].astype(np.int32).tobytes()) for prompt in prompts]
         if not self._together:
             used = {ids for ids in begun if ids is not None}
-            self._cached = {ids: known for ids, known in cached.items() if ids not in used}
+            self._cached = {ids: prefix for ids, prefix in cached.items() if ids not in used}
         return [None if ids is None else cached[ids] for ids in begun]
 
     def keep(self, ids: np.ndarray, cache: Cache, row: int) -> None:

@@ -266,9 +266,8 @@ class Added:
 
 def added_to(module: nn.Module) -> Added | None:
     """Return what the adapter around a module adds, or None where there is none, or not a single plain one."""
-    name = f"{type(module).__module__}.{type(module).__name__}"
     layer: Any = module
-    if name != "peft.tuners.lora.layer.Linear" or layer.disable_adapters or layer.merged:
+    if f"{type(layer).__module__}.{type(layer).__name__}" != ADAPTED or layer.disable_adapters or layer.merged:
         return None
     if len(layer.active_adapters) != 1:
         return None

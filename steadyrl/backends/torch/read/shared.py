@@ -15,6 +15,8 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional as F
 
+from steadyrl.backends.torch.read.attention import closed
+
 # Prompt columns that sharing spares every step, over all rows: below this the further kernels cost more than they save.
 LEAST_SPARED = 2048
 
@@ -52,12 +54,8 @@ class Prompts:
             visible: [G, P] bool, False on padding; None where there is none.
             owner: [B] int64, every prompt among them.
         """
-        closed = None
-        if visible is not None:
-            closed = torch.zeros(visible.shape, dtype=next(iter(keys.values())).dtype, device=owner.device)
-            closed = closed.masked_fill(~visible, -torch.inf)[:, None]
-        slots, most = _slots(owner)
-        return cls(keys, values, closed, owner, slots, most)
+        hides = None if visible is None else closed(visible, next(iter(keys.values())).dtype)[:, None]
+        return cls(keys, values, hides, owner, *_slots(owner))
 
     @property
     def length(self) -> int:

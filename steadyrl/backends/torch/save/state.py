@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,38 +74,28 @@ def load_policy(folder: Path, model: Any, lora: bool) -> None:
     Raises:
         CheckpointError: It is damaged, of another model, or computes something else than when it was saved.
     """
-    _copy_policy(folder, model, lora)
-    probe.check(folder, model)
-
-
-def _shapes(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:
-    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-
-
-def _copy_policy(folder: Path, model: Any, lora: bool) -> None:
+    own: Mapping[str, torch.Tensor]
+    saved: Iterable[tuple[str, torch.Tensor]]
     if lora:
         from peft import get_peft_model_state_dict
 
-        adapter = load_tensors(folder / "adapter_model.safetensors")
-        own = get_peft_model_state_dict(model)
-        if _shapes(adapter) != _shapes(own):  # peft would leave the others as they are
+        # Neither is left to peft: it would rename some matrices for a few families, and pass over what does not fit.
+        adapter, own = load_tensors(folder / "adapter_model.safetensors"), get_peft_model_state_dict(model)
+        shapes, own_shapes = ({name: tensor.shape for name, tensor in side.items()} for side in (adapter, own))
+        if shapes != own_shapes:
             raise CheckpointError(
                 f"'{folder}' does not fit the model: other adapter matrices than this run trains; restore the "
                 "run's adapter, whose model.lora_rank and model.lora_targets stand in its config.toml"
             )
-        with torch.no_grad():
-            for name, tensor in adapter.items():  # peft would rename some for a few families, and then pass them over
-                own[name].copy_(tensor)
-        return
-    files = weight_files(folder)
-    own = model.state_dict()
+        saved = adapter.items()
+    else:
+        files, own = weight_files(folder), model.state_dict()
+        plain = _names_modules(files, own)
+        saved = tensors_in(files) if plain else _read_policy(folder, model).state_dict().items()
     with torch.no_grad():
-        if _names_modules(files, own):
-            for name, tensor in tensors_in(files):
-                own[name].copy_(tensor)
-            return
-        for name, tensor in _read_policy(folder, model).state_dict().items():
+        for name, tensor in saved:
             own[name].copy_(tensor)
+    probe.check(folder, model)
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -207,9 +197,9 @@ def remember(
     tensors = [*named.values(), *(v for state in states.values() for v in state.values() if torch.is_tensor(v))]
     if sum(tensor.numel() * tensor.element_size() for tensor in tensors) > most_bytes:
         return None
-    weights = {p: _copied(p.detach()) for p in states}
+    weights = {p: p.detach().to("cpu", copy=True) for p in states}
     moments = {
-        p: {key: _copied(value) if torch.is_tensor(value) else value for key, value in state.items()}
+        p: {key: value.to("cpu", copy=True) if torch.is_tensor(value) else value for key, value in state.items()}
         for p, state in states.items()
         if state
     }
@@ -224,7 +214,3 @@ def remember(
             optimizer.state[parameter] = restored
 
     return put_back
-
-
-def _copied(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.to("cpu", copy=True)

@@ -97,7 +97,9 @@ class Chromium:
         """
         with contextlib.ExitStack() as undo:
             undo.callback(leave)
-            slot = self._borrow()
+            with self._lock:
+                free = self._free.pop() if self._free else None
+            slot = free or self._start()
             was_used = slot.page is not None
             try:
                 self._show(slot, url)
@@ -170,12 +172,6 @@ class Chromium:
                 self._thread.start()
                 atexit.register(self.close)
             return self._loop
-
-    def _borrow(self) -> Slot:
-        with self._lock:
-            if self._free:
-                return self._free.pop()
-        return self._start()
 
     def _start(self) -> Slot:
         slot = self.call(self._launch(), self._settings.launch_timeout_s + _CLOSE_S)

@@ -15,6 +15,7 @@ Verdict = Literal[
 
 
 _NOTE_SHOWN = 300
+_FAILED: dict[str, Verdict] = {"syntax": "syntax", "entry": "no_function", "exception": "exception"}  # by stage
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,8 @@ def read_outcome(lines: bytes, calls: int, timed_out: bool, status: int, wall_s:
                 case ["compiled"] if not compiled:
                     compiled = True
                 case ["failed", "syntax" | "exception" | "entry" as stage, str(kind), str(text)]:
-                    return Outcome(_failed(stage, kind), tuple(results), _note(f"{kind}: {text}"), wall_s, compiled)
+                    verdict = "memory" if stage == "exception" and kind == "MemoryError" else _FAILED[stage]
+                    return Outcome(verdict, tuple(results), _note(f"{kind}: {text}"), wall_s, compiled)
                 case ["raised", str(kind), str(text)] if len(results) < calls:
                     results.append(Raised(_note(kind), _note(text)))
                 case ["value", wire] if len(results) < calls:
@@ -97,21 +99,13 @@ def read_outcome(lines: bytes, calls: int, timed_out: bool, status: int, wall_s:
                 break  # the last line of a candidate that was stopped may be cut
             note = _note(f"the values cannot be read ({error})")
             return Outcome("malformed", tuple(results), note, wall_s, compiled)
-    verdict, note = _end(len(results) == calls, results, timed_out, status)
-    return Outcome(verdict, tuple(results), note, wall_s, compiled)
+    end, note = _end(len(results) == calls, results, timed_out, status)
+    return Outcome(end, tuple(results), note, wall_s, compiled)
 
 
 def _note(text: str) -> str:
     """Cut a text of a candidate, and write halves of surrogate pairs, which no file can hold, as escapes."""
     return text[:_NOTE_SHOWN].encode("utf-8", "backslashreplace").decode("utf-8")
-
-
-def _failed(stage: str, kind: str) -> Verdict:
-    if stage == "syntax":
-        return "syntax"
-    if stage == "entry":
-        return "no_function"
-    return "memory" if kind == "MemoryError" else "exception"
 
 
 def _end(complete: bool, results: list[Returned | Raised], timed_out: bool, status: int) -> tuple[Verdict, str]:

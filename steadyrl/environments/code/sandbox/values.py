@@ -83,7 +83,10 @@ def encode(value: Any, room: int = MAX_DEPTH) -> Any:
     if isinstance(value, list | tuple | set | frozenset | dict):
         if room == 0:
             raise ValueError(f"a value is nested more than {MAX_DEPTH} deep")
-        return _of_container(value, room - 1)
+        if isinstance(value, dict):
+            return ["dict", *(encode(part, room - 1) for pair in dict.items(value) for part in pair)]
+        kind: Any = next(kind for kind in (list, tuple, set, frozenset) if isinstance(value, kind))
+        return [kind.__name__, *(encode(item, room - 1) for item in kind.__iter__(value))]
     if isinstance(value, bytes | bytearray):
         return ["bytes", bytes(value).hex()]
     if isinstance(value, complex):
@@ -97,13 +100,6 @@ def encode(value: Any, room: int = MAX_DEPTH) -> Any:
 
 def _of_float(value: float) -> Any:
     return value if math.isfinite(value) else ["float", repr(value)]
-
-
-def _of_container(value: Any, room: int) -> list[Any]:
-    if isinstance(value, dict):
-        return ["dict", *(encode(part, room) for pair in dict.items(value) for part in pair)]
-    kind = next(kind for kind in (list, tuple, set, frozenset) if isinstance(value, kind))
-    return [kind.__name__, *(encode(item, room) for item in kind.__iter__(value))]
 
 
 def decode(wire: Any, results: Sequence[Any] = ()) -> Any:
@@ -214,31 +210,16 @@ def same(got: Any, expected: Any, tolerance: float = 1e-9) -> bool:
             and all(same(a, b, tolerance) for a, b in zip(body, expected, strict=True))
         )
     if isinstance(expected, dict):
-        return kind == "dict" and _same_dict(body, expected, tolerance)
-    if isinstance(expected, set | frozenset):
-        return kind in ("set", "frozenset") and _same_set(body, expected)
-    return kind == "bytes" and isinstance(expected, bytes | bytearray) and body == [bytes(expected).hex()]
-
-
-def _same_dict(body: Sequence[Any], expected: dict[Any, Any], tolerance: float) -> bool:
-    if len(body) != 2 * len(expected):
-        return False
-    left = {_key(encode(key)): item for key, item in expected.items()}
-    for key, item in zip(body[::2], body[1::2], strict=True):
-        name = _key(key)
-        if name not in left or not same(item, left.pop(name), tolerance):
+        if kind != "dict" or len(body) != 2 * len(expected):
             return False
-    return True
-
-
-def _same_set(body: Sequence[Any], expected: set[Any] | frozenset[Any]) -> bool:
-    # Every one that is expected has to be there: a sender may well repeat one.
-    left = {_key(encode(item)) for item in expected}
-    if len(body) != len(left):
-        return False
-    for item in body:
-        left.discard(_key(item))
-    return not left
+        wanted = {_key(encode(key)): item for key, item in expected.items()}
+        items = {_key(key): item for key, item in zip(body[::2], body[1::2], strict=True)}
+        return items.keys() == wanted.keys() and all(same(items[key], wanted[key], tolerance) for key in wanted)
+    if isinstance(expected, set | frozenset):
+        # Every one that is expected has to be there: a sender may well repeat one.
+        keys = {_key(encode(item)) for item in expected}
+        return kind in ("set", "frozenset") and len(body) == len(keys) and set(map(_key, body)) == keys
+    return kind == "bytes" and isinstance(expected, bytes | bytearray) and body == [bytes(expected).hex()]
 
 
 def _key(wire: Any) -> str:

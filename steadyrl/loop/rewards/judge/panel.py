@@ -13,7 +13,8 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from statistics import fmean
 
 from steadyrl.core.counting.count import tell
 from steadyrl.core.errors import EngineError
@@ -47,50 +48,6 @@ class Asked:
     """Whether the judge had to be told that its verdict was none."""
 
 
-@dataclass
-class Tally:
-    """What was asked since the last look."""
-
-    verdicts: int = 0
-    cached: int = 0
-    failed: int = 0
-    repaired: int = 0
-    requests: int = 0
-    seconds: float = 0.0
-    tokens: list[tuple[int, int] | None] = field(default_factory=list)
-
-    def add(self, outcome: Asked) -> None:
-        """Count one ballot that was asked."""
-        self.verdicts += 1
-        self.failed += isinstance(outcome.answer, str)
-        self.repaired += outcome.repaired
-        self.requests += outcome.requests
-        self.seconds += outcome.seconds
-        self.tokens += [reply.tokens for reply in outcome.replies]
-
-    def metrics(self, price_in: float, price_out: float) -> dict[str, float]:
-        """Return judge/*: shares of the verdicts, tokens, cost where there is a price; nothing if none was asked."""
-        wanted = self.verdicts + self.cached
-        if not wanted:
-            return {}
-        metrics = {"judge/verdicts": float(wanted), "judge/cached": self.cached / wanted}
-        if not self.verdicts:
-            return metrics
-        metrics["judge/failed"] = self.failed / self.verdicts
-        metrics["judge/repaired"] = self.repaired / self.verdicts
-        metrics["judge/requests"] = float(self.requests)
-        metrics["judge/latency"] = self.seconds / self.verdicts
-        metered = [tokens for tokens in self.tokens if tokens is not None]
-        if metered:
-            read, written = (float(sum(counts)) for counts in zip(*metered, strict=True))
-            metrics |= {"judge/tokens_in": read, "judge/tokens_out": written}
-            if price_in or price_out:
-                metrics["judge/cost"] = (read * price_in + written * price_out) / _MILLION
-        if len(metered) < len(self.tokens):
-            metrics["judge/unmetered"] = float(len(self.tokens) - len(metered))
-        return metrics
-
-
 class Panel:
     """Asks one endpoint."""
 
@@ -105,7 +62,8 @@ class Panel:
         self._client = ChatClient(section)
         self._cache = VerdictCache(section) if section.cache else None
         self._recent: deque[tuple[int, int]] = deque(maxlen=section.window)  # (failed, asked) of each scoring
-        self._tally = Tally()
+        self._outcomes: list[Asked] = []  # since the last look, beside those that the cache knew
+        self._cached = 0
 
     def opinions(self, contests: Sequence[Contest]) -> list[dict[str, Opinion]]:
         """Return for each contest an opinion by text; errors as of ``answers``."""
@@ -125,7 +83,7 @@ class Panel:
             cached = self._cache.get(ballot.request, ballot.texts) if self._cache else None
             if cached is not None:
                 answers[ballot] = cached
-        self._tally.cached += len(answers)
+        self._cached += len(answers)
         missing = [ballot for ballot in dict.fromkeys(ballots) if ballot not in answers]
         while missing:
             new_answers = self._ask_all(missing)
@@ -138,9 +96,26 @@ class Panel:
         return [answers[ballot] for ballot in ballots]
 
     def drain(self) -> dict[str, float]:
-        """Return the metrics of what was asked since the last call, and begin anew."""
-        tally, self._tally = self._tally, Tally()
-        return tally.metrics(self._section.price_in, self._section.price_out)
+        """Return judge/* of what was asked since the last call: shares, tokens, and cost where there is a price."""
+        outcomes, cached, self._outcomes, self._cached = self._outcomes, self._cached, [], 0
+        if not outcomes and not cached:
+            return {}
+        metrics = {"judge/verdicts": float(len(outcomes) + cached), "judge/cached": cached / (len(outcomes) + cached)}
+        if not outcomes:
+            return metrics
+        metrics["judge/failed"] = fmean(isinstance(outcome.answer, str) for outcome in outcomes)
+        metrics["judge/repaired"] = fmean(outcome.repaired for outcome in outcomes)
+        metrics["judge/requests"] = float(sum(outcome.requests for outcome in outcomes))
+        metrics["judge/latency"] = fmean(outcome.seconds for outcome in outcomes)
+        tokens = [reply.tokens for outcome in outcomes for reply in outcome.replies]
+        if metered := [counts for counts in tokens if counts is not None]:
+            read, written = (float(sum(counts)) for counts in zip(*metered, strict=True))
+            metrics |= {"judge/tokens_in": read, "judge/tokens_out": written}
+            if self._section.price_in or self._section.price_out:
+                metrics["judge/cost"] = (read * self._section.price_in + written * self._section.price_out) / _MILLION
+        if len(metered) < len(tokens):
+            metrics["judge/unmetered"] = float(len(tokens) - len(metered))
+        return metrics
 
     def _ask_all(self, ballots: Sequence[Ballot]) -> dict[Ballot, Answer]:
         """Ask several at a time; where the first many all fail, the rest count as failed, unasked."""
@@ -153,7 +128,7 @@ class Panel:
                 for future in as_completed(futures):
                     outcome = future.result()
                     answers[futures[future]] = outcome.answer
-                    self._tally.add(outcome)
+                    self._outcomes.append(outcome)
                     tell("verdicts of the judge", len(answers), len(ballots))
                     failures += isinstance(outcome.answer, str)
                     if failures == len(answers) >= _LEAST:
@@ -165,7 +140,7 @@ class Panel:
             if ballot not in answers:
                 outcome = Asked(_NOT_ASKED) if future.cancelled() else future.result()
                 answers[ballot] = outcome.answer
-                self._tally.add(outcome)
+                self._outcomes.append(outcome)
         return answers
 
     def _judge_the_judge(self, failures: Sequence[str], count: int) -> int:

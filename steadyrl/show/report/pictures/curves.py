@@ -176,10 +176,9 @@ def extremes(curves: Sequence[np.ndarray], most: int) -> np.ndarray:
 
 def _measured(groups: Mapping[str, Sequence[Records]], topic: Topic) -> str | None:
     for metric in topic.metrics:
-        for runs in groups.values():
-            every = [series(records, metric) for records in runs]
-            if any(np.isfinite(values).any() and (np.nan_to_num(values).any() or not topic.idle) for values in every):
-                return metric
+        every = (series(records, metric) for runs in groups.values() for records in runs)
+        if any(np.isfinite(values).any() and (np.nan_to_num(values).any() or not topic.idle) for values in every):
+            return metric
     return None
 
 

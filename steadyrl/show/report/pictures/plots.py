@@ -47,6 +47,11 @@ MAX_LINEAR_RANGE = 50  # largest divided by median value; above it a linear axis
 
 _TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 STYLE: Any = _TABLES["style"]  # matplotlib's types of the keys change with its version
+# Pictures that not every run has: the metric that each needs, and what is said where it was not measured.
+OPTIONAL = {
+    "groups": ("groups/best", "There is no picture of the groups: no problem had several scored answers."),
+    "curriculum": ("curriculum/entropy", "There is no picture of the curriculum: it weighs no problems."),
+}
 PARTS = "The parts are shown times their weights, so that together they are the total."
 HELDOUT = "The diamonds are held-out scores: if the reward rises while they stay flat, it is learned for its own sake."
 BAND = "The band around k1 is one standard error of a single step."
@@ -124,12 +129,9 @@ def draw(
     """
     with drawing():
         training = _training(metrics, weights, metric, heldout or {})
-        pictures = {
-            "train": training,
-            "policy": _drawings(PANELS["policy"], metrics),
-            "groups": _drawings(PANELS["groups"], metrics) if logged(metrics, "groups/best") else [],
-            "curriculum": _drawings(PANELS["curriculum"], metrics) if logged(metrics, "curriculum/entropy") else [],
-        }
+        pictures = {"train": training, "policy": _drawings(PANELS["policy"], metrics)}
+        for name, (needed, _) in OPTIONAL.items():
+            pictures[name] = _drawings(PANELS[name], metrics) if logged(metrics, needed) else []
         drawn = {
             name: together([single(panel) for panel in drawings]) for name, drawings in pictures.items() if drawings
         }
@@ -198,7 +200,13 @@ def single(drawing: Drawing, width: float = WIDTH_INCHES / 2) -> Figure:
 
 def together(figures: Sequence[Figure]) -> Drawn:
     """Return figures of equal size as one picture, two in a row; each of them is drawn once."""
-    panels, pixels = zip(*((as_svg(figure), _as_pixels(figure)) for figure in figures), strict=True)
+    panels, pixels = [], []  # SVG texts, and colours [height, width, 4]
+    for figure in figures:
+        panels.append(as_svg(figure))
+        figure.dpi = PNG_DPI
+        canvas: Any = FigureCanvasAgg(figure)
+        canvas.draw()
+        pixels.append(np.array(canvas.buffer_rgba()))
     unsigned: Any = {"Software": None}  # equal metrics give equal bytes, whatever the version of matplotlib
     across = min(2, len(panels))
     white = np.full_like(pixels[0], 255)
@@ -218,14 +226,6 @@ def together(figures: Sequence[Figure]) -> Drawn:
     names = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
     svg = f'<svg {names} {size} {box} version="1.1">\n{chr(10).join(placed)}\n</svg>\n'
     return Drawn(svg, buffer.getvalue(), panels)
-
-
-def _as_pixels(figure: Figure) -> np.ndarray:
-    """Return the colours of a figure, [height, width, 4]."""
-    figure.dpi = PNG_DPI
-    canvas: Any = FigureCanvasAgg(figure)
-    canvas.draw()
-    return np.array(canvas.buffer_rgba())
 
 
 def palette(count: int) -> list[str]:
@@ -258,14 +258,7 @@ def picture(metrics: Metrics, weights: Mapping[str, float], metric: str | None) 
 
 def absences(metrics: Metrics) -> list[str]:
     """Return a sentence for the panels that have no data, and one for each picture that is left out."""
-    left_out = {
-        "groups": "There is no picture of the groups: no problem had several scored answers.",
-        "curriculum": "There is no picture of the curriculum: it weighs no problems.",
-    }
-    if logged(metrics, "groups/best"):
-        del left_out["groups"]
-    if logged(metrics, "curriculum/entropy"):
-        del left_out["curriculum"]
+    left_out = {name: why for name, (metric, why) in OPTIONAL.items() if not logged(metrics, metric)}
     panels = [panel for name, panels in PANELS.items() if name not in left_out for panel in panels]
     shown = measured(panels, metrics)
     empty = [f"{panel.title} ({', '.join(panel.lines)})" for panel in panels if panel not in shown]

@@ -39,21 +39,16 @@ def draw(metrics: Metrics, recorded: Recorded) -> plots.Drawn | None:
 
 def sentences(metrics: Metrics, recorded: Recorded) -> list[str]:
     """Return what the picture shows, and what is missing in it and why."""
-    lines = []
+    spread = "There is no range of the reward: reward/min and reward/max were not logged."
     if plots.logged(metrics, "reward/min"):
-        lines.append("The range is that of all scored rollouts of a step.")
-    else:
-        lines.append("There is no range of the reward: reward/min and reward/max were not logged.")
+        spread = "The range is that of all scored rollouts of a step."
+    levels = "There is no histogram of the rewards: the run recorded no rollouts with a reward (run.rollouts_every)."
     if recorded:
-        lines.append(
+        levels = (
             f"The histogram is of the {len(recorded)} steps of {len(metrics)} whose rollouts were recorded "
             "(run.rollouts_every) and read. The darker a level, the more of a step's rollouts earned it."
         )
-    else:
-        lines.append(
-            "There is no histogram of the rewards: the run recorded no rollouts with a reward (run.rollouts_every)."
-        )
-    return lines
+    return [spread, levels]
 
 
 def histogram(recorded: Recorded) -> tuple[np.ndarray, np.ndarray]:
