@@ -87,7 +87,7 @@ def find_subject(name: str, config: Config) -> Subject:
             f"'{name}' is an adapter without its model; give the checkpoint folder that it is in, or RUN@STEP"
         )
     if (run := RunDir.find(path)) is not None:
-        return _of_run(name, run, step, config)
+        return replace(find_subject(str(run.path), config), name=name)
     raise RunError(f"'{name}' holds neither a run, nor a checkpoint, nor a model; {KINDS}")
 
 

@@ -39,6 +39,16 @@ def test_a_run_is_its_newest_finished_checkpoint(settings, trained):
     assert np.abs(newest - by_step).max() > 0.01
 
 
+def test_the_folder_of_a_studys_run_is_the_run(settings, trained, tmp_path):
+    run = trained()
+    folder = tmp_path / "study" / "rank-s0"
+    shutil.copytree(run.path, folder / "20261128-run")
+    subject = find_subject(str(folder), settings())
+    assert (subject.name, subject.what) == (str(folder), "run, step 4")
+    assert subject.folder == folder / "20261128-run" / "checkpoints" / "000004"
+    assert find_subject(f"{folder}@2", settings()).what == "run, step 2"
+
+
 def test_a_path_with_an_at_sign_is_a_path_first(settings, trained):
     run = trained()
     other = run.path.with_name("run@2")
