@@ -86,8 +86,8 @@ def find_subject(name: str, config: Config) -> Subject:
         raise ModelError(
             f"'{name}' is an adapter without its model; give the checkpoint folder that it is in, or RUN@STEP"
         )
-    if (run := RunDir.find(path)) is not None:
-        return replace(find_subject(str(run.path), config), name=name)
+    if (only := RunDir.find(path)) is not None:
+        return replace(find_subject(str(only.path), config), name=name)
     raise RunError(f"'{name}' holds neither a run, nor a checkpoint, nor a model; {KINDS}")
 
 
