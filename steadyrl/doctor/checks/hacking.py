@@ -11,13 +11,8 @@ from steadyrl.core.stats import answers_are, decide, largest_difference, student
 from steadyrl.doctor.check import Found, Result, Unknown, check
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.levels import RISK, measure
-from steadyrl.doctor.statistics.readings import is_penalty, learns, number, within
+from steadyrl.doctor.statistics.readings import goals, is_penalty, learns, number, within
 
-# Held-out measurements of which more is not better, or that are no goal.
-NO_GOAL = (
-    "length", "size", "truncated", "empty", "time", "kl", "entropy", "loss", "tokens", "repetition", "unscored", "std",
-    "violation", "error", "fail", "false", "refus", "invalid", "halluc", "timeout", "penal",
-)  # fmt: skip
 TOTALS = ("reward", "reward/mean", "total")  # the reward as a whole, on held-out problems
 LOST_SHARE = 0.25  # of what held-out problems had gained, that has to be lost again
 FEWEST_ROWS = 3
@@ -27,15 +22,16 @@ IDLE, LONG_ENOUGH, LEVEL = (
     30,
     0.1,
 )  # of the whole's gain; steps, half of them once the whole is level, in which a form may be learned before the answers
+DOUBLED, PERPLEXITY = 2.0, re.compile(r"perplexity|(?<![a-z])ppl(?![a-z])", re.IGNORECASE)
 FORM = re.compile(r"format|xml|tag|json|template|style", re.IGNORECASE)
 RIGHTNESS = re.compile(r"accura|correct|answer|exact|solve|success|number|(?<![a-z])acc(?![a-z])", re.IGNORECASE)
 
 
 @check("reward_hacking")
 def reward_hacking(run: Run) -> Result | list[Result]:
-    reward, heldout, parts = run.needed("reward"), _goals(run, "heldout/"), _goals(run, "reward_part/")
-    if hacks := _hacks_rise(run, reward):
-        return hacks
+    reward, heldout, parts = run.needed("reward"), goals(run, "heldout/"), goals(run, "reward_part/")
+    if hacked := _hacks_rise(run, reward) or _text_degrades(run, reward):
+        return hacked
     if not heldout and len(parts) < 2 and not any(map(pays_for_right, parts)):
         why = "only the trained reward is logged, which rises in a hacked run as well"
         return Unknown(why, ("heldout/*", "reward_part/*"))
@@ -108,6 +104,21 @@ def _hacks_rise(run: Run, reward: Series) -> Result:
     )
 
 
+def _text_degrades(run: Run, reward: Series) -> Result:
+    """Find a perplexity of held-out texts or answers that doubles, third by third, while the reward rises."""
+    for name, series in run.parts("heldout/").items():
+        if PERPLEXITY.search(name) is None or len(series) < FEWEST_ROWS or not learns(run):
+            continue
+        first, middle, last = (float(third.mean()) for third in np.array_split(series.values, 3))
+        if not 0.0 < first < middle < last or last < DOUBLED * first:
+            continue
+        rise = f"the reward rises from {number(float(reward.values[0]))} to {number(float(reward.values[-1]))}"
+        course = f"{name} rises from {number(float(series.values[0]))} to {number(float(series.values[-1]))}"
+        thirds = f"{name}: {number(first)}, {number(middle)}, {number(last)} in the three thirds of the log"
+        return Found("text_degrades", "warning", int(series.steps[0]), f"{rise} while {course}", (thirds,))
+    return None
+
+
 def _given_up(reward: Series, parts: Mapping[str, Series]) -> Result:
     """Find a part for being right that falls to half while the whole rises, row after row; three rows can show it."""
     if float(reward.values[-1]) <= float(reward.values[0]):
@@ -156,12 +167,6 @@ def _is_traded(name: str, heldout: Mapping[str, Series], parts: Mapping[str, Ser
     if name not in TOTALS and total is not None and total.end > total.first:
         return True
     return levels is not None and levels.fell
-
-
-def _goals(run: Run, family: str) -> dict[str, Series]:
-    """Return the measurements of a family of which more is better."""
-    every = run.parts(family)
-    return {name: series for name, series in every.items() if not any(word in name.lower() for word in NO_GOAL)}
 
 
 def _past_peak(name: str, series: Series, reward: Series) -> Result:

@@ -51,7 +51,7 @@ def reward_jump(run: Run) -> Result:
         if any(jumps_at(run.get(name), since, SAME_TIME) for name in LOST):
             continue
         at_once = [m for m in moved if abs(m.jump.step - since) <= SAME_TIME]
-        if not any(m.spread for m in at_once) and _selected(run, since):
+        if not any(m.spread for m in at_once) and (_selected(run, since) or not _policy_known(run)):
             continue
         cause, reason = _cause(run, spread, since, at_once)
         return Found(
@@ -87,6 +87,11 @@ def _policy_jumps(run: Run, since: int) -> bool:
             return True
     series = ((run.get("length"), True), (find(run, "kl_ref"), False), (find(run, "entropy"), True))
     return any(jumps_at(metric, since, SAME_TIME, logarithm) for metric, logarithm in series)
+
+
+def _policy_known(run: Run) -> bool:
+    """Return whether the log says anything of the policy, so that it can be told from what scores it."""
+    return update_size(run) is not None or any(run.get(name) for name in ("kl_ref", "entropy", "length"))
 
 
 def _selected(run: Run, since: int) -> bool:

@@ -31,6 +31,11 @@ NEAR_BEST, ALL_ALIKE = 0.95, 0.01  # of the way to the best completions' reward;
 LOST_ENTROPY = 0.1  # of its start
 FEW = 5  # rows that a level is taken over at least, where there are twice as many
 FEWEST_PROBLEMS = 20  # held out, that an interval is taken over
+# Measurements of which more is not better, or that are no goal.
+NO_GOAL = (
+    "length", "size", "truncated", "empty", "time", "kl", "entropy", "loss", "tokens", "repetition", "unscored", "std",
+    "violation", "error", "fail", "false", "refus", "invalid", "halluc", "timeout", "penal", "perplexity", "ppl",
+)  # fmt: skip
 PENALTY = re.compile(r"penal|banned|forbidden|violat", re.IGNORECASE)
 MOSTLY = 0.5  # share of the spikes that a cause must accompany
 FAR_BEYOND = 1000.0  # times a limit: what is cut to less than a thousandth is not limited but taken away
@@ -124,12 +129,18 @@ def gained(run: Run) -> bool:
     return any(paired_difference(np.zeros(len(gain)), gain).low > 0 for gain in several)
 
 
+def goals(run: Run, family: str) -> dict[str, Series]:
+    """Return the measurements of a family of which more is better."""
+    every = run.parts(family)
+    return {name: series for name, series in every.items() if not any(word in name.lower() for word in NO_GOAL)}
+
+
 def heldout_rises(run: Run) -> bool | None:
     """Return True if more held-out measurements rose than fell; None without two evaluations.
 
     Each has few points: the later half is compared with the first point, and 2 % of it count as no change.
     """
-    several = [series for series in run.parts("heldout/").values() if len(series) >= 2]
+    several = [series for series in goals(run, "heldout/").values() if len(series) >= 2]
     if not several:
         return None
     rose = 0

@@ -143,3 +143,17 @@ def test_a_number_that_is_right_pays_for_the_task(name, cause):
     parts = {f"reward_part__{name}": rising, "reward_part__check_answer": idle}
     run = healthy(n=N, reward=rising, without=[*PARTS, "heldout/retrieval"], **parts)
     assert [result.cause for result in reward_hacking(run) if result.state == "found"] == ([cause] if cause else [])
+
+
+@pytest.mark.parametrize(("name", "course", "degrades"), [
+    ("eval_perplexity", [5.0, 7.0, 16.0], True),
+    ("ppl", [5.0, 6.0, 8.0], False),  # not twice as much
+    ("perplexity", [16.0, 7.0, 20.0], False),  # not third by third
+    ("coverage", [5.0, 7.0, 16.0], False),
+])  # fmt: skip
+def test_a_perplexity_that_doubles_while_the_reward_rises_is_text_that_degrades(name, course, degrades):
+    at = 10 * np.arange(6)
+    measured = {f"heldout__{name}": series(f"heldout/{name}", np.repeat(course, 2), at)}
+    run = healthy(n=N, without=["heldout/retrieval"], **measured)
+    causes = [result.cause for result in said(reward_hacking(run))]
+    assert ("text_degrades" in causes) == degrades

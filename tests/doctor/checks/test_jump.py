@@ -139,3 +139,10 @@ def test_a_jump_within_the_spread_of_the_returns_is_silent():
 def test_without_values_or_steps_it_is_unclear():
     assert unclear(value_jump(healthy(n=N, without=["value_mean"]))).would_tell == ("value_mean",)
     assert "few" in unclear(value_jump(healthy(n=5))).message
+
+
+def test_where_nothing_is_known_of_the_policy_a_jump_is_not_the_scorers():
+    known = steady(reward=level(0.6, 0.03, 1) - 0.25 * LATER)
+    assert finding(reward_jump(known)).cause == "judge_or_engine"
+    policy = ("kl_ref", "kl_old", "entropy", "length")
+    assert said(reward_jump(replace(known, series={k: v for k, v in known.series.items() if k not in policy}))) == []
