@@ -46,8 +46,12 @@ def reward_jump(run: Run) -> Result:
             "many to tell a scorer that changed from a policy that learns quickly"
         )
     for since in (m.jump.step for m in moved):
-        if (spread is not None and _constant_after(spread, since)) or _policy_jumps(run, since):
+        if _policy_jumps(run, since):
             continue
+        if spread is not None:
+            before, after = spread.values[spread.steps < since], spread.values[spread.steps >= since]
+            if len(before) and len(after) and np.median(after) <= NO_SPREAD * np.median(before):
+                continue  # the reward became constant
         if any(jumps_at(run.get(name), since, SAME_TIME) for name in LOST):
             continue
         at_once = [m for m in moved if abs(m.jump.step - since) <= SAME_TIME]
@@ -71,11 +75,6 @@ def _moved(run: Run, reward: Series, spread: Series | None) -> Iterator[_Moved]:
     spreads = {f"the spread of the part {name}": part for name, part in run.parts("reward_part_std/").items()}
     for name, part in ({} if spread is None else {"reward_std": spread} | spreads).items():
         yield from (_Moved(name, jump, True) for jump in jumps(part, logarithm=True) if jump.change > GROWN)
-
-
-def _constant_after(spread: Series, since: int) -> bool:
-    before, after = spread.values[spread.steps < since], spread.values[spread.steps >= since]
-    return bool(len(before) and len(after) and np.median(after) <= NO_SPREAD * np.median(before))
 
 
 def _policy_jumps(run: Run, since: int) -> bool:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
+from steadyrl.core.types import Severity
 from steadyrl.doctor.check import Found, Result, Unknown, check
 from steadyrl.doctor.checks.kl_control import coefficient_moves, target_in
-from steadyrl.doctor.remedies import Value, learning_rate
+from steadyrl.doctor.remedies import learning_rate
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.readings import (
     LN_LARGEST_VOCABULARY,
@@ -78,14 +78,21 @@ def kl_runaway(run: Run) -> Result:
     norm = run.get("grad_norm")
     if norm is not None and norm.values.max() > WILD_NORM:
         harms, because = True, (*because, f"the gradient norm is up to {number(norm.values.max())} meanwhile")
-    change = _more_penalty(run) if cause in ("weak_penalty", "unknown") else None
+    change, remedy, coefficient = None, "", run.get("kl_coef")
+    if cause in ("weak_penalty", "unknown"):
+        now = setting(run, "kl_coef") if coefficient is None else float(coefficient.values[-1])
+        usual = LOSS_COEF if run.traits.grouped else REWARD_COEF
+        change = {} if now is None else {"kl_coef": float(f"{2 * now:.1g}") if now else usual}
+        if cause == "weak_penalty" and now is not None:
+            remedy = f"Raise the coefficient from {now:g} to {change['kl_coef']:g}, or let it adapt to a target in the "
+            remedy += "unit of the KL that it compares."
     return Found(
         cause,
         "critical" if lost and rising and falls else "warning" if harms else "info",
         since,
         f"the KL to the reference is {number(tail(kl))} {kl.unit} and {'rises' if rising else 'no longer rises'}",
         (f"{kl.source or 'kl_ref'} is {limit} from step {since} on", *because),
-        remedy=_raise_penalty(run) if cause == "weak_penalty" else "",
+        remedy=remedy,
         change=change,
     )
 
@@ -150,10 +157,8 @@ def _hidden(run: Run) -> Result:
     message = (
         f"kl_ref_full is {number(tail(full))} nats per token, kl_ref {number(tail(kl))}: the KL sees nothing of it"
     )
-    shown = (levels("kl_ref_full", full),)
-    if solved(run):
-        return Found("truncation", "info", since, message, shown)
-    return Found("truncation", "warning", since, message, shown)
+    severity: Severity = "info" if solved(run) else "warning"
+    return Found("truncation", severity, since, message, (levels("kl_ref_full", full),))
 
 
 def _high(run: Run) -> tuple[int, Series, str] | None:
@@ -265,35 +270,13 @@ def _runaway_cause(run: Run, since: int, kl: Series) -> tuple[str, tuple[str, ..
     return "weak_penalty", (f"the coefficient of the penalty is {fixed:g}",)
 
 
-def _coefficient(run: Run) -> float | None:
-    logged = run.get("kl_coef")
-    return setting(run, "kl_coef") if logged is None else float(logged.values[-1])
-
-
-def _raise_penalty(run: Run) -> str:
-    """Return the remedy with the run's own numbers; "" where its coefficient is not known."""
-    more = _more_penalty(run).get("kl_coef")
-    if more is None:
-        return ""
-    return (
-        f"Raise the coefficient from {_coefficient(run):g} to {more:g}, or let it adapt to a target in the unit of the "
-        "KL that it compares."
-    )
-
-
-def _more_penalty(run: Run) -> Mapping[str, Value]:
-    value = _coefficient(run)
-    if value:
-        return {"kl_coef": float(f"{2 * value:.1g}")}
-    return {} if value is None else {"kl_coef": LOSS_COEF if run.traits.grouped else REWARD_COEF}
-
-
 @check("kl_zero")
 def kl_zero(run: Run) -> Result:
     kl = find(run, "kl_ref") or run.needed("kl_ref")
-    zero = np.abs(kl.values) <= ZERO
+    zero, entropy = np.abs(kl.values) <= ZERO, find(run, "entropy")
     zero[:1] = False
-    zero &= ~np.isin(kl.steps, _certain(run))
+    if entropy is not None:  # where every token was certain, of the one token that truncation leaves the KL is 0
+        zero &= ~np.isin(kl.steps, entropy.steps[np.abs(entropy.values) <= ZERO])
     if (since := first_lasting(kl, zero, LASTING)) is None:
         return None
     after = np.flatnonzero(~zero & (kl.steps > since))
@@ -312,12 +295,6 @@ def kl_zero(run: Run) -> Result:
         f"the KL to the reference is exactly 0 at steps {since} to {until}",
         because or ("neither learning rate, gradient norm nor rewards tell why",),
     )
-
-
-def _certain(run: Run) -> np.ndarray:
-    """Return the steps at which every token was certain: of the one token that truncation leaves the KL is 0."""
-    entropy = find(run, "entropy")
-    return np.zeros(0, np.int64) if entropy is None else entropy.steps[np.abs(entropy.values) <= ZERO]
 
 
 def _zero_cause(run: Run, since: int, until: int) -> tuple[str, tuple[str, ...]]:

@@ -64,9 +64,11 @@ def _shrink_cause(run: Run, fallen: dict[str, Levels], nothing_left: bool) -> tu
         blocks = measure(part) if any(word in name.lower() for word in BRIEF) else None
         if blocks is not None and blocks.rose:
             return "length_reward", f"the reward part '{name}' pays for being short"
-    rose, cut = learns(run), run.get("truncated")
+    rose, cut, best = learns(run), run.get("truncated"), run.get("reward_max")
+    # Where the greatest reward is the same in nearly all rows, failures last longer, and no brevity pays.
+    any_length = best is not None and float((best.values == best.values.max()).mean()) > MOSTLY
     along = min(correlation(run, changes=True), correlation(run, changes=False) if nothing_left and rose else 0.0)
-    if along < -MOVES_TOGETHER and (nothing_left or not _best_at_any_length(run)):
+    if along < -MOVES_TOGETHER and (nothing_left or not any_length):
         return "length_reward", f"the reward follows the length (correlation {number(along)}): it pays for being short"
     if rose and fallen:
         return "length_reward", f"{next(iter(fallen))} fell in the same time: length was cheaper to give up"
@@ -75,12 +77,6 @@ def _shrink_cause(run: Run, fallen: dict[str, Levels], nothing_left: bool) -> tu
     if fell(run, "reward"):
         return "lost", "the reward fell with them"
     return "unknown", "nothing in the log says what pays for it"
-
-
-def _best_at_any_length(run: Run) -> bool:
-    """Return True if the greatest reward is the same in nearly all rows: failures last longer, and no brevity pays."""
-    best = run.get("reward_max")
-    return best is not None and float((best.values == best.values.max()).mean()) > MOSTLY
 
 
 def correlation(run: Run, changes: bool) -> float:

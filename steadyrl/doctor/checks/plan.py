@@ -48,7 +48,9 @@ def rate_not_reached(run: Run) -> Result:
             "is not trained at all",
             change={"value_warmup_steps": max(1, round(WARM * steps))},
         )
-    if warm_up >= steps and not _too_fast_already(run):
+    reward = run.get("reward")
+    too_fast = (reward is not None and direction(reward.at(slice(len(reward) // 2, None))) < 0) or entropy_lost(run)
+    if warm_up >= steps and not too_fast:  # what breaks while its rate still rises needs no higher one
         share = steps / warm_up
         return Found(  # in the mean the rate is half of that at the most
             "warm_up",
@@ -69,13 +71,6 @@ def rate_not_reached(run: Run) -> Result:
         return None
     message = f"the learning rate came to {reached:.3g} at most, {reached / rate:.0%} of the {rate:g} that is set"
     return Found("schedule", "warning", None, message)
-
-
-def _too_fast_already(run: Run) -> bool:
-    """Return whether the reward of a run falls, or its entropy is lost, while its rate still rises."""
-    reward = run.get("reward")
-    falls = reward is not None and direction(reward.at(slice(len(reward) // 2, None))) < 0
-    return falls or entropy_lost(run)
 
 
 def _ended(rate: Series) -> Result:

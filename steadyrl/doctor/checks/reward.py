@@ -206,11 +206,16 @@ def reward_constant(run: Run) -> Result:
     if rows < (CONSTANT_ROWS if equal else CONSTANT_STEPS):
         if rows == len(reward) and run.covers(reward) < CONSTANT_STEPS:
             return Unknown(f"{rows} equal rewards do not tell a constant one")
-        return _frozen(run, reward) or _mostly_least(run, reward)
+        sentence = _at_least(reward, MOSTLY_ROWS, MOSTLY)
+        if (frozen := _frozen(run, reward)) or not sentence or learns(run) is not False:
+            return frozen
+        return Found("mostly_least", "warning", int(reward.steps[0]), sentence, (levels("it", reward),))
     before = np.zeros(0) if spread is None else spread.values[spread.steps < since]
     most = run.get("reward_max")
     best = most is not None and start > 0 and last >= float(most.values.max()) - SAME
-    alone = _certain_at(run, since)
+    entropy = find(run, "entropy")
+    then = np.zeros(0) if entropy is None else within(entropy, since, since + NEAR_STEPS).values
+    alone = entropy is not None and len(then) > 0 and bool(np.median(then) < NO_ENTROPY * entropy.values[0])
     cause, severity, message = _constant_cause(reward.values[:start], last, varies, before, best, alone)
     message = f"the reward is exactly {number(last)} in {rows} rows, {message}"
     return Found(cause, severity, since, message, (f"reward {number(last)} from step {since} to {reward.steps[-1]}",))
@@ -231,21 +236,6 @@ def _frozen(run: Run, reward: Series) -> Result:
         "scores the completions hardly tells them apart",
         ("batches of other prompts have other means, unless nearly all completions get the same score",),
     )
-
-
-def _mostly_least(run: Run, reward: Series) -> Result:
-    """Find a mean that is its least in most rows."""
-    sentence = _at_least(reward, MOSTLY_ROWS, MOSTLY)
-    if not sentence or learns(run) is not False:
-        return None
-    return Found("mostly_least", "warning", int(reward.steps[0]), sentence, (levels("it", reward),))
-
-
-def _certain_at(run: Run, since: int) -> bool:
-    """Return whether the policy had lost nearly all of its entropy by a step."""
-    entropy = find(run, "entropy")
-    then = np.zeros(0) if entropy is None else within(entropy, since, since + NEAR_STEPS).values
-    return entropy is not None and len(then) > 0 and bool(np.median(then) < NO_ENTROPY * entropy.values[0])
 
 
 def _constant_cause(
