@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -99,7 +99,9 @@ def differ(first: Run, second: Run) -> Difference:
     shared = [name for name in first.series if name in second.series and not name.startswith(OUTSIDE)]
     pairs = {name: pair for name in shared if (pair := _pair(first, second, name)) is not None}
     with np.errstate(over="ignore"):  # numbers of a diverged run, whose difference may be infinite
-        risk = RISK / _tests(pairs.values())
+        # Equal series are no test, and one that is logged twice is one.
+        unlike = [(a.values, b.values) for a, b in pairs.values() if not np.array_equal(a.values, b.values)]
+        risk = RISK / max(len({(x.tobytes(), y.tobytes()) for x, y in unlike}), 1)
         results = {name: _parts(*pair, risk) for name, pair in pairs.items()}
     parted = [part for part in results.values() if part is not None]
     same = [name for name, part in results.items() if part is None]
@@ -132,13 +134,11 @@ def _unmapped_settings(first: Run, second: Run) -> list[Setting]:
     return [
         Setting(key, (key, key), values)
         for key, values in unequal.items()
-        if not any((known[0].get(name), known[1].get(name)) == values for name in _shorter(key))
+        if not any(
+            tuple(settings.get(key[mark.end() :]) for settings in known) == values
+            for mark in re.finditer(r"[._/]", key)
+        )
     ]
-
-
-def _shorter(key: str) -> list[str]:
-    """Return the names that a setting may have beside its own: what follows each of the marks in it."""
-    return [key[mark.end() :] for mark in re.finditer(r"[._/]", key)]
 
 
 def _logged_settings(parted: Sequence[Parted], settings: Sequence[Setting]) -> list[Setting]:
@@ -162,12 +162,6 @@ def _by_weight(settings: Sequence[Setting], parted: Sequence[Parted]) -> list[Se
         return direct.index(setting.name) if setting.name in direct else len(direct), weight.index(name)
 
     return sorted(settings, key=place)
-
-
-def _tests(pairs: Iterable[tuple[Series, Series]]) -> int:
-    """Return how many tests pairs of series are: equal series are none, and one that is logged twice is one."""
-    unequal = {(a.values.tobytes(), b.values.tobytes()) for a, b in pairs if not np.array_equal(a.values, b.values)}
-    return max(len(unequal), 1)
 
 
 def _rank(part: Parted) -> tuple[bool, bool, int, int]:

@@ -157,7 +157,9 @@ class LiveDoctor:
     def look(self, step: int) -> list[Change]:
         """Examine what there is, whosever turn it is; see ``add``."""
         self._looked = self._steps[-1] if self._steps else None
-        current = {(finding.check, finding.cause): finding for finding in self._findings()}
+        columns = {name: points.column() for name, points in sorted(self._series.items())}
+        log = RawLog("this run", self.format, columns, self.settings, completions=self.completions)
+        current = {(finding.check, finding.cause): finding for finding in examine(identify(log)).findings}
         before, self._active = self._active, {key: _ActiveFinding(finding) for key, finding in current.items()}
         succeeded = {check for check, cause in current if (check, cause) not in before}  # by another cause
         cleared, raised = [], []
@@ -199,8 +201,3 @@ class LiveDoctor:
             scalar = None if isinstance(plain, bool) else number(plain, null=None)
             if scalar is not None and name not in NOT_METRICS:
                 self._series[name].add(step, scalar, self.points)
-
-    def _findings(self) -> tuple[Finding, ...]:
-        columns = {name: points.column() for name, points in sorted(self._series.items())}
-        log = RawLog("this run", self.format, columns, self.settings, completions=self.completions)
-        return examine(identify(log)).findings

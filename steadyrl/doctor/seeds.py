@@ -102,9 +102,6 @@ def sentences(first: Sequence[Run], second: Sequence[Run]) -> list[str]:
 
 def _levels(entry: Across) -> str:
     """Return a quantity with the mean of each set and what its runs reach."""
-    ends = (f"{number(float(group.mean()))} ({_range(group)})" for group in entry.levels)
+    shown = ([number(float(level)) for level in (group.mean(), group.min(), group.max())] for group in entry.levels)
+    ends = (f"{mean} ({least} to {most})" for mean, least, most in shown)
     return f"{entry.quantity}: {' and '.join(ends)}"
-
-
-def _range(group: np.ndarray) -> str:
-    return f"{number(float(group.min()))} to {number(float(group.max()))}"

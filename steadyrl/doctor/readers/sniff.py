@@ -152,15 +152,11 @@ def _rows(path: Path, needs_step: bool) -> Source | None:
         if path == RunDir(path.parent).metrics_file and any(map(own.is_record, rows)):
             return Source(path, Kind.ROWS, _reader_of(own.read, path.parent))
         return Source(path, Kind.ROWS, lambda: jsonl.read(path)) if find_step_key(rows) or not needs_step else None
-    if DOCUMENT.match(start) and (not needs_step or _is_history(start)):
+    by_step = SERIES.search(start) or (METRIC_KEY.search(start) and STEP_KEY.search(start))  # in columns, or in rows
+    if DOCUMENT.match(start) and (by_step or not needs_step):
         return as_document
     separator = tables.separator_of(first, needs_step)
     return Source(path, Kind.ROWS, lambda: tables.read_csv(path, separator)) if separator else None
-
-
-def _is_history(start: bytes) -> bool:
-    """Return whether a document that begins so holds metrics by step, in rows or in columns."""
-    return bool(SERIES.search(start) or (METRIC_KEY.search(start) and STEP_KEY.search(start)))
 
 
 def _is_document(row: dict[str, Any]) -> bool:
