@@ -346,12 +346,6 @@ def _exactness(entry: _Entry) -> tuple[bool, int, int, str]:
     return bool(qualifiers), rank, entry.place, entry.source
 
 
-def _series(log: RawLog, entry: _Entry) -> Series:
-    column = log.columns[entry.source]
-    values = _transformed(entry.name.transform, np.asarray(column.values, np.float64))
-    return Series(entry.name.quantity, entry.name.unit, entry.name.estimator, entry.source, column.steps, values)
-
-
 def _transformed(transform: str, values: np.ndarray) -> np.ndarray:
     """Return the quantity's values of the logged ones [n]; a variance below 0 is no number."""
     if transform == "sqrt":
