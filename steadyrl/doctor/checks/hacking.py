@@ -22,11 +22,8 @@ TOTALS = ("reward", "reward/mean", "total")  # the reward as a whole, on held-ou
 LOST_SHARE = 0.25  # of what held-out problems had gained, that has to be lost again
 FEWEST_ROWS = 3
 HALVED = 0.5  # of the first third of the log
-IDLE, LONG_ENOUGH, LEVEL = (
-    0.02,
-    30,
-    0.1,
-)  # of the whole's gain; steps, half of them once the whole is level, in which a form may be learned before the answers
+IDLE, LEVEL = 0.02, 0.1  # of the whole's gain
+LONG_ENOUGH = 30  # steps, half of them once the whole is level, in which a form may be learned before the answers
 FORM = re.compile(r"format|xml|tag|json|template|style", re.IGNORECASE)
 RIGHTNESS = re.compile(r"accura|correct|answer|exact|solve|success|number|(?<![a-z])acc(?![a-z])", re.IGNORECASE)
 

@@ -206,7 +206,10 @@ def _at_start(run: Run) -> Result:
     if not exactly and last < GONE * first:
         return None  # another reference stays another one
     nearer = last < MUCH_NEARER * first or (last < NEARER * first and direction(kl) < 0)
-    teacher = not exactly and nearer and _distils(run)
+    # Where the log speaks of a teacher or of distillation the reference is another model on purpose.
+    named = (series.source for several in run.series.values() for series in several)
+    words = (*run.unknown, *run.settings, *run.keys.values(), *named)
+    teacher = not exactly and nearer and any(map(DISTILLED.search, words))
     # Another reference does no harm while the reward rises and the policy keeps its distance from it. Returns less the
     # penalty, all that some logs have of the reward, rise only with it.
     weak = None if exactly else _weak_penalty(run, kl)
@@ -244,17 +247,6 @@ def _weak_penalty(run: Run, kl: Series) -> float | None:
     coefficient = float(loss.values @ kl.values / (kl.values @ kl.values))
     off = np.abs(loss.values - coefficient * kl.values) - np.maximum(PRINTED, ALIKE * np.abs(loss.values))
     return coefficient if 0 < coefficient <= WEAK and (off <= 0).mean() >= MOSTLY else None
-
-
-def _distils(run: Run) -> bool:
-    """Return whether the log speaks of a teacher or of distillation: then the reference is another model on purpose."""
-    words = (
-        *run.unknown,
-        *run.settings,
-        *run.keys.values(),
-        *(series.source for several in run.series.values() for series in several),
-    )
-    return any(DISTILLED.search(str(word)) for word in words)
 
 
 def _runaway_cause(run: Run, since: int, kl: Series) -> tuple[str, tuple[str, ...]]:

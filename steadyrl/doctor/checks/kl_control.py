@@ -157,7 +157,9 @@ def kl_controller(run: Run) -> Result:
     shown = moves.sentence if moves is not None and moving else pace
     change: dict[str, Value] = dict(horizon(run))
     reach: tuple[str, ...] = ()
-    gained, reached = _gained(run), min(tail(kl), HEALTHY_SEQUENCE)
+    reward, spread, gained, reached = run.get("reward"), reward_spread(run), 0.0, min(tail(kl), HEALTHY_SEQUENCE)
+    if reward is not None and spread is not None and head(spread) > 0:  # in standard deviations of the first rewards
+        gained = max(tail(reward) - head(reward), 0.0) / head(spread)
     if kl.unit == SEQUENCE and target[0] < reached and target[0] < max(LEAST_TARGET, gained * gained / 2.0):
         # A controller that can keep up would only hold the policy where it began, or bring it back there.
         change["kl_target"] = float(f"{reached:.2g}")
@@ -167,14 +169,6 @@ def kl_controller(run: Run) -> Result:
             f"gained {number(gained)}",
         )
     return Found("slow", "warning", since, f"{message}: it is too slow", (level, shown, *reach), change=change)
-
-
-def _gained(run: Run) -> float:
-    """Return by how many standard deviations of the first rewards the reward rose; 0 where that is not known."""
-    reward, spread = run.get("reward"), reward_spread(run)
-    if reward is None or spread is None or head(spread) <= 0:
-        return 0.0
-    return max(tail(reward) - head(reward), 0.0) / head(spread)
 
 
 def _doubling_by_settings(run: Run) -> float | None:

@@ -45,12 +45,7 @@ def value_of(run: Run, limit: Limit) -> float | None:
     return float(value[-1]) if run.settings.get("autopilot") == "act" else None
 
 
-def has_limit(run: Run) -> bool:
-    """Return whether a run has any of these limits."""
-    return any(value_of(run, limit) for limit in LIMITS.values())
-
-
-@check("limit_too_narrow", when=has_limit)
+@check("limit_too_narrow", when=lambda run: any(value_of(run, limit) for limit in LIMITS.values()))
 def limit_too_narrow(run: Run) -> list[Result]:
     return [_narrow(run, cause, limit) for cause, limit in LIMITS.items()]
 

@@ -26,12 +26,7 @@ def plans_a_rate(run: Run) -> bool:
     return bool(setting(run, "steps") and setting(run, "learning_rate"))
 
 
-def has_a_rate(run: Run) -> bool:
-    """Return whether a run's rate is planned or logged."""
-    return plans_a_rate(run) or run.get("learning_rate") is not None
-
-
-@check("rate_not_reached", when=has_a_rate)
+@check("rate_not_reached", when=lambda run: plans_a_rate(run) or run.get("learning_rate") is not None)
 def rate_not_reached(run: Run) -> Result:
     logged = run.get("learning_rate")
     if logged is not None and (ended := _ended(logged)):
@@ -171,12 +166,8 @@ def _never_solved(run: Run) -> Result:
     return Found("never_solved", "info", None, message)
 
 
-def sets_a_batch(run: Run) -> bool:
-    """Return whether a run's own settings say how many prompts a step has; other logs give what one device takes."""
-    return setting(run, "prompts_per_step") is not None
-
-
-@check("batch_small", when=sets_a_batch)
+# Other settings than a run's own give what one device takes.
+@check("batch_small", when=lambda run: setting(run, "prompts_per_step") is not None)
 def batch_small(run: Run) -> Result:
     completions = setting(run, "batch_size")
     if completions is None or completions >= FEWEST_COMPLETIONS or solved(run):

@@ -51,7 +51,9 @@ def jumps(series: Series, logarithm: bool = False) -> list[Jump]:
         series: Finite values; fewer than 25 show nothing, of more than 50,000 successive ones are averaged.
         logarithm: Of the logarithm of the values; those at or below 0 count as the least one above.
     """
-    x, steps = _logs(series.values) if logarithm else series.values, series.steps
+    x, steps = series.values, series.steps
+    if logarithm:
+        x = np.log(np.maximum(x, x[x > 0].min() if (x > 0).any() else 1.0))
     if len(x) > MOST_POINTS:
         every = -(-len(x) // MOST_POINTS)
         covered = len(x) - len(x) % every
@@ -120,10 +122,3 @@ def shows_at(series: Series, step: int) -> bool:
 def jumps_at(series: Series | None, step: int, within: int, logarithm: bool = False) -> bool:
     """Return True if a series has a jump at most so many steps from ``step``; None has none."""
     return series is not None and any(abs(jump.step - step) <= within for jump in jumps(series, logarithm))
-
-
-def _logs(values: np.ndarray) -> np.ndarray:
-    positive = values[values > 0]
-    least = float(positive.min()) if len(positive) else 1.0
-    logs: np.ndarray = np.log(np.maximum(values, least))
-    return logs
