@@ -49,7 +49,7 @@ def settings(table: Table, config: Config, log: RawLog) -> dict[str, Any]:
     if table.tempered and _logs(log, table.tempered) and (top_p is not None or top_k):
         # Its logits are divided by the temperature, and it knows nothing of top-p and top-k. Without truncation that is
         # the distribution that was sampled from; where the log does not say, nothing is said.
-        more["logprobs"] = "tempered" if top_k or top_p < 1 else "sampled"
+        more["logprobs"] = "tempered" if top_k or (top_p is not None and top_p < 1) else "sampled"
     if table.whitened_ppo and named == "ppo":
         more["whitened"] = canonical.get("whitened", True)
     return {**canonical, **_without_none(more)}
