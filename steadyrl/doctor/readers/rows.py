@@ -16,7 +16,7 @@ import numpy as np
 
 from steadyrl.core.errors import RunError
 from steadyrl.doctor.readers.spelling import MAX_NESTING, english, listed, numbers
-from steadyrl.doctor.series import Column, RawLog
+from steadyrl.doctor.series import Column, RawLog, distinct_steps
 
 # The first that most rows have. What a tracker counts itself ("_step") is the number of its log calls where the
 # trainer also says its own step, so it comes after those.
@@ -416,9 +416,7 @@ def usual_distance(steps: np.ndarray) -> int:
 
 def _gaps(columns: Mapping[str, Column]) -> list[str]:
     """Say how many steps are missing, if most steps are equally far apart."""
-    longest = max((column.steps for column in columns.values()), key=len, default=np.empty(0, np.int64))
-    other_steps = [column.steps for column in columns.values() if not np.array_equal(column.steps, longest)]
-    steps = np.unique(np.concatenate([longest, *other_steps])) if other_steps else longest
+    steps = distinct_steps([column.steps for column in columns.values()])
     usual = usual_distance(steps)
     missing = int(((np.diff(steps) - 1) // usual).sum()) if usual else 0
     every = "" if usual == 1 else f", of every {usual}th,"
