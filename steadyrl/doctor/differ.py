@@ -105,9 +105,23 @@ def differ(first: Run, second: Run) -> Difference:
         results = {name: _parts(*pair, risk) for name, pair in pairs.items()}
     parted = [part for part in results.values() if part is not None]
     same = [name for name, part in results.items() if part is None]
-    parted.sort(key=_rank)
+    # What is held out shows what training did, whenever it is measured.
+    place = {quantity: i for i, quantity in enumerate(ORDER)}
+    parted.sort(
+        key=lambda part: (
+            not part.lasting,
+            part.quantity.startswith("heldout/"),
+            part.step,
+            place.get(part.quantity, len(ORDER)),
+        )
+    )
     missing = [setting for setting in settings if None in setting.values]
-    ordered = _by_weight(unequal + _logged_settings(parted, unequal), parted)
+    told = {setting.name for setting in unequal}
+    for part in parted:  # what is logged of a setting that no config tells, where its greatest values are unequal
+        shown = (number(part.levels[0]), number(part.levels[1]))
+        if part.quantity in SET and part.quantity not in told and shown[0] != shown[1]:
+            unequal.append(Setting(part.quantity, (part.quantity, part.quantity), shown))
+    ordered = _by_weight(unequal, parted)
     cause = _cause(ordered, missing, parted, bool(pairs) or not shared)
     alone = (_only(first, second), _only(second, first))
     return Difference(tuple(ordered), tuple(missing), tuple(parted), tuple(same), cause, alone)
@@ -141,17 +155,6 @@ def _unmapped_settings(first: Run, second: Run) -> list[Setting]:
     ]
 
 
-def _logged_settings(parted: Sequence[Parted], settings: Sequence[Setting]) -> list[Setting]:
-    """Return what is logged of a setting that no config tells, where its greatest values are unequal."""
-    told = {setting.name for setting in settings}
-    texts = {p.quantity: (number(p.levels[0]), number(p.levels[1])) for p in parted if p.quantity in SET}
-    return [
-        Setting(quantity, (quantity, quantity), values)
-        for quantity, values in texts.items()
-        if quantity not in told and values[0] != values[1]
-    ]
-
-
 def _by_weight(settings: Sequence[Setting], parted: Sequence[Parted]) -> list[Setting]:
     """Return settings in order: those that move directly what parted first, then by what they commonly change."""
     first = next((part.quantity for part in parted if part.quantity not in SET), "")
@@ -162,12 +165,6 @@ def _by_weight(settings: Sequence[Setting], parted: Sequence[Parted]) -> list[Se
         return direct.index(setting.name) if setting.name in direct else len(direct), weight.index(name)
 
     return sorted(settings, key=place)
-
-
-def _rank(part: Parted) -> tuple[bool, bool, int, int]:
-    """Return the place of a quantity that parted: what is held out shows what training did, whenever it is measured."""
-    place = ORDER.index(part.quantity) if part.quantity in ORDER else len(ORDER)
-    return not part.lasting, part.quantity.startswith("heldout/"), part.step, place
 
 
 def sentences(difference: Difference) -> list[str]:
@@ -234,7 +231,10 @@ def _parts(a: Series, b: Series, risk: float) -> Parted | None:
     x, y = a.values, b.values
     floor = ROUNDING * float(np.median(np.maximum(np.abs(x), np.abs(y))))
     if a.quantity in SET and (a.quantity == "learning_rate" or not (np.ptp(x) or np.ptp(y))):
-        return _set_apart(a, b, np.abs(x - y) > floor)
+        # What is set has no noise; the first values may be a warm-up's.
+        step = int(a.steps[(np.abs(x - y) > floor).argmax()])
+        most = float(x.max()), float(y.max())
+        return Parted(a.quantity, step, most, (step, step)) if (np.abs(x - y) > floor).any() else None
     scales = [(x, y, floor)]
     if (x > 0).all() and (y > 0).all():
         ratio = np.log(x / y)
@@ -261,14 +261,6 @@ def _magnitude(more: np.ndarray, less: np.ndarray) -> Gap | None:
     )
     start = int(apart.argmax())
     return Gap(start, start, start, len(more)) if apart.any() and 2 * start <= len(more) else None
-
-
-def _set_apart(a: Series, b: Series, far: np.ndarray) -> Parted | None:
-    """Return where two series of what is set, which has no noise, are unequal; the first values may be a warm-up's."""
-    if not far.any():
-        return None
-    step = int(a.steps[far.argmax()])
-    return Parted(a.quantity, step, (float(a.values.max()), float(b.values.max())), (step, step))
 
 
 def _cause(settings: Sequence[Setting], missing: Sequence[Setting], parted: Sequence[Parted], compared: bool) -> str:

@@ -5,8 +5,6 @@ Two logs of one run must not become two runs that contradict each other, and two
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from steadyrl.doctor.series import Column, RawLog
@@ -25,19 +23,17 @@ def same_run(first: RawLog, second: RawLog) -> bool:
     """
     if first.format == second.format:
         return False
-    verdicts = [verdict for pair in _pairs(first, second) if (verdict := _agree(*pair)) is not None]
-    return bool(verdicts) and sum(verdicts) >= MIN_AGREEING * len(verdicts)
-
-
-def _pairs(first: RawLog, second: RawLog) -> Iterator[tuple[Column, Column]]:
-    """Yield the columns of equal names, with or without what a tracker put before them."""
-    shorter = {name.rpartition("/")[2]: name for name in first.columns}
+    verdicts, shorter = list[bool](), {name.rpartition("/")[2]: name for name in first.columns}
     for name, column in second.columns.items():
-        twin = name if name in first.columns else shorter.get(name.rpartition("/")[2])
-        if twin is None or not (twin == name or twin.endswith(f"/{name}") or name.endswith(f"/{twin}")):
+        last = name.rpartition("/")[2]
+        twin = name if name in first.columns else shorter.get(last)
+        if twin is None or last.lower() in SCHEDULES:
             continue
-        if name.rpartition("/")[2].lower() not in SCHEDULES:
-            yield first.columns[twin], column
+        # One of equal names may have what a tracker put before it.
+        named_alike = f"/{twin}".endswith(f"/{name}") or name.endswith(f"/{twin}")
+        if named_alike and (verdict := _agree(first.columns[twin], column)) is not None:
+            verdicts.append(verdict)
+    return bool(verdicts) and sum(verdicts) >= MIN_AGREEING * len(verdicts)
 
 
 def _agree(first: Column, second: Column) -> bool | None:
