@@ -48,8 +48,6 @@ class Gap:
     """Exact entropy there, nats per token."""
     since: int
     """The first step that shows it."""
-    until: int
-    """The last step of the window."""
 
     @property
     def sure(self) -> bool:
@@ -87,7 +85,7 @@ def sampling_gap(run: Run) -> Gap | None:
         level = float(exact.values[part].mean())
         # A gap that closes or widens is no less of a gap: its trend is not noise.
         error, size = long_run_error(about_line(gap[part])), float(gap[part].mean())
-        windows.append(Gap(size, error, level, int(exact.steps[_begins(gap, size)]), int(exact.steps[part][-1])))
+        windows.append(Gap(size, error, level, int(exact.steps[_begins(gap, size)])))
     return next((window for window in windows if window.sure), windows[0])
 
 
