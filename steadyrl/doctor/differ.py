@@ -175,21 +175,21 @@ def sentences(difference: Difference) -> list[str]:
         called = setting.name if key == setting.name else f"{setting.name} ({key})"
         lines.append(f"set differently: {called}: {setting.values[0]} and {setting.values[1]}")
     if more := [setting.name for setting in difference.settings[MOST_SHOWN:]]:
-        lines.append(f"set differently, too: {', '.join(more[:MOST_SHOWN])}{_more(more)}")
+        lines.append(f"set differently, too: {listed(more)}")
     if difference.one_sided:
         lines.append(f"known of one run only: {', '.join(setting.name for setting in difference.one_sided)}")
     lasting = [part for part in difference.parted if part.lasting]
     lines += [f"differs: {_where(part)}: {_levels(part)}" for part in lasting[:MOST_SHOWN]]
     if later := [part.quantity for part in lasting[MOST_SHOWN:]]:
-        lines.append(f"differ later, or with these: {', '.join(later[:MOST_SHOWN])}{_more(later)}")
+        lines.append(f"differ later, or with these: {listed(later)}")
     if brief := [
         f"{part.quantity} from step {part.step} ({_levels(part)})" for part in difference.parted[len(lasting) :]
     ]:
-        lines.append(f"differ by no more than another seed may: {', '.join(brief[:MOST_SHOWN])}{_more(brief)}")
+        lines.append(f"differ by no more than another seed may: {listed(brief)}")
     for which, names in zip(("first", "second"), difference.alone, strict=True):
-        lines += [f"logged by the {which} only: {', '.join(names[:MOST_SHOWN])}{_more(names)}"] if names else []
+        lines += [f"logged by the {which} only: {listed(names)}"] if names else []
     if same := difference.together:
-        lines.append(f"no difference that noise could not make: {', '.join(same[:MOST_SHOWN])}{_more(same)}")
+        lines.append(f"no difference that noise could not make: {listed(same)}")
     return lines
 
 
@@ -200,8 +200,10 @@ def _levels(part: Parted) -> str:
     return f"{first} and {second}"
 
 
-def _more(names: Sequence[str]) -> str:
-    return f" and {len(names) - MOST_SHOWN} more" if len(names) > MOST_SHOWN else ""
+def listed(names: Sequence[str]) -> str:
+    """Return the first of some names, and how many more there are."""
+    more = f" and {len(names) - MOST_SHOWN} more" if len(names) > MOST_SHOWN else ""
+    return f"{', '.join(names[:MOST_SHOWN])}{more}"
 
 
 def _equal(left: Any, right: Any) -> bool:

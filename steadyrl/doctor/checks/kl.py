@@ -127,23 +127,17 @@ def _impossible(run: Run) -> Result:
     if kl is None or run.traits.kl_place == "reward":
         return None
     beyond = kl.values > LN_LARGEST_VOCABULARY
-    if beyond.mean() <= 0.5:
-        return _spikes(run, kl, beyond)
-    since = int(kl.steps[beyond.argmax()])
-    message = f"the KL is {number(float(np.median(kl.values)))} nats per token: the policy hardly draws what trains"
-    return Found("impossible_tokens", "critical", since, message, (levels(kl.source, kl),))
-
-
-def _spikes(run: Run, kl: Series, beyond: np.ndarray) -> Result:
-    """Find single rows with a KL that no drift makes: tokens that one of the two models all but excludes."""
+    since, shown = int(kl.steps[beyond.argmax()]), (levels(kl.source, kl),)
+    if beyond.mean() > 0.5:
+        message = f"the KL is {number(float(np.median(kl.values)))} nats per token: the policy hardly draws what trains"
+        return Found("impossible_tokens", "critical", since, message, shown)
+    # In single rows it shows tokens that one of the two models all but excludes.
     enough = SPIKES if run.averaged_over == 1 else 1  # a row that averages several steps stands for as many
     if beyond.sum() < enough or tail(kl) > LN_LARGEST_VOCABULARY / 4:  # what rises there is a runaway of another kind
         return None
-    message = (
-        f"the KL to the reference is above every possible entropy in {int(beyond.sum())} of {len(kl)} rows, up to "
-    )
-    message += f"{number(float(kl.values.max()))} nats per token: tokens that the policy all but excludes"
-    return Found("spikes", "warning", int(kl.steps[beyond.argmax()]), message, (levels(kl.source, kl),))
+    message = f"the KL to the reference is above every possible entropy in {int(beyond.sum())} of {len(kl)} rows, up "
+    message += f"to {number(float(kl.values.max()))} nats per token: tokens that the policy all but excludes"
+    return Found("spikes", "warning", since, message, shown)
 
 
 def _hidden(run: Run) -> Result:

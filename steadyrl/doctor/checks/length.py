@@ -33,7 +33,11 @@ def length_collapse(run: Run) -> Result:
     if not fell(run, "length") or end >= COLLAPSED * start:
         return None
     nothing_left = end < max(NOTHING_LEFT * start, ONLY_THE_END)
-    fallen = _fallen_measurements(run)
+    # Held-out measurements and parts of the reward that ended clearly below their start.
+    others = {f"heldout/{name}": series for name, series in run.parts("heldout/").items()}
+    others |= {f"reward part {name}": series for name, series in run.parts("reward_part/").items()}
+    measured = {name: measure(series) for name, series in others.items() if not any(word in name for word in BRIEF)}
+    fallen = {name: blocks for name, blocks in measured.items() if blocks is not None and blocks.fell}
     cause, reason = _shrink_cause(run, fallen, nothing_left)
     harmless = cause == "learned_to_stop" or (cause == "unknown" and not nothing_left)
     grave = nothing_left and (fallen or fell(run, "reward"))
@@ -47,14 +51,6 @@ def length_collapse(run: Run) -> Result:
             *(f"{name} fell from {number(blocks.first)} to {number(blocks.end)}" for name, blocks in fallen.items()),
         ),
     )
-
-
-def _fallen_measurements(run: Run) -> dict[str, Levels]:
-    """Return held-out measurements and reward parts that ended clearly below their start."""
-    every = {f"heldout/{name}": series for name, series in run.parts("heldout/").items()}
-    every |= {f"reward part {name}": series for name, series in run.parts("reward_part/").items()}
-    measured = {name: measure(series) for name, series in every.items() if not any(word in name for word in BRIEF)}
-    return {name: blocks for name, blocks in measured.items() if blocks is not None and blocks.fell}
 
 
 def _shrink_cause(run: Run, fallen: dict[str, Levels], nothing_left: bool) -> tuple[str, str]:

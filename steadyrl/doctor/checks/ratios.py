@@ -142,13 +142,9 @@ def policy_loss_spikes(run: Run) -> Result:
     cause, because = "learning_rate", f"out of bounds there: {beyond}"
     for name in ("advantage_max", "advantage_std"):
         series = run.get(name)
-        advantages = np.zeros(0) if series is None else series.values[np.isin(series.steps, steps)]
-        if (
-            series is not None
-            and len(advantages)
-            and np.median(advantages) > ADVANTAGE_SPIKE * np.median(series.values)
-        ):
-            cause, because = "advantages", f"{name} is {number(float(np.median(advantages)))} there"
+        there = None if series is None else series.at(np.isin(series.steps, steps))
+        if series and there and np.median(there.values) > ADVANTAGE_SPIKE * np.median(series.values):
+            cause, because = "advantages", f"{name} is {number(float(np.median(there.values)))} there"
     return Found(
         cause,
         "warning" if len(steps) >= SPIKES_THAT_COUNT else "info",

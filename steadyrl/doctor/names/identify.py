@@ -173,11 +173,8 @@ def _clipped_texts(series: dict[str, list[Series]]) -> tuple[str, ...]:
     if len(shares) != 1 or not lengths or "truncated" in series or "ratio" not in shares[0].source.lower():
         return ()
     share, length = together(shares[0].finite(), lengths[0].finite())
-    if (
-        len(share) < FEWEST_SHARED
-        or share.values[0] <= MOST_CLIPPED
-        or not np.ptp(share.values) * np.ptp(length.values)
-    ):
+    vary = len(share) >= FEWEST_SHARED and np.ptp(share.values) * np.ptp(length.values)
+    if not vary or share.values[0] <= MOST_CLIPPED:
         return ()
     if np.corrcoef(share.values, length.values)[0, 1] <= GO_TOGETHER:
         return ()
