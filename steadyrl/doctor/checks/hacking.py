@@ -148,11 +148,9 @@ def _never_right(run: Run, reward: Series, parts: Mapping[str, Series]) -> Resul
 
 def _is_traded(name: str, heldout: Mapping[str, Series], parts: Mapping[str, Series]) -> bool:
     """Return True if a measurement is one that the reward itself gives away for others, in training as on the rest."""
-    same, overall = parts.get(name), next((heldout[total] for total in TOTALS if total in heldout), None)
-    levels, total = (None if series is None else measure(series) for series in (same, overall))
-    if name not in TOTALS and total is not None and total.end > total.first:
-        return True
-    return levels is not None and levels.fell
+    overall = next((heldout[total] for total in TOTALS if total in heldout and name not in TOTALS), None)
+    same, total = (None if series is None else measure(series) for series in (parts.get(name), overall))
+    return (total is not None and total.end > total.first) or (same is not None and same.fell)
 
 
 def _goals(run: Run, family: str) -> dict[str, Series]:

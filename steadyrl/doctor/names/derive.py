@@ -85,9 +85,7 @@ def _picked(config: Config, keys: Mapping[str, str]) -> dict[str, Any]:
 
     What should be a number and is none (a list, "auto") is left out: a check could do nothing with it.
     """
-    picked = _without_none(
-        {name: (number if name in NUMBERS else first)(config, theirs) for name, theirs in keys.items()}
-    )
+    picked = _without_none({name: (number if name in NUMBERS else first)(config, key) for name, key in keys.items()})
     if "top_k" in picked:  # vLLM spells "keep all" as -1
         picked["top_k"] = max(picked["top_k"], 0)
     if picked.get("warmup_steps", 0) < 0:  # verl leaves it to a ratio so

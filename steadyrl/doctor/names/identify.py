@@ -86,6 +86,7 @@ def identify(log: RawLog) -> Run:
             several.sort(key=lambda one: len(one) * SELDOM < most)
     heldout = (*_stand_in(series, table), *_heldout_reward(series), *_without_rounded_rate(series))
     heldout += (*(_clipped_texts(series) if table is COMMON else ()), *_without_negative_entropy(series))
+    # A teacher is all that a run learns from where its KL is logged, and there is no reward but 0.
     distils = "kl_teacher" in series and not any(reward.values.any() for reward in series.get("reward", ()))
     sources = {entry.source for entry in entries}
     algorithm, settings = derive.algorithm(table, log.settings, log), derive.settings(table, log.settings, log)

@@ -35,8 +35,6 @@ class Jump:
     before: float
     after: float
     """Means of the ten points on either side; of logarithms, where those were taken."""
-    noise: float
-    """Standard deviation within the windows."""
 
     @property
     def change(self) -> float:
@@ -83,8 +81,7 @@ def jumps(series: Series, logarithm: bool = False) -> list[Jump]:
         if n < LONG and abs(change[i]) <= BEYOND_DRIFT * _usual(np.delete(change, nearby)):
             left = left[1:]
             continue
-        before, after = float(means[at[i] - WINDOW]), float(means[at[i]])
-        selected.append(Jump(int(steps[at[i]]), before, after, float(noise[i])))
+        selected.append(Jump(int(steps[at[i]]), float(means[at[i] - WINDOW]), float(means[at[i]])))
         left = left[np.abs(left - i) >= WINDOW]
     return selected
 
