@@ -107,14 +107,8 @@ def differ(first: Run, second: Run) -> Difference:
     same = [name for name, part in results.items() if part is None]
     # What is held out shows what training did, whenever it is measured.
     place = {quantity: i for i, quantity in enumerate(ORDER)}
-    parted.sort(
-        key=lambda part: (
-            not part.lasting,
-            part.quantity.startswith("heldout/"),
-            part.step,
-            place.get(part.quantity, len(ORDER)),
-        )
-    )
+    parted.sort(key=lambda part: place.get(part.quantity, len(ORDER)))
+    parted.sort(key=lambda part: (not part.lasting, part.quantity.startswith("heldout/"), part.step))
     missing = [setting for setting in settings if None in setting.values]
     told = {setting.name for setting in unequal}
     for part in parted:  # what is logged of a setting that no config tells, where its greatest values are unequal

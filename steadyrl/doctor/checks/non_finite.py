@@ -55,18 +55,14 @@ def non_finite(run: Run) -> Result:
         when += ("" if run.steps == 1 else " to the end") + (f", and neither are {names}" if names else "")
     elif lost:
         when += f", and {names} to the end"
+    times = {name: f"{len(bad)} time{'s' * (len(bad) > 1)}" for name, bad in broken.items()}
     scaler = list(broken) == ["grad_norm"] and not lost
     return Found(
         "skipped_steps" if scaler else cause,
         "critical" if gone else "info" if scaler else "warning",
         since,
         f"{first} is not finite {when}: {'' if lost else 'finite numbers follow; '}{reason}",
-        tuple(
-            f"{name}: first at step {bad[0]}, {len(bad)} {'time' if len(bad) == 1 else 'times'} in all"
-            for name, bad in broken.items()
-        )
-        if run.steps > 1
-        else (),
+        tuple(f"{name}: first at step {bad[0]}, {times[name]} in all" for name, bad in broken.items() if run.steps > 1),
         FIRST_GRADIENT if cause == "gradient" and since == run.span[0] else "",
     )
 

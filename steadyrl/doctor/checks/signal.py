@@ -90,8 +90,7 @@ def no_signal_groups(run: Run) -> Result:
     reward = run.get("reward")
     if run.traits.critic:  # its baseline is the value head: equal rewards of a prompt still teach
         return None if reward is not None and np.ptp(reward.values) else Unknown("the reward never changes")
-    measured = signal_lost(run)
-    if measured is None:
+    if (measured := signal_lost(run)) is None:
         return Unknown("neither the share of groups with equal rewards, nor advantages, nor the spread within groups "
                        "is logged", ("no_signal", "reward_std_within", "advantage_std"))  # fmt: skip
     share, what = measured
@@ -100,15 +99,13 @@ def no_signal_groups(run: Run) -> Result:
     # What is learned within the first tenth shows in the first rows alone.
     early = min(float(share.values[:rows].mean()) for rows in (max(few, len(share) // 10, 1), AT_ONCE))
     nothing = bool((share.values >= NO_SIGNAL_AT_ALL).all())
-    learned = learns(run)
+    learned, moves = learns(run), bool(heldout_rises(run)) or worsens(run)
     long = run.covers(share) >= LONG
     mean = float(share.values.mean())
     if what.startswith(ROWS):  # a row that averages several steps has no spread only if none of them has
         mean **= 1.0 / run.averaged_over
     # A row without any difference is a batch of which no group teaches anything, a whole step lost.
-    idle = what.startswith(ROWS) and mean > HALF_LOST and len(share) >= MIN_STEPS and learns(run) is False
-    moves = bool(heldout_rises(run)) or worsens(run)
-    idle &= not moves
+    idle = what.startswith(ROWS) and mean > HALF_LOST and len(share) >= MIN_STEPS and learned is False and not moves
     half = min(late, mean) > HALF_LOST and long
     from_start = half and shows_no_gain(run) and not moves
     if len(share) < FEWEST_ROWS and not nothing and late > HALF_LOST and direction(share) <= 0:
