@@ -79,8 +79,9 @@ def _not_prepared(prepared: Any, batch: Batch) -> str:
         return f"{_kind(prepared)}; expected the batch, as dataclasses.replace(batch, advantages=...) gives it"
     arrays = {"returns": prepared.returns, "weights": prepared.weights, **prepared.measured}
     shape = batch.completion_mask.shape
-    # A policy that has diverged is no fault of the algorithm, and its own error says so.
-    scored = batch.old is None or bool(np.isfinite(batch.old.logprobs).all())
+    # A policy that has diverged, or a reference that is broken, is no fault of the algorithm: their own errors say so.
+    scores = () if batch.old is None else vars(batch.old).values()
+    scored = all(np.isfinite(array).all() for array in scores if array is not None)
     for name, array in {"advantages": prepared.advantages, **arrays}.items():
         if array is None:
             continue

@@ -120,10 +120,11 @@ def test_a_prepared_batch_that_cannot_train_is_refused(own, number, old, new, fa
     assert message.startswith(f"the algorithm 'prepares_own_{number}': 'prepare' returns {fault}")
 
 
-def test_numbers_of_a_policy_that_diverged_are_not_the_algorithms_fault(own):
-    algorithm = own("diverged_own", "batch.rewards[:, None] *", "np.nan *")
-    diverged = replace(BATCH, old=TokenScores(logprobs=np.full((2, 3), np.nan)))
-    assert np.isnan(algorithm.prepare(diverged, {}).advantages).all()
+@pytest.mark.parametrize("broken", ["logprobs", "ref_logprobs", "values"])
+def test_numbers_of_a_policy_or_reference_that_is_broken_are_not_the_algorithms_fault(own, broken):
+    algorithm = own(f"diverged_own_{broken}", "batch.rewards[:, None] *", "np.nan *")
+    scores = replace(TokenScores(logprobs=np.zeros((2, 3))), **{broken: np.full((2, 3), np.nan)})
+    assert np.isnan(algorithm.prepare(replace(BATCH, old=scores), {}).advantages).all()
 
 
 def test_a_selection_or_loss_of_another_type_is_refused(own):
