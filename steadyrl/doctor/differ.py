@@ -110,10 +110,10 @@ def differ(first: Run, second: Run) -> Difference:
     parted.sort(key=lambda part: place.get(part.quantity, len(ORDER)))
     parted.sort(key=lambda part: (not part.lasting, part.quantity.startswith("heldout/"), part.step))
     missing = [setting for setting in settings if None in setting.values]
-    told = {setting.name for setting in unequal}
+    in_config = {setting.name for setting in unequal}
     for part in parted:  # what is logged of a setting that no config tells, where its greatest values are unequal
         shown = (number(part.levels[0]), number(part.levels[1]))
-        if part.quantity in SET and part.quantity not in told and shown[0] != shown[1]:
+        if part.quantity in SET and part.quantity not in in_config and shown[0] != shown[1]:
             unequal.append(Setting(part.quantity, (part.quantity, part.quantity), shown))
     ordered = _by_weight(unequal, parted)
     cause = _cause(ordered, missing, parted, bool(pairs) or not shared)

@@ -78,12 +78,12 @@ def identify(log: RawLog) -> Run:
     for entry in entries:
         column, name = log.columns[entry.source], entry.name
         values = _transformed(name.transform, np.asarray(column.values, np.float64))
-        one = Series(name.quantity, name.unit, name.estimator, entry.source, column.steps, values)
-        series.setdefault(name.quantity, []).append(one)
+        logged = Series(name.quantity, name.unit, name.estimator, entry.source, column.steps, values)
+        series.setdefault(name.quantity, []).append(logged)
     if table is COMMON:  # what is printed of single completions comes after what every step logs
         for several in series.values():
             most = max(map(len, several))
-            several.sort(key=lambda one: len(one) * SELDOM < most)
+            several.sort(key=lambda logged: len(logged) * SELDOM < most)
     heldout = (*_stand_in(series, table), *_heldout_reward(series), *_without_rounded_rate(series))
     heldout += (*(_clipped_texts(series) if table is COMMON else ()), *_without_negative_entropy(series))
     # A teacher is all that a run learns from where its KL is logged, and there is no reward but 0.

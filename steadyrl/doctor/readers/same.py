@@ -42,10 +42,10 @@ def _agree(first: Column, second: Column) -> bool | None:
     compared = [(first.values[at_first], second.values[at_second])]
     if len(first.values) == len(second.values):  # rows without steps are numbered
         compared.append((first.values, second.values))
-    told = None
+    agree = None
     for a, b in compared:
         if min(len(np.unique(a)), len(np.unique(b))) >= MIN_POINTS:
             scale = np.nanmax(np.abs(np.where(np.isfinite(a), a, 0.0)), initial=0.0)
             near = np.isclose(a, b, rtol=TOLERANCE, atol=TOLERANCE * scale * 0.1, equal_nan=True)
-            told = told or float(near.mean()) >= MIN_AGREEING
-    return told
+            agree = agree or float(near.mean()) >= MIN_AGREEING
+    return agree
