@@ -256,7 +256,7 @@ def limits(logs: Logs) -> tuple[Mapping[str, np.ndarray], Mapping[str, float]]:
 
 
 def weights_file(logs: Logs) -> str:
-    """Return weights.toml: by quantity the ends of bins, their weights, and the labelled logs above each."""
+    """Return weights.toml: by quantity the ends of bins and their weights."""
     inner, least = limits(logs)
     fits = {state: fit(logs, state) for state in STATES}
     asked, bands = logs.undecided_by_rules, {}
@@ -267,7 +267,7 @@ def weights_file(logs: Logs) -> str:
     lines = [
         f"# Made by bench/doctor/fit_judgement.py from {len(logs.labels)} labelled logs ({counted}).",
         '# A log above an end of "above" gains the weights at its place, in log-odds; "usual" is the share of the logs',
-        '# above it, which a log without the quantity counts as. "logs" counts sick, healthy, undecided ones above.',
+        "# above it, which a log without the quantity counts as.",
         "",
         *(f"base_{state} = {fits[state].base:.3f}\nlimit_{state} = {least[state]:g}" for state in STATES),
         "# Of logs that the rules left open, by fits to other sets: probability of being sick from, to, sick, all.",
@@ -276,17 +276,15 @@ def weights_file(logs: Logs) -> str:
         f"labelled_healthy = {bands['healthy']}",
     ]
     place = 0
-    for name, column, ends in zip(NAMES, logs.values.T, fits["sick"].cuts, strict=True):
+    for name, ends in zip(NAMES, fits["sick"].cuts, strict=True):
         here = slice(place, place + len(ends))
         place += len(ends)
-        counts = [[int((logs.are(s) & (column > end)).sum()) for s in ("sick", "healthy", "undecided")] for end in ends]
         lines += [
             "",
             f"[{name}]",
             f"above = {[float(end) for end in ends]}",
             f"usual = {[round(float(x), 3) for x in fits['sick'].usual[here]]}",
             *(f"{state} = {[round(float(x), 2) + 0.0 for x in fits[state].weights[here]]}" for state in STATES),
-            f"logs = {counts}",
         ]
     return "\n".join(lines) + "\n"
 

@@ -38,8 +38,8 @@ def arrange(findings: Sequence[Finding], tolerance: int, checks: Mapping[str, Ch
     linked: list[Finding] = []
     for finding in single:
         linked.append(replace(finding, follows=_cause(finding, single, linked, tolerance, checks, suspected)))
-    ranks = {name: rank for rank, name in enumerate(checks)}
-    ordered = sorted(linked, key=lambda finding: _rank(finding, ranks))
+    order = [*checks, *{finding.check for finding in linked} - checks.keys()]
+    ordered = sorted(linked, key=lambda f: (SEVERITIES.index(f.severity), _start(f), order.index(f.check), f.cause))
     return tuple(placed.finding for placed in tree(_by_worst(ordered)))
 
 
@@ -167,11 +167,6 @@ def _by_worst(ordered: Sequence[Finding]) -> list[Finding]:
             if cause := next((candidate for candidate in ordered if candidate.check == finding.follows), None):
                 worst[id(cause)] = min(worst[id(cause)], worst[id(finding)])
     return sorted(ordered, key=lambda finding: worst[id(finding)])
-
-
-def _rank(finding: Finding, ranks: Mapping[str, int]) -> tuple[int, int, int, str]:
-    place = ranks.get(finding.check, len(ranks))
-    return SEVERITIES.index(finding.severity), _start(finding), place, finding.cause
 
 
 def _start(finding: Finding) -> int:

@@ -220,19 +220,19 @@ class Registry:
         for path in files:
             entries |= tomllib.loads(path.read_text(encoding="utf-8"))
         shared = {name: " ".join(text.split()) for name, text in entries.items() if isinstance(text, str)}
-        return cls({name: _record(name, entry, shared) for name, entry in entries.items() if name not in shared})
+        records = {}
+        for name, entry in entries.items():
+            if name not in shared:
+                causes = [Cause(cause, **_plain(own, shared)) for cause, own in entry.get("causes", {}).items()]
+                bound = Bound(**entry["bound"]) if "bound" in entry else None
+                records[name] = {**_plain(entry, shared), "name": name, "causes": tuple(causes), "bound": bound}
+        return cls(records)
 
     def check(
         self, name: str, applies: Callable[[Any], bool] = always
     ) -> Callable[[Callable[[Subject], Results]], Check[Subject]]:
         """Return what makes a check of a function and of the record of a name; ``applies`` as of ``Check``."""
         return lambda find: Check(**self.records[name], find=find, applies=applies)
-
-
-def _record(name: str, entry: Mapping[str, Any], shared: Mapping[str, str]) -> dict[str, Any]:
-    causes = tuple(Cause(cause, **_plain(fields, shared)) for cause, fields in entry.get("causes", {}).items())
-    bound = Bound(**entry["bound"]) if "bound" in entry else None
-    return {**_plain(entry, shared), "name": name, "causes": causes, "bound": bound}
 
 
 def _plain(fields: Mapping[str, Any], shared: Mapping[str, str]) -> dict[str, Any]:
@@ -314,14 +314,10 @@ def _for_trainer(check: Check[Run], run: Run, cause: Cause, result: Found) -> tu
     if needless:
         return result.remedy or cause.remedy, ()
     advised = cause.changes(run) if result.change is None else result.change
-    change = {name: value for name, value in advised.items() if _now(run, name) != value}
+    # What a setting is at the end: what was logged of it last, or what it was set to; None where that is unknown.
+    logged = {name: series.values[-1] for name in advised if (series := run.get(name)) is not None}
+    change = {name: value for name, value in advised.items() if logged.get(name, run.settings.get(name)) != value}
     return (result.remedy or cause.remedy) + relative(run, change), spelled(run, change)
-
-
-def _now(run: Run, name: str) -> object:
-    """Return what a setting is at the end: what was logged of it last, or what it was set to; None where unknown."""
-    logged = run.get(name)
-    return float(logged.values[-1]) if logged is not None and len(logged) else run.settings.get(name)
 
 
 def spelled(run: Run, change: Mapping[str, Value]) -> tuple[str, ...]:

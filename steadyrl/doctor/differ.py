@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -99,13 +99,23 @@ def differ(first: Run, second: Run) -> Difference:
     shared = [name for name in first.series if name in second.series and not name.startswith(OUTSIDE)]
     pairs = {name: pair for name in shared if (pair := _pair(first, second, name)) is not None}
     with np.errstate(over="ignore"):  # numbers of a diverged run, whose difference may be infinite
-        risk = RISK / _tests(pairs.values())
+        # Equal series are no test, and one that is logged twice is one.
+        unlike = [(a.values, b.values) for a, b in pairs.values() if not np.array_equal(a.values, b.values)]
+        risk = RISK / max(len({(x.tobytes(), y.tobytes()) for x, y in unlike}), 1)
         results = {name: _parts(*pair, risk) for name, pair in pairs.items()}
     parted = [part for part in results.values() if part is not None]
     same = [name for name, part in results.items() if part is None]
-    parted.sort(key=_rank)
+    # What is held out shows what training did, whenever it is measured.
+    place = {quantity: i for i, quantity in enumerate(ORDER)}
+    parted.sort(key=lambda part: place.get(part.quantity, len(ORDER)))
+    parted.sort(key=lambda part: (not part.lasting, part.quantity.startswith("heldout/"), part.step))
     missing = [setting for setting in settings if None in setting.values]
-    ordered = _by_weight(unequal + _logged_settings(parted, unequal), parted)
+    in_config = {setting.name for setting in unequal}
+    for part in parted:  # what is logged of a setting that no config tells, where its greatest values are unequal
+        shown = (number(part.levels[0]), number(part.levels[1]))
+        if part.quantity in SET and part.quantity not in in_config and shown[0] != shown[1]:
+            unequal.append(Setting(part.quantity, (part.quantity, part.quantity), shown))
+    ordered = _by_weight(unequal, parted)
     cause = _cause(ordered, missing, parted, bool(pairs) or not shared)
     alone = (_only(first, second), _only(second, first))
     return Difference(tuple(ordered), tuple(missing), tuple(parted), tuple(same), cause, alone)
@@ -132,23 +142,10 @@ def _unmapped_settings(first: Run, second: Run) -> list[Setting]:
     return [
         Setting(key, (key, key), values)
         for key, values in unequal.items()
-        if not any((known[0].get(name), known[1].get(name)) == values for name in _shorter(key))
-    ]
-
-
-def _shorter(key: str) -> list[str]:
-    """Return the names that a setting may have beside its own: what follows each of the marks in it."""
-    return [key[mark.end() :] for mark in re.finditer(r"[._/]", key)]
-
-
-def _logged_settings(parted: Sequence[Parted], settings: Sequence[Setting]) -> list[Setting]:
-    """Return what is logged of a setting that no config tells, where its greatest values are unequal."""
-    told = {setting.name for setting in settings}
-    texts = {p.quantity: (number(p.levels[0]), number(p.levels[1])) for p in parted if p.quantity in SET}
-    return [
-        Setting(quantity, (quantity, quantity), values)
-        for quantity, values in texts.items()
-        if quantity not in told and values[0] != values[1]
+        if not any(
+            tuple(settings.get(key[mark.end() :]) for settings in known) == values
+            for mark in re.finditer(r"[._/]", key)
+        )
     ]
 
 
@@ -164,18 +161,6 @@ def _by_weight(settings: Sequence[Setting], parted: Sequence[Parted]) -> list[Se
     return sorted(settings, key=place)
 
 
-def _tests(pairs: Iterable[tuple[Series, Series]]) -> int:
-    """Return how many tests pairs of series are: equal series are none, and one that is logged twice is one."""
-    unequal = {(a.values.tobytes(), b.values.tobytes()) for a, b in pairs if not np.array_equal(a.values, b.values)}
-    return max(len(unequal), 1)
-
-
-def _rank(part: Parted) -> tuple[bool, bool, int, int]:
-    """Return the place of a quantity that parted: what is held out shows what training did, whenever it is measured."""
-    place = ORDER.index(part.quantity) if part.quantity in ORDER else len(ORDER)
-    return not part.lasting, part.quantity.startswith("heldout/"), part.step, place
-
-
 def sentences(difference: Difference) -> list[str]:
     """Return a comparison as lines: the likely cause first."""
     lines = [f"likely: {difference.cause}"]
@@ -184,21 +169,21 @@ def sentences(difference: Difference) -> list[str]:
         called = setting.name if key == setting.name else f"{setting.name} ({key})"
         lines.append(f"set differently: {called}: {setting.values[0]} and {setting.values[1]}")
     if more := [setting.name for setting in difference.settings[MOST_SHOWN:]]:
-        lines.append(f"set differently, too: {', '.join(more[:MOST_SHOWN])}{_more(more)}")
+        lines.append(f"set differently, too: {listed(more)}")
     if difference.one_sided:
         lines.append(f"known of one run only: {', '.join(setting.name for setting in difference.one_sided)}")
     lasting = [part for part in difference.parted if part.lasting]
     lines += [f"differs: {_where(part)}: {_levels(part)}" for part in lasting[:MOST_SHOWN]]
     if later := [part.quantity for part in lasting[MOST_SHOWN:]]:
-        lines.append(f"differ later, or with these: {', '.join(later[:MOST_SHOWN])}{_more(later)}")
+        lines.append(f"differ later, or with these: {listed(later)}")
     if brief := [
         f"{part.quantity} from step {part.step} ({_levels(part)})" for part in difference.parted[len(lasting) :]
     ]:
-        lines.append(f"differ by no more than another seed may: {', '.join(brief[:MOST_SHOWN])}{_more(brief)}")
+        lines.append(f"differ by no more than another seed may: {listed(brief)}")
     for which, names in zip(("first", "second"), difference.alone, strict=True):
-        lines += [f"logged by the {which} only: {', '.join(names[:MOST_SHOWN])}{_more(names)}"] if names else []
+        lines += [f"logged by the {which} only: {listed(names)}"] if names else []
     if same := difference.together:
-        lines.append(f"no difference that noise could not make: {', '.join(same[:MOST_SHOWN])}{_more(same)}")
+        lines.append(f"no difference that noise could not make: {listed(same)}")
     return lines
 
 
@@ -209,8 +194,10 @@ def _levels(part: Parted) -> str:
     return f"{first} and {second}"
 
 
-def _more(names: Sequence[str]) -> str:
-    return f" and {len(names) - MOST_SHOWN} more" if len(names) > MOST_SHOWN else ""
+def listed(names: Sequence[str]) -> str:
+    """Return the first of some names, and how many more there are."""
+    more = f" and {len(names) - MOST_SHOWN} more" if len(names) > MOST_SHOWN else ""
+    return f"{', '.join(names[:MOST_SHOWN])}{more}"
 
 
 def _equal(left: Any, right: Any) -> bool:
@@ -240,7 +227,10 @@ def _parts(a: Series, b: Series, risk: float) -> Parted | None:
     x, y = a.values, b.values
     floor = ROUNDING * float(np.median(np.maximum(np.abs(x), np.abs(y))))
     if a.quantity in SET and (a.quantity == "learning_rate" or not (np.ptp(x) or np.ptp(y))):
-        return _set_apart(a, b, np.abs(x - y) > floor)
+        # What is set has no noise; the first values may be a warm-up's.
+        step = int(a.steps[(np.abs(x - y) > floor).argmax()])
+        most = float(x.max()), float(y.max())
+        return Parted(a.quantity, step, most, (step, step)) if (np.abs(x - y) > floor).any() else None
     scales = [(x, y, floor)]
     if (x > 0).all() and (y > 0).all():
         ratio = np.log(x / y)
@@ -267,14 +257,6 @@ def _magnitude(more: np.ndarray, less: np.ndarray) -> Gap | None:
     )
     start = int(apart.argmax())
     return Gap(start, start, start, len(more)) if apart.any() and 2 * start <= len(more) else None
-
-
-def _set_apart(a: Series, b: Series, far: np.ndarray) -> Parted | None:
-    """Return where two series of what is set, which has no noise, are unequal; the first values may be a warm-up's."""
-    if not far.any():
-        return None
-    step = int(a.steps[far.argmax()])
-    return Parted(a.quantity, step, (float(a.values.max()), float(b.values.max())), (step, step))
 
 
 def _cause(settings: Sequence[Setting], missing: Sequence[Setting], parted: Sequence[Parted], compared: bool) -> str:

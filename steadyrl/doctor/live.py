@@ -44,14 +44,6 @@ class Change:
         return {**as_record(self.finding), "step": self.step, "state": self.state}
 
 
-@dataclass
-class _ActiveFinding:
-    """A finding that holds, and how many examinations in a row have not seen it."""
-
-    finding: Finding
-    missed: int = 0
-
-
 class _Points:
     """One metric by step, thinned evenly where it grows too long; each by itself, for some are measured seldom."""
 
@@ -127,7 +119,8 @@ class LiveDoctor:
     completions: Iterable[Written] = ()
     """What the policy wrote so far; each loop over it has to look anew."""
     _series: dict[str, _Points] = field(default_factory=lambda: defaultdict(_Points))
-    _active: dict[tuple[str, str], _ActiveFinding] = field(default_factory=dict)
+    # What holds, and how many examinations in a row have not seen it.
+    _active: dict[tuple[str, str], tuple[Finding, int]] = field(default_factory=dict)
     _steps: list[int] = field(default_factory=list)
     _looked: int | None = None
 
@@ -157,35 +150,36 @@ class LiveDoctor:
     def look(self, step: int) -> list[Change]:
         """Examine what there is, whosever turn it is; see ``add``."""
         self._looked = self._steps[-1] if self._steps else None
-        current = {(finding.check, finding.cause): finding for finding in self._findings()}
-        before, self._active = self._active, {key: _ActiveFinding(finding) for key, finding in current.items()}
+        columns = {name: points.column() for name, points in sorted(self._series.items())}
+        log = RawLog("this run", self.format, columns, self.settings, completions=self.completions)
+        current = {(finding.check, finding.cause): finding for finding in examine(identify(log)).findings}
+        before, self._active = self._active, {key: (finding, 0) for key, finding in current.items()}
         succeeded = {check for check, cause in current if (check, cause) not in before}  # by another cause
         cleared, raised = [], []
         for key, finding in current.items():
-            previous = before.get(key)
-            if previous is None or SEVERITIES.index(finding.severity) < SEVERITIES.index(previous.finding.severity):
+            worse = SEVERITIES[: SEVERITIES.index(before[key][0].severity)] if key in before else SEVERITIES
+            if finding.severity in worse:
                 raised.append(Change(step, "raised", finding))
-        for key, active in before.items():
+        for key, (finding, missed) in before.items():
             if key in current:
                 continue
-            active.missed += 1
-            if active.missed < GONE and key[0] not in succeeded:
-                self._active[key] = active
+            if missed + 1 < GONE and key[0] not in succeeded:
+                self._active[key] = finding, missed + 1
             else:
-                cleared.append(Change(step, "cleared", active.finding))
+                cleared.append(Change(step, "cleared", finding))
         return [*cleared, *raised]  # what a check finds last holds
 
     @property
     def findings(self) -> tuple[Finding, ...]:
         """What holds now, causes before consequences."""
-        return tuple(active.finding for active in self._active.values())
+        return tuple(finding for finding, _ in self._active.values())
 
     @property
     def fresh(self) -> tuple[Finding, ...] | None:
         """What an examination at the last step itself found, causes before consequences; None if it made none."""
         if [self._looked] != self._steps[-1:]:
             return None
-        return tuple(active.finding for active in self._active.values() if not active.missed)
+        return tuple(finding for finding, missed in self._active.values() if not missed)
 
     def _keep(self, step: int, metrics: Mapping[str, Any]) -> None:
         if self._steps and step < self._steps[-1]:  # resumed from a checkpoint: what came after it is made anew
@@ -199,8 +193,3 @@ class LiveDoctor:
             scalar = None if isinstance(plain, bool) else number(plain, null=None)
             if scalar is not None and name not in NOT_METRICS:
                 self._series[name].add(step, scalar, self.points)
-
-    def _findings(self) -> tuple[Finding, ...]:
-        columns = {name: points.column() for name, points in sorted(self._series.items())}
-        log = RawLog("this run", self.format, columns, self.settings, completions=self.completions)
-        return examine(identify(log)).findings

@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 
 from steadyrl.core.stats import difference_of_means
-from steadyrl.doctor.differ import OUTSIDE, SET, Setting, differ
+from steadyrl.doctor.differ import MOST_SHOWN, OUTSIDE, SET, Setting, differ, listed
 from steadyrl.doctor.series import Run
 from steadyrl.doctor.statistics.readings import number
 
 RISK = 0.05  # that any quantity of two sets of runs which are equal but for their seeds is said to differ
 LATE, LEAST = 0.2, 5  # of the steps: how a run ends, by the mean of so many at least
-MOST_SHOWN = 8
 
 
 @dataclass(frozen=True)
@@ -94,17 +93,12 @@ def sentences(first: Sequence[Run], second: Sequence[Run]) -> list[str]:
     alone = f"at 95 % taken alone, not as one of {len(found)}"
     lines += [f"may differ at the end ({alone}): {_levels(entry)}" for entry in perhaps[:MOST_SHOWN]]
     if same:
-        more = f" and {len(same) - MOST_SHOWN} more" if len(same) > MOST_SHOWN else ""
-        names = ", ".join(entry.quantity for entry in same[:MOST_SHOWN])
-        lines.append(f"no difference beyond that within a set: {names}{more}")
+        lines.append(f"no difference beyond that within a set: {listed([entry.quantity for entry in same])}")
     return lines
 
 
 def _levels(entry: Across) -> str:
     """Return a quantity with the mean of each set and what its runs reach."""
-    ends = (f"{number(float(group.mean()))} ({_range(group)})" for group in entry.levels)
+    shown = ([number(float(level)) for level in (group.mean(), group.min(), group.max())] for group in entry.levels)
+    ends = (f"{mean} ({least} to {most})" for mean, least, most in shown)
     return f"{entry.quantity}: {' and '.join(ends)}"
-
-
-def _range(group: np.ndarray) -> str:
-    return f"{number(float(group.min()))} to {number(float(group.max()))}"

@@ -6,7 +6,7 @@ and estimator. Checks see only a ``Run``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -188,8 +188,12 @@ class Run:
     @property
     def steps(self) -> int:
         """The number of distinct steps that anything was logged at."""
-        every = [series.steps for several in self.series.values() for series in several]
-        longest = max(every, key=len, default=np.empty(0, np.int64))
-        # Most series have the same steps, and finding the distinct ones among millions takes seconds.
-        other_steps = [steps for steps in every if not np.array_equal(steps, longest)]
-        return len(np.unique(np.concatenate([longest, *other_steps]))) if other_steps else len(longest)
+        return len(distinct_steps([series.steps for several in self.series.values() for series in several]))
+
+
+def distinct_steps(every: Sequence[np.ndarray]) -> np.ndarray:
+    """Return the steps that are in any of some series [n], in their order."""
+    longest = max(every, key=len, default=np.empty(0, np.int64))
+    # Most series have the same steps, and finding the distinct ones among millions takes seconds.
+    others = [steps for steps in every if not np.array_equal(steps, longest)]
+    return np.unique(np.concatenate([longest, *others])) if others else longest

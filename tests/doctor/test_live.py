@@ -4,6 +4,7 @@ import json
 import math
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -55,7 +56,7 @@ def test_a_finding_is_cleared_at_once_where_one_of_the_same_check_and_another_ca
 
     too_hard, too_easy = found("too_hard", "warning"), found("too_easy", "info")
     seen = iter([(too_hard,), (too_easy,), (too_easy, too_hard), (too_hard,)])
-    monkeypatch.setattr(LiveDoctor, "_findings", lambda doctor: next(seen))
+    monkeypatch.setattr("steadyrl.doctor.live.examine", lambda run: SimpleNamespace(findings=next(seen)))
     doctor = LiveDoctor({})
 
     def changes(step):

@@ -81,11 +81,6 @@ def _shows_limit(length: Series) -> bool:
     return crowded or (usual and times == len(length)) or times >= max(PINNED_ROWS, PINNED_SOME * len(length))
 
 
-def _source(run: Run, quantity: str) -> str | None:
-    series = run.get(quantity)
-    return None if series is None else series.source
-
-
 @check("truncated")
 def truncated(run: Run) -> Result:
     if (measured := cut_off(run)) is None:
@@ -116,13 +111,14 @@ def truncated(run: Run) -> Result:
     harmless |= bool(how) and cause != "never_ends" and rising
     harmless |= bool(how) and cause != "never_ends" and len(share) < AT_FIRST
     harmless |= level <= many and not (shows_no_gain(run) or fell(run, "reward"))
-    about = "about " if how and level < 1.0 else ""
+    ended, about = run.get("ended_tokens"), "about " if how and level < 1.0 else ""
+    never = ended is not None and share.source == ended.source
     shown = f"share cut off: {number(start)} at the start, {number(level)} at the end"
     if len(share) == 1:
         shown = f"share cut off: {number(level)} in the only row"
     return Found(
         cause,
-        "info" if harmless else "critical" if share.source == _source(run, "ended_tokens") else "warning",
+        "info" if harmless else "critical" if never else "warning",
         first_lasting(share, share.values > NOTABLE) if len(share) >= AT_FIRST else int(share.steps[0]),
         f"{about}{level:.0%} of the completions are cut off by the length limit: {what}",
         (shown + (f"; the limit is {limit:g} tokens" if limit else ""), *((how,) if how else ())),
@@ -152,7 +148,15 @@ def empty_completions(run: Run) -> Result:
     level, early = float(share.values[-max(10, len(share) // 5) :].mean()), float(share.values[:AT_FIRST].mean())
     if level <= EMPTY_WARN:
         return None
-    cause, reason = _empty_cause(run, share, level, early)
+    shortest = run.get("length_min")
+    if shortest is not None and tail(shortest, LATE) > 1.0:
+        cause, reason = "parser", f"the shortest has {number(tail(shortest, LATE))} tokens all the same"
+    elif early > max(EMPTY_WARN, FROM_START * level):
+        cause, reason = "template_or_eos", "they are so from the first steps"
+    elif stayed := _length_stayed(run, share):
+        cause, reason = "parser", stayed
+    else:
+        cause, reason = "learned", "there were hardly any at first: saying nothing pays"
     since = first_lasting(share, share.values > EMPTY_WARN)
     # A few in single steps of small batches are chance: healthy runs have them, and they go by themselves.
     return Found(
@@ -162,17 +166,6 @@ def empty_completions(run: Run) -> Result:
         f"{level:.1%} of the completions are empty: {reason}",
         (f"mean share {number(early)} in the first steps, {number(level)} in the last fifth",),
     )
-
-
-def _empty_cause(run: Run, share: Series, level: float, early: float) -> tuple[str, str]:
-    shortest = run.get("length_min")
-    if shortest is not None and tail(shortest, LATE) > 1.0:
-        return "parser", f"the shortest has {number(tail(shortest, LATE))} tokens all the same"
-    if early > max(EMPTY_WARN, FROM_START * level):
-        return "template_or_eos", "they are so from the first steps"
-    if reason := _length_stayed(run, share):
-        return "parser", reason
-    return "learned", "there were hardly any at first: saying nothing pays"
 
 
 def _length_stayed(run: Run, share: Series) -> str:

@@ -8,6 +8,7 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from steadyrl.core.types import Severity
 from steadyrl.doctor.check import Found, Result, Unknown, check
 from steadyrl.doctor.series import Run, Written
 from steadyrl.doctor.statistics.readings import number
@@ -133,41 +134,24 @@ def answers_alike(run: Run) -> Result | list[Result]:
             f"{now.commonest[1]:.0%} of the answers to {now.prompts} prompts are one text, whatever was asked",
             (f"the answer: {_shown(now.commonest[0])}", f"distinct answers over answers: {number(now.distinct)}"),
         )
-    for cause, share, least, phrase in (
-        ("repeats_itself", now.loops, REPEATED_WORDS, "say one thing over and over"),
-        ("repeated_words", now.repeated, REPEATED_WORDS, "hold the same word twice where words should differ"),
-    ):
-        was = 0.0 if before is None else (before.loops if cause == "repeats_itself" else before.repeated)
-        if share > least and share > was + GREW:
-            return Found(
-                cause,
-                "info" if before is None else "warning",
-                since,
-                f"{share:.0%} of the last {now.texts} answers {phrase}",
-                _against(was, now),
-            )
-    results: list[Result] = [_one_form(before, now, since)] if many_prompts else []
-    if now.repeated > MOSTLY_REPEATED:
-        message = (
-            f"{now.repeated:.0%} of the last {now.texts} answers hold the same word twice where words should differ"
-        )
-        was = 0.0 if before is None else before.repeated
-        results.append(Found("repeated_words", "info", since, message, _against(was, now)))
-    return results
-
-
-def _one_form(before: Form | None, now: Form, since: int) -> Result:
-    was = 0.0 if before is None else before.alike
+    was_loops, was_repeated, was_alike = (before.loops, before.repeated, before.alike) if before else (0.0, 0.0, 0.0)
+    severity: Severity = "warning" if before else "info"
+    twice = f"{now.repeated:.0%} of the last {now.texts} answers hold the same word twice where words should differ"
+    if now.loops > max(REPEATED_WORDS, was_loops + GREW):
+        message = f"{now.loops:.0%} of the last {now.texts} answers say one thing over and over"
+        return Found("repeats_itself", severity, since, message, _against(was_loops, now))
+    if now.repeated > max(REPEATED_WORDS, was_repeated + GREW):
+        return Found("repeated_words", severity, since, twice, _against(was_repeated, now))
+    results: list[Result] = []
     open_places = any("w" in template.split() for template in now.templates)
-    if not open_places or now.alike <= FEW_TEMPLATES or now.alike <= was + GREW:
-        return None
-    return Found(
-        "one_template",
-        "warning" if now.alike > MOST_OF_ALL and before is not None else "info",
-        since,
-        f"{now.alike:.0%} of the last {now.texts} answers have one form: {' or '.join(map(_shown, now.templates))}",
-        _against(was, now),
-    )
+    if many_prompts and open_places and now.alike > max(FEW_TEMPLATES, was_alike + GREW):
+        forms = " or ".join(map(_shown, now.templates))
+        message = f"{now.alike:.0%} of the last {now.texts} answers have one form: {forms}"
+        severity = severity if now.alike > MOST_OF_ALL else "info"
+        results.append(Found("one_template", severity, since, message, _against(was_alike, now)))
+    if now.repeated > MOSTLY_REPEATED:
+        results.append(Found("repeated_words", "info", since, twice, _against(was_repeated, now)))
+    return results
 
 
 def _against(was: float, now: Form) -> tuple[str, ...]:

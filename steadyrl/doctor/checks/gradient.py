@@ -49,11 +49,8 @@ def grad_norm(run: Run) -> Result | list[Result]:
         hint = HOW_TO_LOG.get(run.trainer, usual)
         who = "" if run.trainer == "unknown" else f"{run.trainer}: "
         return Unknown(f"the gradient norm is not logged; {who}{hint}", ("grad_norm",))
-    zero = _zero(run, norm)
-    if zero is not None:
-        return zero
-    if erratic := _erratic(run, norm):
-        return erratic
+    if fault := _zero(run, norm) or _erratic(run, norm):
+        return fault
     if run.covers(norm) < MIN_STEPS:
         return Unknown(f"too few rows to tell what is usual: {len(norm)}")
     return [_spikes(run, norm), _exploding(run, norm), _clipped(run, norm)]

@@ -17,12 +17,9 @@ TOTALS = ("reward", "reward/mean", "total")  # the reward as a whole, on held-ou
 LOST_SHARE = 0.25  # of what held-out problems had gained, that has to be lost again
 FEWEST_ROWS = 3
 HALVED = 0.5  # of the first third of the log
-IDLE, LONG_ENOUGH, LEVEL = (
-    0.02,
-    30,
-    0.1,
-)  # of the whole's gain; steps, half of them once the whole is level, in which a form may be learned before the answers
 DOUBLED, PERPLEXITY = 2.0, re.compile(r"perplexity|(?<![a-z])ppl(?![a-z])", re.IGNORECASE)
+IDLE, LEVEL = 0.02, 0.1  # of the whole's gain
+LONG_ENOUGH = 30  # steps, half of them once the whole is level, in which a form may be learned before the answers
 FORM = re.compile(r"format|xml|tag|json|template|style", re.IGNORECASE)
 RIGHTNESS = re.compile(r"accura|correct|answer|exact|solve|success|number|(?<![a-z])acc(?![a-z])", re.IGNORECASE)
 
@@ -162,11 +159,9 @@ def _never_right(run: Run, reward: Series, parts: Mapping[str, Series]) -> Resul
 
 def _is_traded(name: str, heldout: Mapping[str, Series], parts: Mapping[str, Series]) -> bool:
     """Return True if a measurement is one that the reward itself gives away for others, in training as on the rest."""
-    same, overall = parts.get(name), next((heldout[total] for total in TOTALS if total in heldout), None)
-    levels, total = (None if series is None else measure(series) for series in (same, overall))
-    if name not in TOTALS and total is not None and total.end > total.first:
-        return True
-    return levels is not None and levels.fell
+    overall = next((heldout[total] for total in TOTALS if total in heldout and name not in TOTALS), None)
+    same, total = (None if series is None else measure(series) for series in (parts.get(name), overall))
+    return (total is not None and total.end > total.first) or (same is not None and same.fell)
 
 
 def _past_peak(name: str, series: Series, reward: Series) -> Result:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from itertools import starmap
 
 import numpy as np
 
@@ -27,31 +26,26 @@ NO_SPREAD = 1e-6  # of the spread before
 LOST = ("empty", "truncated", "reward_unscored")
 
 
-@dataclass(frozen=True)
-class _Moved:
-    """A measurement of the reward that jumped."""
-
-    name: str
-    jump: Jump
-    spread: bool
-
-
 @check("reward_jump")
 def reward_jump(run: Run) -> Result:
     reward, spread = run.needed("reward"), reward_spread(run)
-    moved = sorted(_moved(run, reward, spread), key=lambda m: m.jump.step)
+    moved = _moved(run, reward, spread)
     if moved and run.averaged_over > 1:
         return Unknown(
-            f"the rewards changed around step {moved[0].jump.step}, and a row averages {run.averaged_over} steps, too "
+            f"the rewards changed around step {moved[0][1].step}, and a row averages {run.averaged_over} steps, too "
             "many to tell a scorer that changed from a policy that learns quickly"
         )
-    for since in (m.jump.step for m in moved):
-        if (spread is not None and _constant_after(spread, since)) or _policy_jumps(run, since):
+    for since in (jump.step for _, jump, _ in moved):
+        if _policy_jumps(run, since):
             continue
+        if spread is not None:
+            before, after = spread.values[spread.steps < since], spread.values[spread.steps >= since]
+            if len(before) and len(after) and np.median(after) <= NO_SPREAD * np.median(before):
+                continue  # the reward became constant
         if any(jumps_at(run.get(name), since, SAME_TIME) for name in LOST):
             continue
-        at_once = [m for m in moved if abs(m.jump.step - since) <= SAME_TIME]
-        if not any(m.spread for m in at_once) and (_selected(run, since) or not _policy_known(run)):
+        at_once = [(name, jump, wider) for name, jump, wider in moved if abs(jump.step - since) <= SAME_TIME]
+        if not any(wider for _, _, wider in at_once) and (_selected(run, since) or not _policy_known(run)):
             continue
         cause, reason = _cause(run, spread, since, at_once)
         return Found(
@@ -59,23 +53,20 @@ def reward_jump(run: Run) -> Result:
             "info" if cause == "other_prompts" else "warning",
             since,
             f"the rewards changed at step {since} from one step to the next, and the policy did not: {reason}",
-            tuple(map(_sentence, at_once)),
+            tuple(starmap(_sentence, at_once)),
         )
     return None
 
 
-def _moved(run: Run, reward: Series, spread: Series | None) -> Iterator[_Moved]:
-    yield from (_Moved("reward", jump, False) for jump in jumps(reward))
+def _moved(run: Run, reward: Series, spread: Series | None) -> list[tuple[str, Jump, bool]]:
+    """Return what of the rewards jumped, the earliest first, and whether it is a spread."""
+    moved = [("reward", jump, False) for jump in jumps(reward)]
     for name, part in run.parts("reward_part/").items():
-        yield from (_Moved(f"the part {name}", jump, False) for jump in jumps(part) if shows_at(reward, jump.step))
+        moved += [(f"the part {name}", jump, False) for jump in jumps(part) if shows_at(reward, jump.step)]
     spreads = {f"the spread of the part {name}": part for name, part in run.parts("reward_part_std/").items()}
     for name, part in ({} if spread is None else {"reward_std": spread} | spreads).items():
-        yield from (_Moved(name, jump, True) for jump in jumps(part, logarithm=True) if jump.change > GROWN)
-
-
-def _constant_after(spread: Series, since: int) -> bool:
-    before, after = spread.values[spread.steps < since], spread.values[spread.steps >= since]
-    return bool(len(before) and len(after) and np.median(after) <= NO_SPREAD * np.median(before))
+        moved += [(name, jump, True) for jump in jumps(part, logarithm=True) if jump.change > GROWN]
+    return sorted(moved, key=lambda measured: measured[1].step)
 
 
 def _policy_jumps(run: Run, since: int) -> bool:
@@ -109,21 +100,19 @@ def _selected(run: Run, since: int) -> bool:
     return bool(before.mean() < after.mean() <= earned and near.mean() < far.mean())
 
 
-def _sentence(moved: _Moved) -> str:
-    before, after = moved.jump.before, moved.jump.after
-    if moved.spread:
-        before, after = float(np.exp(before)), float(np.exp(after))
-    return f"{moved.name} went from {number(before)} to {number(after)} at step {moved.jump.step} (means of ten steps)"
+def _sentence(name: str, jump: Jump, logarithm: bool) -> str:
+    before, after = (float(np.exp(x)) if logarithm else x for x in (jump.before, jump.after))
+    return f"{name} went from {number(before)} to {number(after)} at step {jump.step} (means of ten steps)"
 
 
-def _cause(run: Run, spread: Series | None, since: int, moved: list[_Moved]) -> tuple[str, str]:
+def _cause(run: Run, spread: Series | None, since: int, moved: list[tuple[str, Jump, bool]]) -> tuple[str, str]:
     if jumps_at(run.get("length_prompt"), since, SAME_TIME, logarithm=True):
         return "other_prompts", "the prompts' length changed with them"
-    if any(m.spread for m in moved):
+    if any(wider for _, _, wider in moved):
         return "judge_noise", "they scatter more, as verdicts of a noisier judge do"
     before = np.zeros(0) if spread is None else spread.values[spread.steps < since]
     usual = float(np.median(before)) if len(before) else 0.0
-    shift = max(abs(m.jump.change) for m in moved)
+    shift = max(abs(jump.change) for _, jump, _ in moved)
     if usual > 0 and shift > CONSTANT_SHIFT * usual:
         return "reward_shift", f"they moved by {number(shift / usual)} of their spreads and scatter as before"
     return "judge_or_engine", "what scores them gives other verdicts"

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
+from steadyrl.core.types import Severity
 from steadyrl.doctor.check import Found, Result, Unknown, check
 from steadyrl.doctor.checks.kl_control import coefficient_moves, target_in
-from steadyrl.doctor.remedies import Value, learning_rate
+from steadyrl.doctor.remedies import learning_rate
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.readings import (
     LN_LARGEST_VOCABULARY,
@@ -78,14 +78,21 @@ def kl_runaway(run: Run) -> Result:
     norm = run.get("grad_norm")
     if norm is not None and norm.values.max() > WILD_NORM:
         harms, because = True, (*because, f"the gradient norm is up to {number(norm.values.max())} meanwhile")
-    change = _more_penalty(run) if cause in ("weak_penalty", "unknown") else None
+    change, remedy, coefficient = None, "", run.get("kl_coef")
+    if cause in ("weak_penalty", "unknown"):
+        now = setting(run, "kl_coef") if coefficient is None else float(coefficient.values[-1])
+        usual = LOSS_COEF if run.traits.grouped else REWARD_COEF
+        change = {} if now is None else {"kl_coef": float(f"{2 * now:.1g}") if now else usual}
+        if cause == "weak_penalty" and now is not None:
+            remedy = f"Raise the coefficient from {now:g} to {change['kl_coef']:g}, or let it adapt to a target in the "
+            remedy += "unit of the KL that it compares."
     return Found(
         cause,
         "critical" if lost and rising and falls else "warning" if harms else "info",
         since,
         f"the KL to the reference is {number(tail(kl))} {kl.unit} and {'rises' if rising else 'no longer rises'}",
         (f"{kl.source or 'kl_ref'} is {limit} from step {since} on", *because),
-        remedy=_raise_penalty(run) if cause == "weak_penalty" else "",
+        remedy=remedy,
         change=change,
     )
 
@@ -120,23 +127,17 @@ def _impossible(run: Run) -> Result:
     if kl is None or run.traits.kl_place == "reward":
         return None
     beyond = kl.values > LN_LARGEST_VOCABULARY
-    if beyond.mean() <= 0.5:
-        return _spikes(run, kl, beyond)
-    since = int(kl.steps[beyond.argmax()])
-    message = f"the KL is {number(float(np.median(kl.values)))} nats per token: the policy hardly draws what trains"
-    return Found("impossible_tokens", "critical", since, message, (levels(kl.source, kl),))
-
-
-def _spikes(run: Run, kl: Series, beyond: np.ndarray) -> Result:
-    """Find single rows with a KL that no drift makes: tokens that one of the two models all but excludes."""
+    since, shown = int(kl.steps[beyond.argmax()]), (levels(kl.source, kl),)
+    if beyond.mean() > 0.5:
+        message = f"the KL is {number(float(np.median(kl.values)))} nats per token: the policy hardly draws what trains"
+        return Found("impossible_tokens", "critical", since, message, shown)
+    # In single rows it shows tokens that one of the two models all but excludes.
     enough = SPIKES if run.averaged_over == 1 else 1  # a row that averages several steps stands for as many
     if beyond.sum() < enough or tail(kl) > LN_LARGEST_VOCABULARY / 4:  # what rises there is a runaway of another kind
         return None
-    message = (
-        f"the KL to the reference is above every possible entropy in {int(beyond.sum())} of {len(kl)} rows, up to "
-    )
-    message += f"{number(float(kl.values.max()))} nats per token: tokens that the policy all but excludes"
-    return Found("spikes", "warning", int(kl.steps[beyond.argmax()]), message, (levels(kl.source, kl),))
+    message = f"the KL to the reference is above every possible entropy in {int(beyond.sum())} of {len(kl)} rows, up "
+    message += f"to {number(float(kl.values.max()))} nats per token: tokens that the policy all but excludes"
+    return Found("spikes", "warning", since, message, shown)
 
 
 def _hidden(run: Run) -> Result:
@@ -150,10 +151,8 @@ def _hidden(run: Run) -> Result:
     message = (
         f"kl_ref_full is {number(tail(full))} nats per token, kl_ref {number(tail(kl))}: the KL sees nothing of it"
     )
-    shown = (levels("kl_ref_full", full),)
-    if solved(run):
-        return Found("truncation", "info", since, message, shown)
-    return Found("truncation", "warning", since, message, shown)
+    severity: Severity = "info" if solved(run) else "warning"
+    return Found("truncation", severity, since, message, (levels("kl_ref_full", full),))
 
 
 def _high(run: Run) -> tuple[int, Series, str] | None:
@@ -201,7 +200,10 @@ def _at_start(run: Run) -> Result:
     if not exactly and last < GONE * first:
         return None  # another reference stays another one
     nearer = last < MUCH_NEARER * first or (last < NEARER * first and direction(kl) < 0)
-    teacher = not exactly and nearer and _distils(run)
+    # Where the log speaks of a teacher or of distillation the reference is another model on purpose.
+    named = (series.source for several in run.series.values() for series in several)
+    words = (*run.unknown, *run.settings, *run.keys.values(), *named)
+    teacher = not exactly and nearer and any(map(DISTILLED.search, words))
     # Another reference does no harm while the reward rises and the policy keeps its distance from it. Returns less the
     # penalty, all that some logs have of the reward, rise only with it.
     weak = None if exactly else _weak_penalty(run, kl)
@@ -241,17 +243,6 @@ def _weak_penalty(run: Run, kl: Series) -> float | None:
     return coefficient if 0 < coefficient <= WEAK and (off <= 0).mean() >= MOSTLY else None
 
 
-def _distils(run: Run) -> bool:
-    """Return whether the log speaks of a teacher or of distillation: then the reference is another model on purpose."""
-    words = (
-        *run.unknown,
-        *run.settings,
-        *run.keys.values(),
-        *(series.source for several in run.series.values() for series in several),
-    )
-    return any(DISTILLED.search(str(word)) for word in words)
-
-
 def _runaway_cause(run: Run, since: int, kl: Series) -> tuple[str, tuple[str, ...]]:
     large = large_updates(run, since + max(LASTING, (int(kl.steps[-1]) - int(kl.steps[0])) // 10))
     if large:
@@ -265,35 +256,13 @@ def _runaway_cause(run: Run, since: int, kl: Series) -> tuple[str, tuple[str, ..
     return "weak_penalty", (f"the coefficient of the penalty is {fixed:g}",)
 
 
-def _coefficient(run: Run) -> float | None:
-    logged = run.get("kl_coef")
-    return setting(run, "kl_coef") if logged is None else float(logged.values[-1])
-
-
-def _raise_penalty(run: Run) -> str:
-    """Return the remedy with the run's own numbers; "" where its coefficient is not known."""
-    more = _more_penalty(run).get("kl_coef")
-    if more is None:
-        return ""
-    return (
-        f"Raise the coefficient from {_coefficient(run):g} to {more:g}, or let it adapt to a target in the unit of the "
-        "KL that it compares."
-    )
-
-
-def _more_penalty(run: Run) -> Mapping[str, Value]:
-    value = _coefficient(run)
-    if value:
-        return {"kl_coef": float(f"{2 * value:.1g}")}
-    return {} if value is None else {"kl_coef": LOSS_COEF if run.traits.grouped else REWARD_COEF}
-
-
 @check("kl_zero")
 def kl_zero(run: Run) -> Result:
     kl = find(run, "kl_ref") or run.needed("kl_ref")
-    zero = np.abs(kl.values) <= ZERO
+    zero, entropy = np.abs(kl.values) <= ZERO, find(run, "entropy")
     zero[:1] = False
-    zero &= ~np.isin(kl.steps, _certain(run))
+    if entropy is not None:  # where every token was certain, of the one token that truncation leaves the KL is 0
+        zero &= ~np.isin(kl.steps, entropy.steps[np.abs(entropy.values) <= ZERO])
     if (since := first_lasting(kl, zero, LASTING)) is None:
         return None
     after = np.flatnonzero(~zero & (kl.steps > since))
@@ -312,12 +281,6 @@ def kl_zero(run: Run) -> Result:
         f"the KL to the reference is exactly 0 at steps {since} to {until}",
         because or ("neither learning rate, gradient norm nor rewards tell why",),
     )
-
-
-def _certain(run: Run) -> np.ndarray:
-    """Return the steps at which every token was certain: of the one token that truncation leaves the KL is 0."""
-    entropy = find(run, "entropy")
-    return np.zeros(0, np.int64) if entropy is None else entropy.steps[np.abs(entropy.values) <= ZERO]
 
 
 def _zero_cause(run: Run, since: int, until: int) -> tuple[str, tuple[str, ...]]:

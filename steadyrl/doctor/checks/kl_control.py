@@ -103,7 +103,11 @@ def kl_unit_clash(run: Run) -> Result:
     level, meant = float(np.median(compared.values[1:])), float(np.median(alternative.values[1:]))
     off, near = level / target, meant / target
     fits = not 1 / CLASH < off < CLASH and 1 / CLASH_NEAR <= near <= CLASH_NEAR and tail(length) >= CLASH_LENGTH
-    if not fits and not (compared is per_sequence and off >= CLASH and _cannot_be_kept(run, target, level)):
+    moves, coef = coefficient_moves(run), run.get("kl_coef")
+    driven = moves is not None and coef is not None and moves.last > DRIVEN * float(coef.values[0])
+    # A target per sequence can drive the coefficient up against a KL that any policy that learns has.
+    low = compared is per_sequence and off >= CLASH and target < LEAST_TARGET and level <= HEALTHY_SEQUENCE
+    if not fits and not (low and driven):
         return None
     better = target * (tail(length) if compared is per_sequence else 1.0 / tail(length))
     reason = "the sum is the mean times the length"
@@ -123,14 +127,6 @@ def kl_unit_clash(run: Run) -> Result:
         f"Set the target to about {better:.2g} {compared.unit}: {reason}.",
         {"kl_target": float(f"{better:.2g}")},
     )
-
-
-def _cannot_be_kept(run: Run, target: float, level: float) -> bool:
-    """Return True if a target per sequence drives the coefficient up against a KL that any policy that learns has."""
-    moves = coefficient_moves(run)
-    coef = run.get("kl_coef")
-    driven = moves is not None and coef is not None and moves.last > DRIVEN * float(coef.values[0])
-    return driven and target < LEAST_TARGET and level <= HEALTHY_SEQUENCE
 
 
 @check("kl_controller", when=adaptive)
@@ -157,7 +153,9 @@ def kl_controller(run: Run) -> Result:
     shown = moves.sentence if moves is not None and moving else pace
     change: dict[str, Value] = dict(horizon(run))
     reach: tuple[str, ...] = ()
-    gained, reached = _gained(run), min(tail(kl), HEALTHY_SEQUENCE)
+    reward, spread, gained, reached = run.get("reward"), reward_spread(run), 0.0, min(tail(kl), HEALTHY_SEQUENCE)
+    if reward is not None and spread is not None and head(spread) > 0:  # in standard deviations of the first rewards
+        gained = max(tail(reward) - head(reward), 0.0) / head(spread)
     if kl.unit == SEQUENCE and target[0] < reached and target[0] < max(LEAST_TARGET, gained * gained / 2.0):
         # A controller that can keep up would only hold the policy where it began, or bring it back there.
         change["kl_target"] = float(f"{reached:.2g}")
@@ -167,14 +165,6 @@ def kl_controller(run: Run) -> Result:
             f"gained {number(gained)}",
         )
     return Found("slow", "warning", since, f"{message}: it is too slow", (level, shown, *reach), change=change)
-
-
-def _gained(run: Run) -> float:
-    """Return by how many standard deviations of the first rewards the reward rose; 0 where that is not known."""
-    reward, spread = run.get("reward"), reward_spread(run)
-    if reward is None or spread is None or head(spread) <= 0:
-        return 0.0
-    return max(tail(reward) - head(reward), 0.0) / head(spread)
 
 
 def _doubling_by_settings(run: Run) -> float | None:

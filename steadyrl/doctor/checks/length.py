@@ -33,7 +33,11 @@ def length_collapse(run: Run) -> Result:
     if not fell(run, "length") or end >= COLLAPSED * start:
         return None
     nothing_left = end < max(NOTHING_LEFT * start, ONLY_THE_END)
-    fallen = _fallen_measurements(run)
+    # Held-out measurements and parts of the reward that ended clearly below their start.
+    others = {f"heldout/{name}": series for name, series in run.parts("heldout/").items()}
+    others |= {f"reward part {name}": series for name, series in run.parts("reward_part/").items()}
+    measured = {name: measure(series) for name, series in others.items() if not any(word in name for word in BRIEF)}
+    fallen = {name: blocks for name, blocks in measured.items() if blocks is not None and blocks.fell}
     cause, reason = _shrink_cause(run, fallen, nothing_left)
     harmless = cause == "learned_to_stop" or (cause == "unknown" and not nothing_left)
     grave = nothing_left and (fallen or fell(run, "reward"))
@@ -49,14 +53,6 @@ def length_collapse(run: Run) -> Result:
     )
 
 
-def _fallen_measurements(run: Run) -> dict[str, Levels]:
-    """Return held-out measurements and reward parts that ended clearly below their start."""
-    every = {f"heldout/{name}": series for name, series in run.parts("heldout/").items()}
-    every |= {f"reward part {name}": series for name, series in run.parts("reward_part/").items()}
-    measured = {name: measure(series) for name, series in every.items() if not any(word in name for word in BRIEF)}
-    return {name: blocks for name, blocks in measured.items() if blocks is not None and blocks.fell}
-
-
 def _shrink_cause(run: Run, fallen: dict[str, Levels], nothing_left: bool) -> tuple[str, str]:
     if reason := penalty_pays(run):
         return "kl_penalty", reason
@@ -64,9 +60,11 @@ def _shrink_cause(run: Run, fallen: dict[str, Levels], nothing_left: bool) -> tu
         blocks = measure(part) if any(word in name.lower() for word in BRIEF) else None
         if blocks is not None and blocks.rose:
             return "length_reward", f"the reward part '{name}' pays for being short"
-    rose, cut = learns(run), run.get("truncated")
+    rose, cut, best = learns(run), run.get("truncated"), run.get("reward_max")
+    # Where the greatest reward is the same in nearly all rows, failures last longer, and no brevity pays.
+    any_length = best is not None and float((best.values == best.values.max()).mean()) > MOSTLY
     along = min(correlation(run, changes=True), correlation(run, changes=False) if nothing_left and rose else 0.0)
-    if along < -MOVES_TOGETHER and (nothing_left or not _best_at_any_length(run)):
+    if along < -MOVES_TOGETHER and (nothing_left or not any_length):
         return "length_reward", f"the reward follows the length (correlation {number(along)}): it pays for being short"
     if rose and fallen:
         return "length_reward", f"{next(iter(fallen))} fell in the same time: length was cheaper to give up"
@@ -75,12 +73,6 @@ def _shrink_cause(run: Run, fallen: dict[str, Levels], nothing_left: bool) -> tu
     if fell(run, "reward"):
         return "lost", "the reward fell with them"
     return "unknown", "nothing in the log says what pays for it"
-
-
-def _best_at_any_length(run: Run) -> bool:
-    """Return True if the greatest reward is the same in nearly all rows: failures last longer, and no brevity pays."""
-    best = run.get("reward_max")
-    return best is not None and float((best.values == best.values.max()).mean()) > MOSTLY
 
 
 def correlation(run: Run, changes: bool) -> float:

@@ -45,31 +45,17 @@ def value_of(run: Run, limit: Limit) -> float | None:
     return float(value[-1]) if run.settings.get("autopilot") == "act" else None
 
 
-def has_limit(run: Run) -> bool:
-    """Return whether a run has any of these limits."""
-    return any(value_of(run, limit) for limit in LIMITS.values())
-
-
-@check("limit_too_narrow", when=has_limit)
+@check("limit_too_narrow", when=lambda run: any(value_of(run, limit) for limit in LIMITS.values()))
 def limit_too_narrow(run: Run) -> list[Result]:
-    return [_narrow(run, cause, limit) for cause, limit in LIMITS.items()]
-
-
-def _narrow(run: Run, cause: str, limit: Limit) -> Result:
-    value, measured = value_of(run, limit), run.get(limit.quantity) if limit.quantity else None
-    if not value or (limit.quantity and measured is None):
-        return None
-    sizes = np.array([LEAST_STEP]) if measured is None else measured.values
-    if not cut_away(sizes, value):
-        return None
-    usual = float(np.median(sizes))
-    better = limit.better or (0.0 if measured is None else float(f"{WIDE * usual:.2g}"))
-    change: dict[str, Value] | None = {limit.setting: better} if better else None
-    return Found(
-        cause,
-        "warning",
-        None,
-        f"{run.keys.get(limit.setting, limit.setting)} = {value:g}, and {limit.bounds} is {number(usual)}: "
-        f"{number(usual / value)} times as much",
-        change=change,
-    )
+    results: list[Result] = []
+    for cause, limit in LIMITS.items():
+        value, measured = value_of(run, limit), run.get(limit.quantity) if limit.quantity else None
+        sizes = np.array([LEAST_STEP]) if measured is None else measured.values
+        if not value or (limit.quantity and measured is None) or not cut_away(sizes, value):
+            continue
+        usual, name = float(np.median(sizes)), run.keys.get(limit.setting, limit.setting)
+        better = limit.better or (0.0 if measured is None else float(f"{WIDE * usual:.2g}"))
+        change: dict[str, Value] | None = {limit.setting: better} if better else None
+        message = f"{name} = {value:g}, and {limit.bounds} is {number(usual)}: {number(usual / value)} times as much"
+        results.append(Found(cause, "warning", None, message, change=change))
+    return results

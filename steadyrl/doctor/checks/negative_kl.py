@@ -48,9 +48,13 @@ class _Below:
 
 @check("negative_kl")
 def negative_kl(run: Run) -> Result:
-    if (kl := _signed(run)) is None:
+    # Only an estimate that can be negative shows it; the one with standard errors comes first.
+    signed = [s.finite() for s in run.series.get("kl_ref", ()) if s.estimator in ("k1", "") and len(s.finite())]
+    with_errors = (s for s in signed if run.get("kl_ref_se", s.unit) is not None)
+    if not signed:
         why = "only estimators that cannot be negative are logged (k2, k3, abs or exact), and they would hide it"
         return Unknown(why, ("kl_ref (k1)",))
+    kl = next(with_errors, signed[0])
     if kl.values.min() >= 0:
         return None
     errors = run.get("kl_ref_se", kl.unit)
@@ -79,13 +83,6 @@ def negative_kl(run: Run) -> Result:
         (shown, *because),
         f"{negative_kl.cause(cause).remedy} Then {go_back(below.since)}.",
     )
-
-
-def _signed(run: Run) -> Series | None:
-    """Return an estimate that can be negative, the one with standard errors first."""
-    signed = [s.finite() for s in run.series.get("kl_ref", ()) if s.estimator in ("k1", "") and len(s.finite())]
-    with_errors = [s for s in signed if run.get("kl_ref_se", s.unit) is not None]
-    return next(iter([*with_errors, *signed]), None)
 
 
 def _all_below(kl: Series) -> _Below | None:

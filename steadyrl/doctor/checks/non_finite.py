@@ -49,33 +49,22 @@ def non_finite(run: Run) -> Result:
         reason = "other numbers broke at the same step, so that nothing tells which was first"
     if _hidden(run, broken):
         cause, reason = "hidden", "the loss in the log stands still meanwhile: its NaN was replaced by an earlier mean"
+    names = ", ".join(name for name in lost if name != first)
+    when = "in the only row" if run.steps == 1 else f"{'from' if first in lost else 'at'} step {since}"
+    if first in lost:
+        when += ("" if run.steps == 1 else " to the end") + (f", and neither are {names}" if names else "")
+    elif lost:
+        when += f", and {names} to the end"
+    times = {name: f"{len(bad)} time{'s' * (len(bad) > 1)}" for name, bad in broken.items()}
     scaler = list(broken) == ["grad_norm"] and not lost
     return Found(
         "skipped_steps" if scaler else cause,
         "critical" if gone else "info" if scaler else "warning",
         since,
-        f"{first} is not finite {_from(run, since, first in lost)}"
-        + (f"{_to_the_end(run, first, lost)}: {reason}" if lost else f": finite numbers follow; {reason}"),
-        tuple(
-            f"{name}: first at step {bad[0]}, {len(bad)} {'time' if len(bad) == 1 else 'times'} in all"
-            for name, bad in broken.items()
-        )
-        if run.steps > 1
-        else (),
+        f"{first} is not finite {when}: {'' if lost else 'finite numbers follow; '}{reason}",
+        tuple(f"{name}: first at step {bad[0]}, {times[name]} in all" for name, bad in broken.items() if run.steps > 1),
         FIRST_GRADIENT if cause == "gradient" and since == run.span[0] else "",
     )
-
-
-def _from(run: Run, since: int, lost: bool) -> str:
-    return "in the only row" if run.steps == 1 else f"{'from' if lost else 'at'} step {since}"
-
-
-def _to_the_end(run: Run, first: str, lost: list[str]) -> str:
-    names = ", ".join(name for name in lost if name != first)
-    if first in lost:
-        end = "" if run.steps == 1 else " to the end"
-        return f"{end}{f', and neither are {names}' if names else ''}"
-    return f", and {names} to the end"
 
 
 def _hidden(run: Run, broken: dict[str, np.ndarray]) -> bool:

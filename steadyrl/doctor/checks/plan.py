@@ -26,12 +26,7 @@ def plans_a_rate(run: Run) -> bool:
     return bool(setting(run, "steps") and setting(run, "learning_rate"))
 
 
-def has_a_rate(run: Run) -> bool:
-    """Return whether a run's rate is planned or logged."""
-    return plans_a_rate(run) or run.get("learning_rate") is not None
-
-
-@check("rate_not_reached", when=has_a_rate)
+@check("rate_not_reached", when=lambda run: plans_a_rate(run) or run.get("learning_rate") is not None)
 def rate_not_reached(run: Run) -> Result:
     logged = run.get("learning_rate")
     if logged is not None and (ended := _ended(logged)):
@@ -48,7 +43,9 @@ def rate_not_reached(run: Run) -> Result:
             "is not trained at all",
             change={"value_warmup_steps": max(1, round(WARM * steps))},
         )
-    if warm_up >= steps and not _too_fast_already(run):
+    reward = run.get("reward")
+    too_fast = (reward is not None and direction(reward.at(slice(len(reward) // 2, None))) < 0) or entropy_lost(run)
+    if warm_up >= steps and not too_fast:  # what breaks while its rate still rises needs no higher one
         share = steps / warm_up
         return Found(  # in the mean the rate is half of that at the most
             "warm_up",
@@ -69,13 +66,6 @@ def rate_not_reached(run: Run) -> Result:
         return None
     message = f"the learning rate came to {reached:.3g} at most, {reached / rate:.0%} of the {rate:g} that is set"
     return Found("schedule", "warning", None, message)
-
-
-def _too_fast_already(run: Run) -> bool:
-    """Return whether the reward of a run falls, or its entropy is lost, while its rate still rises."""
-    reward = run.get("reward")
-    falls = reward is not None and direction(reward.at(slice(len(reward) // 2, None))) < 0
-    return falls or entropy_lost(run)
 
 
 def _ended(rate: Series) -> Result:
@@ -176,12 +166,8 @@ def _never_solved(run: Run) -> Result:
     return Found("never_solved", "info", None, message)
 
 
-def sets_a_batch(run: Run) -> bool:
-    """Return whether a run's own settings say how many prompts a step has; other logs give what one device takes."""
-    return setting(run, "prompts_per_step") is not None
-
-
-@check("batch_small", when=sets_a_batch)
+# Other settings than a run's own give what one device takes.
+@check("batch_small", when=lambda run: setting(run, "prompts_per_step") is not None)
 def batch_small(run: Run) -> Result:
     completions = setting(run, "batch_size")
     if completions is None or completions >= FEWEST_COMPLETIONS or solved(run):

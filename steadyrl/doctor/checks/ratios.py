@@ -38,21 +38,7 @@ ADVANTAGE_SPIKE = 3.0  # times the median
 
 @check("ratio_off")
 def ratio_off(run: Run) -> Result:
-    out_of_bounds = _ratio_out(run)
-    if out_of_bounds is None:
-        return None
-    since, text, started_off = out_of_bounds
-    early = started_off and not moves_at_once(run)
-    because = ("it is so at the first step already",) if early else large_updates(run, since)
-    cause = "old_logprobs" if early else "learning_rate"
-    return Found(cause, "warning", since, "the ratio of new to old probabilities is far from 1", (text, *because))
-
-
-def _ratio_out(run: Run) -> tuple[int, str, bool] | None:
-    """Return from which step ratios are out of bounds, a sentence, and whether the first mean is; None if they are in.
-
-    A mean of 10, or a single token's of 1000, is enough in one step; what is less has to last.
-    """
+    # A mean of 10, or a single token's of 1000, is enough in one step; what is less has to last.
     for quantity, low, high, lasting in (
         ("ratio_mean", *RATIO_MEAN, LASTING),
         ("ratio_mean", 0.0, RATIO_SKIP, 1),
@@ -60,12 +46,17 @@ def _ratio_out(run: Run) -> tuple[int, str, bool] | None:
         ("ratio_max", 0.0, RATIO_BROKEN, 1),
     ):
         series = run.get(quantity)
-        off = None if series is None else (series.values < low) | (series.values > high)
-        since = None if series is None or off is None else first_lasting(series, off, lasting)
-        if series is None or off is None or since is None:
+        if series is None:
             continue
-        level = number(float(np.median(series.values[off])))
-        return since, f"{series.source} is {level} from step {since} on (median where it is off)", bool(off[0])
+        off = (series.values < low) | (series.values > high)
+        if (since := first_lasting(series, off, lasting)) is None:
+            continue
+        text = f"{series.source} is {number(float(np.median(series.values[off])))} from step {since} on"
+        early = bool(off[0]) and not moves_at_once(run)
+        because = ("it is so at the first step already",) if early else large_updates(run, since)
+        shown = (f"{text} (median where it is off)", *because)
+        cause = "old_logprobs" if early else "learning_rate"
+        return Found(cause, "warning", since, "the ratio of new to old probabilities is far from 1", shown)
     return None
 
 
@@ -73,12 +64,6 @@ def learning_moves(run: Run) -> bool:
     """Return False where every token is "clipped" and no advantage differs from 0: that number says nothing."""
     clipped, std = run.get("clip_fraction"), run.get("advantage_std")
     return clipped is None or not (clipped.values >= 1.0).all() or std is None or bool(std.values.any())
-
-
-def _warming(run: Run) -> bool:
-    """Return True if the first logged step had a small part of the run's learning rate."""
-    logged, most = run.get("learning_rate"), learning_rate(run)
-    return logged is not None and most is not None and float(logged.values[0]) < WARMING * most
 
 
 @check("clip_fraction_high", when=learning_moves)
@@ -116,11 +101,13 @@ def _level_above(series: Series, limit: float) -> int | None:
 def _clip_cause(run: Run, clipped: Series, limit: float, updates: float | None) -> tuple[str, tuple[str, ...]]:
     if updates is not None and updates <= 1:
         return "old_logprobs", ("there is one update per batch, whose ratio has to be exactly 1",)
-    opening = float(np.median(clipped.values[:3]))
-    if opening > limit and _warming(run) and not moves_at_once(run):
+    opening, rate, most = float(np.median(clipped.values[:3])), run.get("learning_rate"), learning_rate(run)
+    warming = rate is not None and most is not None and float(rate.values[0]) < WARMING * most
+    if opening > limit and warming and not moves_at_once(run):
         text = f"it is {number(opening)} in the first steps, whose learning rate is a small part of the later one"
         return "old_logprobs", (text,)
-    size, passes = update_size(run), _epochs(run)
+    size, epochs = update_size(run), run.get("epochs")
+    passes = setting(run, "epochs") if epochs is None else float(np.median(epochs.values))
     moved = None if size is None else float(np.median(size.values))
     much = () if moved is None else (f"KL of one step's updates: {number(moved)} nats/token (median)",)
     if passes is not None and passes > MANY_EPOCHS and (moved is None or moved > KL_OLD_NOTABLE):
@@ -130,11 +117,6 @@ def _clip_cause(run: Run, clipped: Series, limit: float, updates: float | None) 
     if 0.0 < (setting(run, "clip") or USUAL_CLIP) < NARROW * USUAL_CLIP:
         return "narrow_range", (f"the upper clip range is {setting(run, 'clip'):g}; {USUAL_CLIP:g} is usual", *much)
     return "unknown", much
-
-
-def _epochs(run: Run) -> float | None:
-    logged = run.get("epochs")
-    return setting(run, "epochs") if logged is None else float(np.median(logged.values))
 
 
 @check("policy_loss_spikes")
@@ -160,13 +142,9 @@ def policy_loss_spikes(run: Run) -> Result:
     cause, because = "learning_rate", f"out of bounds there: {beyond}"
     for name in ("advantage_max", "advantage_std"):
         series = run.get(name)
-        advantages = np.zeros(0) if series is None else series.values[np.isin(series.steps, steps)]
-        if (
-            series is not None
-            and len(advantages)
-            and np.median(advantages) > ADVANTAGE_SPIKE * np.median(series.values)
-        ):
-            cause, because = "advantages", f"{name} is {number(float(np.median(advantages)))} there"
+        there = None if series is None else series.at(np.isin(series.steps, steps))
+        if series and there and np.median(there.values) > ADVANTAGE_SPIKE * np.median(series.values):
+            cause, because = "advantages", f"{name} is {number(float(np.median(there.values)))} there"
     return Found(
         cause,
         "warning" if len(steps) >= SPIKES_THAT_COUNT else "info",

@@ -206,13 +206,32 @@ def reward_constant(run: Run) -> Result:
     if rows < (CONSTANT_ROWS if equal else CONSTANT_STEPS):
         if rows == len(reward) and run.covers(reward) < CONSTANT_STEPS:
             return Unknown(f"{rows} equal rewards do not tell a constant one")
-        return _frozen(run, reward) or _mostly_least(run, reward)
-    before = np.zeros(0) if spread is None else spread.values[spread.steps < since]
-    most = run.get("reward_max")
+        sentence = _at_least(reward, MOSTLY_ROWS, MOSTLY)
+        if (frozen := _frozen(run, reward)) or not sentence or learns(run) is not False:
+            return frozen
+        return Found("mostly_least", "warning", int(reward.steps[0]), sentence, (levels("it", reward),))
+    before, most = reward.values[:start], run.get("reward_max")
+    spreads = np.zeros(0) if spread is None else spread.values[spread.steps < since]
+    # Whether no completion of the run earned more than all do now, and whether the policy has no entropy left.
     best = most is not None and start > 0 and last >= float(most.values.max()) - SAME
-    alone = _certain_at(run, since)
-    cause, severity, message = _constant_cause(reward.values[:start], last, varies, before, best, alone)
-    message = f"the reward is exactly {number(last)} in {rows} rows, {message}"
+    entropy = find(run, "entropy")
+    then = np.zeros(0) if entropy is None else within(entropy, since, since + NEAR_STEPS).values
+    alone = entropy is not None and len(then) > 0 and bool(np.median(then) < NO_ENTROPY * entropy.values[0])
+    # What is learned comes near the best level first: completions that are all right were mostly right before. Where
+    # none can earn more, half of the way is near.
+    near = max(float(np.median(spreads)) if len(spreads) else np.inf, SAME)
+    near = max(near, (last - float(before[:NEAR_STEPS].mean())) / 2.0) if best else near
+    cause, why = "broke", "after it varied: an engine died, or the policy writes one text only"
+    severity: Severity = "critical"
+    if varies:
+        cause, severity, why = "normalised", "info", "only its mean is: it was centred before it was logged"
+    elif not start:
+        cause, why = "broken", "from the start: what scores them does not tell texts apart"
+    elif last >= before.max() - SAME and last - float(np.median(before[-NEAR_STEPS:])) <= near:
+        cause, severity, why = "solved", "info", "at the best level of the run: nothing is left to learn"
+    elif alone:
+        cause, why = "one_text", "after it varied: the policy writes one text only, and better ones were lost"
+    message = f"the reward is exactly {number(last)} in {rows} rows, {why}"
     return Found(cause, severity, since, message, (f"reward {number(last)} from step {since} to {reward.steps[-1]}",))
 
 
@@ -233,50 +252,16 @@ def _frozen(run: Run, reward: Series) -> Result:
     )
 
 
-def _mostly_least(run: Run, reward: Series) -> Result:
-    """Find a mean that is its least in most rows."""
-    sentence = _at_least(reward, MOSTLY_ROWS, MOSTLY)
-    if not sentence or learns(run) is not False:
-        return None
-    return Found("mostly_least", "warning", int(reward.steps[0]), sentence, (levels("it", reward),))
-
-
-def _certain_at(run: Run, since: int) -> bool:
-    """Return whether the policy had lost nearly all of its entropy by a step."""
-    entropy = find(run, "entropy")
-    then = np.zeros(0) if entropy is None else within(entropy, since, since + NEAR_STEPS).values
-    return entropy is not None and len(then) > 0 and bool(np.median(then) < NO_ENTROPY * entropy.values[0])
-
-
-def _constant_cause(
-    before: np.ndarray, level: float, varies: bool, spreads: np.ndarray, best: bool, alone: bool
-) -> tuple[str, Severity, str]:
-    """Return cause, severity and a sentence, from the rewards and their spreads before the reward became constant.
-
-    ``best`` says whether no completion of the run earned more than all do now, ``alone`` whether the policy has no
-    entropy left.
-    """
-    if varies:
-        return "normalised", "info", "only its mean is: it was centred before it was logged"
-    if not len(before):
-        return "broken", "critical", "from the start: what scores them does not tell texts apart"
-    # What is learned comes near the best level first: completions that are all right were mostly right before. Where
-    # none can earn more, half of the way is near.
-    near = max(float(np.median(spreads)) if len(spreads) else np.inf, SAME)
-    near = max(near, (level - float(before[:NEAR_STEPS].mean())) / 2.0) if best else near
-    if level >= before.max() - SAME and level - float(np.median(before[-NEAR_STEPS:])) <= near:
-        return "solved", "info", "at the best level of the run: nothing is left to learn"
-    if alone:
-        return "one_text", "critical", "after it varied: the policy writes one text only, and better ones were lost"
-    return "broke", "critical", "after it varied: an engine died, or the policy writes one text only"
-
-
 @check("reward_falling")
 def reward_falling(run: Run) -> Result:
     reward = run.needed("reward")
     wanted = _worth(run)
-    lost, course = drop(reward), measure(reward)
-    cause, suffix = _fall_cause(run)
+    lost, course, cause, suffix = drop(reward), measure(reward), "unknown", ""
+    for quantity in ("reward_unscored", "empty", "truncated"):
+        blocks = measure(share) if (share := run.get(quantity)) is not None else None
+        if blocks is not None and blocks.rose and blocks.end - blocks.first > RISEN_SHARE:
+            cause, suffix = "bad_texts", f", while the share of {quantity} completions grew to {blocks.end:.0%}"
+            break
     if lost is not None and lost.before - lost.after > max(wanted, LOST_AT_ONCE * abs(lost.before), _luck(run, lost)):
         steep = _steepest(run, lost.step)
         if steep and cause == "unknown":
@@ -315,12 +300,3 @@ def _steepest(run: Run, since: int) -> float:
     most = float(norm.values[near].max(initial=0.0))
     usual = float(np.median(norm.values[~near])) if not near.all() else 1.0
     return most if most > max(STEEP * usual, HUGE_NORM) else 0.0
-
-
-def _fall_cause(run: Run) -> tuple[str, str]:
-    for quantity in ("reward_unscored", "empty", "truncated"):
-        series = run.get(quantity)
-        blocks = measure(series) if series is not None else None
-        if blocks is not None and blocks.rose and blocks.end - blocks.first > RISEN_SHARE:
-            return "bad_texts", f", while the share of {quantity} completions grew to {blocks.end:.0%}"
-    return "unknown", ""

@@ -48,8 +48,6 @@ class Gap:
     """Exact entropy there, nats per token."""
     since: int
     """The first step that shows it."""
-    until: int
-    """The last step of the window."""
 
     @property
     def sure(self) -> bool:
@@ -87,7 +85,7 @@ def sampling_gap(run: Run) -> Gap | None:
         level = float(exact.values[part].mean())
         # A gap that closes or widens is no less of a gap: its trend is not noise.
         error, size = long_run_error(about_line(gap[part])), float(gap[part].mean())
-        windows.append(Gap(size, error, level, int(exact.steps[_begins(gap, size)]), int(exact.steps[part][-1])))
+        windows.append(Gap(size, error, level, int(exact.steps[_begins(gap, size)])))
     return next((window for window in windows if window.sure), windows[0])
 
 
@@ -153,32 +151,6 @@ def warped_sampling(run: Run) -> Result:
 
 @check("sampler_mismatch")
 def sampler_mismatch(run: Run) -> Result:
-    mismatch = _mismatch(run)
-    if mismatch is None:
-        return _dropped(run)
-    series, since, sentence = mismatch
-    lost = series.quantity == "importance" and tail(series) > -np.log(IMPORTANCE_LOST)
-    cause, because = _mismatch_cause(run, series, lost)
-    return Found(
-        cause,
-        "critical" if lost else "warning",
-        since,
-        "sampler and trainer give the sampled tokens different probabilities",
-        (sentence, *because),
-    )
-
-
-def _dropped(run: Run) -> Result:
-    masked = run.get("correction_masked")
-    since = None if masked is None else first_lasting(masked, masked.values > MASKED, LASTING)
-    if masked is None or since is None:
-        return None
-    text = f"correction_masked {number(tail(masked))}, above {MASKED} from step {since} on"
-    return Found("correction", "warning", since, "the correction for another policy drops most tokens", (text,))
-
-
-def _mismatch(run: Run) -> tuple[Series, int, str] | None:
-    """Return how far sampler and trainer are apart, from which step beyond bounds, and a sentence; None if within."""
     own = run.trainer == "steadyrl"
     limits = {"importance": np.log(IMPORTANCE), "sampler_gap": OWN_GAP if own else OTHER_GAP, "kl_sampler": KL_SAMPLER}
     if run.settings.get("ahead"):  # the difference is asked for, and its weights say whether it is too large
@@ -190,13 +162,23 @@ def _mismatch(run: Run) -> tuple[Series, int, str] | None:
         if series is None:
             continue
         weight = name == "importance"
-        apart = np.abs(np.log(np.maximum(series.values, 1e-9)) if weight else series.values)
-        since = first_lasting(series, apart > limit, min(LASTING, max(len(series) // 2, FEWEST_APART)))
-        if since is not None:
-            bound = f"outside 1/{IMPORTANCE:g} to {IMPORTANCE:g}" if weight else f"above {limit} nats/token"
-            text = f"{name} {number(tail(series))}, {bound} from step {since} on"
-            return replace(series, values=apart), since, text
-    return None
+        size = np.abs(np.log(np.maximum(series.values, 1e-9)) if weight else series.values)
+        since = first_lasting(series, size > limit, min(LASTING, max(len(series) // 2, FEWEST_APART)))
+        if since is None:
+            continue
+        bound = f"outside 1/{IMPORTANCE:g} to {IMPORTANCE:g}" if weight else f"above {limit} nats/token"
+        text = f"{name} {number(tail(series))}, {bound} from step {since} on"
+        apart = replace(series, values=size)
+        lost = weight and tail(apart) > -np.log(IMPORTANCE_LOST)
+        cause, because = _mismatch_cause(run, apart, lost)
+        message = "sampler and trainer give the sampled tokens different probabilities"
+        return Found(cause, "critical" if lost else "warning", since, message, (text, *because))
+    masked = run.get("correction_masked")
+    since = None if masked is None else first_lasting(masked, masked.values > MASKED, LASTING)
+    if masked is None or since is None:
+        return None
+    text = f"correction_masked {number(tail(masked))}, above {MASKED} from step {since} on"
+    return Found("correction", "warning", since, "the correction for another policy drops most tokens", (text,))
 
 
 def _mismatch_cause(run: Run, apart: Series, lost: bool) -> tuple[str, tuple[str, ...]]:

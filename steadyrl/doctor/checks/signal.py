@@ -90,8 +90,7 @@ def no_signal_groups(run: Run) -> Result:
     reward = run.get("reward")
     if run.traits.critic:  # its baseline is the value head: equal rewards of a prompt still teach
         return None if reward is not None and np.ptp(reward.values) else Unknown("the reward never changes")
-    measured = signal_lost(run)
-    if measured is None:
+    if (measured := signal_lost(run)) is None:
         return Unknown("neither the share of groups with equal rewards, nor advantages, nor the spread within groups "
                        "is logged", ("no_signal", "reward_std_within", "advantage_std"))  # fmt: skip
     share, what = measured
@@ -100,15 +99,13 @@ def no_signal_groups(run: Run) -> Result:
     # What is learned within the first tenth shows in the first rows alone.
     early = min(float(share.values[:rows].mean()) for rows in (max(few, len(share) // 10, 1), AT_ONCE))
     nothing = bool((share.values >= NO_SIGNAL_AT_ALL).all())
-    learned = learns(run)
+    learned, moves = learns(run), bool(heldout_rises(run)) or worsens(run)
     long = run.covers(share) >= LONG
     mean = float(share.values.mean())
     if what.startswith(ROWS):  # a row that averages several steps has no spread only if none of them has
         mean **= 1.0 / run.averaged_over
     # A row without any difference is a batch of which no group teaches anything, a whole step lost.
-    idle = what.startswith(ROWS) and mean > HALF_LOST and len(share) >= MIN_STEPS and learns(run) is False
-    moves = bool(heldout_rises(run)) or worsens(run)
-    idle &= not moves
+    idle = what.startswith(ROWS) and mean > HALF_LOST and len(share) >= MIN_STEPS and learned is False and not moves
     half = min(late, mean) > HALF_LOST and long
     from_start = half and shows_no_gain(run) and not moves
     if len(share) < FEWEST_ROWS and not nothing and late > HALF_LOST and direction(share) <= 0:
@@ -124,12 +121,13 @@ def no_signal_groups(run: Run) -> Result:
     worth_knowing |= late <= LITTLE_SIGNAL and not from_start and not idle
     # Groups that agree, some of them right, may be what was learned, if the rewards' thirds say so within their noise.
     worth_knowing |= idle and late <= LITTLE_SIGNAL and cause in ("too_easy", "same_answers") and _gains(run)
+    course = f"{number(early)} at the start, {number(late)} at the end (means)"
     return Found(
         cause,
         "critical" if nothing else "info" if worth_knowing else "warning",
         int(share.steps[0]) if nothing or idle else first_lasting(share, share.values > min(LITTLE_SIGNAL, late)),
         f"{_amount(what, mean if idle else late, run.averaged_over > 1 and idle)} teach nothing: {reason}",
-        (f"{what}: {_course(share, early, late)}",),
+        (f"{what}: {course if len(share) > 1 else f'{number(late)} in the only row'}",),
     )
 
 
@@ -142,12 +140,6 @@ def _stuck(run: Run) -> str:
         return ""
     kept = f"its entropy is {number(tail(entropy, LATE))} nats per token, {number(head(entropy))} at the start"
     return f"the policy gives one answer to a prompt, right in {place[0]:.0%} of them, and looks for no other: {kept}"
-
-
-def _course(share: Series, early: float, late: float) -> str:
-    if len(share) == 1:
-        return f"{number(late)} in the only row"
-    return f"{number(early)} at the start, {number(late)} at the end (means)"
 
 
 def _amount(what: str, share: float, estimated: bool) -> str:
@@ -163,7 +155,8 @@ def _equal_cause(run: Run) -> tuple[str, str]:
     if (placed := _place(run)) is None:
         return "unknown", "no two rewards of the run differ"
     place, low, high = placed
-    unpaid = [name for name, part in _owed(run).items() if not part.values.any()]
+    parts = run.parts("reward_part/").items()
+    unpaid = [name for name, part in parts if not is_penalty(name, part) and not part.values.any()]
     if place > RIGHT and unpaid:
         return "too_hard", f"what is paid is the same for all, and {', '.join(unpaid)} never pays"
     cut = run.get("truncated")
@@ -194,12 +187,6 @@ def _many_earn_some(run: Run, place: float, width: float) -> bool:
     """
     spread = run.get("reward_std")
     return spread is not None and place / 2 < tail(spread, LATE) / width < place
-
-
-def _owed(run: Run) -> dict[str, Series]:
-    """Return the parts of the reward that pay for something, by name."""
-    parts = run.parts("reward_part/")
-    return {name: part for name, part in parts.items() if not is_penalty(name, part)}
 
 
 @check("advantage_baseline")

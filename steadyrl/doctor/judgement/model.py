@@ -1,7 +1,7 @@
 """The judgement of a run whose log no check can decide: how often labelled logs like it were sick, and of what.
 
-Two logistic regressions over ordered bins of few quantities, whose weights stand in weights.toml with the counts of
-labelled logs behind each. A judgement is no finding: it names no remedy, but what measurement would decide.
+Two logistic regressions over ordered bins of few quantities, whose weights stand in weights.toml. A judgement is no
+finding: it names no remedy, but what measurement would decide.
 """
 
 from __future__ import annotations
@@ -61,9 +61,7 @@ class Quantity:
 
 _WORDS = tomllib.loads((FOLDER / "families.toml").read_text(encoding="utf-8"))
 FAMILIES: Mapping[str, Family] = {name: Family(**entry) for name, entry in _WORDS["families"].items()}
-QUANTITIES: Mapping[str, Quantity] = {
-    name: Quantity(entry["family"], entry["text"], entry.get("as", "")) for name, entry in _WORDS["quantities"].items()
-}
+QUANTITIES: Mapping[str, Quantity] = {name: Quantity(**entry) for name, entry in _WORDS["quantities"].items()}
 
 
 @dataclass(frozen=True)

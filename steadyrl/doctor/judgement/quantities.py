@@ -84,10 +84,8 @@ def _ending(run: Run) -> Mapping[str, float]:
 
 def _kl(run: Run) -> Mapping[str, float]:
     """Return how far the policy is from its reference; a KL whose unit is not known counts as one per token."""
-    kl = find(run, "kl_ref") or next(
-        (series.finite() for series in run.series.get("kl_ref", ()) if not series.unit), None
-    )
-    if kl is None or not len(kl):
+    unknown = (series.finite() for series in run.series.get("kl_ref", ()) if not series.unit)
+    if not (kl := find(run, "kl_ref") or next(unknown, None)):
         return {}
     x, usual = kl.values, max(float(np.median(kl.values)), LEAST_KL)
     most = _log(max(float(x.max()), LEAST_KL))

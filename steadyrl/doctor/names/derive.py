@@ -40,10 +40,16 @@ def settings(table: Table, config: Config, log: RawLog) -> dict[str, Any]:
     canonical = {**table.facts, **_picked(config, table.keys)}
     named = algorithm(table, config, log)
     more = {**_counted(table, config, canonical), **_of_kl(table, config, log, canonical, named)}
-    if table.schedule:
-        more |= _schedule(config, canonical)
-    if table.tempered and _logs(log, table.tempered):
-        more |= _tempered(canonical)
+    if table.schedule:  # of transformers' Trainer: the steps that are planned, and of the warm-up a number, no share
+        warmup, steps = number(config, "warmup_steps"), number(config, "max_steps")
+        share = (warmup and warmup < 1) or (not warmup and number(config, "warmup_ratio"))
+        more["warmup_steps"] = None if share else warmup
+        more["steps"] = canonical.get("steps", steps if steps and steps > 0 else None)
+    top_p, top_k = canonical.get("top_p"), canonical.get("top_k")
+    if table.tempered and _logs(log, table.tempered) and (top_p is not None or top_k):
+        # Its logits are divided by the temperature, and it knows nothing of top-p and top-k. Without truncation that is
+        # the distribution that was sampled from; where the log does not say, nothing is said.
+        more["logprobs"] = "tempered" if top_k or (top_p is not None and top_p < 1) else "sampled"
     if table.whitened_ppo and named == "ppo":
         more["whitened"] = canonical.get("whitened", True)
     return {**canonical, **_without_none(more)}
@@ -79,9 +85,7 @@ def _picked(config: Config, keys: Mapping[str, str]) -> dict[str, Any]:
 
     What should be a number and is none (a list, "auto") is left out: a check could do nothing with it.
     """
-    picked = _without_none(
-        {name: (number if name in NUMBERS else first)(config, theirs) for name, theirs in keys.items()}
-    )
+    picked = _without_none({name: (number if name in NUMBERS else first)(config, key) for name, key in keys.items()})
     if "top_k" in picked:  # vLLM spells "keep all" as -1
         picked["top_k"] = max(picked["top_k"], 0)
     if picked.get("warmup_steps", 0) < 0:  # verl leaves it to a ratio so
@@ -138,22 +142,3 @@ def _of_kl(table: Table, config: Config, log: RawLog, settings: Mapping[str, Any
     if kind is not None and place in ("reward", None):
         more["kl_adaptive"] = kind == "adaptive"
     return more | _picked(config, table.place_keys.get(str(place), {}))
-
-
-def _schedule(config: Config, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the planned and the warm-up steps of transformers' Trainer, where they are numbers and not shares."""
-    warmup, steps = number(config, "warmup_steps"), number(config, "max_steps")
-    if (warmup and warmup < 1) or (not warmup and number(config, "warmup_ratio")):
-        warmup = None
-    return {"warmup_steps": warmup, "steps": settings.get("steps", steps if steps and steps > 0 else None)}
-
-
-def _tempered(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``logprobs`` of a trainer that divides logits by the temperature but knows nothing of top-p and top-k.
-
-    Without truncation that is the distribution that was sampled from; where the log does not say, nothing is said.
-    """
-    top_p, top_k = settings.get("top_p"), settings.get("top_k")
-    if (top_p is not None and top_p < 1) or top_k:
-        return {"logprobs": "tempered"}
-    return {"logprobs": "sampled"} if top_p is not None else {}

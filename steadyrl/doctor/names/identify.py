@@ -6,7 +6,6 @@ Every column of the log becomes a series or is named in ``Run.unknown``; nothing
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import itemgetter
@@ -73,15 +72,22 @@ def identify(log: RawLog) -> Run:
     table = recognise(log)
     log = replace(log, settings={key.removeprefix(table.wrapper): value for key, value in log.settings.items()})
     placed = _placed(table, log)
-    guessed = [_in_its_unit(table, entry) for entry in _guessed(log, placed)]
+    guessed = _guessed(table, log, placed)
     entries = sorted([*placed, *guessed], key=_exactness)
     series: dict[str, list[Series]] = {}
     for entry in entries:
-        series.setdefault(entry.name.quantity, []).append(_series(log, entry))
+        column, name = log.columns[entry.source], entry.name
+        values = _transformed(name.transform, np.asarray(column.values, np.float64))
+        logged = Series(name.quantity, name.unit, name.estimator, entry.source, column.steps, values)
+        series.setdefault(name.quantity, []).append(logged)
     if table is COMMON:  # what is printed of single completions comes after what every step logs
-        series = {quantity: _seldom_last(several) for quantity, several in series.items()}
+        for several in series.values():
+            most = max(map(len, several))
+            several.sort(key=lambda logged: len(logged) * SELDOM < most)
     heldout = (*_stand_in(series, table), *_heldout_reward(series), *_without_rounded_rate(series))
     heldout += (*(_clipped_texts(series) if table is COMMON else ()), *_without_negative_entropy(series))
+    # A teacher is all that a run learns from where its KL is logged, and there is no reward but 0.
+    distils = "kl_teacher" in series and not any(reward.values.any() for reward in series.get("reward", ()))
     sources = {entry.source for entry in entries}
     algorithm, settings = derive.algorithm(table, log.settings, log), derive.settings(table, log.settings, log)
     return Run(
@@ -90,23 +96,16 @@ def identify(log: RawLog) -> Run:
         algorithm=algorithm,
         series={quantity: tuple(several) for quantity, several in series.items()},
         settings=settings,
-        notes=(*log.notes, *_notes(table, log), *_guess_notes(guessed), *heldout),
+        notes=(*log.notes, *_notes(table, log, guessed), *heldout),
         unknown=tuple(sorted(set(log.columns) - sources)),
         averaged_over=_averaged_over(log) if table.averages else 1,
-        traits=_of_pairs(
-            log, replace(traits(algorithm, settings, series, table.logs_critic), distils=_distils(series))
-        ),
+        traits=replace(_of_pairs(log, traits(algorithm, settings, series, table.logs_critic)), distils=distils),
         keys=table.own_keys(log.settings, settings),
         config=log.settings,
         completions=log.completions,
         gains=log.gains,
         scores=log.scores,
     )
-
-
-def _seldom_last(several: list[Series]) -> list[Series]:
-    most = max(map(len, several))
-    return sorted(several, key=lambda one: len(one) * SELDOM < most)
 
 
 def _with_means(log: RawLog) -> RawLog:
@@ -138,11 +137,6 @@ def _of_pairs(log: RawLog, run_traits: Traits) -> Traits:
         or "objective/kl" in log.columns
     )
     return replace(run_traits, trains_on="given") if of_pairs and not sampled else run_traits
-
-
-def _distils(series: Mapping[str, Sequence[Series]]) -> bool:
-    """Return whether a teacher is all that a run learns from: its KL is logged, and there is no reward but 0."""
-    return "kl_teacher" in series and not any(reward.values.any() for reward in series.get("reward", ()))
 
 
 def _stand_in(series: dict[str, list[Series]], table: Table) -> tuple[str, ...]:
@@ -180,11 +174,8 @@ def _clipped_texts(series: dict[str, list[Series]]) -> tuple[str, ...]:
     if len(shares) != 1 or not lengths or "truncated" in series or "ratio" not in shares[0].source.lower():
         return ()
     share, length = together(shares[0].finite(), lengths[0].finite())
-    if (
-        len(share) < FEWEST_SHARED
-        or share.values[0] <= MOST_CLIPPED
-        or not np.ptp(share.values) * np.ptp(length.values)
-    ):
+    vary = len(share) >= FEWEST_SHARED and np.ptp(share.values) * np.ptp(length.values)
+    if not vary or share.values[0] <= MOST_CLIPPED:
         return ()
     if np.corrcoef(share.values, length.values)[0, 1] <= GO_TOGETHER:
         return ()
@@ -253,9 +244,11 @@ def holds_known_metric(log: RawLog) -> bool:
     """Return whether any column is one that a check could look at; clocks are not."""
     if len(log.columns) > MOST_NAMES and all(len(column.steps) < 2 for column in log.columns.values()):
         return False
-    placed = _placed(recognise(log), log)
+    table = recognise(log)
+    placed = _placed(table, log)
     quantities = {entry.name.quantity for entry in placed} - CLOCKS
-    return bool(quantities) or not GUESSED_ALONE.isdisjoint(entry.name.quantity for entry in _guessed(log, placed))
+    guessed = _guessed(table, log, placed)
+    return bool(quantities) or not GUESSED_ALONE.isdisjoint(entry.name.quantity for entry in guessed)
 
 
 def _matches(table: Table, log: RawLog) -> int:
@@ -300,33 +293,24 @@ def _placed(table: Table, log: RawLog) -> list[_Entry]:
     return [*placed, *(several[0] for several in by_quantity.values() if len(several) == 1)]
 
 
-def _guessed(log: RawLog, placed: list[_Entry]) -> list[_Entry]:
-    """Return what else may be told of the columns that have no place, by their words and values."""
-    sources = {entry.source for entry in placed}
-    unplaced = {name: column for name, column in log.columns.items() if name not in sources and not _foreign(name)}
-    names = guesses(unplaced, frozenset(entry.name.quantity for entry in placed))
-    return [_Entry(name, source, LATER) for source, name in names.items()]
+def _guessed(table: Table, log: RawLog, placed: list[_Entry]) -> list[_Entry]:
+    """Return what else may be told of the columns that have no place, by their words and values.
 
-
-def _in_its_unit(table: Table, entry: _Entry) -> _Entry:
-    """Return a guess in the unit in which the trainer logs that quantity, where it logs it in no other."""
-    quantity = entry.name.quantity
-    units = set() if table is COMMON else {name.unit for name in table.names.values() if name.quantity == quantity}
-    return replace(entry, name=replace(entry.name, unit=units.pop())) if len(units) == 1 else entry
-
-
-def _foreign(logged: str) -> bool:
-    """Return whether a name says that the metric is of another model or time, or of held-out problems."""
-    return logged.startswith(HELD_OUT) or (
-        NOT_THE_POLICY.search(logged) is not None and "teacher" not in logged.lower()
-    )
-
-
-def _guess_notes(guessed: list[_Entry]) -> list[str]:
-    if not guessed:
-        return []
-    pairs = ", ".join(f"{entry.source} as {entry.name.quantity}" for entry in guessed)
-    return [f"guessed by their words and values, for what they show and for no remedy: {pairs}"]
+    A guess has the unit in which the trainer logs that quantity, where it logs it in no other.
+    """
+    sources, unplaced = {entry.source for entry in placed}, {}
+    for logged, column in log.columns.items():
+        other_model = NOT_THE_POLICY.search(logged) is not None and "teacher" not in logged.lower()
+        if logged not in sources and not logged.startswith(HELD_OUT) and not other_model:
+            unplaced[logged] = column
+    units: dict[str, set[str]] = {}
+    for name in () if table is COMMON else table.names.values():
+        units.setdefault(name.quantity, set()).add(name.unit)
+    guessed = guesses(unplaced, frozenset(entry.name.quantity for entry in placed))
+    own = {quantity: several.pop() for quantity, several in units.items() if len(several) == 1}
+    return [
+        _Entry(replace(name, unit=own.get(name.quantity, name.unit)), source, LATER) for source, name in guessed.items()
+    ]
 
 
 def _chosen(table: Table, log: RawLog, pattern: str) -> Name:
@@ -360,12 +344,6 @@ def _exactness(entry: _Entry) -> tuple[bool, int, int, str]:
     return bool(qualifiers), rank, entry.place, entry.source
 
 
-def _series(log: RawLog, entry: _Entry) -> Series:
-    column = log.columns[entry.source]
-    values = _transformed(entry.name.transform, np.asarray(column.values, np.float64))
-    return Series(entry.name.quantity, entry.name.unit, entry.name.estimator, entry.source, column.steps, values)
-
-
 def _transformed(transform: str, values: np.ndarray) -> np.ndarray:
     """Return the quantity's values of the logged ones [n]; a variance below 0 is no number."""
     if transform == "sqrt":
@@ -377,12 +355,15 @@ def _transformed(transform: str, values: np.ndarray) -> np.ndarray:
     return values * float(transform) if transform else values
 
 
-def _notes(table: Table, log: RawLog) -> list[str]:
+def _notes(table: Table, log: RawLog, guessed: list[_Entry]) -> list[str]:
     """Return what a reader should know of the names that the log holds."""
-    if table is COMMON:
-        return ["The names are of no trainer that is known here, so the units of KL, entropy and others are unknown."]
     logged = {spelling for column in log.columns for spelling in table.bare(column)}
-    return [caveat for name, caveat in table.caveats.items() if name in logged]
+    notes = [caveat for name, caveat in table.caveats.items() if name in logged]
+    if table is COMMON:
+        notes = ["The names are of no trainer that is known here, so the units of KL, entropy and others are unknown."]
+    if pairs := ", ".join(f"{entry.source} as {entry.name.quantity}" for entry in guessed):
+        notes.append(f"guessed by their words and values, for what they show and for no remedy: {pairs}")
+    return notes
 
 
 def _suffix(logged: str) -> Name | None:

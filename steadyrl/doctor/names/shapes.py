@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -24,32 +22,21 @@ BARE = {"mean": "reward", "min": "reward_min", "max": "reward_max"}  # a log of 
 MEAN = ("/mean", "_mean", "/avg", "_avg")  # of a part of the reward
 
 
-@dataclass(frozen=True)
-class _Rule:
-    name: Name
-    values: str
-    words: tuple[frozenset[str], ...]
+_RECORD = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+NEUTRAL, NO_PART = frozenset(_RECORD["neutral"]), frozenset(_RECORD["no_part"])
+PARTS = tuple(re.compile(pattern) for pattern in _RECORD["parts"])
 
 
-@dataclass(frozen=True)
-class _Shapes:
-    rules: tuple[_Rule, ...]
-    neutral: frozenset[str]
-    parts: tuple[re.Pattern[str], ...]
-    no_part: frozenset[str]
-
-
-@cache
-def _shapes() -> _Shapes:
-    record = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-    rules = []
-    for line in record["rules"].strip().splitlines():
+def _rules(text: str) -> Iterator[tuple[Name, str, list[list[str]]]]:
+    """Yield of each rule what it means, what the values are like, and the choices for each of its words."""
+    for line in text.strip().splitlines():
         meaning, _, shape = line.partition(" = ")
         values, _, words = shape.partition(": ")
-        sets = tuple(frozenset(choices.strip().split("|")) for choices in words.split(","))
-        rules.append(_Rule(Name(*(field.strip() for field in meaning.split(","))), values, sets))
-    patterns = tuple(re.compile(pattern) for pattern in record["parts"])
-    return _Shapes(tuple(rules), frozenset(record["neutral"]), patterns, frozenset(record["no_part"]))
+        choices = [several.strip().split("|") for several in words.split(",")]
+        yield Name(*(field.strip() for field in meaning.split(","))), values, choices
+
+
+RULES = tuple(_rules(_RECORD["rules"]))
 
 
 def guesses(columns: Mapping[str, Column], placed: frozenset[str]) -> dict[str, Name]:
@@ -75,11 +62,9 @@ def guesses(columns: Mapping[str, Column], placed: frozenset[str]) -> dict[str, 
             parts[logged] = Name(f"reward_part/{part}", "reward")
     guessed = dict(pairs[0] for pairs in fitting.values() if len(pairs) == 1)
     quantities = placed | {name.quantity for name in guessed.values()}
-    return guessed | (
-        {name: part for name, part in parts.items() if part.quantity not in quantities}
-        if "reward" in quantities
-        else {}
-    )
+    return guessed | {
+        name: part for name, part in parts.items() if "reward" in quantities and part.quantity not in quantities
+    }
 
 
 def words(logged: str) -> tuple[str, ...]:
@@ -88,17 +73,16 @@ def words(logged: str) -> tuple[str, ...]:
 
 
 def _by_words(every: tuple[str, ...], values: np.ndarray) -> Name | None:
-    shapes = _shapes()
-    for rule in shapes.rules:
+    for name, kind, every_choice in RULES:
         unmatched = list(every)
-        for choices in rule.words:
+        for choices in every_choice:
             word = next((word for word in unmatched if word in choices), None)
             if word is None:
                 break
             unmatched.remove(word)
         else:
-            if shapes.neutral.issuperset(unmatched) and _behaves(rule.values, values):
-                return rule.name
+            if NEUTRAL.issuperset(unmatched) and _behaves(kind, values):
+                return name
     return None
 
 
@@ -116,10 +100,10 @@ def _behaves(kind: str, values: np.ndarray) -> bool:
 
 def _part(logged: str) -> str:
     """Return the name of the part of the reward that a column may be, "" for none."""
-    shapes, name = _shapes(), spell(logged)
+    name = spell(logged)
     for ending in MEAN:
         name = name.removesuffix(ending)
-    for pattern in shapes.parts:
-        if (match := pattern.fullmatch(name)) and shapes.no_part.isdisjoint(words(match[1])):
+    for pattern in PARTS:
+        if (match := pattern.fullmatch(name)) and NO_PART.isdisjoint(words(match[1])):
             return match[1]
     return ""

@@ -182,12 +182,15 @@ class Table:
 @cache
 def load(trainer: str) -> Table:
     """Return the table of a trainer, from its file and those that it extends; they are read once."""
-    entries = _read(trainer)
+    entries, choices = _read(trainer), {}
+    for name, entry in entries.get("choices", {}).items():
+        meanings = entries["choices"][entry["as"]]["meanings"] if "as" in entry else entry["meanings"]
+        choices[name] = Choice(entry["settings"], names(meanings), names(entry.get("beside", "")))
     parsed = {
         "names": names(entries["names"]),
         "keys": keys(entries.get("keys", "")),
         "place_keys": {place: keys(text) for place, text in entries.get("place_keys", {}).items()},
-        "choices": {name: _choice(entries["choices"], name) for name in entries.get("choices", {})},
+        "choices": choices,
         **{name: tuple(entries[name]) for name in LISTS if name in entries},
     }
     return Table(trainer, **{**entries, **parsed})
@@ -198,12 +201,6 @@ def _read(trainer: str) -> dict[str, Any]:
     base = _read(entries.pop("extends")) if "extends" in entries else {}
     joined: dict[str, Any] = {n: f"{base[n]}\n{entries[n]}" for n in ("names", "keys") if n in base and n in entries}
     return {**base, **entries, **joined}
-
-
-def _choice(choices: Mapping[str, Mapping[str, str]], name: str) -> Choice:
-    entry = choices[name]
-    meanings = choices[entry["as"]]["meanings"] if "as" in entry else entry["meanings"]
-    return Choice(entry["settings"], names(meanings), names(entry.get("beside", "")))
 
 
 def spell(name: str) -> str:

@@ -86,7 +86,7 @@ class _Console:
         row = next(filter(None, map(_dict_in, texts)), {}) if "}" in line else {}
         self._ended |= SUMMARY in row
         self._heading = line.strip() if not row and not begins and HEADING.search(line) else self._heading
-        if _is_metrics(row):
+        if SUMMARY not in row and any(map(METRIC.search, row)):  # no summary of the run
             self._see_reward(row)
             self.bars.rows += 1
             self._part(row)
@@ -163,18 +163,15 @@ def _fullest(console: _Console, path: Path, notes: list[str]) -> list[RawLog]:
     shown = tables.find(path, notes)
     words = console.words.log(str(path), notes) if not shown or console.words.sure else None
     logs = [log for log in (first, *shown[-1:], words) if log is not None]
-    log = next(filter(_is_full, logs), None) or max(logs, key=_metrics)
+    log = next(filter(_is_full, logs), None) or max(
+        logs, key=lambda log: sum(len(column.steps) for name, column in log.columns.items() if METRIC.search(name))
+    )
     return shown if shown and log is shown[-1] else [log]
 
 
 def _is_full(log: RawLog) -> bool:
     names = " ".join(log.columns)
     return bool(LOSS.search(names) and tables.REWARD.search(names))
-
-
-def _metrics(log: RawLog) -> int:
-    """Return how many values of metrics a log holds."""
-    return sum(len(column.steps) for name, column in log.columns.items() if METRIC.search(name))
 
 
 def holds_metrics(path: Path) -> bool:
@@ -222,11 +219,6 @@ def _dict_in(line: str) -> dict[str, Any]:
         beside = pairs_in(before) if metrics and len(before) <= MAX_BEFORE and METRIC_WORD.search(before) else {}
         return {**beside, **step, **{str(key): value for key, value in row.items()}}
     return {}
-
-
-def _is_metrics(row: dict[str, Any]) -> bool:
-    """Return whether a dict is a row of metrics and no summary of the run."""
-    return SUMMARY not in row and any(METRIC.search(key) for key in row)
 
 
 def _placed(console: _Console, path: str, notes: list[str]) -> RawLog:

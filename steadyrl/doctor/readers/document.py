@@ -18,6 +18,7 @@ from steadyrl.doctor.series import RawLog
 
 MAX_BYTES = 256 << 20  # the whole file is parsed at once, at about ten times its size
 MAX_INNER = 5_000_000  # lists and objects, of which each takes some hundred bytes
+CHECKPOINT = re.compile(r"checkpoint-(\d{1,15})")
 MAX_TORN = 100  # objects that begin and do not end
 TORN = "the JSON is torn or a part of one: its whole rows are read, settings are not"
 STATE, HISTORY = "trainer_state.json", "log_history"  # of Hugging Face's Trainer, which writes one at every checkpoint
@@ -32,7 +33,9 @@ STEPS = ("step", "steps", "global_step", "iteration", "iterations", "epoch", "ep
 
 def newest_state(folder: Path) -> Path | None:
     """Return the state with the most steps in a Trainer's output folder, or None if there is none."""
-    numbered = [(int(name[1]), path) for path in folder.glob("checkpoint-*") if (name := _number(path))]
+    numbered = [
+        (int(name[1]), path) for path in folder.glob("checkpoint-*") if (name := CHECKPOINT.fullmatch(path.name))
+    ]
     states = [path / STATE for _, path in sorted(numbered, reverse=True) if (path / STATE).is_file()]
     final = folder / STATE
     if not final.is_file():
@@ -43,11 +46,7 @@ def newest_state(folder: Path) -> Path | None:
 
 def is_checkpoint(folder: Path) -> bool:
     """Return whether a folder is one of those that ``newest_state`` looks into."""
-    return _number(folder) is not None and (folder / STATE).is_file()
-
-
-def _number(folder: Path) -> re.Match[str] | None:
-    return re.fullmatch(r"checkpoint-(\d{1,15})", folder.name)
+    return CHECKPOINT.fullmatch(folder.name) is not None and (folder / STATE).is_file()
 
 
 def _global_step(path: Path) -> float:

@@ -19,7 +19,6 @@ from steadyrl.doctor.readers.spelling import flat_settings
 from steadyrl.doctor.series import RawLog
 
 MAX_ATTEMPT = 2**20
-_ENDS = ("before", "after")  # evaluations
 
 
 def is_record(row: dict[str, Any]) -> bool:
@@ -76,9 +75,8 @@ def read(folder: Path) -> RawLog:
 
 def _held_out(run: RunDir, measured: str) -> dict[str, np.ndarray]:
     """Return a number of the held-out problems before and after training, [2, n] by way of decoding."""
-    before, after = (
-        {str(line.get("problem")): line for line in read_lines(run.evaluation_file(name))} for name in _ENDS
-    )
+    evaluations = (read_lines(run.evaluation_file(name)) for name in ("before", "after"))
+    before, after = ({str(line.get("problem")): line for line in lines} for lines in evaluations)
     pairs: dict[str, np.ndarray] = {}
     for decoding in DECODINGS:
         sides = [[_number(of[name], decoding, measured) for of in (before, after)] for name in before if name in after]

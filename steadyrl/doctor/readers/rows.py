@@ -16,7 +16,7 @@ import numpy as np
 
 from steadyrl.core.errors import RunError
 from steadyrl.doctor.readers.spelling import MAX_NESTING, english, listed, numbers
-from steadyrl.doctor.series import Column, RawLog
+from steadyrl.doctor.series import Column, RawLog, distinct_steps
 
 # The first that most rows have. What a tracker counts itself ("_step") is the number of its log calls where the
 # trainer also says its own step, so it comes after those.
@@ -73,10 +73,7 @@ class Rows:
         self.step_key: str | None = None
         self.count = 0
         self._candidates = step_keys
-        self._null, self._null_breaks = (
-            null,
-            null_breaks,
-        )  # whether a null is a number that is not finite, as verl writes
+        self._null, self._null_breaks = null, null_breaks  # the latter: a null is no finite number, as verl writes
         self._nulls: dict[str, list[np.ndarray]] = {}  # places of rows, by name
         self._waiting: list[dict[str, Any]] = []
         self._steps: list[np.ndarray] = []
@@ -89,7 +86,7 @@ class Rows:
         self.count += 1
         self._waiting.append(row)
         if len(self._waiting) >= CHUNK:
-            self._flush()
+            self._take()
 
     def add(self, rows: list[dict[str, Any]], attempts: Sequence[int] | None = None) -> None:
         """Add a chunk of rows.
@@ -103,7 +100,8 @@ class Rows:
             RunError: They are more than ``MAX_ROWS`` together.
         """
         self.count += len(rows)
-        self._take(rows)
+        self._waiting += rows
+        self._take()
         if attempts is not None:
             self._attempts.append(np.array(attempts, np.int64))
 
@@ -116,7 +114,7 @@ class Rows:
             settings: Of the run, nested keys joined with dots.
             notes: What the reader left out so far.
         """
-        self._flush()
+        self._take()
         logged = np.concatenate([np.empty(0), *self._steps])
         keep = np.abs(logged) < MAX_STEP  # False for NaN
         keep[keep] = logged[keep] == np.floor(logged[keep])
@@ -158,10 +156,8 @@ class Rows:
         for name, several in self._nulls.items() if not self._null_breaks else ():
             nulls, parts = np.concatenate(several), self._parts.get(name, [])
             places = np.concatenate([np.empty(0), *(at for at, _ in parts)])
-            logged, nulls = (
-                np.setdiff1d(places, nulls),
-                nulls[(nulls < min(places, default=0)) | np.isin(nulls, places)],
-            )
+            logged = np.setdiff1d(places, nulls)
+            nulls = nulls[(nulls < min(places, default=0)) | np.isin(nulls, places)]
             if len(logged) and len(nulls) and nulls.min() < logged.max():
                 self._parts[name] = [(at[kept], x[kept]) for at, x in parts if (kept := ~np.isin(at, nulls)).any()]
 
@@ -224,16 +220,11 @@ class Rows:
         spanning = {name for name in after if any((places < place).any() for places in parts[name])}
         if 2 * len(spanning) < len(after):
             return 0
-        self._notes["rows left out, for the steps begin again at the first: they are of an earlier run"] += int(
-            again[-1]
-        )
+        self._notes[EARLIER] += int(again[-1])
         return place
 
-    def _flush(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        self._take(waiting)
-
-    def _take(self, rows: list[dict[str, Any]]) -> None:
+    def _take(self) -> None:
+        rows, self._waiting = self._waiting, []
         if not rows:
             return
         if not self._steps:
@@ -379,12 +370,8 @@ def _counter(rows: list[dict[str, Any]]) -> str | None:
         if STEP_WORD.search(str(key)) is None:
             continue
         values, places = step_numbers([row.get(key) for row in rows])
-        if (
-            places is None
-            and len(rows) >= MIN_ROWS
-            and (values == np.floor(values)).all()
-            and (np.diff(values) > 0).all()
-        ):
+        whole = places is None and len(rows) >= MIN_ROWS and (values == np.floor(values)).all()
+        if whole and (np.diff(values) > 0).all():
             return str(key)
     return None
 
@@ -429,9 +416,7 @@ def usual_distance(steps: np.ndarray) -> int:
 
 def _gaps(columns: Mapping[str, Column]) -> list[str]:
     """Say how many steps are missing, if most steps are equally far apart."""
-    longest = max((column.steps for column in columns.values()), key=len, default=np.empty(0, np.int64))
-    other_steps = [column.steps for column in columns.values() if not np.array_equal(column.steps, longest)]
-    steps = np.unique(np.concatenate([longest, *other_steps])) if other_steps else longest
+    steps = distinct_steps([column.steps for column in columns.values()])
     usual = usual_distance(steps)
     missing = int(((np.diff(steps) - 1) // usual).sum()) if usual else 0
     every = "" if usual == 1 else f", of every {usual}th,"

@@ -5,8 +5,6 @@ Two logs of one run must not become two runs that contradict each other, and two
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from steadyrl.doctor.series import Column, RawLog
@@ -25,19 +23,17 @@ def same_run(first: RawLog, second: RawLog) -> bool:
     """
     if first.format == second.format:
         return False
-    verdicts = [verdict for pair in _pairs(first, second) if (verdict := _agree(*pair)) is not None]
-    return bool(verdicts) and sum(verdicts) >= MIN_AGREEING * len(verdicts)
-
-
-def _pairs(first: RawLog, second: RawLog) -> Iterator[tuple[Column, Column]]:
-    """Yield the columns of equal names, with or without what a tracker put before them."""
-    shorter = {name.rpartition("/")[2]: name for name in first.columns}
+    verdicts, shorter = list[bool](), {name.rpartition("/")[2]: name for name in first.columns}
     for name, column in second.columns.items():
-        twin = name if name in first.columns else shorter.get(name.rpartition("/")[2])
-        if twin is None or not (twin == name or twin.endswith(f"/{name}") or name.endswith(f"/{twin}")):
+        last = name.rpartition("/")[2]
+        twin = name if name in first.columns else shorter.get(last)
+        if twin is None or last.lower() in SCHEDULES:
             continue
-        if name.rpartition("/")[2].lower() not in SCHEDULES:
-            yield first.columns[twin], column
+        # One of equal names may have what a tracker put before it.
+        named_alike = f"/{twin}".endswith(f"/{name}") or name.endswith(f"/{twin}")
+        if named_alike and (verdict := _agree(first.columns[twin], column)) is not None:
+            verdicts.append(verdict)
+    return bool(verdicts) and sum(verdicts) >= MIN_AGREEING * len(verdicts)
 
 
 def _agree(first: Column, second: Column) -> bool | None:
@@ -46,11 +42,10 @@ def _agree(first: Column, second: Column) -> bool | None:
     compared = [(first.values[at_first], second.values[at_second])]
     if len(first.values) == len(second.values):  # rows without steps are numbered
         compared.append((first.values, second.values))
-    verdicts = [_equal(a, b) for a, b in compared if min(len(np.unique(a)), len(np.unique(b))) >= MIN_POINTS]
-    return any(verdicts) if verdicts else None
-
-
-def _equal(first: np.ndarray, second: np.ndarray) -> bool:
-    scale = np.nanmax(np.abs(np.where(np.isfinite(first), first, 0.0)), initial=0.0)
-    near = np.isclose(first, second, rtol=TOLERANCE, atol=TOLERANCE * scale * 0.1, equal_nan=True)
-    return float(near.mean()) >= MIN_AGREEING
+    agree = None
+    for a, b in compared:
+        if min(len(np.unique(a)), len(np.unique(b))) >= MIN_POINTS:
+            scale = np.nanmax(np.abs(np.where(np.isfinite(a), a, 0.0)), initial=0.0)
+            near = np.isclose(a, b, rtol=TOLERANCE, atol=TOLERANCE * scale * 0.1, equal_nan=True)
+            agree = agree or float(near.mean()) >= MIN_AGREEING
+    return agree

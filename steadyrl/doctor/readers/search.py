@@ -133,18 +133,14 @@ def _filled(path: Path, logs: Sequence[RawLog], knows: Knows) -> list[RawLog]:
     if left_out := [log.path for log in filled if not any(log is known_log for known_log in known_logs)]:
         note = f"left out of the same file, for they hold no known metric: {_listed(left_out)}"
         known_logs[0] = replace(known_logs[0], notes=(*known_logs[0].notes, note))
-    if (
-        len(known_logs) == 1
-        and not known_logs[0].settings
-        and path.is_file()
-        and (settings := document.settings_beside(path))
-    ):
+    log, alone = known_logs[0], len(known_logs) == 1 and path.is_file()
+    if alone and not log.settings and (settings := document.settings_beside(path)):
         note = f"the settings are those of {', '.join(settings)} beside the log"
         merged = {key: value for file_settings in reversed(settings.values()) for key, value in file_settings.items()}
-        known_logs[0] = replace(known_logs[0], settings=merged, notes=(*known_logs[0].notes, note))
-    if len(known_logs) == 1 and not known_logs[0].completions and path.is_file() and (files := beside(path.parent)):
-        known_logs[0] = replace(known_logs[0], completions=JsonTexts(files))
-    return known_logs
+        log = replace(log, settings=merged, notes=(*log.notes, note))
+    if alone and not log.completions and (files := beside(path.parent)):
+        log = replace(log, completions=JsonTexts(files))
+    return [log, *known_logs[1:]]
 
 
 @dataclass

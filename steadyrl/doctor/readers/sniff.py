@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
-from typing import Any
 
 from steadyrl.core.errors import RunError
 from steadyrl.core.rundir import RunDir
@@ -105,7 +104,12 @@ def sources(folder: Path, files: Sequence[Path]) -> list[Source]:
             Source(events[0] if len(events) == 1 else folder, Kind.TRACKED, _reader_of(tensorboard.read, events))
         )
     logs += [source for path, source in binary.items() if path not in events]
-    logs += [source for path in files if path not in binary and (source := _text(path))]
+    for path in (path for path in files if path not in binary):
+        suffix, is_state = path.suffix.lower(), path.name == document.STATE
+        # A table needs a step: prompts may be JSON lines, too.
+        source = _rows(path, needs_step=True) if suffix in TEXT_NAMES and not is_state else None
+        source = source or (_console(path) if suffix in CONSOLE_NAMES else None)
+        logs += [source] if source else []
     return sorted(logs, key=lambda source: -source.kind)
 
 
@@ -121,13 +125,6 @@ def holds_history(path: Path) -> bool:
     steps = [row[key] for row in rows if key in row]
     different = len(set(map(str, steps)))
     return different > 1 and 2 * different >= len(steps)
-
-
-def _text(path: Path) -> Source | None:
-    """Return a table of text or printed output; a table needs a step: prompts may be JSON lines, too."""
-    suffix = path.suffix.lower()
-    table = _rows(path, needs_step=True) if suffix in TEXT_NAMES and path.name != document.STATE else None
-    return table or (_console(path) if suffix in CONSOLE_NAMES else None)
 
 
 def _binary(path: Path) -> Source | None:
@@ -148,24 +145,17 @@ def _rows(path: Path, needs_step: bool) -> Source | None:
     as_document = Source(path, Kind.ROWS, lambda: document.read(path))
     if start.startswith(b"{") and b'"log_history"' in start:
         return as_document
-    if rows and len(rows) >= broken and not (len(rows) == 1 and _is_document(rows[0])):
+    # The one row of a file may hold the rows of a run, or its columns as lists.
+    nested = len(rows) == 1 and any(isinstance(value, list | dict) for value in rows[0].values())
+    if rows and len(rows) >= broken and not (nested and find_step_key(rows) is None):
         if path == RunDir(path.parent).metrics_file and any(map(own.is_record, rows)):
             return Source(path, Kind.ROWS, _reader_of(own.read, path.parent))
         return Source(path, Kind.ROWS, lambda: jsonl.read(path)) if find_step_key(rows) or not needs_step else None
-    if DOCUMENT.match(start) and (not needs_step or _is_history(start)):
+    by_step = SERIES.search(start) or (METRIC_KEY.search(start) and STEP_KEY.search(start))  # in columns, or in rows
+    if DOCUMENT.match(start) and (by_step or not needs_step):
         return as_document
     separator = tables.separator_of(first, needs_step)
     return Source(path, Kind.ROWS, lambda: tables.read_csv(path, separator)) if separator else None
-
-
-def _is_history(start: bytes) -> bool:
-    """Return whether a document that begins so holds metrics by step, in rows or in columns."""
-    return bool(SERIES.search(start) or (METRIC_KEY.search(start) and STEP_KEY.search(start)))
-
-
-def _is_document(row: dict[str, Any]) -> bool:
-    """Return whether the one row of a file holds the rows of a run, or its columns as lists."""
-    return any(isinstance(value, list | dict) for value in row.values()) and find_step_key([row]) is None
 
 
 def _console(path: Path) -> Source | None:

@@ -88,7 +88,7 @@ def read_csv(path: Path, separator: str) -> list[RawLog]:
     parting: Parting | None = None
     table = _cells_of(_from_header((line for chunk in lines(path, notes) for line in chunk), separator), separator)
     names = next(table)
-    parts = _by_metric(names) or _by_run(names)
+    parts = _split(names)
     for cells in table:
         if len(cells) == len(names):
             row = {name: cell for name, cell in zip(names, cells, strict=True) if name and cell}
@@ -97,8 +97,7 @@ def read_csv(path: Path, separator: str) -> list[RawLog]:
             for run, part in parts(row):
                 rows_of(runs, run or name, (POINT, *STEP_KEYS)).put(part)
         elif all(spelled(cell) is None for cell in cells) and find_step_key([dict.fromkeys(cells, 1)]):
-            names = cells  # what goes on after a restart may log more or less
-            parts = _by_metric(names) or _by_run(names)
+            names, parts = cells, _split(cells)  # what goes on after a restart may log more or less
         else:
             broken += bool(cells)
     if broken:
@@ -123,29 +122,18 @@ def _from_header(table: Iterable[bytes], separator: str) -> Iterator[bytes]:
     yield from remaining
 
 
-def _by_metric(names: Sequence[str]) -> Split | None:
-    """Return how a table with one value in each row, as of MLflow, is taken apart; None for another table."""
-    columns = {name.lower(): name for name in names}
-    key, run = (
-        next((columns[candidate] for candidate in several if candidate in columns), "") for several in (METRICS, RUNS)
-    )
-    step = find_step_key([dict.fromkeys(names, 1)])
-    if not key or step is None or "value" not in columns:
-        return None
-    value = columns["value"]
-    return lambda row: [(row.get(run, ""), {POINT: row.get(step, ""), row.get(key, ""): row.get(value, "")})]
+def _split(names: Sequence[str]) -> Split:
+    """Return how a table is taken apart: by metric, with one value in each row as of MLflow, by run, or by both.
 
-
-def _by_run(names: Sequence[str]) -> Split:
-    """Return how a table is taken apart that may name the run of each row, or be of W&B's charts.
-
-    Those have columns "run - metric", with the smallest and largest.
+    The charts of W&B have columns "run - metric", with the smallest and largest.
     """
+    columns, step = {name.lower(): name for name in names}, find_step_key([dict.fromkeys(names, 1)])
+    key, run = (next((columns[name] for name in several if name in columns), "") for several in (METRICS, RUNS))
+    if key and step and "value" in columns:
+        value = columns["value"]
+        return lambda row: [(row.get(run, ""), {POINT: row.get(step, ""), row.get(key, ""): row.get(value, "")})]
     if not any(name.endswith(EXTREMES) for name in names):
-        named = find_step_key([dict.fromkeys(names, 1)]) and next(
-            (column for column in names if column.lower() in RUNS), ""
-        )
-        return lambda row: [(row.pop(named, ""), row)] if named else [("", row)]
+        return lambda row: [(row.pop(run, "") if step else "", row)]
     shared = [name for name in names if " - " not in name]
     theirs: dict[str, list[tuple[str, str]]] = {}
     for name in names:

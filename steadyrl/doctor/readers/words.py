@@ -121,13 +121,10 @@ class Words:
             name: column
             for name, column in log.columns.items()
             if records.count < FEW or METRIC.search(name) or len(column.steps) >= MIN_SHARE * records.count
-            if not (stepped and beside) or self._of_rows(name, records.count)
+            # A name is of so many rows, and not of each completion, by its number, or beside the steps.
+            if not (stepped and beside) or min(self._seen[name], self._beside[name] or math.inf) < FEWER * records.count
         }
         return replace(log, columns=often if records.rows.step_key else _from_first(often))
-
-    def _of_rows(self, name: str, count: int) -> bool:
-        """Return whether a name is of so many rows and not of each completion: by its number, or beside the steps."""
-        return min(self._seen[name], self._beside[name] or math.inf) < FEWER * count
 
 
 class _Records:

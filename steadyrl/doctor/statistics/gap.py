@@ -18,10 +18,7 @@ import numpy as np
 from steadyrl.core.stats import student_quantile
 from steadyrl.doctor.statistics.levels import about_lines, likeness
 
-BLOCKS, LEAST_BLOCK = (
-    5,
-    16,
-)  # at most so many blocks; points in each at least, for a line and the likeness of neighbours
+BLOCKS, LEAST_BLOCK = 5, 16  # blocks at most; points in each at least, for a line and the likeness of neighbours
 FEWEST = 10  # points
 ODD = 9.0  # times the median of squares: two standard deviations
 SHORT = 5  # steps within which brief noise has come and gone

@@ -35,8 +35,6 @@ class Jump:
     before: float
     after: float
     """Means of the ten points on either side; of logarithms, where those were taken."""
-    noise: float
-    """Standard deviation within the windows."""
 
     @property
     def change(self) -> float:
@@ -51,7 +49,9 @@ def jumps(series: Series, logarithm: bool = False) -> list[Jump]:
         series: Finite values; fewer than 25 show nothing, of more than 50,000 successive ones are averaged.
         logarithm: Of the logarithm of the values; those at or below 0 count as the least one above.
     """
-    x, steps = _logs(series.values) if logarithm else series.values, series.steps
+    x, steps = series.values, series.steps
+    if logarithm:
+        x = np.log(np.maximum(x, x[x > 0].min() if (x > 0).any() else 1.0))
     if len(x) > MOST_POINTS:
         every = -(-len(x) // MOST_POINTS)
         covered = len(x) - len(x) % every
@@ -81,8 +81,7 @@ def jumps(series: Series, logarithm: bool = False) -> list[Jump]:
         if n < LONG and abs(change[i]) <= BEYOND_DRIFT * _usual(np.delete(change, nearby)):
             left = left[1:]
             continue
-        before, after = float(means[at[i] - WINDOW]), float(means[at[i]])
-        selected.append(Jump(int(steps[at[i]]), before, after, float(noise[i])))
+        selected.append(Jump(int(steps[at[i]]), float(means[at[i] - WINDOW]), float(means[at[i]])))
         left = left[np.abs(left - i) >= WINDOW]
     return selected
 
@@ -120,10 +119,3 @@ def shows_at(series: Series, step: int) -> bool:
 def jumps_at(series: Series | None, step: int, within: int, logarithm: bool = False) -> bool:
     """Return True if a series has a jump at most so many steps from ``step``; None has none."""
     return series is not None and any(abs(jump.step - step) <= within for jump in jumps(series, logarithm))
-
-
-def _logs(values: np.ndarray) -> np.ndarray:
-    positive = values[values > 0]
-    least = float(positive.min()) if len(positive) else 1.0
-    logs: np.ndarray = np.log(np.maximum(values, least))
-    return logs

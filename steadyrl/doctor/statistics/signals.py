@@ -36,9 +36,9 @@ def _rows(series: Series, share: float, least: int) -> int:
     return max(min(least, len(series) // 3), int(share * len(series)), 1)
 
 
-def block_medians(series: Series, blocks: int = BLOCKS) -> tuple[np.ndarray, np.ndarray]:
+def block_medians(series: Series) -> tuple[np.ndarray, np.ndarray]:
     """Return (first step of each block, its median); fewer blocks where there are fewer values."""
-    parts = np.array_split(np.arange(len(series)), min(blocks, len(series)))
+    parts = np.array_split(np.arange(len(series)), min(BLOCKS, len(series)))
     return series.steps[[p[0] for p in parts]], np.array([np.median(series.values[p]) for p in parts])
 
 

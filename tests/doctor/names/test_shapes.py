@@ -8,7 +8,7 @@ import pytest
 from steadyrl.core.errors import RunError
 from steadyrl.doctor.examine import diagnose
 from steadyrl.doctor.names.identify import identify
-from steadyrl.doctor.names.shapes import _shapes, guesses, words
+from steadyrl.doctor.names.shapes import RULES, guesses, words
 from steadyrl.doctor.series import Column, RawLog
 
 # What a remedy computes with: a guess of these could become advice.
@@ -75,7 +75,7 @@ def test_parts_of_the_reward_are_known_under_any_prefix_once_there_is_a_whole():
 
 
 def test_nothing_that_a_remedy_computes_with_is_guessed():
-    assert IN_REMEDIES.isdisjoint(rule.name.quantity for rule in _shapes().rules)
+    assert IN_REMEDIES.isdisjoint(name.quantity for name, *_ in RULES)
 
 
 def test_words_are_split_at_capitals_and_signs():
