@@ -44,6 +44,13 @@ METRIC = re.compile(
 )
 
 
+# What TRL's PPO before 0.12 warns of, in place of metrics where nothing else is logged.
+WARNED = re.compile(
+    r"KL divergence is starting to become negative: (?P<kl>-?\d[\d.e+-]*)|"
+    r"average ratio of batch \((?P<ratio>\d[\d.e+-]*)\) exceeds threshold"
+)
+WARNED_NAMES = {"kl": "objective/kl", "ratio": "ppo/policy/ratio"}
+OF_WARNINGS = "numbers are those of the trainer's warnings alone, which say only what was out of bounds"
 LOSS = re.compile(r"loss(?!\w*coef)", re.IGNORECASE)
 FROM_SOURCE = "settings are those that the source of the notebook gives to the config of the trainer"
 
@@ -54,6 +61,7 @@ class _Console:
     def __init__(self) -> None:
         self.config, self.bars = PrintedConfig(), Bars()
         self.verl, self.words = Rows(("step",)), Words()
+        self.warnings = Rows()
         self.dicts, self.runs = Rows(), list[Rows]()  # of the latest run, and of those before it
         self._parting: Parting | None = None
         self._heading = ""  # the text before a dict
@@ -78,6 +86,9 @@ class _Console:
         self.end()
         if "%|" in line:
             self.bars.see(line)
+        if (warned := WARNED.search(line)) and (quantity := warned.lastgroup):
+            self.warnings.put({WARNED_NAMES[quantity]: spelled(warned[quantity].rstrip("."))})
+            return self.warnings.count >= FEW_DICTS
         self.framed |= "┃ Prompt" in line
         self.config.add(line)
         texts = [self._begun + line, line] if self._begun else [line]
@@ -163,6 +174,9 @@ def _fullest(console: _Console, path: Path, notes: list[str]) -> list[RawLog]:
     shown = tables.find(path, notes)
     words = console.words.log(str(path), notes) if not shown or console.words.sure else None
     logs = [log for log in (first, *shown[-1:], words) if log is not None]
+    rows = max((len(column.steps) for log in logs for column in log.columns.values()), default=0)
+    if console.warnings.count > rows and not any(map(_is_full, logs)):
+        return [console.warnings.log(str(path), "trl_warnings", {}, [*notes, OF_WARNINGS])]
     log = next(filter(_is_full, logs), None) or max(
         logs, key=lambda log: sum(len(column.steps) for name, column in log.columns.items() if METRIC.search(name))
     )

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from steadyrl.core.errors import RunError
+from steadyrl.doctor.examine import diagnose
 from steadyrl.doctor.names.identify import holds_known_metric, identify
 from steadyrl.doctor.readers.completions import PrintedTables
 from steadyrl.doctor.readers.search import search
@@ -491,3 +492,24 @@ def test_a_number_and_a_colon_before_a_metric_are_the_step(tmp_path):
     log = log_of(tmp_path, "".join(f"{5 * i}: reward: {0.125 * i}\n" for i in range(1, 7)), "loop.log")
     assert log.columns["reward"].steps.tolist() == [5, 10, 15, 20, 25, 30]
     assert log.columns["reward"].values.tolist() == [0.125 * i for i in range(1, 7)]
+
+
+def test_warnings_of_trls_ppo_are_numbers_where_nothing_else_is_logged(tmp_path):
+    below = "ppo_trainer.py:1190: UserWarning: KL divergence is starting to become negative: {:.2f} - this might be a"
+    ratio = "UserWarning: The average ratio of batch ({:.2f}) exceeds threshold 10.00. Skipping batch."
+    levels = [-3.5 - n for n in range(30)]
+    path = tmp_path / "train.log"
+    path.write_text("\n".join([*(below.format(kl) for kl in levels), ratio.format(41.25)]) + "\n", encoding="utf-8")
+    (diagnosis,) = diagnose(path)
+    assert diagnosis.run.trainer == "trl-ppo-old" and diagnosis.harmful[0] == "negative_kl"
+    assert diagnosis.run.get("kl_ref").values.tolist() == levels and diagnosis.run.get("ratio_mean").values[-1] == 41.25
+    assert any("warnings alone" in note for note in diagnosis.run.notes)
+
+
+def test_rows_of_metrics_count_more_than_warnings_between_them(tmp_path):
+    rows = [f"{{'loss': 0.5, 'reward': {0.1 + 0.01 * n:.2f}, 'step': {n}}}" for n in range(30)]
+    warned = ["UserWarning: KL divergence is starting to become negative: -2.00 - this might be a precursor"] * 40
+    path = tmp_path / "train.log"
+    path.write_text("\n".join([*warned, *rows]) + "\n", encoding="utf-8")
+    (diagnosis,) = diagnose(path)
+    assert len(diagnosis.run.get("reward")) == 30 and diagnosis.run.get("kl_ref") is None
