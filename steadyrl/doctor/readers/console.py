@@ -88,7 +88,6 @@ class _Console:
             self.bars.see(line)
         if (warned := WARNED.search(line)) and (quantity := warned.lastgroup):
             self.warnings.put({WARNED_NAMES[quantity]: spelled(warned[quantity].rstrip("."))})
-            return self.warnings.count >= FEW_DICTS
         self.framed |= "┃ Prompt" in line
         self.config.add(line)
         texts = [self._begun + line, line] if self._begun else [line]
@@ -105,7 +104,7 @@ class _Console:
         elif self.dicts.count < FEW_DICTS and not self.verl.count:
             for part in line.split("\r"):  # a bar draws itself anew over what it drew
                 self.words.add(part)
-        return self.words.sure or self.dicts.count > 0
+        return self.words.sure or self.dicts.count > 0 or self.warnings.count >= FEW_DICTS
 
     def end(self) -> None:
         """Put the last row of verl to the others, with the lines onto which a terminal has wrapped it."""
