@@ -17,7 +17,7 @@ class Interrupts:
 
     def __init__(self) -> None:
         self.stop_requested = False
-        self.cut_steps = False  # an error or a signal ended the steps, and the loop has said what is saved
+        self.cut_steps = False  # from the first step to the last; after them, whether an error or a signal ended them
         self._inside = False
 
     @contextmanager
@@ -26,12 +26,10 @@ class Interrupts:
 
         While rewards or environments work, which may wait for others without end, the first one interrupts too.
         """
-        self._inside = True
+        self._inside = self.cut_steps = True
         try:
             yield
-        except BaseException:
-            self.cut_steps = True
-            raise
+            self.cut_steps = False
         finally:
             self._inside = False
 

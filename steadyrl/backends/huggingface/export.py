@@ -20,7 +20,7 @@ from steadyrl.core.config import Config
 from steadyrl.core.errors import ModelError
 from steadyrl.core.plugins import require
 from steadyrl.core.rundir import parse_json
-from steadyrl.core.sections import ModelSection
+from steadyrl.core.sections import ModelSection, SamplingSection
 
 # Writes whole weights and the tokenizer of (a model, its adapter's folder, where to write).
 Merge = Callable[[ModelSection, Path, Path], HFTokenizer]
@@ -58,18 +58,7 @@ def write_policy(config: Config, checkpoint: Path, folder: Path, merged: Merge |
         _read_object(policy / ("adapter_config.json" if section.lora_rank else "config.json"))
         # Whole weights hold all of their model; it need not be there any more.
         tokenizer = _write_copy(section, policy, folder, base if section.lora_rank else str(policy))
-    # Penalties that the base model's own may hold were not trained with.
-    generation = require("transformers").GenerationConfig(
-        do_sample=True,
-        temperature=config.sampling.temperature,
-        top_p=config.sampling.top_p,
-        top_k=config.sampling.top_k,
-        max_new_tokens=config.sampling.max_new_tokens,
-        bos_token_id=tokenizer.hf.bos_token_id,
-        eos_token_id=list(tokenizer.end_ids),
-        pad_token_id=tokenizer.pad_id,
-    )
-    generation.save_pretrained(folder)
+    _write_generation(config.sampling, tokenizer, folder)
     base_folder = str(Path(base).resolve()) if Path(base).is_dir() else None
     if adapter := bool(section.lora_rank) and merging is None:  # it names its model so that any folder finds it
         file = folder / "adapter_config.json"
@@ -87,6 +76,20 @@ def write_policy(config: Config, checkpoint: Path, folder: Path, merged: Merge |
         "max_new_tokens": config.sampling.max_new_tokens,
         "end_tokens": [{"id": id, "text": tokenizer.hf.decode([id])} for id in tokenizer.end_ids],
     }
+
+
+def _write_generation(sampling: SamplingSection, tokenizer: HFTokenizer, folder: Path) -> None:
+    """Write how the policy was sampled; penalties that the base model's own may hold were not trained with."""
+    require("transformers").GenerationConfig(
+        do_sample=True,
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        top_k=sampling.top_k,
+        max_new_tokens=sampling.max_new_tokens,
+        bos_token_id=tokenizer.hf.bos_token_id,
+        eos_token_id=list(tokenizer.end_ids),
+        pad_token_id=tokenizer.pad_id,
+    ).save_pretrained(folder)
 
 
 def _weights(policy: Path) -> list[str]:
