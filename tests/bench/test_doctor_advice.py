@@ -2,6 +2,7 @@
 
 import importlib
 import re
+from fnmatch import fnmatch
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,6 +10,7 @@ import pytest
 
 from steadyrl.core.types import Finding
 from steadyrl.doctor.examine import Diagnosis
+from steadyrl.doctor.readers.spelling import flat_settings
 
 
 @pytest.fixture
@@ -220,3 +222,24 @@ def test_words_of_four_to_six_letters_are_counted_among_all_words(advice):
     words = importlib.import_module("words")
     assert words.middle("abc abcd abcdef abcdefg abc4 dcba.") == pytest.approx(2 / 6)
     assert words.middle("") == 0.0
+
+
+@pytest.mark.parametrize("part", ["fourth", "fifth"])
+def test_what_a_person_would_put_right_are_settings_that_the_fault_changes(advice, part):
+    strengths = advice.strengths
+    to_mend = {kind.name: kind.to_mend for kind in strengths.KINDS if part in kind.changes}
+    for plan in strengths.plans(part, strengths.seeds(part)[0]):
+        sound, faulty = (flat_settings(data) for data in (strengths.base(part, plan.algorithm), plan.data))
+        changed = [key for key in {*sound, *faulty} if sound.get(key) != faulty.get(key)]
+        for name in to_mend[plan.fault]:
+            assert any(fnmatch(key, name) or key.startswith(f"{name}.") for key in changed), (plan.name, name)
+
+
+def test_advice_that_the_settings_refuse_counts_as_none(advice, monkeypatch, tmp_path):
+    refused = Finding("unusual_setting", "warning", overrides=("algorithm.args.length_limit=0",))
+    monkeypatch.setattr(advice, "made", lambda plan, folder: folder)
+    monkeypatch.setattr(advice, "examined", lambda path: examined(advice, (1.0, 1.2), [refused]))
+    plans = advice.strengths.plans("fourth", 101)
+    plan = next(plan for plan in plans if plan.fault == "overlong_short")  # has a buffer before the limit
+    line = advice.followed(plan, plan, stored=False, folder=tmp_path, times=1)
+    assert line["outcome"] == "no setting is advised" and "overlong_buffer" in line["refused"]

@@ -37,8 +37,7 @@ OPENING = 3  # rows
 SHRANK = 0.5  # of the first length
 FRACTION = 0.1  # of the reward's range that a completion's penalty may come to
 # Times the KL of the balance. From a quarter on the penalty takes half of what the reward pulls with, for it grows with
-# the distance and the KL with its square. Beyond the second, a run's
-# steps are noise.
+# the distance and the KL with its square. Beyond the second, a run's steps are noise.
 RESTS, DRIVEN = 0.25, 30.0
 # Likewise, and of the gain of the best policy: there a run is at the balance. Both are rough, for the rewards differ
 # less far from the reference.

@@ -176,8 +176,8 @@ def entropy_lost_since(run: Run) -> int | None:
     entropy = find(run, "entropy")
     if entropy is None or not entropy_lost(run):
         return None
-    some = np.flatnonzero(entropy.values >= LOST_ENTROPY * highest_start(entropy))
-    return int(entropy.steps[min(int(some[-1]) + 1, len(entropy) - 1)]) if len(some) else int(entropy.steps[0])
+    some = np.flatnonzero(entropy.values >= LOST_ENTROPY * highest_start(entropy))  # one of the first rows at least
+    return int(entropy.steps[min(int(some[-1]) + 1, len(entropy) - 1)])
 
 
 def large_signs(run: Run) -> list[tuple[int, str]]:
