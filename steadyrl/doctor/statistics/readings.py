@@ -163,7 +163,7 @@ def update_size(run: Run) -> Series | None:
 def entropy_lost(run: Run) -> bool:
     """Return whether next to nothing is left of the entropy: the policy has moved as far as it can."""
     entropy = find(run, "entropy")
-    return entropy is not None and tail(entropy) < LOST_ENTROPY * highest_start(entropy)
+    return entropy is not None and tail(entropy) < LOST_ENTROPY * highest_start(entropy) > 0.0
 
 
 def highest_start(series: Series) -> float:

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from steadyrl.doctor.checks.learning_rate import learning_rate_too_high, learning_rate_too_low
+from steadyrl.doctor.statistics.readings import entropy_lost_since
 from tests.doctor.checks.conftest import TOKENS
 from tests.doctor.checks.series_for_values import said
 
@@ -373,3 +374,10 @@ def test_a_reward_that_still_rises_near_where_the_policy_began_is_slow(far, entr
     found = [result for result in learning_rate_too_low(made.run()) if result.state == "found"]
     advised = ("slow", "info", ("update.learning_rate=0.0003",))
     assert [(f.cause, f.severity, f.overrides) for f in found] == ([advised] if slow else [])
+
+
+def test_an_entropy_that_is_0_or_below_at_the_start_is_not_lost(make):
+    made = make(7)
+    for start in (0.0, -1.0):
+        made.put("entropy", np.linspace(start, -3.0, made.n), "nats/token", "exact")
+        assert entropy_lost_since(made.run()) is None
