@@ -158,7 +158,12 @@ def find_columns(path: str, rows: Sequence[dict[str, Any]], prompt: str, answer:
     prompt = prompt or next((name for name in PROMPTS if name in texts), "")
     if not prompt:
         candidates = [name for name in texts if name not in (*ANSWERS, answer)]
-        if len(candidates) != 1:
+        if not candidates:
+            raise DataError(
+                f"'{path}' has no column with a text or messages in every row, so none can be the prompt; its columns "
+                f"are {', '.join(names) or 'none'}"
+            )
+        if len(candidates) > 1:
             raise DataError(
                 f"'{path}' has the columns {', '.join(names) or 'none'}, and nothing tells which is the prompt; add "
                 "--prompt COLUMN"

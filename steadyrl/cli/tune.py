@@ -34,9 +34,8 @@ def tune_command(
 ) -> None:
     """Find the learning rate of a config: a range test, a search by Optuna, and other seeds for the best."""
     settings, folder = configs.load(config, overrides or []), folder.absolute()
-    options = Options(
-        samples or 20 * settings.run.steps * samples_per_step(settings), seeds, dict(map(_bounds, also or []))
-    )
+    words, most = [str(config), *(overrides or [])], samples or 20 * settings.run.steps * samples_per_step(settings)
+    options = Options(most, seeds, dict(map(_bounds, also or [])), words)
     where = chosen(launcher, launcher_args or [], processes)
     require_searchable(settings, options.space)
     steps: dict[str, int] = {}  # of each run
@@ -56,8 +55,7 @@ def tune_command(
         if where is None:
             result = tune(settings, folder, options, follow)
         else:
-            words = ["tune", str(config), *(overrides or []), "--folder", str(folder)]
-            words += ["--samples", str(options.samples), "--seeds", str(seeds)]
+            words = ["tune", *words, "--folder", str(folder), "--samples", str(most), "--seeds", str(seeds)]
             words += [word for bounds in also or [] for word in ("--also", bounds)]
             result = tune_together(where, processes, words, folder, follow)
     if result is None:

@@ -68,7 +68,10 @@ def load(path: Path | str, overrides: Overrides = ()) -> Config:
         ConfigError: With every problem found.
     """
     advice = "`steadyrl new` writes one for your own data, `steadyrl examples` copies one"
-    return resolve(read_toml(Path(path), "config", advice), overrides)
+    data = read_toml(Path(path), "config", advice)
+    if "experiments" in data:
+        raise ConfigError(f"'{path}' is a study and no config; `steadyrl study run {path}` makes its runs")
+    return resolve(data, overrides)
 
 
 def read_toml(path: Path, what: str, advice: str) -> dict[str, Any]:
@@ -316,8 +319,12 @@ def validate(section: type[SectionType], data: Mapping[str, Any], where: str) ->
             location = problem["loc"]
             is_of_type = len(location) > 1 and str(location[-1]).partition("[")[0] in _TYPES
             by_value.setdefault(location[:-1] if is_of_type else location, []).append(problem)
-        lines = [_line(section, where, problems) for problems in by_value.values()]
-        raise ConfigError("; ".join(dict.fromkeys(lines))) from error
+        places: dict[str, list[str]] = {}  # by what is wrong there, so that it is said once
+        for problems in by_value.values():
+            place, _, text = _line(section, where, problems).partition(": ")
+            places.setdefault(text, []).append(place)
+        lines = [f"{', '.join(dict.fromkeys(names))}: {text}" for text, names in places.items()]
+        raise ConfigError("; ".join(lines)) from error
     if lines := list(_out_of_reach(instance, where)):
         raise ConfigError("; ".join(lines))
     return instance

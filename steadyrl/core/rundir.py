@@ -39,6 +39,7 @@ _KINDS_OF_INFO: dict[str, Any] = {
     **dict.fromkeys(("packages", "machine", "process", "policy", "data", "code", "best", "stopped_early"), dict),
     "command": str | list,
 }
+JOBS = "runs"  # in the folder of a study or a search: it holds a folder for each run
 MOST_STEPS = 10**9  # no run has more steps or attempts; a number beyond is no number of a step
 _NO_LOCKS = "its file system has no locks (flock); set run.folder to a local disk, or mount it with locks"
 _WAYS = {
@@ -120,7 +121,7 @@ class RunDir:
             raise RunError(f"there is no run directory '{path}'; runs are made by `steadyrl train`, under runs/")
         if (only := cls.find(path)) is not None:
             return only
-        inside = run._inside()
+        inside = run._inside("*", "*/*", f"{JOBS}/*/*")  # the last two are those of a study or a search
         several = f"; it holds {len(inside)} runs, such as '{inside[-1]}': name one of them" if inside else ""
         raise RunError(f"'{path}' is not a run directory: it has no {run.info_file.name}{several}")
 
@@ -130,11 +131,11 @@ class RunDir:
         run = cls(path)
         if run.info_file.is_file():
             return run
-        inside = run._inside()
+        inside = run._inside("*")
         return cls(inside[0]) if len(inside) == 1 else None
 
-    def _inside(self) -> list[Path]:
-        return sorted(file.parent for file in self.path.glob(f"*/{self.info_file.name}"))
+    def _inside(self, *places: str) -> list[Path]:
+        return sorted(file.parent for place in places for file in self.path.glob(f"{place}/{self.info_file.name}"))
 
     @contextmanager
     def writing(self) -> Iterator[None]:

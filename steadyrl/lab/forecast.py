@@ -15,14 +15,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from steadyrl.core.errors import ConfigError, RunError
 from steadyrl.core.metrics import describe
-from steadyrl.core.rundir import RunDir
+from steadyrl.core.rundir import JOBS, RunDir
 from steadyrl.lab.measure import curve, heldout_mean
 
 NOMINAL = 0.8
@@ -216,8 +215,13 @@ def curve_of(run: RunDir, metric: str, steps: np.ndarray, values: np.ndarray) ->
 
 
 def finished_beside(run: RunDir, note: Callable[[str], None]) -> list[RunDir]:
-    """Return the finished runs beside a run; ``note`` takes a line for each that is left out as damaged."""
-    places = [Path(file).parent for file in sorted(run.path.resolve().parent.glob("*/run.json"))]
+    """Return the finished runs beside a run; ``note`` takes a line for each that is left out as damaged.
+
+    In a study or a search each run has a folder of its own: there the runs of the other folders are beside it.
+    """
+    folder = run.path.resolve().parent
+    files = folder.parent.glob("*/*/run.json") if folder.parent.name == JOBS else folder.glob("*/run.json")
+    places = [file.parent for file in sorted(files)]
     finished_runs = []
     for sibling in [RunDir(place) for place in places if place != run.path.resolve()]:
         try:

@@ -18,7 +18,7 @@ from typing import Any
 from steadyrl.core import config as configs
 from steadyrl.core.config import Config
 from steadyrl.core.errors import AccessError, RunError
-from steadyrl.core.rundir import RunDir
+from steadyrl.core.rundir import JOBS, RunDir
 from steadyrl.lab.study.plan import Job
 from steadyrl.loop import launch
 from steadyrl.loop.train import Watch
@@ -104,7 +104,7 @@ def share(
 
 def folder_of_job(folder: Path, job: Job) -> Path:
     """Return the folder of a job in that of its study or search."""
-    return folder / "runs" / job.key
+    return folder / JOBS / job.key
 
 
 def find_run(folder: Path, job: Job) -> RunDir | None:
@@ -146,7 +146,7 @@ def placed(job: Job, folder: Path) -> Config:
     plain = configs.dump(job.config)
     plain["run"]["folder"] = str(folder_of_job(folder, job))
     if job.start:
-        warm = newest_run(folder / "runs" / job.start)
+        warm = newest_run(folder / JOBS / job.start)
         done = warm.checkpoints() if warm else []
         if warm is None or not done:
             raise RunError(f"'{folder / 'runs' / job.start}' holds no finished warm start; run the study again")

@@ -247,7 +247,7 @@ def nested(keywords: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, A
         names: The plug-in of each section where the keywords name none.
 
     Raises:
-        ConfigError: No setting has the name, or more than one has.
+        ConfigError: No setting has a name, or more than one has; with every such name.
     """
     remaining = {keyword: value for keyword, value in keywords.items() if value is not None}
     settings: dict[str, dict[str, Any]] = {}
@@ -260,12 +260,19 @@ def nested(keywords: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, A
         section: _of_plugin(section, settings.get(section, {}).get(_NAMES[section], name))
         for section, name in names.items()
     }
+    problems = []
     for keyword, value in remaining.items():
-        section, *inner = _place(keyword, plugin_settings)
+        try:
+            section, *inner = _place(keyword, plugin_settings)
+        except ConfigError as error:
+            problems.append(str(error))
+            continue
         table = settings.setdefault(section, {})
         for key in inner:
             table = table.setdefault(key, {})
         table[keyword] = value
+    if problems:
+        raise ConfigError("; ".join(problems))
     return settings
 
 

@@ -161,6 +161,8 @@ def test_columns_are_found_by_name_or_by_being_the_only_text():
         find_columns(path, [{"one": "a", "two": "b"}], "", "")
     with pytest.raises(DataError, match="has no column 'three'; its columns are one"):
         find_columns(path, [{"one": "a"}], "three", "")
+    with pytest.raises(DataError, match=r"no column with a text or messages in every row.*columns are question, n"):
+        find_columns(path, [{"question": 5, "n": 1}, {"question": "a", "n": 2}], "", "")
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,8 @@ def test_all_but_the_rewards_has_a_default():
 @pytest.mark.parametrize(
     ("data", "message"),
     [
+        ({"run": {"titel": 1, "zzz": 2}}, "run.titel, run.zzz: unknown setting; known are: checkpoint_every, "),
+        ({"update": {"epochs": "x", "minibatches": "x"}}, "update.epochs, update.minibatches: got 'x'; expected a"),
         ({"updat": {}}, "updat: unknown setting; did you mean 'update'?"),
         ({"update": {"epoch": 1}}, "update.epoch: unknown setting; did you mean 'epochs'?"),
         ({"algorithm": {"args": {"lamb": 1}}}, "algorithm.args.lamb: unknown setting; did you mean 'lam'?"),

@@ -202,6 +202,16 @@ def test_a_folder_of_several_runs_is_refused_with_one_of_them(tmp_path):
     assert RunDir.find(tmp_path) is None
 
 
+def test_the_folder_of_a_study_is_refused_with_one_of_its_runs(tmp_path):
+    for key in ("low-s1", "high-s1"):
+        run = tmp_path / "rates" / "runs" / key / "20261128-grpo"
+        run.mkdir(parents=True)
+        (run / "run.json").write_text("{}")
+    for folder in (tmp_path / "rates", tmp_path / "rates" / "runs"):
+        with pytest.raises(RunError, match=r"it holds 2 runs, such as '.*low-s1.20261128-grpo'"):
+            RunDir.open(folder)
+
+
 def test_a_file_is_no_run_directory(tmp_path):
     (tmp_path / "run").write_text("")
     with pytest.raises(RunError, match="there is no run directory"):

@@ -94,6 +94,16 @@ def test_it_speaks_where_its_intervals_have_held_and_is_silent_elsewhere(tmp_pat
     assert short.forecast is None and "heldout/m has 2 of the 5 values that a forecast needs" in short.why
 
 
+def test_the_runs_of_a_study_are_beside_each_other(tmp_path):
+    """Each has a folder of its own; so it is in a search."""
+    runs = tmp_path / "study" / "runs"
+    for seed in range(3):
+        made(runs / f"low-s{seed}", "20261128-x", rising(seed, 20))
+    made(tmp_path / "study" / "elsewhere" / "high", "20261128-x", rising(5, 20))
+    names = [run.path.parent.name for run in finished_beside(RunDir(runs / "low-s1" / "20261128-x"), pytest.fail)]
+    assert names == ["low-s0", "low-s2"]
+
+
 def test_finished_runs_that_are_too_short_are_counted(tmp_path):
     run = made(tmp_path, "now", rising(99, 10), status="running")
     others = [made(tmp_path, f"short-{seed}", rising(seed, 9)) for seed in range(8)]

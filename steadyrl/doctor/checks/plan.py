@@ -46,13 +46,12 @@ def rate_not_reached(run: Run) -> Result:
     reward = run.get("reward")
     too_fast = (reward is not None and direction(reward.at(slice(len(reward) // 2, None))) < 0) or entropy_lost(run)
     if warm_up >= steps and not too_fast:  # what breaks while its rate still rises needs no higher one
-        share = steps / warm_up
         return Found(  # in the mean the rate is half of that at the most
             "warm_up",
             "warning" if steps >= LEAST else "info",
             None,
-            f"the warm-up of {warm_up:.0f} steps takes all {steps:.0f} steps of the run, so that the learning rate "
-            f"ends at {share * rate:.3g}, {share:.0%} of the {rate:g} that is set",
+            f"the warm-up of {warm_up:.0f} steps takes all {steps:.0f} steps of the run: the learning rate rises "
+            f"until its end, to {steps / warm_up * rate:.3g} of the {rate:g} that is set",
             change={"warmup_steps": max(1, round(WARM * steps))},
         )
     # The autopilot moves the rate away from what is set, and its own lines say why.

@@ -117,7 +117,13 @@ def read_study(path: Path | str, quick: bool = False, seeds: int | None = None) 
         ConfigError: It cannot be read, has fewer seeds, or two arms differ in more or less than they name.
     """
     path = Path(path)
-    file = configs.validate(StudyFile, configs.read_toml(path, "study", "see studies/"), "")
+    data = configs.read_toml(path, "study", "see studies/")
+    if not data.keys() & StudyFile.model_fields and data.keys() & Config.model_fields:
+        raise ConfigError(
+            f"'{path}' is a config and no study; `steadyrl train {path}` trains by it, and a study names it: "
+            f"config = '{path.name}', with the experiments that change it (docs/studies.md)"
+        )
+    file = configs.validate(StudyFile, data, "")
     if seeds is not None and seeds > len(file.seeds):
         raise ConfigError(f"{path} names {len(file.seeds)} seeds, got --seeds {seeds}; add to 'seeds' in the file")
     chosen = file.seeds[:seeds] if seeds or not quick else file.quick.seeds

@@ -15,7 +15,7 @@ from itertools import pairwise
 import numpy as np
 
 from steadyrl.core.config import Config
-from steadyrl.core.errors import DivergedError
+from steadyrl.core.errors import ConfigError, DivergedError
 from steadyrl.core.metrics import Clock
 from steadyrl.core.scratch import scratch_folder
 from steadyrl.core.types import Batch
@@ -57,6 +57,7 @@ def range_test(config: Config, tell: Callable[[Point], None] = lambda point: Non
     """Sweep the rate upwards until a step breaks the policy, and tell every point; the config's own rate is not used.
 
     Raises:
+        ConfigError: No step moved the policy, so no rate is better than another.
         SteadyError: The config cannot be run.
     """
     session = open_session(config)
@@ -76,6 +77,11 @@ def range_test(config: Config, tell: Callable[[Point], None] = lambda point: Non
             tell(point)
             if point.broken:
                 break
+    if not any(point.kl or point.broken for point in points):
+        raise ConfigError(
+            f"no rate up to {HIGHEST:g} moved the policy, so none can be said to be better: the {len(batch.lengths)} "
+            "answers of the test have nothing to teach. `steadyrl preflight` with the same config names the cause"
+        )
     samples = len(batch.lengths) * (1 + sum(point.reward is not None for point in points))
     return Range(tuple(points), centre_of(points, config), samples, before)
 

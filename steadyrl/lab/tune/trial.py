@@ -130,7 +130,7 @@ def make_trial(search: Search, candidate: Candidate) -> Trial:
         critical = f"; critical: {', '.join(trial.critical)}" if trial.critical else ""
         shown = "no score" if score is None else f"score {score:.4f}"
         ending = ", failed" if state == "failed" else ""
-        follow.note(f"{candidate.label}: {shown} after {trial.steps} steps{ending}{critical}")
+        follow.note(f"{candidate.label}: {shown} after {trial.steps} of {steps} steps{ending}{critical}")
     return trial
 
 

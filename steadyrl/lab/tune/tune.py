@@ -56,6 +56,7 @@ class Options:
     samples: int  # completions that the whole search may take, evaluations not counted
     seeds: int = 3  # seeds of the finalists
     space: Space = field(default_factory=dict)  # what is searched besides the rate
+    words: Sequence[str] = ("CONFIG",)  # the config and its overrides, as `steadyrl train` takes them
 
 
 def tune(config: Config, folder: Path, options: Options, follow: Follow | None = None) -> dict[str, Any] | None:
@@ -85,7 +86,7 @@ def tune(config: Config, folder: Path, options: Options, follow: Follow | None =
     finals = None if trials is None else _finals(search, trials, options.seeds)
     if trials is None or finals is None:
         return None
-    result = _result(config, rate_range, trials, finals)
+    result = {**_result(config, rate_range, trials, finals), "words": list(options.words)}
     with awaited(folder):
         write_json(folder / RESULT, result)
     return result

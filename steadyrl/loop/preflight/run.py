@@ -135,7 +135,9 @@ def completions(trial: Trial) -> Result:
     if truncated > TRUNCATED_AT_MOST:
         limit = sampling.max_new_tokens
         change = {"sampling.max_new_tokens": 2 * limit, **change}
-        return _ill_ended(trial, "never_ends", f"{message}; the limit is {limit} tokens", change)
+        found = _ill_ended(trial, "never_ends", f"{message}; the limit is {limit} tokens", change)
+        # Answers that are cut off teach all the same, where their rewards differ: often the first thing is to end.
+        return replace(found, severity="warning") if isinstance(rewards.find(trial), Passed) else found
     return _ill_ended(trial, "empty", message, change) if empty > EMPTY_AT_MOST else Passed(message)
 
 

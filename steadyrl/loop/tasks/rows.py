@@ -6,6 +6,7 @@ read from.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -74,8 +75,11 @@ def _columnar(path: Path, batches: Callable[[Path], Iterable[Any]]) -> Iterator[
 
 def _csv(path: Path) -> Iterable[Any]:
     arrow, csv, compute = require("pyarrow"), require("pyarrow.csv"), require("pyarrow.compute")
-    tabs = ".tsv" in path.name.lower()
-    layout = csv.ParseOptions(delimiter="\t" if tabs else ",", newlines_in_values=True)
+    header = re.sub(r'"[^"]*"', "", next(read_lines(path), (1, ""))[1])  # names in quotes may hold any character
+    # Spreadsheets write semicolons where a comma stands before decimals.
+    separators = "\t,;" if ".tsv" in path.name.lower() else ",;\t"
+    delimiter = next((mark for mark in separators if mark in header), separators[0])
+    layout = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
     table = csv.read_csv(path, parse_options=layout)
     _require_distinct(path, table.schema.names)
     # Whatever looks like a date stays a text, as it does in ``datasets``. So do numbers with zeros before them, for

@@ -42,10 +42,11 @@ def show(records: Iterable[Record]) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
     width = None if sys.stdout.isatty() else UNBROKEN
-    console = Console(highlight=False, markup=False, emoji=False, width=width, soft_wrap=width is not None)
+    console = Console(highlight=False, markup=False, emoji=False, width=width)
     for record in records:
         for rendered in lines(record):
-            console.print(rendered)
+            # Where nothing is wrapped, text with a margin or in a table would be cut at the last column.
+            console.print(rendered, soft_wrap=width is not None and isinstance(rendered, Line | str))
 
 
 def line(text: Text, style: str = "") -> Line:

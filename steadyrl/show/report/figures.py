@@ -153,15 +153,18 @@ def summarise(evidence: Evidence, harmful: Sequence[str] = ()) -> dict[str, Any]
 
 
 def against_rules(after: float | None, baselines: Mapping[str, Mapping[str, float | None]]) -> str:
-    """Say which answers without a model score higher on average than the trained one; "" where none is compared."""
+    """Say how many answers without a model score higher on average than the trained one; "" where none is compared."""
     scores = {name: score for name, part_means in baselines.items() if (score := part_means["metric"]) is not None}
     if after is None or not scores:
         return ""
-    higher = sorted((name for name in scores if scores[name] > after), key=lambda name: -scores[name])
+    higher = [name for name in scores if scores[name] > after]
     if not higher:
         return f"Trained, the model scores {after:.3f}: no answers without a model score higher."
-    named = ", ".join(f"{name} {scores[name]:.3f}" for name in higher)
-    return f"Trained, the model scores {after:.3f}: higher without a model are {named}."
+    best = max(higher, key=lambda name: scores[name])
+    return (
+        f"Trained, the model scores {after:.3f}: {len(higher)} of {len(scores)} answers without a model score higher, "
+        f"the best is {best} with {scores[best]:.3f}."
+    )
 
 
 def compared(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ def write_tune(folder: Path) -> Path:
 
 def tune_view(result: Mapping[str, Any]) -> list[Record]:
     """Return what every page shows of a search."""
+    chosen = [f"{name}={value:.3g}" for name, value in result["settings"].items()]
     other_settings = [name for name in result["settings"] if name != RATE]
     trials = sorted(result["trials"], key=lambda trial: trial["settings"][RATE])
     paused = (
@@ -41,10 +43,10 @@ def tune_view(result: Mapping[str, Any]) -> list[Record]:
     ) * bool(result.get("paused"))
     return [
         Heading("The rate that was found", 1),
-        Code("steadyrl train CONFIG " + " ".join(f"{name}={value:.3g}" for name, value in result["settings"].items())),
+        Code(shlex.join(("steadyrl", "train", *result["words"], *chosen))),
         Note(
-            f"Held-out score {markup.number(result['score'])} over {len(result['scores'])} seeds "
-            f"({', '.join(map(markup.number, result['scores']))}), with {result['samples']:,} samples for the whole "
+            f"Held-out score {markup.number(result['score'])} (by seed: "
+            f"{', '.join(map(markup.number, result['scores']))}), with {result['samples']:,} samples for the whole "
             f"search. {_sure(result)}{paused}"
         ),
         *([Note(f"Critical findings remain: {', '.join(result['critical'])}.", "note")] if result["critical"] else []),
@@ -98,7 +100,8 @@ def draw(result: Mapping[str, Any]) -> str:
         points = [p for p in result["range"]["points"] if p["kl"]]
         below.plot([p["rate"] for p in points], [p["kl"] for p in points], "o-", color=plots.BLUE, label="KL of a step")
         below.axvline(result["range"]["centre"], color=plots.GREY, linestyle="--", linewidth=1.0, label="centre")
-        below.set_yscale("log")
+        if points:  # the very first step may have broken the policy
+            below.set_yscale("log")
         below.set_xscale("log")
         below.xaxis.set_major_formatter("{x:g}")
         below.yaxis.set_major_formatter("{x:g}")

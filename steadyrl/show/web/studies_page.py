@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from steadyrl.core.errors import RunError
 from steadyrl.core.metrics import finite_number
-from steadyrl.core.rundir import RunDir, read_json
+from steadyrl.core.rundir import JOBS, RunDir, read_json
 from steadyrl.lab.measure import heldout_mean
 from steadyrl.lab.study.file import HELDOUT
 from steadyrl.show.web.folder import Folder, Place, id_of
@@ -46,7 +46,7 @@ def find_studies(folder: Folder) -> list[Study]:
     by_study: dict[Path, dict[tuple[str, int], Place]] = {}
     for place in folder.places():
         key, study = _KEY.fullmatch(place.path.parent.name), place.path.parent.parent.parent
-        inside = place.path.parent.parent.name == "runs" and study.is_relative_to(folder.root)
+        inside = place.path.parent.parent.name == JOBS and study.is_relative_to(folder.root)
         if place.kind == "run" and key and inside and folder.file(study / "plan.json"):
             runs = by_study.setdefault(study, {})
             which = key["arm"], int(key["seed"])

@@ -14,7 +14,7 @@ def test_a_warm_up_longer_than_the_run_is_named_with_its_numbers(make, finding):
     found = finding(rate_not_reached, made)
     assert (found.cause, found.severity) == ("warm_up", "warning")
     assert "300 steps takes all 60 steps" in found.message
-    assert "ends at 1e-06, 20% of the 5e-06" in found.message
+    assert "rises until its end, to 1e-06 of the 5e-06 that is set" in found.message
     assert found.overrides == ("update.warmup_steps=6",)
 
 

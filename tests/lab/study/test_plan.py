@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from steadyrl.core.config import load
 from steadyrl.core.errors import ConfigError
 from steadyrl.lab.study.plan import jobs, read_study, unnamed_rewards
 
@@ -165,3 +166,13 @@ def test_a_reward_that_is_asked_about_and_has_no_such_name_is_told_before_the_ru
     for known in ("after/hard/length", "after/pass@4", "before/hard/pass@2"):
         assert len(unnamed_rewards(study(ONE + two + expect.format(known)))) == 1
         assert unnamed_rewards(study(sets + ONE + two + expect.format(known))) == []
+
+
+def test_a_config_is_no_study_and_a_study_no_config(tmp_path):
+    config, study = tmp_path / "own.toml", tmp_path / "rates.toml"
+    config.write_text('[backend]\nname = "toy"\n[run]\nsteps = 3\n')
+    study.write_text(HEAD.format(prompts="p.jsonl") + ONE)
+    with pytest.raises(ConfigError, match=r"own.toml' is a config and no study; `steadyrl train .*own.toml`"):
+        read_study(config)
+    with pytest.raises(ConfigError, match=r"rates.toml' is a study and no config; `steadyrl study run .*rates.toml`"):
+        load(study)

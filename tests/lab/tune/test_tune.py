@@ -116,18 +116,20 @@ def test_a_paused_trial_comes_first_only_where_the_whole_one_collapsed():
 
 
 def test_the_page_says_that_the_run_of_the_chosen_rate_was_paused():
-    from steadyrl.show.page.records import Note
+    from steadyrl.show.page.records import Code, Note
     from steadyrl.show.report.tune import tune_view
 
     def page(result):
         return " ".join(record.text for record in tune_view(result) if isinstance(record, Note))
 
     result = {"settings": {"update.learning_rate": 1e-3}, "score": 0.9, "scores": [0.9], "samples": 64, "lead": None}
-    result["critical"] = ["kl_runaway"]
+    result |= {"critical": ["kl_runaway"], "words": ["own dir/sums.toml", "run.steps=9"]}
     assert "Critical findings remain: kl_runaway." in page({**result, "trials": [], "paused": None})
     told = "was paused after 6 steps, in favour of a rate that ended lower"
     assert told in page({**result, "trials": [], "paused": 6})
     assert told not in page({**result, "trials": [], "paused": None})
+    (command,) = (r.text for r in tune_view({**result, "trials": [], "paused": None}) if isinstance(r, Code))
+    assert command == "steadyrl train 'own dir/sums.toml' run.steps=9 update.learning_rate=0.001"
 
 
 def test_a_round_halves_at_a_quarter_and_at_a_half():
@@ -260,6 +262,23 @@ def test_a_search_that_is_cut_goes_on_and_ends_within_its_budget(settings, tmp_p
     page = write_tune(tmp_path / "tune").read_text()
     assert f"update.learning_rate={result['settings']['update.learning_rate']:.3g}" in page
     assert page.count("\n| ") == len(result["trials"]) + 1
+
+
+def test_a_test_in_which_no_step_moves_the_policy_ends_the_search(settings):
+    alike = settings("algorithm.name=grpo", 'rewards={"toy_rewards:nothing"=1.0}')
+    with pytest.raises(
+        ConfigError, match=r"no rate up to 1 moved the policy.* the 16 answers of the test have nothing"
+    ):
+        range_test(alike)
+
+
+@pytest.mark.pictures
+def test_a_picture_is_drawn_where_the_first_step_broke_the_policy():
+    from steadyrl.show.report.tune import draw
+
+    point = {"rate": 1e-7, "kl": None, "entropy": None}
+    svg = draw({"trials": [], "settings": {RATE: 1e-6}, "range": {"points": [point], "centre": 1e-7}})
+    assert "Range test" in svg
 
 
 @pytest.mark.pictures

@@ -22,7 +22,7 @@ def verdict(toy, *overrides):
 def test_a_warm_up_longer_than_the_run_is_said_with_its_numbers(toy):
     found = judged(schedule, toy("run.steps=30", "update.warmup_steps=120", "update.learning_rate=0.02"))
     assert (found.check, found.state, found.severity, found.cause) == ("schedule", "found", "warning", "warm_up")
-    assert "ends at 0.005, 25% of the 0.02" in found.message
+    assert "until its end, to 0.005 of the 0.02 that" in found.message
     assert found.overrides == ("update.warmup_steps=3",)
 
 
@@ -35,7 +35,7 @@ def test_a_usual_warm_up_passes_and_says_where_the_rate_ends(toy):
 def test_a_trial_of_a_few_steps_may_end_within_its_warm_up(toy):
     found = judged(schedule, toy("run.steps=4", "update.warmup_steps=10", "update.learning_rate=0.02"))
     assert found.state == "ok"
-    assert "ends at 0.008, 40% of the 0.02" in found.message
+    assert "until its end, to 0.008 of the 0.02 that" in found.message
 
 
 def test_a_fall_that_would_end_within_the_warm_up_is_said(toy):

@@ -326,6 +326,16 @@ def test_completions_that_never_end_or_say_nothing_are_told(toy, token, logit, c
     assert cause_of(finding_of(completions, begin_trial(replace(toy(), backend=favouring(token, logit))))) == cause
 
 
+@pytest.mark.parametrize(("pays", "severity"), [("b", "warning"), ("Q", "critical")])
+def test_answers_that_never_end_stop_a_run_only_where_they_do_not_teach(toy, pays, severity):
+    """The toy writes no capitals: where a letter is paid for, the rewards of answers that are cut off differ."""
+    trial = begin_trial(replace(toy(), backend=favouring("eos", -30.0)))
+    paid = [[replace(r, reward=float(r.text.count(pays))) for r in group.rollouts] for group in trial.groups]
+    groups = [replace(group, rollouts=tuple(r)) for group, r in zip(trial.groups, paid, strict=True)]
+    found = finding_of(completions, replace(trial, groups=groups))
+    assert (found.cause, found.severity) == ("never_ends", severity)
+
+
 def test_the_ends_of_a_policy_that_imitates_do_not_stop_it(toy):
     """An untrained policy that never ends is why good answers are imitated."""
     session = replace(toy("algorithm.name=sft"), backend=favouring("eos", -30.0))

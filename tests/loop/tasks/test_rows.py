@@ -98,6 +98,21 @@ def test_csv_is_read_with_numbers_as_numbers_and_dates_as_texts(arrow, tmp_path)
         list(read_rows([path]))
 
 
+@pytest.mark.parametrize(
+    ("content", "row"),
+    [
+        ("question;answer\nHalf of 3, please?;1,5\n", {"question": "Half of 3, please?", "answer": "1,5"}),
+        ('"a, b";c\n"x;y";z\n', {"a, b": "x;y", "c": "z"}),
+        ("question,note\nx;y,z\n", {"question": "x;y", "note": "z"}),
+        ("question\tnote\nx\ty\n", {"question": "x", "note": "y"}),
+        ("question\nx;y\n", {"question": "x;y"}),
+    ],
+)
+def test_the_names_of_the_columns_tell_what_separates_them(arrow, tmp_path, content, row):
+    (tmp_path / "sheet.csv").write_text(content)
+    assert [read for _, read in read_rows([tmp_path / "sheet.csv"])] == [row]
+
+
 def test_numbers_with_zeros_before_them_stay_texts_in_csv(arrow, tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("prompt,zip,price,n,none\na,01234,1.50,0,\nb,99999,0.5,-7,3\n")

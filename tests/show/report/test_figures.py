@@ -227,7 +227,10 @@ def test_a_run_is_judged_by_the_way_it_will_be_used(run, recorded, deploy, word,
 def test_the_summary_says_which_answers_without_a_model_are_better(run):
     rules = {"ranked search": {"p0": answer(0.9), "p1": answer(0.5)}, "all words": {"p0": answer(0.1)}}
     low, high = scored(*[0.2] * 24), scored(*[0.8] * 24)
-    better = "Trained, the model scores 0.200: higher without a model are ranked search 0.700."
+    better = (
+        "Trained, the model scores 0.200: 1 of 2 answers without a model score higher, the best is ranked search with "
+        "0.700."
+    )
     summary = evaluate(run, before=low, after=low, baselines=rules)
     assert summary["against_rules"] == better and better in summary_lines(summary)
     assert evaluate(run, before=low, after=high, baselines=rules)["against_rules"].endswith(
