@@ -247,6 +247,13 @@ def test_a_missing_config_or_subject_is_usage(steadyrl):
         assert "Traceback" not in err
 
 
+def test_what_is_not_printed_on_a_terminal_is_cut_nowhere(capsys):
+    words = [f"word{number}" for number in range(30)]
+    show([Sample("p", "prompt", (Answer(" ".join(words), " ".join(reversed(words))),))])
+    printed = capsys.readouterr().out.split()
+    assert all(printed.count(word) == 2 for word in words)
+
+
 def test_ids_prompts_and_answers_cannot_act_on_the_terminal(capsys):
     wild = "a\x1b]0;title\x07\x9b2J\u202eb"
     show([Sample(wild, wild, [Answer(wild, wild), Answer(wild, wild)])])
