@@ -1,11 +1,11 @@
-"""Faults in the settings at the strengths of nine parts, on the toy backend: the parts judged the advice one by one.
+"""Faults in the settings at the strengths of ten parts, on the toy backend: the parts judged the advice one by one.
 
 A run takes some seconds. Strengths, task and seeds of all parts but "taught" were written down before any advice on
 these runs was asked for, and a part teaches the advice once it has judged it. "taught" never judged. "later" has kinds
-of faults that no part before it has, and so have "fresh", "second", "third", "fourth" and "fifth": mistakes from public
-threads on trainers, alone and in pairs. Those of "second" and later parts were chosen by reasoning alone: no run with
-one of them was made before. "third", "fourth" and "fifth", most of whose faults are pairs, were chosen without a look
-at the doctor, and the task of "fifth" so that its runs without a fault are near their plateau at the end.
+of faults that no part before it has, and so have "fresh" and all parts after it: mistakes from public threads on
+trainers, alone and in pairs. Those of "second" and later parts were chosen by reasoning alone: no run with one of them
+was made before. "third" and later parts, most of whose faults are pairs, were chosen without a look at the doctor, and
+the tasks of "fifth" and "sixth" so that their runs without a fault are near their plateau at the end.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import runs
 import settings
 from faults import BOTH, setting, times
 
-Part = Literal["taught", "judged", "last", "later", "fresh", "second", "third", "fourth", "fifth"]
+Part = Literal["taught", "judged", "last", "later", "fresh", "second", "third", "fourth", "fifth", "sixth"]
 PARTS = get_args(Part)
 RATE = 0.1  # of the toy backend, whose policy is a table of logits
 REWARDS = {
@@ -43,6 +43,7 @@ REWARDS = {
         "scores:in_order": 0.15,
     },
     "fifth": {"scores:ten_words": 0.45, "scores:open_words": 0.35, "scores:distinct_words": 0.2},
+    "sixth": {"scores:open_words": 0.4, "scores:alternating": 0.35, "scores:ten_words": 0.25},
 }
 SEEDS = {
     "taught": (30,),
@@ -54,6 +55,7 @@ SEEDS = {
     "third": (91, 92, 93),
     "fourth": (101, 102, 103),
     "fifth": (111, 112, 113, 114, 115, 116),
+    "sixth": (121, 122, 123, 124, 125, 126),
 }
 ROOM = {  # tokens
     "taught": 40,
@@ -65,10 +67,11 @@ ROOM = {  # tokens
     "third": 80,
     "fourth": 90,
     "fifth": 56,
+    "sixth": 76,
 }
 PPO, GRPO = ("ppo",), ("grpo",)
 # PPO's penalty is summed over an answer's tokens: at the 0.01 of the other parts the policy would rather end at once.
-PENALTY = {part: {"ppo": 0.001} for part in ("fresh", "second", "third", "fourth", "fifth")}
+PENALTY = {part: {"ppo": 0.001} for part in ("fresh", "second", "third", "fourth", "fifth", "sixth")}
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,7 @@ class Kind:
         changes: What it changes, by part.
         algorithms: Those in which it occurs in these parts.
         source: Of a fault in "fresh" and later parts: where users made it, as owner/repository#number, or why they do.
-        to_mend: Of a fault in "fourth" and "fifth": the settings that a person would have to put right, all of them.
+        to_mend: Of a fault in "fourth" and later parts: all settings that a person would have to put right.
     """
 
     name: str
@@ -167,7 +170,7 @@ def _mended(
 
 
 _fresh, _second, _third = (partial(_only, part) for part in ("fresh", "second", "third"))
-_fourth, _fifth = (partial(_mended, part) for part in ("fourth", "fifth"))
+_fourth, _fifth, _sixth = (partial(_mended, part) for part in ("fourth", "fifth", "sixth"))
 
 
 KINDS = (
@@ -779,6 +782,161 @@ KINDS = (
         "THUDM/slime#516",  # a warm-up in another unit, in a run whose sampler is far ahead
         "rollout.ahead update.correction update.warmup_steps",
         setting(rollout__ahead=24, update__correction="off", update__warmup_steps=60),
+    ),
+    # Earlier kinds, at other strengths or in the other algorithm.
+    _sixth("rate_high", PPO, "huggingface/trl#5174", "update.learning_rate", _rate(40.0)),
+    _sixth("lambda_low", PPO, "radixark/miles#1827", "algorithm.args.lam", _args(lam=0.4)),
+    _sixth(
+        "hot",
+        PPO,
+        "vllm-project/vllm#15241",  # raised while the server ignored it
+        "sampling.temperature",
+        setting(sampling__temperature=7.0),
+    ),
+    _sixth("rewards_small", PPO, "archsyscall/DeepRL-TensorFlow2#7", "rewards", _weights(0.002)),
+    _sixth(
+        "stale_icepop",
+        PPO,
+        "THUDM/slime#1781",  # nothing bounds how old a rollout may be
+        "rollout.ahead",
+        setting(rollout__ahead=28, update__correction="icepop"),
+    ),
+    _sixth("cooler", GRPO, "huggingface/trl#4159", "sampling.temperature sampling.logprobs", _raw(temperature=0.2)),
+    _sixth(
+        "overlong_all",
+        GRPO,
+        "modelscope/ms-swift#5557",  # the buffer, taken for the length at which the penalty begins
+        "algorithm.args.overlong_buffer",
+        _args(length_limit=76, overlong_buffer=60),
+    ),
+    _sixth("cut_off", GRPO, "huggingface/trl#6219", "sampling.max_new_tokens", setting(sampling__max_new_tokens=14)),
+    _sixth(
+        "stale_masked",
+        GRPO,
+        "NVIDIA-NeMo/RL#3671",  # a step in which every answer is masked
+        "rollout.ahead update.correction",
+        setting(rollout__ahead=10, update__correction="geometric"),
+    ),
+    _sixth("rate_low", GRPO, "huggingface/trl#2872", "update.learning_rate", _rate(0.015)),
+    # A kind that no part before "sixth" has.
+    _sixth("batch_of_one", PPO, "h2oai/h2o-llmstudio#197", "rollout.prompts_per_step", _batch(1, 1)),
+    # Two faults at once.
+    _sixth(
+        "limit_and_held",
+        PPO,
+        "deepspeedai/DeepSpeedExamples#703",
+        "update.reward_limit algorithm.args.kl_coef",
+        setting(update__reward_limit=0.005),
+        _penalty(0.01),
+    ),
+    _sixth(
+        "head_first_and_bonus",
+        PPO,
+        "YifanYang1995/GOODRL#2",  # a bonus against the collapse after a long start of the critic
+        "algorithm.args.value_warmup_steps algorithm.args.entropy_coef",
+        _args(value_warmup_steps=40, entropy_coef=0.2),
+    ),
+    _sixth(
+        "greedy_and_slow",
+        PPO,
+        "THUDM/slime#2197",  # rollouts at temperature 0, as in an evaluation
+        "sampling.temperature update.learning_rate",
+        setting(sampling__temperature=0.1),
+        _rate(0.05),
+    ),
+    _sixth(
+        "gradient_cut_and_discount",
+        PPO,
+        "a norm against spikes, and a discount from the control of robots",
+        "update.max_grad_norm algorithm.args.gamma",
+        setting(update__max_grad_norm=3e-8),
+        _args(gamma=0.95),
+    ),
+    _sixth(
+        "warm_up_and_cut",
+        PPO,
+        "huggingface/trl#498",  # the short answers of an example, beside the warm-up of a long run
+        "update.warmup_steps sampling.max_new_tokens",
+        setting(update__warmup_steps=240, sampling__max_new_tokens=16),
+    ),
+    _sixth(
+        "large_and_fast",
+        PPO,
+        "hill-a/stable-baselines#216",  # the range of a value's change does not follow the scale of rewards
+        "rewards update.learning_rate",
+        _weights(60.0),
+        _rate(20.0),
+    ),
+    _sixth(
+        "unit_clash_and_hot",
+        PPO,
+        "a target per token, and a temperature against a policy that stays where it is",
+        "algorithm.args.kl_target sampling.temperature",
+        _controller(0.01, 0.05, 6.0),
+        setting(sampling__temperature=4.0),
+    ),
+    _sixth(
+        "stop_early_and_held",
+        GRPO,
+        "PeterGriffinJin/Search-R1#151",  # a mark at which the sampler stops
+        "sampling.stop algorithm.args.kl_coef",
+        setting(sampling__stop=[" "]),
+        _penalty(0.4),
+    ),
+    _sixth(
+        "weighted_and_passes",
+        GRPO,
+        "natolambert/rlhf-book#489",  # another form of the KL against the spikes of the first
+        "algorithm.args.kl_coef update.epochs update.learning_rate update.kl_old_limit",
+        _args(kl_form="weighted_k3", kl_coef=0.5),
+        _passes(10, 3.0),
+    ),
+    _sixth(
+        "few_and_cold",
+        GRPO,
+        "Tencent-Hunyuan/UniRL#310",  # groups so few and alike that the gradient is 0
+        "rollout.prompts_per_step rollout.samples_per_prompt sampling.temperature",
+        _batch(1, 4),
+        setting(sampling__temperature=0.15),
+    ),
+    _sixth(
+        "narrow_and_slow",
+        GRPO,
+        "hiyouga/LlamaFactory#8453",  # the sampling that a model's own file suggests
+        "sampling.top_k update.learning_rate",
+        setting(sampling__top_k=2),
+        _rate(0.05),
+    ),
+    _sixth(
+        "nucleus_and_decay",
+        GRPO,
+        "meta-pytorch/torchtune#2423",  # a schedule that counts updates of which a step has several
+        "sampling.top_p update.schedule_steps",
+        setting(sampling__top_p=0.1, update__schedule="cosine", update__schedule_steps=8),
+    ),
+    _sixth(
+        "overlong_and_fast",
+        GRPO,
+        "a length limit in words, and a rate for LoRA beside all weights",
+        "algorithm.args.length_limit update.learning_rate",
+        _args(length_limit=20, overlong_buffer=10),
+        _rate(40.0),
+    ),
+    _sixth(
+        "stale_and_passes",
+        GRPO,
+        "radixark/miles#1697",  # several updates on a batch that is old already
+        "rollout.ahead update.correction update.epochs update.learning_rate update.kl_old_limit",
+        setting(rollout__ahead=12, update__correction="off"),
+        _passes(8, 2.0),
+    ),
+    _sixth(
+        "sign_wrong_and_held",
+        GRPO,
+        "lzzcd001/nabla-gfn#3",  # a reward that was to be made small
+        "rewards algorithm.args.kl_coef",
+        _weights(-1.0),
+        _penalty(0.3),
     ),
 )
 

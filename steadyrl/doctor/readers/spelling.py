@@ -32,6 +32,7 @@ _WRAPPED = re.compile(r"(?:\w+\.)*(?:float|int|uint|bfloat|double|tensor|array)\
 _NO_NUMBERS = {"nan", "inf", "infinity"}
 MINUS = "\u2212"  # the sign that word processors and papers write
 _EMPHASIS = "*`~"  # around a cell of a Markdown table
+_DRESSED = re.compile(rf"[%(,{_EMPHASIS}{MINUS}]")  # of numbers that float() does not read
 _GROUPED = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
 LISTED = r"(?:(?:\w+\.)*(?:tensor|array)\(\s*)?\[[-+.,\w\s]{0,16000}\](?:,\s*\w+=[\w.:'\"]+)*\)?"
 _LISTED = re.compile(r"[^\[]{0,99}\[([^\[\]]*)\].{0,99}")
@@ -89,7 +90,8 @@ def spelled(text: str) -> float | None:
     try:
         return float(text)  # nearly always
     except ValueError:
-        pass
+        if _DRESSED.search(text) is None:
+            return None
     text = text.strip(_EMPHASIS).strip().replace(MINUS, "-")
     if _GROUPED.fullmatch(text.removesuffix("%")):
         text = text.replace(",", "")

@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from steadyrl.doctor.readers.progress import BAR
@@ -26,8 +27,11 @@ LONG = 0.5  # of the values of the longest metric, from which a metric is the lo
 _NUMBER = r"[-+]?(?:\d[\d,]*(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+|nan|inf|NaN|Infinity)"
 _VALUE = rf"(?:(?:\w+\.)*(?:float|int|tensor)\w*\({_NUMBER}\)|{_NUMBER}(?: ?%)?)"
 _UNIT = r"\)?(?: ?(?:%|[a-zA-Z]{1,3}(?:/[a-z]{1,3})?))?(?=$|[\s,;|)\]])"
-_NAME = r"[A-Za-z_'\"|][\w ./@()'\"-]{0,60}?\|?"
-ASSIGNED = re.compile(rf"({_NAME})(?: ?([:=])[ \t]{{0,4}}| (is) )\(?({LISTED}|{_VALUE}){_UNIT}")
+MAX_NAME = 62  # characters
+_NAME = r"[A-Za-z_'\"|][\w ./@()'\"-]{0,60}\|?"
+# Signs with a value are rare beside what may begin a name, so that the name is looked for backwards from its sign.
+ASSIGNED = re.compile(rf"(?: ?([:=])[ \t]{{0,4}}| (is) )\(?({LISTED}|{_VALUE}){_UNIT}")
+NAME = re.compile(rf"{_NAME}$")
 WORDED = re.compile(rf"^\W*([A-Za-z][\w ./-]{{0,60}}?) ({_VALUE}){_UNIT}$")
 PAIR = rf"([A-Za-z][\w./-]*) ({_VALUE})"
 PAIRS = re.compile(rf"^(?:/\d+ )?{PAIR}(?: {PAIR})+$")  # "/256 lr 1e-06 reward 0.89", behind the step
@@ -92,7 +96,7 @@ class Words:
         values = {name: value for name, value in pairs.items() if name.lower() not in STEP_NAMES}
         by_step, by_name = self._by_step, self._by_name
         self._seen.update(list(values))
-        self._beside.update(name for name in values if begins and METRIC.search(name))
+        self._beside.update(name for name in values if begins and _is_metric(name))
         if step is not None and step != by_step.record.get("step"):
             by_step.end()
             by_step.record["step"] = step
@@ -102,7 +106,7 @@ class Words:
             by_name.end()
         by_name.record |= values
         if values and not self.sure:
-            named = (value for name, value in by_name.record.items() if METRIC.search(name))
+            named = (value for name, value in by_name.record.items() if _is_metric(name))
             metrics = sum(2 if isinstance(value, list) and len(value) > 1 else 1 for value in named)  # mean and spread
             self.sure = metrics > 1 or (metrics > 0 and bool(by_step.record))
 
@@ -144,7 +148,7 @@ class _Records:
         record, self.record = self.record, {}
         if record.keys() - {"step"}:
             self.count += 1
-            self.metrics += any(METRIC.search(name) for name in record)
+            self.metrics += any(map(_is_metric, record))
             self.rows.put(record)
 
 
@@ -171,7 +175,7 @@ def pairs_in(line: str, begins: re.Match[str] | None = None) -> dict[str, Any]:
             pairs.setdefault(metric[1], spelled(metric[2]))
     names = tuple(pairs)
     assigned = ":" in line or "=" in line or (" is " in line and METRIC.search(line) is not None)
-    for name, sign, _, value in ASSIGNED.findall(line) if assigned else ():
+    for name, sign, value in _assigned(line) if assigned else ():
         number = listed(value) if "[" in value else spelled(value.replace(",", ""))
         # "SKIP rewards=[0,0]" and "took 3 s  rewards: [0,0]" have words before the name.
         name = name if sign == ":" and "[" not in value else name.split()[-1]
@@ -186,6 +190,20 @@ def pairs_in(line: str, begins: re.Match[str] | None = None) -> dict[str, Any]:
         for name, value in worded:
             pairs.setdefault(_clean(name), spelled(value.replace(",", "")))
     return {name: value for name, value in pairs.items() if name and value is not None}
+
+
+def _assigned(line: str) -> Iterator[tuple[str, str, str]]:
+    """Yield name, sign and value of what a line assigns by ":", "=" or "is"."""
+    end = 0
+    for sign in ASSIGNED.finditer(line):
+        if name := NAME.search(line, max(end, sign.start() - MAX_NAME), sign.start()):
+            yield name[0], sign[1] or sign[2], sign[3]
+            end = sign.end()
+
+
+@lru_cache(1 << 12)  # every row has the names of the one before
+def _is_metric(name: str) -> bool:
+    return METRIC.search(name) is not None
 
 
 def _clean(name: str) -> str:
