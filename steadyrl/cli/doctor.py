@@ -6,7 +6,7 @@ import io
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,12 +16,13 @@ from rich.console import Console
 
 from steadyrl.cli.doctor_text import show, show_difference
 from steadyrl.cli.terminal import note
-from steadyrl.core.errors import SteadyError
+from steadyrl.core.errors import ConfigError, SteadyError
 from steadyrl.doctor import seeds
 from steadyrl.doctor.causes import as_record as as_finding
 from steadyrl.doctor.causes import tree
 from steadyrl.doctor.differ import differ, sentences
 from steadyrl.doctor.examine import Diagnosis, diagnose_all
+from steadyrl.doctor.names.identify import require_named
 from steadyrl.show.report.diagnosis import write_diagnosis
 
 HEALTHY, SICK, UNREADABLE, TOO_LITTLE = 0, 1, 2, 3  # exit codes
@@ -42,6 +43,13 @@ def doctor_command(
     config: Annotated[
         Path | None, typer.Option(help="the trainer's config (TOML or JSON), for logs without settings")
     ] = None,
+    name: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="what a metric of your own loop is, as in policy_divergence=kl; may be repeated",
+            metavar="YOURS=OURS",
+        ),
+    ] = None,
     full: Annotated[bool, typer.Option("--full", help="every finding, and checks without an answer")] = False,
     report: Annotated[Path | None, typer.Option(help="also write diagnosis.md and diagnosis.html here")] = None,
 ) -> None:
@@ -51,16 +59,21 @@ def doctor_command(
         from steadyrl.cli.trainer_config import read_settings  # pydantic takes a third of the time of a small log
 
         settings = read_settings(config)
+    names = _names(name or ())
     sets: list[list[Diagnosis]] = []  # the runs of each path
     unreadable: dict[str, str] = {}
     for path in paths:
         try:
-            examined, refused = diagnose_all(path, settings)
+            examined, refused = diagnose_all(path, settings, names)
+        except ConfigError:
+            raise
         except SteadyError as error:  # the other paths are examined all the same
             examined, refused = [], {str(path): str(error)}
         sets.append(examined)
         unreadable |= {name: " ".join(why.split()) for name, why in refused.items()}
     diagnoses = [diagnosis for examined in sets for diagnosis in examined]
+    if diagnoses:
+        require_named(names, [diagnosis.run for diagnosis in diagnoses])
     of_paths = [[diagnosis.run for diagnosis in examined] for examined in sets if examined]
     difference: list[str] = []  # why two runs, or the runs of two paths, differ, a sentence each
     if len(of_paths) == 2 and min(map(len, of_paths)) > 1:
@@ -76,6 +89,16 @@ def doctor_command(
         raise typer.Exit(UNREADABLE)
     verdicts = {diagnosis.verdict for diagnosis in diagnoses}
     raise typer.Exit(SICK if "sick" in verdicts else TOO_LITTLE if "too little to judge" in verdicts else HEALTHY)
+
+
+def _names(given: Sequence[str]) -> dict[str, str]:
+    names = {}
+    for text in given:
+        yours, equals, ours = text.rpartition("=")
+        if not (yours and equals and ours):
+            raise ConfigError(f"--name is '{text:.80}'; expected YOURS=OURS, as in policy_divergence=kl")
+        names[yours] = ours
+    return names
 
 
 def as_record(diagnoses: list[Diagnosis], difference: list[str], unreadable: Mapping[str, str]) -> dict[str, Any]:

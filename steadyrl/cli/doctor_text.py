@@ -30,10 +30,11 @@ def show(console: Console, diagnosis: Diagnosis, full: bool = True) -> None:
     _line(console, f"{diagnosis.run.path}: {facts_of(diagnosis.run)}", style="bold")
     for text in diagnosis.run.notes if full else ():
         _line(console, f"note: {text}", 2)
-    if diagnosis.run.unknown and full:
-        names = diagnosis.run.unknown
+    # Of a loop of somebody's own, what was left out may be what would have shown the fault.
+    if (names := diagnosis.run.unknown) and (full or diagnosis.run.trainer == "unknown"):
         more = f" and {len(names) - MOST_UNKNOWN} more" if len(names) > MOST_UNKNOWN else ""
-        _line(console, f"not known, and left out: {', '.join(names[:MOST_UNKNOWN])}{more}", 2)
+        hint = f"; --name {names[0]}=OURS says what one is"
+        _line(console, f"not known, and left out: {', '.join(names[:MOST_UNKNOWN])}{more}{hint}", 2)
     _line(console, _verdict(diagnosis, full), style=_style(diagnosis.verdict))
     if diagnosis.judgement:
         reasons = {**diagnosis.judgement.reasons, "not known": "; ".join(diagnosis.missing)}

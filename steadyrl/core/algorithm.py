@@ -45,6 +45,9 @@ def open_algorithm(name: str, args: Any) -> Algorithm:
         )
     if unknown := sorted(map(str, set(algorithm.needs) - NEEDS)):
         raise ConfigError(f"{what}: nothing supplies its needs {unknown}; expected a subset of {sorted(NEEDS)}")
+    for name_of_number, number in algorithm.state.items():
+        if isinstance(number, bool) or not isinstance(number, int | float | np.number) or not np.isfinite(number):
+            raise ConfigError(f"{what}: state['{name_of_number}'] is {number!r:.80}; expected a finite number")
     for function, arguments in _ARGUMENTS.items():
         if not plugins.takes(getattr(algorithm, function), len(arguments)):
             raise ConfigError(f"{what}: '{function}' cannot be called as {function}({', '.join(arguments)})")
@@ -53,6 +56,7 @@ def open_algorithm(name: str, args: Any) -> Algorithm:
         select=partial(_called, f"{what}: 'select'", algorithm.select, _not_selected),
         prepare=partial(_called, f"{what}: 'prepare'", algorithm.prepare, _not_prepared),
         loss=partial(_called, f"{what}: 'loss'", algorithm.loss, _no_loss),
+        adapt=partial(_called, f"{what}: 'adapt'", algorithm.adapt, _no_numbers),
     )
 
 
@@ -93,9 +97,22 @@ def _not_prepared(prepared: Any, batch: Batch) -> str:
 
 
 def _no_loss(result: Any, _: Any) -> str:
-    if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping):
+    if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)):
+        return f"{_kind(result)}; expected the loss, and a dict of sums by the names of their metrics"
+    loss = getattr(result[0], "data", result[0])  # of the toy backend's tape; an array of torch has itself there
+    if (shape := getattr(loss, "shape", None)) is not None and tuple(shape) == ():
         return ""
-    return f"{_kind(result)}; expected the loss, and a dict of sums by the names of their metrics"
+    what = _kind(result[0]) if shape is None else f"a matrix of the shape {tuple(shape)}"
+    return f"{what} as the loss; expected one number made of new.logprobs: the sum over the mask, divided by count"
+
+
+def _no_numbers(numbers: Any, _: Any) -> str:
+    if isinstance(numbers, Mapping) and all(
+        isinstance(number, int | float | np.number) and np.isfinite(number) for number in numbers.values()
+    ):
+        return ""
+    got = f"{numbers!r:.80}" if isinstance(numbers, Mapping) else _kind(numbers)
+    return f"{got}; expected a dict of finite numbers, those of the next step"
 
 
 def _kind(thing: Any) -> str:

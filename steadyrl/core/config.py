@@ -435,7 +435,9 @@ def _copy(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a path as text and a number of NumPy as one of Python: settings from Python are often such."""
+    """Return a path as text, a tuple as a list, a number of NumPy as one of Python: settings from Python are such."""
+    if isinstance(value, list | tuple):
+        return [_copy(item) if isinstance(item, Mapping) else _plain(item) for item in value]
     return str(value) if isinstance(value, Path) else value.item() if isinstance(value, np.generic) else value
 
 

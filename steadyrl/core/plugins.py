@@ -246,7 +246,7 @@ def require_members(
                 "its name with an underscore"
             )
     if required and (needed := [name for name in _names_of(required) if name in missing and name not in later]):
-        raise ConfigError(f"{what} has no '{needed[0]}'; expected all of steadyrl.core.protocols.{required.__name__}")
+        raise ConfigError(f"{what} has no '{needed[0]}'; expected all of {required.__module__}.{required.__name__}")
     for name, protocol in members.items():
         if name in missing or not callable(written := getattr(protocol, name, None)):
             continue
@@ -254,7 +254,7 @@ def require_members(
         if lacking:
             raise ConfigError(
                 f"{what} has a method '{name}' and no {', no '.join(lacking)}, so that nothing would call it; expected "
-                f"all of steadyrl.core.protocols.{protocol.__name__}, or another name for it"
+                f"all of {protocol.__module__}.{protocol.__name__}, or another name for it"
             )
         _require_arguments(what, name, thing, tuple(inspect.signature(written).parameters)[1:])
 

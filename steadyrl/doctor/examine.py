@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
 from os import PathLike, fspath
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -17,9 +16,10 @@ from steadyrl.core.types import Finding
 from steadyrl.doctor.causes import arrange
 from steadyrl.doctor.check import Check
 from steadyrl.doctor.judgement.model import Judgement, judge
-from steadyrl.doctor.names.identify import holds_known_metric, identify
-from steadyrl.doctor.readers.search import search
-from steadyrl.doctor.series import Run
+from steadyrl.doctor.names.identify import holds_known_metric, identify, meaning_of, require_named
+from steadyrl.doctor.readers.search import search, search_rows
+from steadyrl.doctor.readers.spelling import flat_settings
+from steadyrl.doctor.series import RawLog, Run
 from steadyrl.doctor.statistics.levels import measure
 from steadyrl.doctor.statistics.readings import direction, learns
 from steadyrl.doctor.statistics.repeats import without_repeats
@@ -175,24 +175,34 @@ def examine(run: Run, checks: Sequence[Check[Run]] = CHECKS) -> Diagnosis:
     )
 
 
-def diagnose(path: PathLike[str] | str, settings: Mapping[str, Any] | None = None) -> list[Diagnosis]:
-    """Read and examine every run of a file or folder.
+Log = PathLike[str] | str | Mapping[str, Any] | Iterable[Mapping[str, Any]]
+
+
+def diagnose(
+    log: Log, settings: Mapping[str, Any] | None = None, names: Mapping[str, str] | None = None
+) -> list[Diagnosis]:
+    """Read and examine every run of a file or folder, or of rows in memory.
 
     Args:
-        path: Of a log, a run, or a folder of several.
-        settings: The trainer's own settings, nested keys joined with dots; those that the log holds count more.
+        log: The path of a log, of a run, or of a folder of several; or rows, such as ``trainer.state.log_history``: a
+            dict for each step, a dict of columns, or a DataFrame.
+        settings: The trainer's own settings, such as ``trainer.args.to_dict()``; those that the log holds count more.
+        names: What metrics of names of your own are: ``{"policy_divergence": "kl_ref_k3"}``. The names that they stand
+            for are those of docs/metrics.md, with their units, or common ones such as "kl", of no certain unit.
 
     Raises:
         RunError: There is nothing, or something that cannot be read.
+        ConfigError: A name stands for nothing that is known, or is not in the log.
     """
-    diagnoses, unreadable = diagnose_all(fspath(path), settings)
+    diagnoses, unreadable = diagnose_all(log, settings, names)
     for problem in unreadable.values():
         raise RunError(problem)
+    require_named(names or {}, [diagnosis.run for diagnosis in diagnoses])
     return diagnoses
 
 
 def diagnose_all(
-    path: Path | str, settings: Mapping[str, Any] | None = None
+    log: Log, settings: Mapping[str, Any] | None = None, names: Mapping[str, str] | None = None
 ) -> tuple[list[Diagnosis], Mapping[str, str]]:
     """Read and examine what can be read of a file or folder; arguments as of ``diagnose``.
 
@@ -201,7 +211,15 @@ def diagnose_all(
 
     Raises:
         RunError: There is nothing, or it is a file that cannot be read.
+        ConfigError: A name stands for nothing that is known.
     """
-    search_result = search(path, holds_known_metric)
-    logs = (replace(log, settings={**(settings or {}), **log.settings}) for log in search_result.logs)
-    return [examine(identify(log)) for log in logs], search_result.unreadable
+    own_names, own_settings = dict(names or {}), flat_settings(settings or {})
+    for meaning in own_names.values():
+        meaning_of(meaning)
+
+    def knows(read: RawLog) -> bool:
+        return holds_known_metric(replace(read, names=own_names))
+
+    result = search(fspath(log), knows) if isinstance(log, str | PathLike) else search_rows(log, knows)
+    logs = (replace(read, settings={**own_settings, **read.settings}, names=own_names) for read in result.logs)
+    return [examine(identify(read)) for read in logs], result.unreadable

@@ -13,13 +13,14 @@ from typing import Any, Literal
 
 import numpy as np
 
+from steadyrl.core.errors import ConfigError
 from steadyrl.core.types import Finding
 from steadyrl.doctor.causes import SEVERITIES, as_record
 from steadyrl.doctor.checks.form import ENDS
 from steadyrl.doctor.examine import examine
-from steadyrl.doctor.names.identify import identify
+from steadyrl.doctor.names.identify import identify, meaning_of
 from steadyrl.doctor.readers.completions import JsonTexts, step_files
-from steadyrl.doctor.readers.spelling import number
+from steadyrl.doctor.readers.spelling import MAX_NESTING, flat_settings, number, plain
 from steadyrl.doctor.series import Column, RawLog, Written
 
 EVERY = 20  # steps; bench/results/doctor_speed.json has what that costs
@@ -108,21 +109,31 @@ class Seen:
 class LiveDoctor:
     """Keeps what a run measures and examines it every N steps."""
 
-    settings: Mapping[str, Any]
-    """Of the trainer, under its own names, nested keys joined with dots."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Of the trainer, under its own names; nested keys are joined with dots."""
     every: int = EVERY
     """>= 1, steps between examinations."""
     points: int = POINTS
     """>= 100, of each metric; longer ones are thinned evenly, so that single steps may be lost."""
-    format: str = "steadyrl"
-    """``RawLog.format`` of the trainer's names; "steadyrl" are our own."""
+    format: str = ""
+    """Where it is known, ``RawLog.format``: "steadyrl" for metrics under our own names. Without it the names tell the
+    trainer, and common names do for a loop of your own."""
     completions: Iterable[Written] = ()
     """What the policy wrote so far; each loop over it has to look anew."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """What metrics of names of your own are, see ``steadyrl.diagnose``."""
     _series: dict[str, _Points] = field(default_factory=lambda: defaultdict(_Points))
     # What holds, and how many examinations in a row have not seen it.
     _active: dict[tuple[str, str], tuple[Finding, int]] = field(default_factory=dict)
     _steps: list[int] = field(default_factory=list)
     _looked: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.every >= 1:
+            raise ConfigError(f"every is {self.every}; expected a number of steps of at least 1")
+        self.settings = flat_settings(self.settings)
+        for meaning in self.names.values():
+            meaning_of(meaning)
 
     def remember(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Take in what was measured before, such as ``RunDir.metrics()`` of a run that is resumed, without examining.
@@ -138,7 +149,8 @@ class LiveDoctor:
 
         Args:
             step: One below the last takes the run back to it; what is measured again at the last step adds to it.
-            metrics: By the trainer's names. What is None or no number is unknown, and left out.
+            metrics: By the trainer's names; those of a dict inside follow its name and "/". A number may be a scalar
+                of NumPy or PyTorch. What is None or no number is unknown, and left out.
 
         Returns:
             What changed since the last examination; mostly nothing.
@@ -151,7 +163,7 @@ class LiveDoctor:
         """Examine what there is, whosever turn it is; see ``add``."""
         self._looked = self._steps[-1] if self._steps else None
         columns = {name: points.column() for name, points in sorted(self._series.items())}
-        log = RawLog("this run", self.format, columns, self.settings, completions=self.completions)
+        log = RawLog("this run", self.format, columns, self.settings, completions=self.completions, names=self.names)
         current = {(finding.check, finding.cause): finding for finding in examine(identify(log)).findings}
         before, self._active = self._active, {key: (finding, 0) for key, finding in current.items()}
         succeeded = {check for check, cause in current if (check, cause) not in before}  # by another cause
@@ -188,8 +200,15 @@ class LiveDoctor:
                 points.forget_from(step)
         if step not in self._steps[-1:]:
             self._steps.append(step)
-        for name, value in metrics.items():
-            plain = value.item() if isinstance(value, np.generic) else value
-            scalar = None if isinstance(plain, bool) else number(plain, null=None)
+        for name, value in _flat(metrics):
+            scalar = number(plain(value), null=None)
             if scalar is not None and name not in NOT_METRICS:
                 self._series[name].add(step, scalar, self.points)
+
+
+def _flat(metrics: Mapping[str, Any], depth: int = 0) -> Iterator[tuple[str, Any]]:
+    for name, value in metrics.items():
+        if isinstance(value, Mapping) and depth < MAX_NESTING:
+            yield from ((f"{name}/{inner}", number) for inner, number in _flat(value, depth + 1))
+        else:
+            yield name, value

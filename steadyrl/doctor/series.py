@@ -82,6 +82,8 @@ class RawLog:
     measured. A run is judged by it."""
     chart_of: str = ""
     """The name of the run, in a file that holds charts of some of its metrics."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """What the user says that metrics are: our name, or a common one, by the trainer's."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,6 @@ from steadyrl.core.errors import ConfigError, MissingExtraError
 from steadyrl.core.rundir import append_line
 from steadyrl.core.types import Finding
 from steadyrl.doctor.live import Change, LiveDoctor, Seen
-from steadyrl.doctor.readers.spelling import flat_settings
 from steadyrl.doctor.series import Written
 
 try:
@@ -112,7 +111,7 @@ class DoctorCallback(TrainerCallback):
     ) -> None:
         """Take the settings, and the rows of a run that is resumed; measure what can be measured before training."""
         args.logging_nan_inf_filter = False
-        settings = flat_settings(args.to_dict())  # type: ignore[no-untyped-call]  # transformers does not type it
+        settings = args.to_dict()  # type: ignore[no-untyped-call]  # transformers does not type it
         vocabulary = None if model is None else vocabulary_size(model)
         if vocabulary is not None:
             settings["vocab_size"] = vocabulary

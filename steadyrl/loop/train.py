@@ -29,7 +29,6 @@ from steadyrl.core.sections import UpdateSection
 from steadyrl.core.stats import holds_target, steps_to_hold
 from steadyrl.core.types import Batch, Group, Problem, Sampling
 from steadyrl.doctor.live import Change, Ends, LiveDoctor
-from steadyrl.doctor.readers.spelling import flat_settings
 from steadyrl.loop import checkpoint
 from steadyrl.loop import evaluate as evaluation
 from steadyrl.loop.autopilot.knobs import adjust
@@ -550,6 +549,6 @@ def _doctor(session: Session, run: RunDir, step: int) -> LiveDoctor | None:
     every = session.config.run.doctor_every
     if not every:
         return None
-    doctor = LiveDoctor(flat_settings(dump(session.config)), every, completions=Ends(run.rollouts_file(0).parent))
+    doctor = LiveDoctor(dump(session.config), every, format="steadyrl", completions=Ends(run.rollouts_file(0).parent))
     doctor.remember(row for row in run.metrics() if row["step"] < step)
     return doctor

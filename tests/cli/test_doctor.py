@@ -389,3 +389,18 @@ def test_two_folders_of_seeds_are_compared_as_sets(doctor, tmp_path):
     assert any(line.startswith("differs at the end: reward: 0.3") for line in json.loads(out)["difference"])
     _, out, _ = doctor(tmp_path / "low")
     assert "what differs" not in out
+
+
+def test_names_left_out_of_a_log_of_nobody_known_are_shown_and_can_be_explained(doctor, tmp_path):
+    path = tmp_path / "own.jsonl"
+    rows = ({"step": i, "avg_return": 0.2 + i / 90, "wander": 0.01 * i * i, "gnorm": 1.0 + i % 4} for i in range(80))
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    _, out, _ = doctor(path)
+    assert "not known, and left out: wander; --name wander=OURS says what one is" in out
+    code, out, _ = doctor(path, "--name", "wander=kl_ref_k1_seq")
+    assert code == 1
+    assert "kl_runaway" in out
+    for wrong, why in (("wander", "expected YOURS=OURS"), ("wonder=kl", "did you mean 'wander'"), ("wander=kll", "kl")):
+        code, _, err = doctor(path, "--name", wrong)
+        assert code == 2
+        assert why in err

@@ -133,3 +133,30 @@ def test_a_selection_or_loss_of_another_type_is_refused(own):
     single = own("losing_own", "sum(), {}", "sum()")
     message = refusal(single.loss, np, TokenScores(logprobs=np.zeros((2, 3))), {}, 6.0)
     assert "'loss' returns the type float64; expected the loss, and a dict of sums" in message
+
+
+@pytest.mark.parametrize(
+    ("number", "returned", "fault"),
+    [
+        (0, "new.logprobs * 2", "a matrix of the shape (2, 3) as the loss"),
+        (1, "new.logprobs.sum(axis=1)", "a matrix of the shape (2,) as the loss"),
+        (2, "0.25", "the type float as the loss"),
+    ],
+)
+def test_a_loss_that_is_no_number_of_the_policy_is_refused(own, number, returned, fault):
+    algorithm = own(f"many_losses_own_{number}", "new.logprobs.sum(), {}", f"{returned}, {{}}")
+    message = refusal(algorithm.loss, np, TokenScores(logprobs=np.zeros((2, 3))), {}, 6.0)
+    assert f"'loss' returns {fault}; expected one number" in message
+
+
+@pytest.mark.parametrize(("number", "returned"), [(0, "None"), (1, "{'beta': None}"), (2, "{'beta': float('inf')}")])
+def test_an_adaptation_without_numbers_is_refused(own, number, returned):
+    adapting = f"Algorithm(adapt=lambda numbers, metrics: {returned}, "
+    message = refusal(own(f"adapting_own_{number}", "Algorithm(", adapting).adapt, {}, {"kl": 0.5})
+    assert "'adapt' returns" in message and "expected a dict of finite numbers" in message
+
+
+@pytest.mark.parametrize(("number", "value"), [(0, "'low'"), (1, "None"), (2, "float('nan')")])
+def test_a_state_that_no_checkpoint_holds_is_refused_before_the_run(own, number, value):
+    message = refusal(own, f"stating_own_{number}", "Algorithm(", f"Algorithm(state={{'width': {value}}}, ")
+    assert "state['width'] is" in message

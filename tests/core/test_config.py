@@ -234,6 +234,8 @@ def test_settings_from_python_may_be_paths_and_numbers_of_numpy():
     )
     assert (found.run.steps, found.run.folder, found.rewards) == (3, str(Path("a b").absolute()), {"retrieval": 1.0})
     assert type(found.run.steps) is int
+    found = config.resolve({"sampling": {"stop": ("\n", "end")}, "rewards": {"retrieval": 1}})
+    assert found.sampling.stop == ["\n", "end"]
 
 
 @pytest.mark.parametrize("key", ["rewards.'my.mod:fn'", 'rewards."my.mod:fn"', "rewards.my.mod:fn"])

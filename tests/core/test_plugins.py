@@ -417,7 +417,7 @@ class Tracker:
     def finding(self, line): pass
     close = finding
 
-class TrackerOfNoPackage(Tracker): needs = ""
+class TrackerOfNoPackage(Tracker): needs = None
 class TrackerOfOnePart(Tracker): needs = "numpy.linalg"
 class TrackerThatLogsLess(Tracker):
     def log(self): pass

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from steadyrl.core.errors import RunError
+from steadyrl.core.errors import ConfigError, RunError
 from steadyrl.doctor import checks as room
 from steadyrl.doctor.causes import tree
 from steadyrl.doctor.check import WORDS, Check
@@ -167,3 +167,48 @@ def test_a_reward_that_rises_leaves_a_gradient_that_nobody_logs_minor(tmp_path, 
     (tmp_path / "history.json").write_text(json.dumps(rows))
     (diagnosis,) = diagnose(tmp_path / "history.json")
     assert diagnosis.verdict == verdict
+
+
+def _rows(count=60):
+    return [
+        {"step": i, "reward": 0.1 + i / 100, "drift": 0.002 * i * i, "entropy": 1.5 - 0.02 * i, "grad_norm": 1.0}
+        for i in range(count)
+    ]
+
+
+def test_rows_in_memory_are_read_as_those_of_a_file(tmp_path):
+    rows = _rows()
+    path = tmp_path / "run.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (of_file,) = diagnose(path)
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    arrays = [{name: np.float64(value) if name != "step" else value for name, value in row.items()} for row in rows]
+    for log in (rows, iter(rows), columns, arrays):
+        (diagnosis,) = diagnose(log)
+        assert diagnosis.run.path == "the rows"
+        assert (diagnosis.verdict, diagnosis.findings) == (of_file.verdict, of_file.findings)
+        assert diagnosis.run.unknown == ("drift",)
+
+
+@pytest.mark.parametrize("log", [[], [1, 2], 7, None, b"reward: 1"])
+def test_what_is_neither_a_path_nor_rows_is_refused(log):
+    with pytest.raises(RunError, match="expected the path of a log"):
+        diagnose(log)
+
+
+def test_a_name_that_the_user_explains_is_read_and_one_that_the_log_lacks_is_refused():
+    (told,) = diagnose(_rows(), names={"drift": "kl_ref_k1_seq"})
+    (series,) = told.run.series["kl_ref"]
+    assert (series.source, series.unit, series.estimator) == ("drift", "nats/sequence", "k1")
+    assert told.run.unknown == ()
+    for ours, unit in (("kl_ref_k1", "nats/token"), ("kl", "")):
+        assert diagnose(_rows(), names={"drift": ours})[0].run.series["kl_ref"][0].unit == unit
+    with pytest.raises(ConfigError, match="no log has a metric 'drifft'; did you mean 'drift'"):
+        diagnose(_rows(), names={"drifft": "kl"})
+    with pytest.raises(ConfigError, match="expected a name of docs/metrics"):
+        diagnose(_rows(), names={"drift": "distance_to_moon"})
+
+
+def test_settings_may_be_nested():
+    (diagnosis,) = diagnose(_rows(), {"optimizer": {"lr": 0.5}})
+    assert diagnosis.run.config == {"optimizer.lr": 0.5}

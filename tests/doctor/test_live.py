@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from steadyrl.core.errors import ConfigError
 from steadyrl.core.rundir import RunDir, append_line, read_lines
 from steadyrl.core.types import Finding
 from steadyrl.doctor.live import GONE, LiveDoctor
@@ -163,3 +164,27 @@ def test_what_was_found_afresh_is_there_at_the_step_of_an_examination_only():
     assert all((found is not None) == ((step + 1) % 10 == 0) for step, found in seen.items())
     assert "learning_rate_too_high" in {finding.check for finding in seen[len(rows) // 10 * 10 - 1]}
     assert LiveDoctor({}).fresh is None
+
+
+def test_scalars_of_arrays_and_nested_metrics_count_as_numbers():
+    doctor = LiveDoctor()
+    scalar = SimpleNamespace(item=lambda: 0.75)  # as tensors of PyTorch are
+    doctor.add(4, {"reward": scalar, "kl": np.array(0.5), "loss": {"policy": np.float32(2.0)}, "drawn": np.ones(3)})
+    seen = {name: points.column().values.tolist() for name, points in doctor._series.items()}
+    assert seen == {"reward": [0.75], "kl": [0.5], "loss/policy": [2.0]}
+
+
+def test_a_loop_with_names_of_its_own_is_examined_by_what_they_are_said_to_be():
+    rows = [{"step": i, "gain": 0.1 + i / 200, "wander": 0.02 * i * i} for i in range(90)]
+    names = {"gain": "reward", "wander": "kl_ref_k1_seq"}
+    blind, informed = (
+        {change.finding.check for change in follow(LiveDoctor(every=10, names=own), rows)} for own in ({}, names)
+    )
+    assert "kl_runaway" not in blind
+    assert "kl_runaway" in informed
+
+
+@pytest.mark.parametrize("wrong", [{"every": 0}, {"every": -3}, {"names": {"drift": "kl_reff"}}])
+def test_what_no_live_doctor_can_have_is_refused(wrong):
+    with pytest.raises(ConfigError, match=r"every is|did you mean 'kl_ref"):
+        LiveDoctor(**wrong)

@@ -5,13 +5,16 @@ Every column of the log becomes a series or is named in ``Run.unknown``; nothing
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import itemgetter
 
 import numpy as np
 
+from steadyrl.core.errors import ConfigError
 from steadyrl.doctor.names import derive
 from steadyrl.doctor.names.derive import first, number
 from steadyrl.doctor.names.shapes import guesses, words
@@ -219,7 +222,11 @@ def _unwrapped(log: RawLog) -> RawLog:
     if len({prefix for prefix, _, _ in below}) != 1 or recognise(log) is not COMMON:
         return log
     prefix = f"{below[0][0]}/"
-    bare = replace(log, columns={name.removeprefix(prefix): column for name, column in log.columns.items()})
+    bare = replace(
+        log,
+        columns={name.removeprefix(prefix): column for name, column in log.columns.items()},
+        names={name.removeprefix(prefix): meaning for name, meaning in log.names.items()},
+    )
     unwrapped = _unwrapped(bare)
     return log if recognise(unwrapped) is COMMON else unwrapped
 
@@ -257,8 +264,42 @@ def _matches(table: Table, log: RawLog) -> int:
     return sum(any(wildcard(pattern, name) is not None for name in spellings) for pattern in table.distinctive)
 
 
+def meaning_of(name: str) -> Name:
+    """Return what a metric of ours stands for, or a common spelling, which says nothing of the unit.
+
+    Raises:
+        ConfigError: It is neither.
+    """
+    for table in (TABLES[0], COMMON):
+        pattern = best_pattern(table.names, name)
+        if pattern is not None:
+            return table.names[pattern].filled(wildcard(pattern, name) or "")
+    close = difflib.get_close_matches(name, [*COMMON.names, *TABLES[0].names], n=1)
+    hint = f"; did you mean '{close[0]}'?" if close else ""
+    raise ConfigError(
+        f"got '{name:.80}' for what a metric is; expected a name of docs/metrics.md, or a common one such as reward or "
+        f"kl{hint}"
+    )
+
+
+def require_named(names: Mapping[str, str], runs: Iterable[Run]) -> None:
+    """Refuse names for metrics of which no run has one.
+
+    Raises:
+        ConfigError: There is such a name.
+    """
+    logged = {name for run in runs for name in run.unknown}
+    logged |= {one.source for run in runs for several in run.series.values() for one in several}
+    if lost := [name for name in names if not any(own == name or name.endswith(f"/{own}") for own in logged)]:
+        close = difflib.get_close_matches(lost[0], sorted(logged), n=1)
+        hint = f"did you mean '{close[0]}'?" if close else f"it has {', '.join(sorted(logged)[:10])}"
+        raise ConfigError(f"no log has a metric '{lost[0]:.80}'; {hint}")
+
+
 def _place(table: Table, log: RawLog, column: str) -> _Entry | None:
-    """Return the meaning of a column: as the table has it, or else as common spellings do; None where none has."""
+    """Return the meaning of a column: as the user or the table has it, else as common spellings do; None for none."""
+    if column in log.names:
+        return _Entry(meaning_of(log.names[column]), column, 0)
     for vocabulary in (table,) if table is COMMON else (table, COMMON):
         heldout = _heldout(vocabulary, column) if vocabulary is table else None
         if heldout is not None:

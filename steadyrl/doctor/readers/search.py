@@ -12,20 +12,23 @@ Two runs are never made one, and one run is never made two:
 
 from __future__ import annotations
 
+import json
 import os
+import reprlib
 import select
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from steadyrl.core.errors import RunError
 from steadyrl.doctor.readers import document, own
 from steadyrl.doctor.readers.completions import JsonTexts, beside, file_holds_texts
 from steadyrl.doctor.readers.same import same_run
 from steadyrl.doctor.readers.sniff import KNOWN, Kind, Source, holds_history, of_file, sources
+from steadyrl.doctor.readers.spelling import plain
 from steadyrl.doctor.series import RawLog
 
 MAX_FILES = 20_000
@@ -103,15 +106,56 @@ def _pasted(stream: BinaryIO, what: str, knows: Knows) -> Found:
     text = stream.read(MAX_PASTED + 1)
     if len(text) > MAX_PASTED:
         raise RunError(f"{what} has more than {MAX_PASTED >> 20} MiB; write it to a file and name that")
+    return _written("-", text, knows)
+
+
+def _written(name: str, text: bytes, knows: Knows) -> Found:
+    """Read the runs of a log that stands in no file, under a name for it."""
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "-"
+        path = Path(folder) / name
         path.write_bytes(text)
         try:
             logs = _filled(path, of_file(path)(), knows)
         except RunError as error:
-            raise RunError(str(error).replace(str(path), "-")) from error
+            raise RunError(str(error).replace(str(path), name)) from error
         # The file is gone when somebody loops over what it holds.
-        return Found(tuple(replace(log, path="-", completions=tuple(log.completions)) for log in logs))
+        return Found(
+            tuple(
+                replace(log, path=log.path.replace(str(path), name), completions=tuple(log.completions)) for log in logs
+            )
+        )
+
+
+def search_rows(rows: Iterable[Mapping[str, Any]] | Mapping[str, Any], knows: Knows) -> Found:
+    """Read the runs of rows that a program holds in memory, as those of a file of JSON are read.
+
+    Args:
+        rows: A dict for each row, or a dict of columns; a DataFrame of pandas is either.
+        knows: See ``search``.
+
+    Raises:
+        RunError: They are no rows, or hold no known metric.
+    """
+    if callable(records := getattr(rows, "to_dict", None)):
+        index = getattr(getattr(rows, "index", None), "name", None)  # "step", as that of ``Run.metrics_frame``
+        rows = rows.reset_index().to_dict("records") if index else records("records")  # type: ignore[union-attr]
+    if isinstance(rows, Mapping):
+        return _written("the rows", json.dumps(rows, default=_as_json).encode(), knows)
+    several = list(rows) if isinstance(rows, Iterable) else None
+    if not several or not all(isinstance(row, Mapping) for row in several):
+        raise RunError(
+            f"got {reprlib.repr(rows)}; expected the path of a log, a run, or rows: a dict for each step, such as "
+            "{'step': 1, 'reward': 0.5}, a dict of columns, or a DataFrame"
+        )
+    lines = (json.dumps(dict(row), default=_as_json) + "\n" for row in several)
+    return _written("the rows", "".join(lines).encode(), knows)
+
+
+def _as_json(value: Any) -> Any:
+    """Return what JSON holds of a value that it has no kind for: the number of a scalar, the list of an array."""
+    if callable(getattr(value, "tolist", None)):
+        return value.tolist()
+    return str(value) if (number := plain(value)) is value else number
 
 
 def _filled(path: Path, logs: Sequence[RawLog], knows: Knows) -> list[RawLog]:

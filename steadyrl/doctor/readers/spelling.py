@@ -47,6 +47,15 @@ def english(name: str) -> str:
     return " ".join(_CHINESE.sub(lambda word: f" {CHINESE[word[0]]} ", name).split())
 
 
+def plain(value: Any) -> Any:
+    """Return the number that a scalar of NumPy, PyTorch or another array library holds, and anything else as it is."""
+    item = getattr(value, "item", None)
+    try:
+        return item() if callable(item) else value
+    except (TypeError, ValueError, RuntimeError):  # an array of several numbers
+        return value
+
+
 def number(value: Any, null: float | None = math.nan) -> float | None:
     """Return a logged value as a number, or None if it is none: a bool, a word, a list.
 

@@ -15,12 +15,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from steadyrl.core.errors import ConfigError, MissingExtraError, RunError
-from steadyrl.core.plugins import load, require_members
+from steadyrl.core.plugins import BUILT_IN, load, require_members
 from steadyrl.core.rundir import RunDir, read_lines
 from steadyrl.integrations.trackers.follow import sent_until, state_file
 from steadyrl.integrations.trackers.tracker import Reporting, Tracker
 
 MARK = "STEADYRL_TRACKER"  # in the environment of a writer and of all that it starts
+MOST_SHOWN = 160  # characters of an exception
 END_S = 20.0  # for all trackers together, after the run has ended
 
 
@@ -35,12 +36,13 @@ def require_trackers(names: Sequence[str]) -> None:
         tracker = load("tracker", name)
         require_members(f"the tracker '{name}'", tracker, Tracker, (Reporting,), later=("anew",))
         needs = tracker.needs
-        if not isinstance(needs, str) or not needs.isidentifier():
-            raise ConfigError(f"run.trackers: '{name}' needs {needs!r:.100}; expected the name of one package")
-        if importlib.util.find_spec(needs) is None:
+        if not isinstance(needs, str) or not (needs.isidentifier() or not needs):
+            raise ConfigError(f"run.trackers: '{name}' needs {needs!r:.100}; expected the name of one package, or ''")
+        if needs and importlib.util.find_spec(needs) is None:
+            extra = f"'steadyrl[{needs}]'" if name in BUILT_IN["tracker"] else needs
             raise MissingExtraError(
                 f"the tracker '{name}' needs the package {needs}, which is not installed; install it with: "
-                f"pip install 'steadyrl[{needs}]'"
+                f"pip install {extra}"
             )
 
 
@@ -94,6 +96,13 @@ def _wait(writer: subprocess.Popen[bytes], until: float, mark: str) -> None:
                 os.kill(int(file.parent.name), signal.SIGKILL)
 
 
+def _last_line(log_file: Path) -> str:
+    """Return the end of what a writer printed, which is its exception where it failed; "" for nothing."""
+    lines = log_file.read_text(encoding="utf-8", errors="replace").split("\n") if log_file.is_file() else []
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return f"{last[:MOST_SHOWN]}; " if last else ""
+
+
 def _shortfall(run: RunDir, name: str, code: int | None) -> str:
     """Return what a tracker did not get, in one line; "" if it got all."""
     steps = {line["step"] for line in read_lines(run.metrics_file) if type(line.get("step")) is int}
@@ -104,7 +113,7 @@ def _shortfall(run: RunDir, name: str, code: int | None) -> str:
     if code == 0 and not lost:
         return ""
     log_file = state_file(run, name).with_suffix(".log")
-    why = f"it did not end within {END_S:.0f} s" if code == -signal.SIGKILL else f"see {log_file}"
+    why = f"it did not end within {END_S:.0f} s" if code == -signal.SIGKILL else f"{_last_line(log_file)}see {log_file}"
     if not lost:
         return f"{name}: all steps were sent, but the run was not closed there ({why})"
     later = f"send them with: steadyrl metrics {run.path} --to {name}"

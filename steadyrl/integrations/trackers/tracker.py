@@ -24,19 +24,22 @@ class Opening:
 
 
 class Tracker(Protocol):
-    """Writes a run into a tracker. Every method may block or fail; it runs in a process of its own."""
+    """Writes a run into a tracker. Every method may block or fail; it runs in a process of its own.
 
-    needs: ClassVar[str]
-    """The package that has to be installed."""
+    A class that is derived from it has the methods that it needs; the others do nothing.
+    """
 
-    anew: bool
+    needs: ClassVar[str] = ""
+    """The package that has to be installed; "" for none."""
+
+    anew: bool = False
     """True if everything has to be written again after a resumption, for the tracker cannot go on."""
 
     def __init__(self, opening: Opening):
         """Begin the run in the tracker, or go on with it."""
 
     def log(self, step: int, time: float, metrics: Mapping[str, float]) -> None:
-        """Write the metrics of a step, under our names."""
+        """Write metrics of a step, under our names; held-out scores come in a call of their own, with the same step."""
 
     def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write a table of rollouts: "problem", "prompt", "completion", "reward"."""

@@ -13,7 +13,6 @@ from typing import Any
 from steadyrl.core.config import dump
 from steadyrl.core.types import Finding
 from steadyrl.doctor.live import LiveDoctor
-from steadyrl.doctor.readers.spelling import flat_settings
 from steadyrl.loop.autopilot.action import KL_STEP, Action, Context, Line, action_line
 from steadyrl.loop.autopilot.band import LEAP, LEAST_SHARE, healthy_band, narrowed_band, observe, search_factor
 from steadyrl.loop.autopilot.knobs import KL_COEF, Adjustment, adjust, choose, read_knob, set_knob
@@ -53,7 +52,7 @@ def _answer_findings(action: Action, findings: Sequence[Finding], context: Conte
         return action
     since = pilot.findings_since
     if since is not None:  # earlier steps led to the last move
-        doctor = LiveDoctor(flat_settings(dump(adjust(context.config, pilot))))
+        doctor = LiveDoctor(dump(adjust(context.config, pilot)), format="steadyrl")
         doctor.remember(row for row in context.rows if row["step"] >= since)
         doctor.look(context.step)
         findings = doctor.findings

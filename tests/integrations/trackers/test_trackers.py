@@ -73,7 +73,10 @@ def test_a_training_sends_its_steps_and_says_nothing(toy, tmp_path, odd):
     assert not [note for note in notes if "tracker" in note.lower() or "sent" in note]
 
 
-@pytest.mark.parametrize(("name", "why"), [("Hanging", "it did not end within"), ("Dying", "Dying.log")])
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [("Hanging", "it did not end within"), ("Dying", "Dying.log"), ("Failing", "KeyError: 'reward/meen'; see")],
+)
 def test_a_tracker_that_hangs_or_dies_costs_its_own_steps_only(toy, odd, monkeypatch, name, why):
     monkeypatch.setattr(subject, "END_S", 3.0)
     notes = []
@@ -326,3 +329,10 @@ def test_wandb_measures_the_process_that_trains_and_nothing_of_a_run_that_has_en
     assert _measured_process({"status": "running", "process": {"id": 4711, "node": "elsewhere"}}) == {
         "x_disable_stats": True
     }
+
+
+def test_a_derived_tracker_needs_only_what_it_does(tmp_path, odd):
+    require_trackers(["odd_trackers:Counting"])
+    run = make_run(tmp_path / "a", steps=3)
+    Follower(run, "odd_trackers:Counting").close("finished")
+    assert (run.trackers_folder / "Counting" / "steps").read_text() == "0 1 2 "
