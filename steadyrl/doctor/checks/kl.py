@@ -272,6 +272,8 @@ def kl_zero(run: Run) -> Result:
     harmless = len(after) or (run.get("grad_norm") is None and learns(run))
     if cause == "unknown" and not kl.values.any() and run.get("grad_norm") is None:
         harmless, because = True, ("it is 0 in every row, so that it may not have been measured",)
+    elif cause in ("unknown", "not_compared") and run.traits.kl_place == "none":
+        harmless, because = True, (*because, "the settings switch the KL penalty off, so that none need be measured")
     elif cause == "unknown" and {series.source for estimates in run.series.values() for series in estimates} >= UNSLOTH:
         harmless, because = True, ("Unsloth logs a KL of 0 where beta is 0, and none is computed",)
     return Found(

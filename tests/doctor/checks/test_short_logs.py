@@ -296,6 +296,21 @@ def test_a_kl_of_0_that_unsloth_logs_without_a_penalty_is_no_harm(trl):
     assert found(trl(theirs, every=1), "kl_zero") == ("unknown", "info")
 
 
+@pytest.mark.parametrize(("used", "severity"), [("True", "warning"), ("False", "info")])
+def test_a_kl_loss_of_0_is_no_harm_where_the_settings_switch_it_off(tmp_path, used, severity):
+    rows = [
+        {**VERL, "actor/kl_loss": 0.0, "critic/score/mean": 0.2 + 0.01 * i, "actor/entropy": 0.9 - 0.01 * i}
+        for i in range(40)
+    ]
+    settings = f"actor_rollout_ref.actor.use_kl_loss={used} algorithm.use_kl_in_reward=False"
+    lines = [
+        f"step:{i} - " + " - ".join(f"{name}:{value}" for name, value in row.items()) for i, row in enumerate(rows)
+    ]
+    path = tmp_path / "run.log"
+    path.write_text("\n".join([f"python -m verl.trainer.main_ppo {settings}", *lines]))
+    assert found(diagnose(path)[0], "kl_zero") == ("not_compared", severity)
+
+
 def test_spikes_are_measured_by_themselves_not_by_the_first_steps(trl):
     norms = [12.0, 4.0, 3.0, *([2.5, 0.01, 0.02, 0.01, 0.01, 0.02] * 30)]
     rows = [{"grad_norm": norm, "reward": min(0.2 + 0.01 * i, 0.9), "frac_reward_zero_std": float(norm < 1)}

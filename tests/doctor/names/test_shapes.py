@@ -46,6 +46,10 @@ def column(*values):
         ("kl_target", (0.1, 0.1), None),
         ("max_response_len", (512.0, 512.0), None),
         ("train/avg_r", (0.3, -0.2), "reward"),
+        ("episode_info/rew_mean", (0.01, 0.02), "reward"),
+        ("episode_info/response_lens", (31.0, 30.0), "length"),
+        ("mean_kl_divergence", (0.0, 0.4), "kl_ref"),
+        ("output_diversity", (0.2, 0.4), None),
     ],
 )
 def test_a_name_is_told_by_its_words_and_values(name, values, quantity):
