@@ -22,7 +22,7 @@ from steadyrl.doctor.causes import as_record as as_finding
 from steadyrl.doctor.causes import tree
 from steadyrl.doctor.differ import differ, sentences
 from steadyrl.doctor.examine import Diagnosis, diagnose_all
-from steadyrl.doctor.names.identify import require_named
+from steadyrl.doctor.names.identify import meaning_of, require_named
 from steadyrl.show.report.diagnosis import write_diagnosis
 
 HEALTHY, SICK, UNREADABLE, TOO_LITTLE = 0, 1, 2, 3  # exit codes
@@ -65,8 +65,6 @@ def doctor_command(
     for path in paths:
         try:
             examined, refused = diagnose_all(path, settings, names)
-        except ConfigError:
-            raise
         except SteadyError as error:  # the other paths are examined all the same
             examined, refused = [], {str(path): str(error)}
         sets.append(examined)
@@ -97,6 +95,7 @@ def _names(given: Sequence[str]) -> dict[str, str]:
         yours, equals, ours = text.rpartition("=")
         if not (yours and equals and ours):
             raise ConfigError(f"--name is '{text:.80}'; expected YOURS=OURS, as in policy_divergence=kl")
+        meaning_of(ours)
         names[yours] = ours
     return names
 

@@ -20,7 +20,7 @@ from steadyrl.doctor.checks.form import ENDS
 from steadyrl.doctor.examine import examine
 from steadyrl.doctor.names.identify import identify, meaning_of
 from steadyrl.doctor.readers.completions import JsonTexts, step_files
-from steadyrl.doctor.readers.spelling import MAX_NESTING, flat_settings, number, plain
+from steadyrl.doctor.readers.spelling import flat_settings, number, plain
 from steadyrl.doctor.series import Column, RawLog, Written
 
 EVERY = 20  # steps; bench/results/doctor_speed.json has what that costs
@@ -200,15 +200,7 @@ class LiveDoctor:
                 points.forget_from(step)
         if step not in self._steps[-1:]:
             self._steps.append(step)
-        for name, value in _flat(metrics):
+        for name, value in flat_settings(metrics, separator="/").items():
             scalar = number(plain(value), null=None)
             if scalar is not None and name not in NOT_METRICS:
                 self._series[name].add(step, scalar, self.points)
-
-
-def _flat(metrics: Mapping[str, Any], depth: int = 0) -> Iterator[tuple[str, Any]]:
-    for name, value in metrics.items():
-        if isinstance(value, Mapping) and depth < MAX_NESTING:
-            yield from ((f"{name}/{inner}", number) for inner, number in _flat(value, depth + 1))
-        else:
-            yield name, value

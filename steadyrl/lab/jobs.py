@@ -146,9 +146,10 @@ def placed(job: Job, folder: Path) -> Config:
     plain = configs.dump(job.config)
     plain["run"]["folder"] = str(folder_of_job(folder, job))
     if job.start:
-        warm = newest_run(folder / JOBS / job.start)
+        start = folder / JOBS / job.start
+        warm = newest_run(start)
         done = warm.checkpoints() if warm else []
         if warm is None or not done:
-            raise RunError(f"'{folder / 'runs' / job.start}' holds no finished warm start; run the study again")
+            raise RunError(f"'{start}' holds no finished warm start; run the study again")
         plain["model"]["path"] = str(warm.checkpoint_folder(done[-1]) / "policy")
     return configs.resolve(plain)

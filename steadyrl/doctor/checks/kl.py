@@ -270,12 +270,8 @@ def kl_zero(run: Run) -> Result:
     cause, because = _zero_cause(run, since, until)
     stuck = not len(after) and until - since >= MIN_STEPS and cause in ("no_update", "bf16_rounding", "no_advantage")
     harmless = len(after) or (run.get("grad_norm") is None and learns(run))
-    if cause == "unknown" and not kl.values.any() and run.get("grad_norm") is None:
-        harmless, because = True, ("it is 0 in every row, so that it may not have been measured",)
-    elif cause in ("unknown", "not_compared") and run.traits.kl_place == "none":
-        harmless, because = True, (*because, "the settings switch the KL penalty off, so that none need be measured")
-    elif cause == "unknown" and {series.source for estimates in run.series.values() for series in estimates} >= UNSLOTH:
-        harmless, because = True, ("Unsloth logs a KL of 0 where beta is 0, and none is computed",)
+    if why := _unmeasured(run, kl, cause):
+        harmless, because = True, (*because, why)
     return Found(
         cause,
         "critical" if stuck else "info" if harmless else "warning",
@@ -283,6 +279,18 @@ def kl_zero(run: Run) -> Result:
         f"the KL to the reference is exactly 0 at steps {since} to {until}",
         because or ("neither learning rate, gradient norm nor rewards tell why",),
     )
+
+
+def _unmeasured(run: Run, kl: Series, cause: str) -> str:
+    """Return why a KL of 0 may be no measurement at all; "" where it is one."""
+    if cause in ("unknown", "not_compared") and run.traits.kl_place == "none":
+        return "the settings switch the KL penalty off, so that none need be measured"
+    if cause != "unknown":
+        return ""
+    if not kl.values.any() and run.get("grad_norm") is None:
+        return "it is 0 in every row, so that it may not have been measured"
+    of_unsloth = {series.source for estimates in run.series.values() for series in estimates} >= UNSLOTH
+    return "Unsloth logs a KL of 0 where beta is 0, and none is computed" if of_unsloth else ""
 
 
 def _zero_cause(run: Run, since: int, until: int) -> tuple[str, tuple[str, ...]]:

@@ -137,12 +137,12 @@ def numbers(values: Sequence[Any], null: float | None = math.nan) -> tuple[np.nd
     return np.array([value for value in parsed if value is not None], np.float64), places
 
 
-def flat_settings(nested: Mapping[str, Any], prefix: str = "", depth: int = 0) -> dict[str, Any]:
-    """Return settings with nested keys joined by dots."""
+def flat_settings(nested: Mapping[str, Any], prefix: str = "", depth: int = 0, separator: str = ".") -> dict[str, Any]:
+    """Return settings with nested keys joined by a separator."""
     flat: dict[str, Any] = {}
     for key, value in nested.items():
         if isinstance(value, Mapping) and value and depth < MAX_NESTING:
-            flat |= flat_settings(value, f"{prefix}{key}.", depth + 1)
+            flat |= flat_settings(value, f"{prefix}{key}{separator}", depth + 1, separator)
         else:
             flat[f"{prefix}{key}"] = value
     return flat
