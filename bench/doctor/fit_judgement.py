@@ -27,21 +27,22 @@ from scipy.optimize import minimize
 
 from steadyrl.core.errors import SteadyError
 from steadyrl.doctor.examine import diagnose_all
-from steadyrl.doctor.judgement.model import DOUBT, QUANTITIES
+from steadyrl.doctor.judgement.model import DOUBT, QUANTITIES, is_long
 from steadyrl.doctor.judgement.quantities import quantities
 
 HERE = Path(__file__).parent
 VECTORS = HERE / "vectors.jsonl"
 WEIGHTS = HERE.parents[1] / "steadyrl" / "doctor" / "judgement" / "weights.toml"
 RESULTS = HERE.parent / "results" / "doctor_judgement.md"
-LAST_SET = 10  # of those that teach: a fit with sets 11 to 13 judges the sets that it leaves out no better
+LAST_SET = 20  # of those that teach
 VERDICTS = ("sick", "too little to judge", "healthy")
 CUTS = (0.1, 0.25, 0.5, 0.75, 0.9)  # of the logs that have a quantity: shares that lie below the end of a bin
 FEWEST = 12  # logs with a quantity
 PRIOR, STIFFNESS = 0.2, 5.0  # of a weight, in log-odds, and how hard it is drawn there
 STATES = ("sick", "healthy")
-# Share of the logs that are called something, and that the rules leave open, that have to be so.
-RIGHT = {"sick": 0.8, "healthy": 0.75}
+# Of the logs that the rules leave open and that are called something: the share that has to be so, and the share that
+# may be the opposite. The others are undecided, that is too short or too mixed for a person.
+RIGHT, OPPOSITE = {"sick": 0.65, "healthy": 0.5}, 0.05
 LEAST = 0.4  # of a threshold
 NUMERIC = "non_finite"  # first in a label: a check finds these for certain, and other quantities show nothing of it
 PROBABILITIES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
@@ -89,6 +90,11 @@ class Logs:
     def later(self) -> Logs:
         """Those of later sets that the rules left open at first sight."""
         return self.at((self.sets > LAST_SET) & self.undecided_by_rules)
+
+    def lengths(self) -> Mapping[str, np.ndarray]:
+        """Return which logs are "short" and which "long", [n] bool: to be sure takes more where there are few rows."""
+        long = np.array([is_long(dict(zip(NAMES, row, strict=True))) for row in self.values], dtype=bool)
+        return {"short": ~long, "long": long}
 
     def at(self, places: np.ndarray) -> Logs:
         """Return some of them, by [n] bool."""
@@ -237,44 +243,55 @@ def _left_open(label: Mapping[str, Any]) -> bool:
     return first == "too little" or (first, label["state"]) == OPEN
 
 
-def limits(logs: Logs) -> tuple[Mapping[str, np.ndarray], Mapping[str, float]]:
+Limits = Mapping[str, Mapping[str, float]]  # by length and state
+
+
+def limits(logs: Logs) -> tuple[Mapping[str, np.ndarray], Limits]:
     """Return the probability of each state in each log by a fit to the other sets, [n], and what lets it be said.
 
     That is the least threshold, in steps of .05, above which a share ``RIGHT`` of the logs that the rules leave open
-    are of the state; what may be sick is not healthy.
+    are of the state, and ``OPPOSITE`` at most of the other; what may be sick is not healthy.
     """
     inner = {state: left_out(logs, state) for state in STATES}
     inner["healthy"] = np.where(inner["sick"] <= DOUBT, inner["healthy"], 0.0)
-    steps, least = np.arange(round(LEAST * 20), 20) / 20.0, {}
-    for state, probabilities in inner.items():
-        is_so, asked = logs.are(state), logs.undecided_by_rules
-        said = [asked & (probabilities >= step) for step in steps]
-        right = [float(is_so[called].mean()) if called.any() else 0.0 for called in said]
-        enough = [step for step, share in zip(steps, right, strict=True) if share >= RIGHT[state]]
-        least[state] = float(enough[0] if enough else steps[-1])
-    return inner, least
+    return inner, {
+        length: {state: _limit(logs, state, inner[state], inside) for state in STATES}
+        for length, inside in logs.lengths().items()
+    }
+
+
+def _limit(logs: Logs, state: str, probabilities: np.ndarray, inside: np.ndarray) -> float:
+    opposite = next(other for other in STATES if other != state)
+    steps = np.arange(round(LEAST * 20), 20) / 20.0
+    for step in steps:
+        called = logs.at(logs.undecided_by_rules & inside & (probabilities >= step))
+        if called.labels and called.are(state).mean() >= RIGHT[state] and called.are(opposite).mean() <= OPPOSITE:
+            return float(step)
+    return float(steps[-1])
 
 
 def weights_file(logs: Logs) -> str:
     """Return weights.toml: by quantity the ends of bins and their weights."""
-    inner, least = limits(logs)
     fits = {state: fit(logs, state) for state in STATES}
-    asked, bands = logs.undecided_by_rules, {}
-    for state in STATES:
-        rows = calibration(inner[state][asked], logs.are(state)[asked], band_ends(least[state]))
-        bands[state] = [list(row) for row in rows]
     counted = ", ".join(f"{int(logs.are(state).sum())} {state}" for state in ("sick", "healthy", "undecided"))
     lines = [
         f"# Made by bench/doctor/fit_judgement.py from {len(logs.labels)} labelled logs ({counted}).",
         '# A log above an end of "above" gains the weights at its place, in log-odds; "usual" is the share of the logs',
         "# above it, which a log without the quantity counts as.",
         "",
-        *(f"base_{state} = {fits[state].base:.3f}\nlimit_{state} = {least[state]:g}" for state in STATES),
-        "# Of logs that the rules left open, by fits to other sets: probability of being sick from, to, sick, all.",
-        f"labelled_sick = {bands['sick']}",
-        "# The same of the probability of being healthy.",
-        f"labelled_healthy = {bands['healthy']}",
+        *(f"base_{state} = {fits[state].base:.3f}" for state in STATES),
+        "",
+        "# By the number of rows, from which probability on a state is said; and of logs that the rules left open, by",
+        "# fits to other sets: probability from, to, how many were so, how many.",
     ]
+    inner, least = limits(logs)
+    for length, inside in logs.lengths().items():
+        asked = logs.undecided_by_rules & inside
+        lines.append(f"[{length}]")
+        for state in STATES:
+            limit, are = least[length][state], logs.are(state)[asked]
+            bands = [list(row) for row in calibration(inner[state][asked], are, band_ends(limit))]
+            lines += [f"limit_{state} = {limit:g}", f"labelled_{state} = {bands}"]
     place = 0
     for name, ends in zip(NAMES, fits["sick"].cuts, strict=True):
         here = slice(place, place + len(ends))
@@ -316,8 +333,10 @@ def outcomes(teaching: Logs, judged: Logs) -> list[str]:
     """Return the outcome of each judged log, weights and thresholds from the teaching ones."""
     _, least = limits(teaching)
     sick, healthy = (probability(fit(teaching, state), judged.values) for state in STATES)
-    called = np.where((healthy >= least["healthy"]) & (sick <= DOUBT), "healthy", "too little")
-    verdicts = np.where(sick >= least["sick"], "sick", called).tolist()
+    long = judged.lengths()["long"]
+    from_sick, from_healthy = (np.where(long, least["long"][state], least["short"][state]) for state in STATES)
+    called = np.where((healthy >= from_healthy) & (sick <= DOUBT), "healthy", "too little")
+    verdicts = np.where(sick >= from_sick, "sick", called).tolist()
     causes = leads(teaching, judged)
     return [outcome(*answer) for answer in zip(judged.labels, verdicts, causes, strict=True)]
 
@@ -352,7 +371,7 @@ def document(logs: Logs) -> str:
         sick = [i for i in shown if logs.sets[i] == number and logs.labels[i]["state"] == "sick"]
         counts = [sum(column[i] == "right" for i in sick) for column in columns]
         lines.append(f"| {number} | {len(sick)} | {' | '.join(map(str, counts))} |")
-    return "\n".join([*lines, *_calibrated(logs.taught), *_later(logs.taught, later)]) + "\n"
+    return "\n".join([*lines, *_calibrated(logs.taught), *(_later(logs.taught, later) if later.labels else ())]) + "\n"
 
 
 def _calibrated(logs: Logs) -> list[str]:
@@ -382,18 +401,19 @@ def _later(logs: Logs, later: Logs) -> list[str]:
         rows = [(answer, counts[state, answer]) for answer in ANSWERS if counts[state, answer]]
         lines += [f"| {int(later.are(state).sum())} {state} | {answer} | {count} |" for answer, count in rows]
     inner, least = limits(logs)
-    asked = logs.undecided_by_rules
-    for state in STATES:
-        ends, are = band_ends(least[state]), logs.are(state)
-        told = calibration(inner[state][asked], are[asked], ends)
-        seen = calibration(probability(fit(logs, state), later.values), later.are(state), ends)
-        lines += [
-            "",
-            f"| probability of being {state} | logs of the odds that are told | later sets |",
-            "|---|---|---|",
-        ]
-        for (low, high, right, every), (*_, true, there) in zip(told, seen, strict=True):
-            lines.append(f"| {low:.0%} to {high:.0%} | {right} of {every} | {true} of {there} |")
+    for length, inside in logs.lengths().items():
+        asked, there = logs.undecided_by_rules & inside, later.at(later.lengths()[length])
+        for state in STATES:
+            ends = band_ends(least[length][state])
+            told = calibration(inner[state][asked], logs.are(state)[asked], ends)
+            seen = calibration(probability(fit(logs, state), there.values), there.are(state), ends)
+            lines += [
+                "",
+                f"| {length} logs, probability of being {state} | logs of the odds that are told | later sets |",
+                "|---|---|---|",
+            ]
+            for (low, high, right, every), (*_, true, seen_there) in zip(told, seen, strict=True):
+                lines.append(f"| {low:.0%} to {high:.0%} | {right} of {every} | {true} of {seen_there} |")
     return lines
 
 

@@ -209,27 +209,30 @@ def test_a_perplexity_that_rises_is_a_held_out_loss_and_an_accuracy_a_gain():
     assert quantities(run)["heldout_fall"] == 0.5
 
 
-def test_a_state_is_said_from_the_probability_above_which_enough_of_the_open_logs_are_so(monkeypatch):
-    # Ten logs that the rules left open, and one that they named, which does not count.
-    chances = np.array([0.95, 0.9, 0.85, 0.8, 0.72, 0.6, 0.58, 0.5, 0.3, 0.2, 0.99])
-    states = ["sick", "sick", "sick", "sick", "undecided", "healthy", "undecided", "sick", "healthy", "sick", "sick"]
-    first = ["right" if state == "undecided" else "silent" for state in states[:10]] + ["named"]
+@pytest.mark.parametrize(("rows", "length"), [(24, "short"), (25, "long")])
+def test_a_state_is_said_from_the_probability_above_which_enough_of_the_open_logs_are_so(monkeypatch, rows, length):
+    # Ten logs that the rules left open, and one that they named, which does not count; then one of the other length.
+    chances = np.array([0.95, 0.9, 0.85, 0.8, 0.72, 0.66, 0.58, 0.5, 0.3, 0.2, 0.99, 0.97])
+    states = [*["sick"] * 4, "undecided", "healthy", "undecided", "sick", "healthy", "sick", "sick", "undecided"]
+    first = ["right" if state == "undecided" else "silent" for state in states]
+    first[10] = "named"
     labels = [{"state": state, "first": answer} for state, answer in zip(states, first, strict=True)]
-    logs = fit_judgement.Logs(labels, np.zeros((11, 0)), np.arange(11))
+    values = np.full((12, len(QUANTITIES)), np.nan)
+    values[:, list(QUANTITIES).index("few_rows")] = [*[-np.log10(rows)] * 11, -np.log10(49 - rows)]
+    logs = fit_judgement.Logs(labels, values, np.arange(12))
     monkeypatch.setattr(fit_judgement, "left_out", lambda logs, state: chances if state == "sick" else 1.0 - chances)
     probabilities, least = fit_judgement.limits(logs)
-    assert least["sick"] == pytest.approx(0.65)  # 4 of 5 above it; 4 of 6 above .6
+    assert least[length]["sick"] == pytest.approx(0.7)  # 4 of 5 above it; above .65 one of six is healthy
     assert probabilities["healthy"][5] == 0.0 and probabilities["healthy"][8] == pytest.approx(0.7)
 
 
 @pytest.mark.parametrize(("apart", "verdict"), [(1, ""), (3, "sick")])
 def test_parts_that_never_pay_are_given_fifty_steps_by_the_judgement_too(apart, verdict):
-    steps, names = apart * np.arange(1, 25), ("reward", "reward_part/near", "reward_part/form", "reward_part/number")
-    level = -1.2 + 0.1 * np.sin(np.arange(24))
-    columns = [level, level, np.zeros(24), np.zeros(24)]
-    run = make_run({n: Series(n, "", "", n, steps, x) for n, x in zip(names, columns, strict=True)}, trainer="unknown")
+    steps, parts = apart * np.arange(1, 31), {"near": -1.2 + 0.1 * np.sin(np.arange(30))}
+    parts |= {"form": np.zeros(30), "number": np.zeros(30)}
+    run = make_run({f"reward_part/{n}": Series(n, "", "", n, steps, x) for n, x in parts.items()}, trainer="unknown")
     judgement = judge(run)
-    assert (judgement.cause, judgement.sick > 0.65) == ("reward_part_idle", True)
+    assert (judgement.cause, judgement.sick > 0.5) == ("reward_part_idle", True)
     assert judgement.verdict == verdict
 
 

@@ -42,7 +42,7 @@ MOSTLY_ROWS, MOSTLY, SEVERAL = 20, 0.5, 5  # rows, and the share of them, likewi
 CONSTANT_ROWS = 2  # where the spread of the completions is logged, and is 0
 SAME = 1e-9  # relative difference that is rounding
 NO_ENTROPY = 0.1  # of the first one
-NEARLY, NEARLY_ROWS = 0.01, 5  # relative range of the mean over batches of other prompts; see reward_constant
+NEARLY, NEARLY_ROWS = 0.005, 5  # relative deviation of the mean over batches of other prompts; see reward_constant
 NEAR_STEPS = 5  # before a reward became constant, whose level says whether it was learned
 RISEN_SHARE = 0.1  # how much a share of bad completions has to grow to explain a falling reward
 LOST_AT_ONCE = 0.5  # of the level before; a policy that learns by small updates does not lose so much
@@ -239,7 +239,7 @@ def _frozen(run: Run, reward: Series) -> Result:
     level = abs(float(np.median(reward.values)))
     if len(reward) < NEARLY_ROWS or run.get("reward_std") or run.get("reward_std_within") or run.get("reward_max"):
         return None
-    if np.ptp(reward.values) > NEARLY * level:
+    if reward.values.std() > NEARLY * level:
         return None
     return Found(
         "frozen",

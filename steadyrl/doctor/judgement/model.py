@@ -25,6 +25,7 @@ STATES = ("sick", "healthy")
 SPEAKING, MOST = 0.1, 4  # log-odds from which on a quantity is named, and how many of them
 NEGATIVE_ZERO = re.compile(r"[-+](?=0(?:\.0*)?%)")  # rounded, of a share
 DOUBT = 0.3  # probability of being sick, above which nothing is called healthy
+LONG = 25  # rows: of the labelled logs with as many that look sick none was healthy, and of shorter ones some were
 
 
 @dataclass(frozen=True)
@@ -124,6 +125,7 @@ def judge(run: Run, contradicted: bool = False) -> Judgement:
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         values = quantities(run)
     weights = _weights()
+    told = weights["long" if is_long(values) else "short"]
     sick, shares = probability(values, "sick", weights)
     healthy, _ = probability(values, "healthy", weights)
     by_family = dict.fromkeys(FAMILIES, 0.0)
@@ -134,9 +136,9 @@ def judge(run: Run, contradicted: bool = False) -> Judgement:
     family = FAMILIES[cause] if by_family[cause] > 0 else Family("", "")
     verdict: Literal["sick", "healthy", ""] = ""
     logged = [series for several in run.series.values() for series in several]
-    if sick >= weights["limit_sick"] and max(map(run.covers, logged), default=0) >= family.steps:
+    if sick >= told["limit_sick"] and max(map(run.covers, logged), default=0) >= family.steps:
         verdict = "sick"
-    elif healthy >= weights["limit_healthy"] and sick <= DOUBT and not contradicted:
+    elif healthy >= told["limit_healthy"] and sick <= DOUBT and not contradicted:
         verdict = "healthy"
     ordered = sorted(shares, key=lambda name: -abs(shares[name]))
     sentences = {name: QUANTITIES[name].sentence(values[name]) for name in ordered}
@@ -149,12 +151,17 @@ def judge(run: Run, contradicted: bool = False) -> Judgement:
         cause=cause if family.title else "",
         fault=family.title,
         decide=family.decide,
-        alike=_alike(weights["labelled_healthy"], healthy)
+        alike=_alike(told["labelled_healthy"], healthy)
         if verdict == "healthy"
-        else _alike(weights["labelled_sick"], sick),
+        else _alike(told["labelled_sick"], sick),
         speaks_for=tuple(speaks_for)[:MOST],
         speaks_against=tuple(sentence for sentence in against if sentence not in speaks_for)[:MOST],
     )
+
+
+def is_long(values: Mapping[str, float]) -> bool:
+    """Return True if the quantities are of a log with ``LONG`` rows."""
+    return bool(10.0 ** -values["few_rows"] > LONG - 0.5)  # of a rounded logarithm
 
 
 def probability(

@@ -19,9 +19,9 @@ from steadyrl.doctor.names import derive
 from steadyrl.doctor.names.derive import first, number
 from steadyrl.doctor.names.shapes import guesses, words
 from steadyrl.doctor.names.table import Name, Table, best_pattern, load, spell, wildcard
-from steadyrl.doctor.names.traits import traits
+from steadyrl.doctor.names.traits import OF_CRITICS, traits
 from steadyrl.doctor.readers.rows import usual_distance
-from steadyrl.doctor.series import RawLog, Run, Series, Traits
+from steadyrl.doctor.series import Column, RawLog, Run, Series, Traits
 from steadyrl.doctor.statistics.units import together
 
 TRAINERS = (
@@ -337,17 +337,20 @@ def _placed(table: Table, log: RawLog) -> list[_Entry]:
 def _guessed(table: Table, log: RawLog, placed: list[_Entry]) -> list[_Entry]:
     """Return what else may be told of the columns that have no place, by their words and values.
 
-    A guess has the unit in which the trainer logs that quantity, where it logs it in no other.
+    A guess has the unit in which the trainer logs that quantity, where it logs it in no other. Of other models' columns
+    those of a critic's own quantities count.
     """
-    sources, unplaced = {entry.source for entry in placed}, {}
+    sources, of_policy, of_others = {entry.source for entry in placed}, dict[str, Column](), dict[str, Column]()
     for logged, column in log.columns.items():
         other_model = NOT_THE_POLICY.search(logged) is not None and "teacher" not in logged.lower()
-        if logged not in sources and not logged.startswith(HELD_OUT) and not other_model:
-            unplaced[logged] = column
+        if logged not in sources and not logged.startswith(HELD_OUT):
+            (of_others if other_model else of_policy)[logged] = column
     units: dict[str, set[str]] = {}
     for name in () if table is COMMON else table.names.values():
         units.setdefault(name.quantity, set()).add(name.unit)
-    guessed = guesses(unplaced, frozenset(entry.name.quantity for entry in placed))
+    quantities = frozenset(entry.name.quantity for entry in placed)
+    of_critic = {n: name for n, name in guesses(of_others, quantities).items() if name.quantity in OF_CRITICS}
+    guessed = {**guesses(of_policy, quantities), **of_critic}
     own = {quantity: several.pop() for quantity, several in units.items() if len(several) == 1}
     return [
         _Entry(replace(name, unit=own.get(name.quantity, name.unit)), source, LATER) for source, name in guessed.items()

@@ -14,7 +14,7 @@ from typing import Any
 from steadyrl.doctor.series import Traits
 
 FILE = Path(__file__).with_name("algorithms.toml")
-_OF_CRITICS = ("loss_value", "explained_variance", "value_mean")
+OF_CRITICS = ("loss_value", "explained_variance", "value_mean")
 _OF_GROUPS = ("no_signal", "reward_std_within")
 
 
@@ -39,7 +39,7 @@ def traits(algorithm: str, settings: Mapping[str, Any], logged: Container[str], 
         logs_critic: Whether this trainer logs values wherever it learns them.
     """
     run_traits = BY_ALGORITHM.get(algorithm, Traits())
-    if run_traits.critic is None and any(name in logged for name in _OF_CRITICS):
+    if run_traits.critic is None and any(name in logged for name in OF_CRITICS):
         run_traits = replace(run_traits, critic=True)
     elif run_traits.critic is None and logs_critic and "loss_policy" in logged:
         run_traits = replace(run_traits, critic=False)

@@ -37,7 +37,7 @@ FEWEST_OF_TWO = 3  # metrics of a table with two steps alone: two columns are mo
 AT_START = re.compile(r"\W*(?:start|first|begin|initial|early|before|초반|初期|初始|开始|训练前)", re.IGNORECASE)
 AT_END = re.compile(r"\W*(?:end|last|final|late|after|now|최근|종료|후반|最终|末期|结束|训练后)", re.IGNORECASE)
 CONTINUED = 200  # rows of a table that may go on in another one at most
-METRIC = re.compile(r"loss|reward|\bkl\b|entropy|grad", re.IGNORECASE)
+METRIC = re.compile(r"loss|reward|\bkl\b|entropy|grad|accura", re.IGNORECASE)
 STEPS = re.compile(r"step|iter(ation)?|epoch|update|episode|^rollout$|^checkpoint$|^ckpt$", re.IGNORECASE)
 REWARD = re.compile(r"reward", re.IGNORECASE)
 COMMA = re.compile(r"^([-+]?\d+),(\d+(?:[eE][-+]?\d+)?)$")
@@ -47,8 +47,9 @@ TWO_WORDS = re.compile(r"\b(Training|Validation|Train|Eval) (Loss)\b")
 BEHIND = re.compile(r"(?<=[\d%*]) ?(?:ms|sec|s|min|h|x|GB|MB|GiB|MiB|tok|tokens|pp|\(.*\)|[^\x00-\x7f%]+)$")
 PLAIN = re.compile(r"-?(?:\d+(?:\.\d+)?|\.\d+)")  # as nearly all are
 BEFORE = re.compile(r"^[^\x00-\x7f\u2212]+ ?(?=[\d.])")  # a word of another script
-COURSE = re.compile(r"~?[\d.]+ ?(?:\u2192|->) ?~?([\d.]+)")
-RANGE = re.compile(r"~?(\d+(?:\.\d+)?|\.\d+) ?[-\u2013~] ?(\d+(?:\.\d+)?|\.\d+)")
+_NUMBER = r"(?:\d+(?:\.\d+)?|\.\d+)"
+COURSE = re.compile(rf"~?[-+\u2212]?{_NUMBER} ?(?:\u2192|->|to) ?~?([-+\u2212]?{_NUMBER})")
+RANGE = re.compile(rf"~?({_NUMBER}) ?[-\u2013~] ?({_NUMBER})")
 ENDED = "\0"  # a line that ends a table
 STEPLESS = "values with arrows between them, at steps that the text does not say, so that they are numbered from 1: "
 # "KL: 0.1 -> 0.3 -> 2,041.5", or "KL went from 0.1 to 0.3 to 2,041.5".

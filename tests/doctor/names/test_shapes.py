@@ -50,6 +50,10 @@ def column(*values):
         ("episode_info/response_lens", (31.0, 30.0), "length"),
         ("mean_kl_divergence", (0.0, 0.4), "kl_ref"),
         ("output_diversity", (0.2, 0.4), None),
+        ("value/var_explained", (-2.0, 0.3), "explained_variance"),
+        ("vf/loss", (3.0, 1.0), "loss_value"),
+        ("objective/kl_to_base", (0.0, 0.3), None),
+        ("objective/kl_base", (0.0, 0.3), "kl_ref"),
     ],
 )
 def test_a_name_is_told_by_its_words_and_values(name, values, quantity):
@@ -127,6 +131,16 @@ def test_how_often_answers_are_right_is_the_reward_where_nothing_else_is():
     assert guesses(shares, frozenset())["corr"].quantity == "reward"
     assert "corr" not in guesses(shares, frozenset({"reward"}))
     assert "corr" not in guesses({"corr": column(25.0, 50.0)}, frozenset())
+
+
+def test_of_a_critic_its_own_quantities_are_told_and_no_others():
+    names = ("critic/explained_var", "critic/mean_loss", "critic/gradient_norm", "actor/gradient_norm", "train/reward")
+    run = identify(RawLog("log.jsonl", "jsonl", {name: column(*range(-2, 4)) for name in names[:2]} | {
+        name: column(*range(1, 7)) for name in names[2:]
+    }))  # fmt: skip
+    sources = {quantity: series[0].source for quantity, series in run.series.items()}
+    assert (sources["explained_variance"], sources["loss_value"]) == names[:2]
+    assert sources["grad_norm"] == "actor/gradient_norm"
 
 
 def test_headings_of_a_page_tell_held_out_measurements_and_the_unit_of_a_kl():

@@ -269,3 +269,12 @@ def test_a_notebook_with_a_sweep_holds_a_run_for_each_training(tmp_path):
         [-0.25 * i for i in range(1, 9)],
     ]
     assert len({log.path for log in logs}) == 2
+
+
+def test_steps_with_remarks_are_read_beside_an_accuracy_and_courses_have_signs(tmp_path):
+    rows = [("step", "accuracy", "margin"), ("0 (untrained)", "61.5%", f"{MINUS}0.4 {ARROW} +0.1")]
+    rows += [("20", "**64.0%**", "0.1 to -0.3"), ("40 (last)", "70.5%", f"+0.2 {ARROW} 0.6")]
+    log = read(tmp_path / "notes.md", "# On held-out problems\n\n" + table(*rows))
+    assert log.columns["accuracy"].steps.tolist() == [0, 20, 40]
+    assert values(log, "accuracy") == pytest.approx([0.615, 0.64, 0.705])
+    assert values(log, "margin") == [0.1, -0.3, 0.6]
