@@ -17,6 +17,7 @@ from steadyrl.core.errors import ConfigError, RunError
 from steadyrl.core.metrics import repeatable
 from steadyrl.core.rundir import RunDir
 from steadyrl.lab.jobs import Follow, find_run, folder_of_job, run_job
+from steadyrl.lab.launchers import processes
 from steadyrl.lab.launchers.command import choose
 from steadyrl.lab.study.outcome import claims, outcomes
 from steadyrl.lab.study.plan import jobs, read_study
@@ -123,7 +124,8 @@ def test_a_study_is_cut_goes_on_and_ends_as_if_it_had_never_been_cut(study, tmp_
     assert [len(curve) for curve in rewards(tmp_path / "a")] == [16] * 4
 
 
-def test_processes_beside_one_another_make_the_same_runs(study, tmp_path):
+def test_processes_beside_one_another_make_the_same_runs(study, tmp_path, monkeypatch):
+    monkeypatch.setattr(processes, "LOADED", processes.LOADED[:3])  # the toy backend needs no PyTorch
     heard = set()
     assert (
         run_study(
