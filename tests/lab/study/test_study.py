@@ -6,6 +6,7 @@ import re
 import shutil
 from contextlib import ExitStack
 from dataclasses import replace
+from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
@@ -124,8 +125,21 @@ def test_a_study_is_cut_goes_on_and_ends_as_if_it_had_never_been_cut(study, tmp_
     assert [len(curve) for curve in rewards(tmp_path / "a")] == [16] * 4
 
 
-def test_processes_beside_one_another_make_the_same_runs(study, tmp_path, monkeypatch):
-    monkeypatch.setattr(processes, "LOADED", processes.LOADED[:3])  # the toy backend needs no PyTorch
+@pytest.fixture
+def light_server(monkeypatch):
+    """Fork commands without PyTorch, which takes six seconds to load, and leave no such server to other tests."""
+    if forkserver._forkserver._forkserver_pid is None:
+        monkeypatch.setattr(processes, "LOADED", processes.LOADED[:3])
+        processes._server.cache_clear()
+        yield
+        forkserver._forkserver._stop()
+        processes._server.cache_clear()
+    else:
+        yield
+
+
+@pytest.mark.usefixtures("light_server")
+def test_processes_beside_one_another_make_the_same_runs(study, tmp_path):
     heard = set()
     assert (
         run_study(
