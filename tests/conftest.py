@@ -44,9 +44,18 @@ def pytest_configure(config):
     hypothesis.settings.load_profile("busy" if "not weekly" in config.option.markexpr else "weekly")
     for name, (what, _) in needs.MARKERS.items():
         config.addinivalue_line("markers", f"{name}: needs {what}")
-    folder = tempfile.TemporaryDirectory()
-    config.add_cleanup(folder.cleanup)
-    config.stash[PATH_WITHOUT_CHROMIUM] = needs.path_without(PROGRAMS, Path(folder.name))
+    path = getattr(config, "workerinput", {}).get("path")
+    if path is None:
+        folder = tempfile.TemporaryDirectory()
+        config.add_cleanup(folder.cleanup)
+        path = needs.path_without(PROGRAMS, Path(folder.name))
+    config.stash[PATH_WITHOUT_CHROMIUM] = path
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node):
+    """Give the processes of xdist what was made once: it takes thousands of links."""
+    node.workerinput["path"] = node.config.stash[PATH_WITHOUT_CHROMIUM]
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -80,6 +89,7 @@ def pytest_collection():
     finally:
         gc.freeze()
         gc.enable()
+        gc.set_threshold(50_000)  # a collection at every 700 objects takes a fiftieth of the time of the tests
 
 
 @pytest.hookimpl(wrapper=True)

@@ -5,6 +5,7 @@ tests/long.txt with their seconds: they are run first, so that no process is lef
 """
 
 import os
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 
 LIST = Path(__file__).with_name("slow.txt")
 LONG = Path(__file__).with_name("long.txt")
-LONG_S = 3.0  # processor time of all tests of a file
+LONG_S = 3.0  # of all tests of a file, with all that they wait for: nobody counts what a server of forks computes
 LIMIT_S = 0.1  # processor time of the costliest case of a test, with its fixtures and the processes that it waited for
 
 _seconds: dict[str, float] = {}
@@ -32,13 +33,13 @@ def long_files():
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item):
-    before = sum(os.times()[:4])
+    before, began = sum(os.times()[:4]), time.monotonic()
     try:
         return (yield)
     finally:
         name, seconds = item.nodeid.partition("[")[0], sum(os.times()[:4]) - before
         _seconds[name] = max(_seconds.get(name, 0.0), seconds)
-        _of_files[name.partition("::")[0]] += seconds
+        _of_files[name.partition("::")[0]] += time.monotonic() - began
 
 
 def pytest_sessionfinish():

@@ -74,6 +74,7 @@ def graph_of_scoring(settings):
 
 def lose_a_rank(settings):
     """Make an update in which rank 1 is killed."""
+    ranks._ANSWER_S = 1.0
     update(settings, deadly)
 
 
