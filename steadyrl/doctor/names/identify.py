@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import itemgetter
+from typing import Any
 
 import numpy as np
 
@@ -280,6 +281,19 @@ def meaning_of(name: str) -> Name:
         f"got '{name:.80}' for what a metric is; expected a name of docs/metrics.md, or a common one such as reward or "
         f"kl{hint}"
     )
+
+
+def checked_names(names: Any) -> dict[str, str]:
+    """Return what a user says that metrics of their own names are.
+
+    Raises:
+        ConfigError: They are no dict of texts, or stand for nothing that is known.
+    """
+    if not isinstance(names, Mapping) or not all(isinstance(text, str) for pair in names.items() for text in pair):
+        raise ConfigError(f"got {names!r:.80} for names; expected a dict, such as {{'policy_divergence': 'kl'}}")
+    for meaning in names.values():
+        meaning_of(meaning)
+    return dict(names)
 
 
 def require_named(names: Mapping[str, str], runs: Iterable[Run]) -> None:

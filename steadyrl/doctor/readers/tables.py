@@ -28,6 +28,9 @@ Split = Callable[[Row], list[tuple[str, Row]]]
 METRICS, RUNS = ("key", "metric", "tag", "name"), ("run_id", "run", "run_name", "run_uuid")
 EXTREMES = ("__MIN", "__MAX")  # of what W&B put together to one point of a chart
 SEPARATORS = ",\t;"
+# A chart that TensorBoard's page saves. Browsers write underscores for the slashes of the tag, of which one is known.
+CHART, CHART_FILE = ["wall time", "step", "value"], re.compile(r"run-(.*)-tag-(.*?)(?: ?\(\d+\))?")
+SLASH = re.compile(r"^(train|eval)_")
 COMMENT = b"#"
 MAX_HTML = 4 << 20  # bytes; they are rewritten as a whole
 MAX_TEXT = 1 << 14  # characters of a line
@@ -87,7 +90,9 @@ def read_csv(path: Path, separator: str) -> list[RawLog]:
     runs, notes, broken = dict[str, Rows](), list[str](), 0
     parting: Parting | None = None
     table = _cells_of(_from_header((line for chunk in lines(path, notes) for line in chunk), separator), separator)
-    names = next(table)
+    names, charted = _named_by_file(path, next(table))
+    if twice := sorted({name for name in names if name and names.count(name) > 1}):
+        notes.append(f"of columns with one name the last one counts: {', '.join(twice)}")
     parts = _split(names)
     for cells in table:
         if len(cells) == len(names):
@@ -105,7 +110,15 @@ def read_csv(path: Path, separator: str) -> list[RawLog]:
     runs = {run or parting.first_name: rows for run, rows in runs.items()} if parting else runs
     several, charts = len(runs) > 1, any(name.endswith(EXTREMES) for name in names)
     logs = {run: rows.log(f"{path}#{run}" if several else str(path), "csv", {}, notes) for run, rows in runs.items()}
-    return [replace(log, chart_of=run) if charts else log for run, log in logs.items()]
+    return [replace(log, chart_of=run if charts else charted) for run, log in logs.items()]
+
+
+def _named_by_file(path: Path, names: list[str]) -> tuple[list[str], str]:
+    """Return the columns of a table, and the run that it is a chart of: TensorBoard names both in the file alone."""
+    file = CHART_FILE.fullmatch(path.stem) if [name.lower() for name in names] == CHART else None
+    if file is None:
+        return names, ""
+    return ["", names[1], SLASH.sub(r"\1/", file[2])], file[1]
 
 
 def _from_header(table: Iterable[bytes], separator: str) -> Iterator[bytes]:
