@@ -342,7 +342,8 @@ class _Search:
         first = self.logs[place]
         columns = dict(sorted({**first.columns, **log.columns}.items()))
         notes = (*first.notes, *log.notes, f"charts of the run '{log.chart_of}' are joined, also that of '{path}'")
-        self.logs[place] = replace(first, columns=columns, notes=tuple(dict.fromkeys(notes)))
+        name = f"{path.parent}#{log.chart_of}"
+        self.logs[place] = replace(first, path=name, columns=columns, notes=tuple(dict.fromkeys(notes)))
         return True
 
     def _leave_out(self, place: int, path: str) -> None:

@@ -12,8 +12,10 @@ import pytest
 
 from steadyrl.core.errors import RunError
 from steadyrl.core.rundir import append_line, write_json
+from steadyrl.doctor.examine import diagnose
 from steadyrl.doctor.names.identify import holds_known_metric, identify
 from steadyrl.doctor.readers.search import search
+from steadyrl.show.report.diagnosis import write_diagnosis
 
 DATA = Path(__file__).parent / "data"
 LEFT_OUT = "left out, for they show the same run or no history of one (name one to see it): "
@@ -321,6 +323,7 @@ def test_charts_saved_from_tensorboard_are_one_log_for_each_run(tmp_path):
         for tag, value in tags.items():
             saved_chart(tmp_path, run, tag, [value] * 6)
     logs = found(tmp_path).logs
+    assert paths(found(tmp_path)) == [f"{tmp_path}#Nov29_host", f"{tmp_path}#other"]
     names = {"train/reward", "train/reward_std", "train/completions_mean_length", "eval/reward"}
     assert [log.columns.keys() for log in logs] == [names, names]
     assert identify(logs[0]).series["length"][0].values.tolist() == [60.0] * 6  # which its own chart does not tell
@@ -349,6 +352,21 @@ def test_what_another_log_of_a_run_says_of_its_settings_counts_where_the_surest_
     assert log.format == "trainer_state"
     assert log.settings == {"learning_rate": 3e-6, "global_step": 10}
     assert f"the settings are those of '{tmp_path / 'metrics.jsonl'}', too" in log.notes
+
+
+def test_the_reports_of_a_run_are_no_further_runs(tmp_path):
+    log = rows(tmp_path / "run.jsonl", n=40)
+    page = write_diagnosis(diagnose(log), tmp_path / "seen")
+    table = "| step | reward |\n|---|---|\n| 1 | 0.5 |\n| 2 | 0.6 |\n"
+    for path in (page.with_suffix(".md"), tmp_path / "notes.md"):
+        path.write_text(table)
+    page.write_text(
+        page.read_text() + "<table><tr><td>step</td><td>reward</td></tr><tr><td>1</td><td>2</td></tr></table>"
+    )
+    assert paths(found(tmp_path)) == [str(log), str(tmp_path / "notes.md")]
+    for path in (page, page.with_suffix(".md")):
+        with pytest.raises(RunError, match="is a report of steadyrl; name the log"):
+            found(path)
 
 
 def test_a_pipe_is_read_as_what_is_pasted(tmp_path):
