@@ -260,9 +260,16 @@ def holds_known_metric(log: RawLog) -> bool:
 
 
 def _matches(table: Table, log: RawLog) -> int:
-    """Return how many of the table's distinctive patterns some column fits."""
+    """Return how many of the table's distinctive patterns some column fits.
+
+    What stands for "*" may be anything, and nothing of the trainer's own where the name is common, as "rewards/mean".
+    """
     spellings = {spelling for column in log.columns for spelling in table.bare(column)}
-    return sum(any(wildcard(pattern, name) is not None for name in spellings) for pattern in table.distinctive)
+    uncommon = spellings - COMMON.names.keys()
+    return sum(
+        any(wildcard(pattern, name) is not None for name in (uncommon if "*" in pattern else spellings))
+        for pattern in table.distinctive
+    )
 
 
 def meaning_of(name: str) -> Name:
