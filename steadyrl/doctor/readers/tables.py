@@ -97,7 +97,8 @@ def read_csv(path: Path, separator: str) -> list[RawLog]:
     for cells in table:
         if len(cells) == len(names):
             row = {name: cell for name, cell in zip(names, cells, strict=True) if name and cell}
-            parting = parting or Parting(find_step_key([dict.fromkeys(names, 1)]), row)
+            if parting is None:  # in a table with a value in each row another metric begins anew, and no run
+                parting = Parting(None if metric_column(names) else find_step_key([dict.fromkeys(names, 1)]), row)
             name = parting.run_of(row)
             for run, part in parts(row):
                 rows_of(runs, run or name, (POINT, *STEP_KEYS)).put(part)
@@ -135,16 +136,23 @@ def _from_header(table: Iterable[bytes], separator: str) -> Iterator[bytes]:
     yield from remaining
 
 
+def metric_column(names: Iterable[str]) -> str:
+    """Return the column of a table with one value in each row that says of which metric it is, "" for other tables."""
+    columns = {name.lower(): name for name in names}
+    key = next((columns[name] for name in METRICS if name in columns), "")
+    return key if "value" in columns and find_step_key([dict.fromkeys(columns, 1)]) else ""
+
+
 def _split(names: Sequence[str]) -> Split:
     """Return how a table is taken apart: by metric, with one value in each row as of MLflow, by run, or by both.
 
     The charts of W&B have columns "run - metric", with the smallest and largest.
     """
     columns, step = {name.lower(): name for name in names}, find_step_key([dict.fromkeys(names, 1)])
-    key, run = (next((columns[name] for name in several if name in columns), "") for several in (METRICS, RUNS))
-    if key and step and "value" in columns:
+    run = next((columns[name] for name in RUNS if name in columns), "")
+    if key := metric_column(names):
         value = columns["value"]
-        return lambda row: [(row.get(run, ""), {POINT: row.get(step, ""), row.get(key, ""): row.get(value, "")})]
+        return lambda row: [(row.get(run, ""), {POINT: row.get(step or "", ""), row.get(key, ""): row.get(value, "")})]
     if not any(name.endswith(EXTREMES) for name in names):
         return lambda row: [(row.pop(run, "") if step else "", row)]
     shared = [name for name in names if " - " not in name]

@@ -351,6 +351,16 @@ def test_a_date_is_no_step(tmp_path):
     assert list(points(log_of(tmp_path, dated, "dated.jsonl"), "reward")) == [*range(1, 9)]
 
 
+def test_a_table_with_a_value_in_each_row_is_one_run_in_any_order(tmp_path):
+    """As ``DataFrame.melt`` writes it, metric by metric and with an index; MLflow's has the step before."""
+    cells = [(metric, 4 * i, (i + place) / 8) for place, metric in enumerate(("kl", "reward")) for i in range(6)]
+    for order in (cells, sorted(cells, key=lambda cell: cell[1])):
+        table = "".join(f"{i},{step},{metric},{value}\n" for i, (metric, step, value) in enumerate(order))
+        log = log_of(tmp_path, f",iteration,metric,value\n{table}", "long.csv")
+        assert points(log, "kl") == {4 * i: i / 8 for i in range(6)}
+        assert points(log, "reward") == {4 * i: (i + 1) / 8 for i in range(6)}
+
+
 def test_a_table_with_one_name_twice_says_which_column_counts(tmp_path):
     log = log_of(tmp_path, "step,kl,kl,reward\n1,0.5,0.25,1\n2,0.5,0.125,1\n", "twice.csv")
     assert points(log, "kl") == {1: 0.25, 2: 0.125}
