@@ -64,7 +64,7 @@ def compare_command(
     if source is None:
         raise ConfigError(
             f"neither '{first}' nor '{second}' is a run directory, so the problems are unknown; check the paths, or "
-            "give --task with a config or a run"
+            "give --task with a config or a run. Two logs are compared by `steadyrl doctor A B`"
         )
     if source.is_dir():
         config = configs.resolve(RunDir.open(source).resolved(), overrides or [])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 
 from rich.console import Console
@@ -14,27 +15,23 @@ from steadyrl.doctor.causes import Placed, tree
 from steadyrl.doctor.check import in_words
 from steadyrl.doctor.deciding import deciding_series
 from steadyrl.doctor.examine import BY_NAME, CHECKS, Diagnosis
-from steadyrl.doctor.series import Run
 from steadyrl.show.page.records import TONES
 from steadyrl.show.page.terminal import STYLES
-from steadyrl.show.report.diagnosis import facts_of
 
 INDENT = 4  # columns per link of a chain
 NOT_LOGGED = "the log has no "  # how a check says that it lacks what it needs
-MOST_UNKNOWN = 5  # names shown of those that could not be placed
 MOST_OTHERS = 6  # further findings named in the short answer
 
 
 def show(console: Console, diagnosis: Diagnosis, full: bool = True) -> None:
     """Print a diagnosis: all of it, or what fits on a screen."""
-    _line(console, f"{diagnosis.run.path}: {facts_of(diagnosis.run)}", style="bold")
+    _line(console, f"{diagnosis.run.path}: {diagnosis.run.facts}", style="bold")
     for text in diagnosis.run.notes if full else ():
         _line(console, f"note: {text}", 2)
     # Of a loop of somebody's own, what was left out may be what would have shown the fault.
     if (names := diagnosis.run.unknown) and (full or diagnosis.run.trainer == "unknown"):
-        more = f" and {len(names) - MOST_UNKNOWN} more" if len(names) > MOST_UNKNOWN else ""
-        hint = f"; --name {names[0]}=OURS says what one is"
-        _line(console, f"not known, and left out: {', '.join(names[:MOST_UNKNOWN])}{more}{hint}", 2)
+        hint = f"--name {shlex.quote(f'{names[0]}=OURS')} says what one is"
+        _line(console, f"{diagnosis.run.left_out}; {hint}", 2)
     _line(console, _verdict(diagnosis, full), style=_style(diagnosis.verdict))
     if diagnosis.judgement:
         reasons = {**diagnosis.judgement.reasons, "not known": "; ".join(diagnosis.missing)}
@@ -65,7 +62,7 @@ def _short(console: Console, diagnosis: Diagnosis) -> None:
         if evidence:  # what the message holds already is not said twice
             _line(console, f"seen: {evidence}", 2)
         _line(console, f"do: {lead.remedy}", 2)
-        for text in changes(diagnosis.run, lead):
+        for text in diagnosis.run.changes(lead):
             _line(console, f"change: {text}", 2)
         other_findings = [finding for finding in diagnosis.findings if finding is not lead]
         caused = [finding.check for finding in other_findings if finding.follows]
@@ -87,20 +84,6 @@ def show_difference(console: Console, reasons: Sequence[str]) -> None:
     for text in reasons:
         _line(console, text, 2)
     console.print()
-
-
-def changes(run: Run, finding: Finding) -> list[str]:
-    """Return a finding's overrides with what each setting was, where that is known."""
-    canonical = {key: name for name, key in run.keys.items()}
-    shown = []
-    for text in finding.overrides:
-        key, _, value = text.partition("=")
-        old = run.settings.get(canonical.get(key, ""))
-        if old is None and canonical.get(key) == "learning_rate" and (logged := run.get("learning_rate")) is not None:
-            old = float(logged.values.max())
-        was = "" if old is None else f" (it is {old:.3g})" if isinstance(old, float) else f" (it is {old})"
-        shown.append(f"{key}={value}{was}")
-    return shown
 
 
 def _style(word: str) -> str:

@@ -118,7 +118,8 @@ class RunDir:
         """
         run = cls(path)
         if not run.path.is_dir():
-            raise RunError(f"there is no run directory '{path}'; runs are made by `steadyrl train`, under runs/")
+            hint = ", and `steadyrl doctor` reads logs of other trainers" if run.path.is_file() else ""
+            raise RunError(f"there is no run directory '{path}'; runs are made by `steadyrl train`, under runs/{hint}")
         if (only := cls.find(path)) is not None:
             return only
         inside = run._inside("*", "*/*", f"{JOBS}/*/*")  # the last two are those of a study or a search

@@ -16,9 +16,9 @@ from steadyrl.core.types import Finding
 from steadyrl.doctor.causes import arrange
 from steadyrl.doctor.check import Check
 from steadyrl.doctor.judgement.model import Judgement, judge
-from steadyrl.doctor.names.identify import holds_known_metric, identify, meaning_of, require_named
+from steadyrl.doctor.names.identify import checked_names, holds_known_metric, identify, require_named
 from steadyrl.doctor.readers.search import search, search_rows
-from steadyrl.doctor.readers.spelling import flat_settings
+from steadyrl.doctor.readers.spelling import settings_of
 from steadyrl.doctor.remedies import with_rate
 from steadyrl.doctor.series import RawLog, Run
 from steadyrl.doctor.statistics.levels import measure
@@ -76,13 +76,19 @@ class Diagnosis:
     """What no check found harm in, although the log is other than in healthy runs; the evidence says where."""
 
     def __repr__(self) -> str:
-        lines = [f"{self.run.path}: {self.judgement.sentence if self.judgement else self.verdict}"]
+        lines = [
+            f"{self.run.path}: {self.run.facts}",
+            f"    {self.judgement.sentence if self.judgement else self.verdict}",
+        ]
+        if self.run.unknown and self.run.trainer == "unknown":
+            lines.append(f"    {self.run.left_out}")
         if self.judgement:
             lines += [f"    not known: {text}" for text in self.missing]
         for finding in self.findings:
             since = "" if finding.since_step is None else f", since step {finding.since_step}"
             lines.append(f"    {finding.severity} {finding.check} ({finding.cause}){since}: {finding.message}")
             lines += [f"        do: {finding.remedy}"] if finding.remedy else []
+            lines += [f"        change: {text}" for text in self.run.changes(finding)]
         return "\n".join(lines)
 
     @property
@@ -180,21 +186,19 @@ def examine(run: Run, checks: Sequence[Check[Run]] = CHECKS) -> Diagnosis:
 Log = PathLike[str] | str | Mapping[str, Any] | Iterable[Mapping[str, Any]]
 
 
-def diagnose(
-    log: Log, settings: Mapping[str, Any] | None = None, names: Mapping[str, str] | None = None
-) -> list[Diagnosis]:
+def diagnose(log: Log, settings: object = None, names: Mapping[str, str] | None = None) -> list[Diagnosis]:
     """Read and examine every run of a file or folder, or of rows in memory.
 
     Args:
         log: The path of a log, of a run, or of a folder of several; or rows, such as ``trainer.state.log_history``: a
-            dict for each step, a dict of columns, or a DataFrame.
-        settings: The trainer's own settings, such as ``trainer.args.to_dict()``; those that the log holds count more.
+            dict for each step, a dict of columns, or a DataFrame of pandas or polars.
+        settings: The trainer's own settings, such as ``trainer.args`` or a dict; those that the log holds count more.
         names: What metrics of names of your own are: ``{"policy_divergence": "kl_ref_k3"}``. The names that they stand
             for are those of docs/metrics.md, with their units, or common ones such as "kl", of no certain unit.
 
     Raises:
         RunError: There is nothing, or something that cannot be read.
-        ConfigError: A name stands for nothing that is known, or is not in the log.
+        ConfigError: A name stands for nothing that is known, or is not in the log; or the settings are none.
     """
     diagnoses, unreadable = diagnose_all(log, settings, names)
     for problem in unreadable.values():
@@ -204,7 +208,7 @@ def diagnose(
 
 
 def diagnose_all(
-    log: Log, settings: Mapping[str, Any] | None = None, names: Mapping[str, str] | None = None
+    log: Log, settings: object = None, names: Mapping[str, str] | None = None
 ) -> tuple[list[Diagnosis], Mapping[str, str]]:
     """Read and examine what can be read of a file or folder; arguments as of ``diagnose``.
 
@@ -213,11 +217,9 @@ def diagnose_all(
 
     Raises:
         RunError: There is nothing, or it is a file that cannot be read.
-        ConfigError: A name stands for nothing that is known.
+        ConfigError: A name stands for nothing that is known, or the settings are none.
     """
-    own_names, own_settings = dict(names or {}), flat_settings(settings or {})
-    for meaning in own_names.values():
-        meaning_of(meaning)
+    own_names, own_settings = checked_names(names or {}), settings_of(settings or {})
 
     def knows(read: RawLog) -> bool:
         return holds_known_metric(replace(read, names=own_names))

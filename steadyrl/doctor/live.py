@@ -18,9 +18,10 @@ from steadyrl.core.types import Finding
 from steadyrl.doctor.causes import SEVERITIES, as_record
 from steadyrl.doctor.checks.form import ENDS
 from steadyrl.doctor.examine import examine
-from steadyrl.doctor.names.identify import identify, meaning_of
+from steadyrl.doctor.names.identify import checked_names, identify
 from steadyrl.doctor.readers.completions import JsonTexts, step_files
-from steadyrl.doctor.readers.spelling import flat_settings, number, plain
+from steadyrl.doctor.readers.rows import MAX_STEP
+from steadyrl.doctor.readers.spelling import flat_settings, number, plain, settings_of
 from steadyrl.doctor.series import Column, RawLog, Written
 
 EVERY = 20  # steps; bench/results/doctor_speed.json has what that costs
@@ -105,6 +106,18 @@ class Seen:
         return iter([*self._first, *self._last])
 
 
+def _whole(step: Any) -> int:
+    """Return a step as a number; it may be a scalar of NumPy or PyTorch.
+
+    Raises:
+        ConfigError: It is no whole number.
+    """
+    value = number(plain(step), null=None)
+    if value is None or not abs(value) < MAX_STEP or value != int(value):
+        raise ConfigError(f"the step is {step!r:.80}; expected a whole number, such as trainer.state.global_step")
+    return int(value)
+
+
 @dataclass
 class LiveDoctor:
     """Keeps what a run measures and examines it every N steps."""
@@ -129,11 +142,10 @@ class LiveDoctor:
     _looked: int | None = None
 
     def __post_init__(self) -> None:
-        if not self.every >= 1:
-            raise ConfigError(f"every is {self.every}; expected a number of steps of at least 1")
-        self.settings = flat_settings(self.settings)
-        for meaning in self.names.values():
-            meaning_of(meaning)
+        if not isinstance(self.every, int) or self.every < 1:
+            raise ConfigError(f"every is {self.every!r}; expected a whole number of steps of at least 1")
+        self.settings = settings_of(self.settings)
+        self.names = checked_names(self.names)
 
     def remember(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Take in what was measured before, such as ``RunDir.metrics()`` of a run that is resumed, without examining.
@@ -142,7 +154,7 @@ class LiveDoctor:
             rows: With a "step" each, in their order.
         """
         for row in rows:
-            self._keep(int(row["step"]), row)
+            self._keep(_whole(row.get("step")), row)
 
     def add(self, step: int, metrics: Mapping[str, Any]) -> list[Change]:
         """Take in what a step measured, and examine the run where its turn has come.
@@ -154,7 +166,13 @@ class LiveDoctor:
 
         Returns:
             What changed since the last examination; mostly nothing.
+
+        Raises:
+            ConfigError: The step is no whole number, or the metrics have no names.
         """
+        if not isinstance(metrics, Mapping):
+            raise ConfigError(f"got {metrics!r:.80}; expected metrics by their names, such as {{'reward': 0.5}}")
+        step = _whole(step)
         new = step not in self._steps[-1:]
         self._keep(step, metrics)
         return self.look(step) if new and len(self._steps) % self.every == 0 else []

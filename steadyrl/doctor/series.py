@@ -12,6 +12,10 @@ from typing import Any, Literal
 
 import numpy as np
 
+from steadyrl.core.types import Finding
+
+MOST_UNKNOWN = 5  # names shown of those that could not be placed
+
 
 @dataclass(frozen=True)
 class Written:
@@ -179,6 +183,37 @@ class Run:
         """Return how many steps the rows of a series stand for: each averages some, or comes some after the last."""
         apart = float(np.median(np.diff(series.steps))) if len(series) > 1 else 1.0
         return int(len(series) * max(self.averaged_over, apart))
+
+    @property
+    def facts(self) -> str:
+        """Who wrote the log, and how much of it there is."""
+        who = "an unknown trainer" if self.trainer == "unknown" else self.trainer
+        averaged = f", {self.averaged_over} to a row" if self.averaged_over > 1 else ""
+        (first, last), algorithm = self.span, f", {self.algorithm}" if self.algorithm else ""
+        rows = (
+            f"1 row (step {first}{averaged})" if self.steps == 1 else f"{self.steps} rows ({first} to {last}{averaged})"
+        )
+        return f"{who}{algorithm}, {rows}"
+
+    @property
+    def left_out(self) -> str:
+        """The first of the names that could not be placed, as a sentence."""
+        more = f" and {len(self.unknown) - MOST_UNKNOWN} more" if len(self.unknown) > MOST_UNKNOWN else ""
+        return f"not known, and left out: {', '.join(self.unknown[:MOST_UNKNOWN])}{more}"
+
+    def changes(self, finding: Finding) -> list[str]:
+        """Return a finding's overrides with what each setting was, where that is known."""
+        canonical = {key: name for name, key in self.keys.items()}
+        shown = []
+        for text in finding.overrides:
+            key, _, value = text.partition("=")
+            name = canonical.get(key, "")
+            old, rate = self.settings.get(name), self.get("learning_rate")
+            if old is None and name == "learning_rate" and rate is not None:
+                old = float(rate.values.max())
+            was = "" if old is None else f" (it is {old:.3g})" if isinstance(old, float) else f" (it is {old})"
+            shown.append(f"{key}={value}{was}")
+        return shown
 
     @property
     def span(self) -> tuple[int, int]:

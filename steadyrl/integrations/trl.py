@@ -184,7 +184,8 @@ class DoctorCallback(TrainerCallback):
             if change.state == "cleared":
                 log.info("step %d: %s (%s) no longer holds", change.step, finding.check, finding.cause)
             else:
-                advice = f"{finding.message.rstrip('.')}. {finding.remedy}".rstrip()
+                settings = f" Set {' '.join(finding.overrides)}" if finding.overrides else ""
+                advice = f"{finding.message.rstrip('.')}. {finding.remedy}".rstrip() + settings
                 log.log(LEVELS[finding.severity], "step %d: %s: %s", change.step, finding.check, advice)
             if self.findings_file is not None:
                 append_line(self.findings_file, change.record())

@@ -229,6 +229,10 @@ def test_a_run_directory_that_is_none_is_named(refused, here, command):
     request = ["a request"] if command == ("sample",) else []
     message = refused(*command, "absent", *request)
     assert message == "there is no run directory 'absent'; runs are made by `steadyrl train`, under runs/"
+    (here / "trainer_state.json").write_text("{}")
+    assert refused(*command, "trainer_state.json", *request).endswith(
+        "and `steadyrl doctor` reads logs of other trainers"
+    )
     (here / "folder").mkdir()
     assert refused(*command, "folder", *request) == "'folder' is not a run directory: it has no run.json"
     (here / "folder" / "run.json").write_text("{")

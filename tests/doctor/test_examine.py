@@ -6,6 +6,7 @@ import pkgutil
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from steadyrl.doctor.check import WORDS, Check
 from steadyrl.doctor.examine import CHECKS, diagnose, examine
 from steadyrl.doctor.names.traits import traits
 from steadyrl.doctor.series import Run, Series
+from tests import needs
 
 sys.path.insert(0, str(Path(__file__).parent))
 import logs
@@ -194,6 +196,99 @@ def test_rows_in_memory_are_read_as_those_of_a_file(tmp_path):
 def test_what_is_neither_a_path_nor_rows_is_refused(log):
     with pytest.raises(RunError, match="expected the path of a log"):
         diagnose(log)
+
+
+class Frame:
+    """Has what the doctor asks of a DataFrame; the method is that of polars or of Arrow."""
+
+    columns = ("step", "reward")
+
+    def __init__(self, method, rows):
+        setattr(self, method, lambda: rows)
+
+
+@pytest.mark.parametrize("method", ["to_dicts", "to_pylist"])
+def test_frames_of_any_library_are_rows(method):
+    rows = [{"step": 2 * i, "reward": i / 90} for i in range(40)]
+    (expected,) = diagnose(rows)
+    assert repr(diagnose(Frame(method, rows))) == repr([expected])
+    both = diagnose({"first": Frame(method, rows), "second": Frame(method, rows[:30])})
+    assert [diagnosis.run.path for diagnosis in both] == ["the rows#first", "the rows#second"]
+
+
+def test_a_frame_of_pandas_with_names_in_its_index_and_of_several_parts_is_read():
+    pandas = needs.package("pandas")
+    frame = pandas.DataFrame(
+        {
+            "arm": ["a"] * 20 + ["b"] * 20,
+            "step": [*range(0, 60, 3)] * 2,
+            "reward": np.linspace(0, 1, 40),
+            "kl": np.linspace(0.0, 0.1, 40),
+        }
+    )
+    indexed = diagnose(frame.set_index(["arm", "step"]))
+    assert [diagnosis.run.span for diagnosis in indexed] == [(0, 57), (0, 57)]
+    one = frame[:20].drop(columns="arm").set_index("step")
+    one.columns = pandas.MultiIndex.from_product([["train"], one.columns])
+    (nested,) = diagnose(one)
+    assert {series[0].source for series in nested.run.series.values()} == {"train/reward", "train/kl"}
+    assert nested.run.span == (0, 57)
+    with pytest.raises(RunError, match="expected the path of a log, a run, or rows"):
+        diagnose(frame.reward)
+
+
+def test_columns_may_be_in_any_mapping():
+    columns = MappingProxyType({"step": np.arange(5, 45), "reward": np.linspace(0, 1, 40)})
+    (diagnosis,) = diagnose(columns)
+    assert diagnosis.run.span == (5, 44)
+
+
+def test_rows_that_hold_themselves_or_names_that_are_no_text_are_refused():
+    circle = {"step": 1, "reward": 0.5}
+    circle["more"] = circle
+    for row in (circle, {"step": 1, "reward": {("a", "b"): 0.5}}):
+        with pytest.raises(RunError, match=r"which is no row: .*; expected numbers by their names"):
+            diagnose([row])
+
+
+def test_the_text_of_a_log_in_place_of_its_path_is_one_short_error():
+    with pytest.raises(RunError, match="expected the path of a log, not its text") as error:
+        diagnose("\n".join(json.dumps({"step": i, "reward": 0.25}) for i in range(400)))
+    assert len(str(error.value)) < 200
+
+
+def test_settings_may_be_an_object_of_them_and_others_are_refused():
+    rows = [{"step": i, "reward": i / 50, "grad_norm": 1.0} for i in range(40)]
+    args = {"learning_rate": 3e-5, "max_completion_length": 77}
+    runs = [diagnose(rows, settings)[0].run for settings in (args, SimpleNamespace(**args), Args(args))]
+    assert all(run.config["max_completion_length"] == 77 for run in runs)
+    for wrong in ("learning_rate=1e-5", [1e-5], 7):
+        with pytest.raises(ConfigError, match="for the settings; expected a dict"):
+            diagnose(rows, wrong)
+    for names in ("gain=reward", {"gain": 1}, ["gain"]):
+        with pytest.raises(ConfigError, match="for names; expected a dict"):
+            diagnose(rows, names=names)
+
+
+class Args:
+    """Settings as those of transformers: the dict is made by a method."""
+
+    def __init__(self, settings):
+        self.to_dict = lambda: settings
+
+
+def test_a_diagnosis_shows_who_wrote_the_log_what_was_left_out_and_what_to_change():
+    rows = [{"step": i, "reward": 0.1 + i / 900, "mystery": 2.0} for i in range(40)]
+    (unplaced,) = diagnose(rows)
+    first, verdict, left_out, *_ = repr(unplaced).splitlines()
+    assert first == "the rows: an unknown trainer, 40 rows (0 to 39)" and verdict.strip().startswith(unplaced.verdict)
+    assert left_out.strip() == "not known, and left out: mystery"
+    cut = [
+        {"step": i, "reward": 0.5, "reward_std": 0.2, "completions/mean_length": 90, "completions/clipped_ratio": 0.9}
+        for i in range(40)
+    ]
+    (truncated,) = diagnose(cut, {"max_completion_length": 96})
+    assert "        change: max_completion_length=" in repr(truncated) and "(it is 96)" in repr(truncated)
 
 
 def test_a_name_that_the_user_explains_is_read_and_one_that_the_log_lacks_is_refused():

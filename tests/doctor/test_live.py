@@ -184,7 +184,30 @@ def test_a_loop_with_names_of_its_own_is_examined_by_what_they_are_said_to_be():
     assert "kl_runaway" in informed
 
 
-@pytest.mark.parametrize("wrong", [{"every": 0}, {"every": -3}, {"names": {"drift": "kl_reff"}}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"every": every} for every in (0, -3, "7", 1.5, None)),
+        *({"names": names} for names in ({"drift": "kl_reff"}, {"drift": None}, "drift=kl")),
+        *({"settings": settings} for settings in ("beta=0.1", [0.1], 3)),
+    ],
+)
 def test_what_no_live_doctor_can_have_is_refused(wrong):
-    with pytest.raises(ConfigError, match=r"every is|did you mean 'kl_ref"):
+    with pytest.raises(ConfigError, match=r"every is|did you mean 'kl_ref|for names; expected|for the settings; exp"):
         LiveDoctor(**wrong)
+
+
+@pytest.mark.parametrize("step", [None, 2.5, "later", math.nan, 10**20, True, [4]])
+def test_a_step_that_is_no_whole_number_is_refused(step):
+    doctor = LiveDoctor()
+    with pytest.raises(ConfigError, match=r"the step is .*; expected a whole number"):
+        doctor.add(step, {"reward": 0.5})
+    with pytest.raises(ConfigError, match="the step is"):
+        doctor.remember([{"step": step, "reward": 0.5}])
+    assert doctor.add(SimpleNamespace(item=lambda: 3), {"reward": 0.5}) == []  # as a tensor's
+
+
+@pytest.mark.parametrize("metrics", [None, 0.5, ["reward"], "reward"])
+def test_metrics_without_names_are_refused(metrics):
+    with pytest.raises(ConfigError, match="expected metrics by their names"):
+        LiveDoctor().add(1, metrics)

@@ -113,6 +113,24 @@ def test_a_reward_that_never_differs_is_found_while_training_goes_on(tmp_path, c
     assert all(re.search(r"[a-z0-9)%]\. [A-Z]", record.message) for record in told)  # a stop before the remedy
 
 
+def test_what_it_says_ends_with_the_settings_to_change(tmp_path, caplog):
+    def cut_off(step):
+        return {
+            **learning(step),
+            "completions/clipped_ratio": 0.85,
+            "completions/mean_length": 60.0,
+            "completions/max_length": 64.0,
+        }
+
+    callback = DoctorCallback(every=10)
+    with caplog.at_level(logging.INFO, "steadyrl"):
+        train(tmp_path, callback, cut_off)
+    (settings,) = (finding.overrides for finding in callback.findings if finding.check == "truncated")
+    assert settings
+    message = next(record.message for record in caplog.records if "truncated" in record.message)
+    assert re.search(r"\. Set max_completion_length=\d+$", message)
+
+
 def test_a_healthy_run_raises_nothing_that_harms_and_its_numbers_may_be_text(tmp_path):
     callback = DoctorCallback(every=10)
     train(tmp_path, callback, learning)

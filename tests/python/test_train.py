@@ -267,7 +267,7 @@ def test_the_diagnosis_reads_as_lines(here):
     run = toy(steps=30)
     diagnosis = run.doctor()
     lines = repr(diagnosis).splitlines()
-    assert lines[0] == f"{run.path}: {diagnosis.verdict}"
+    assert lines[0] == f"{run.path}: {diagnosis.run.facts}" and lines[1].strip() == diagnosis.verdict
     for finding in diagnosis.findings:
         assert any(finding.check in line and finding.message in line for line in lines)
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import itemgetter
+from typing import Any
 
 import numpy as np
 
@@ -259,9 +260,16 @@ def holds_known_metric(log: RawLog) -> bool:
 
 
 def _matches(table: Table, log: RawLog) -> int:
-    """Return how many of the table's distinctive patterns some column fits."""
+    """Return how many of the table's distinctive patterns some column fits.
+
+    What stands for "*" may be anything, and nothing of the trainer's own where the name is common, as "rewards/mean".
+    """
     spellings = {spelling for column in log.columns for spelling in table.bare(column)}
-    return sum(any(wildcard(pattern, name) is not None for name in spellings) for pattern in table.distinctive)
+    uncommon = spellings - COMMON.names.keys()
+    return sum(
+        any(wildcard(pattern, name) is not None for name in (uncommon if "*" in pattern else spellings))
+        for pattern in table.distinctive
+    )
 
 
 def meaning_of(name: str) -> Name:
@@ -280,6 +288,19 @@ def meaning_of(name: str) -> Name:
         f"got '{name:.80}' for what a metric is; expected a name of docs/metrics.md, or a common one such as reward or "
         f"kl{hint}"
     )
+
+
+def checked_names(names: Any) -> dict[str, str]:
+    """Return what a user says that metrics of their own names are.
+
+    Raises:
+        ConfigError: They are no dict of texts, or stand for nothing that is known.
+    """
+    if not isinstance(names, Mapping) or not all(isinstance(text, str) for pair in names.items() for text in pair):
+        raise ConfigError(f"got {names!r:.80} for names; expected a dict, such as {{'policy_divergence': 'kl'}}")
+    for meaning in names.values():
+        meaning_of(meaning)
+    return dict(names)
 
 
 def require_named(names: Mapping[str, str], runs: Iterable[Run]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from steadyrl.core.errors import RunError
 from steadyrl.doctor.readers.lines import head, parse_json, text_of
 from steadyrl.doctor.readers.parting import Parting
-from steadyrl.doctor.readers.rows import MAX_RUNS, SUMMARY, Rows, find_step_key
+from steadyrl.doctor.readers.rows import MAX_RUNS, MIN_ROWS, SUMMARY, Rows, find_step_key
 from steadyrl.doctor.readers.spelling import MAX_NESTING, flat_settings, number
 from steadyrl.doctor.series import RawLog
 
@@ -76,7 +76,7 @@ def read(path: Path) -> list[RawLog]:
     if isinstance(parsed, dict) and HISTORY in parsed and not isinstance(parsed[HISTORY], list):
         raise RunError(f"'{path}' has no list '{HISTORY}'; take the state of an earlier checkpoint")
     parts = list(_parts(parsed if isinstance(parsed, dict) else {"": parsed}))
-    logged = [run for part in parts if part.rows or part.lists for run in _runs(part)]
+    logged = [run for part in parts if part.rows or part.lists or part.by_step for run in _runs(part)]
     return [_log(path, part, parts[0], len(logged) > 1) for part in logged[:MAX_RUNS]]
 
 
@@ -179,16 +179,22 @@ def _numbers(value: Any, count: int) -> bool:
 
 def _log(path: Path, part: _Part, root: _Part, several: bool) -> RawLog:
     """Return the log of the rows, or of the lists of numbers that are as long as the longest one."""
-    rows = Rows()
+    rows, notes = Rows(), list[str]()
     if part.rows:
         rows.add([row for row in part.rows if SUMMARY not in row])
     else:
-        length = max(map(len, part.lists.values()))
-        steps = {key: values for key, values in root.lists.items() if key in STEPS}
-        columns = {key: values for key, values in (steps | part.lists).items() if len(values) == length}
-        step = next((key for key in STEPS if key in columns), STEPS[0])
-        rows.add([dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)])
-        for key, values in part.by_step.items():
-            rows.add([{step: int(at), key: value} for at, value in values.items()])
+        length = max(map(len, part.lists.values()), default=0)
+        steps = {key: values for key, values in root.lists.items() if key in STEPS and len(values) <= length}
+        least = length - (length > MIN_ROWS)  # a run that stops within a step has written some of its metrics
+        lists = {key: values for key, values in (steps | part.lists).items() if len(values) >= least}
+        step = next((key for key in STEPS if key in lists or key in part.by_step), STEPS[0])
+        rows.add([{key: values[i] for key, values in lists.items() if i < len(values)} for i in range(length)])
+        at_step: dict[str, dict[str, Any]] = {}
+        for key, by_step in part.by_step.items():
+            for at, value in by_step.items():
+                at_step.setdefault(at, {step: int(at)})[key] = value
+        rows.add(list(at_step.values()))
+        if others := [key for key, values in part.lists.items() if key not in lists and len(values) >= MIN_ROWS]:
+            notes.append(f"lists left out, for they are shorter than others, and of unknown steps: {', '.join(others)}")
     name = f"{path}#{part.path}" if several and part.path else str(path)
-    return rows.log(name, "trainer_state" if part.history else "jsonl", {**root.settings, **part.settings})
+    return rows.log(name, "trainer_state" if part.history else "jsonl", {**root.settings, **part.settings}, notes)

@@ -12,10 +12,12 @@ Two runs are never made one, and one run is never made two:
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import reprlib
 import select
+import shlex
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -40,6 +42,8 @@ KEPT = {"checkpoints", "rollouts", "evaluations", "report", "trackers"}
 KEPT_BY_TRACKERS = {"files", "logs", "tmp", "metrics", "params", "tags", "artifacts"}
 COMPARED = 50  # of the logs found before, the nearest, that a log may show again
 MAX_PASTED = 64 << 20  # bytes
+LEFT_OUT = "left out"  # as notes of what could not be read say
+FORMS = 'in rows, as [{"step": 1, "reward": 0.5}], or in columns, as {"step": [1], "reward": [0.5]}'
 
 Knows = Callable[[RawLog], bool]
 
@@ -78,7 +82,7 @@ def search(path: Path | str, knows: Knows) -> Found:
             return Found(tuple(_filled(root, of_file(root)(), knows)))
     except OSError as error:
         raise RunError(_refusal(root, error)) from error
-    raise RunError(f"there is no file or folder '{path}'; give {KNOWN}")
+    raise RunError(f"there is no file or folder '{path}'; check the path, or give {KNOWN}")
 
 
 def _written_to(path: Path) -> BinaryIO | None:
@@ -136,23 +140,47 @@ def search_rows(rows: Iterable[Mapping[str, Any]] | Mapping[str, Any], knows: Kn
     Raises:
         RunError: They are no rows, or hold no known metric.
     """
-    if callable(records := getattr(rows, "to_dict", None)):
-        index = getattr(getattr(rows, "index", None), "name", None)  # "step", as that of ``Run.metrics_frame``
-        rows = rows.reset_index().to_dict("records") if index else records("records")  # type: ignore[union-attr]
+    rows = _rows_of(rows)
     if isinstance(rows, Mapping):
-        return _written("the rows", json.dumps(rows, default=_as_json).encode(), knows)
+        return _written("the rows", _line(rows).encode(), knows)
     several = list(rows) if isinstance(rows, Iterable) else None
     if not several or not all(isinstance(row, Mapping) for row in several):
         raise RunError(
             f"got {reprlib.repr(rows)}; expected the path of a log, a run, or rows: a dict for each step, such as "
             "{'step': 1, 'reward': 0.5}, a dict of columns, or a DataFrame"
         )
-    lines = (json.dumps(dict(row), default=_as_json) + "\n" for row in several)
-    return _written("the rows", "".join(lines).encode(), knows)
+    return _written("the rows", "\n".join(map(_line, several)).encode(), knows)
+
+
+def _rows_of(frame: Any) -> Any:
+    """Return the rows of a DataFrame of polars, Arrow or pandas, whose index may name columns; else what is given."""
+    for method in ("to_dicts", "to_pylist"):
+        if callable(rows := getattr(frame, method, None)):
+            return rows()
+    if not hasattr(frame, "columns") or not callable(getattr(frame, "to_dict", None)):
+        return frame
+    named = [name for name in frame.index.names if name is not None and name not in frame.columns]
+    return (frame.reset_index(named) if named else frame).to_dict("records")
+
+
+def _line(row: Mapping[Any, Any]) -> str:
+    """Return a row, or columns, as JSON; a name of several parts, as pandas has them, is one with slashes.
+
+    Raises:
+        RunError: It holds itself, or a name further down that is no text.
+    """
+    names = ("/".join(str(part) for part in name if part != "") if type(name) is tuple else str(name) for name in row)
+    try:
+        return json.dumps(dict(zip(names, row.values(), strict=True)), default=_as_json)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise RunError(f"got {reprlib.repr(row)}, which is no row: {error}; expected numbers by their names") from error
 
 
 def _as_json(value: Any) -> Any:
     """Return what JSON holds of a value that it has no kind for: the number of a scalar, the list of an array."""
+    value = _rows_of(value)
+    if isinstance(value, Mapping | list):
+        return dict(value) if isinstance(value, Mapping) else value
     if callable(getattr(value, "tolist", None)):
         return value.tolist()
     return str(value) if (number := plain(value)) is value else number
@@ -166,14 +194,13 @@ def _filled(path: Path, logs: Sequence[RawLog], knows: Knows) -> list[RawLog]:
     """
     filled = [log for log in logs if log.columns]
     if not filled:
-        raise RunError(f"'{path}' is a log without a number; wait for the first logged step, or name another log")
+        # Of a document without a log in it nothing else says what was looked for.
+        reasons = dict.fromkeys(note for log in logs for note in log.notes if LEFT_OUT in note) if logs else [FORMS]
+        why = f" ({'; '.join(reasons)})" if reasons else ""
+        raise RunError(f"'{path}' is a log without a number{why}; wait for the first logged step, or name another log")
     known_logs = [log for log in filled if knows(log)]
     if not known_logs:
-        names = sorted({name for log in filled for name in log.columns})
-        raise RunError(
-            f"no known metric in '{path}': found {_listed(names)}; name the log of a training run, or give its "
-            "columns names of docs/doctor/names.md, such as reward, kl or loss"
-        )
+        raise RunError(_without_metric(path, filled))
     if left_out := [log.path for log in filled if not any(log is known_log for known_log in known_logs)]:
         note = f"left out of the same file, for they hold no known metric: {_listed(left_out)}"
         known_logs[0] = replace(known_logs[0], notes=(*known_logs[0].notes, note))
@@ -225,24 +252,29 @@ class _Search:
             if inner and (not self.files_left or len(folder.relative_to(self.root).parts) >= MAX_DEPTH):
                 self.cut = True
                 inner.clear()
-        if not self.logs:
+        self.strange |= {log.path: _without_metric(log.path, [log]) for log in self.logs if not self.knows(log)}
+        places = [place for place, log in enumerate(self.logs) if log.path not in self.strange]
+        if not places:
             self.unreadable.update(self.strange)
-        if not self.logs and not self.unreadable:
+        if not places and not self.unreadable:
             raise RunError(f"'{self.root}' holds no log that steadyrl can read; known are {KNOWN}")
-        logs = [replace(log, notes=(*log.notes, *self._notes(place))) for place, log in enumerate(self.logs)]
+        logs = [
+            replace(self.logs[place], notes=(*self.logs[place].notes, *self._notes(place, place == places[0])))
+            for place in places
+        ]
         return Found(tuple(logs), self.unreadable)
 
     def _refused(self, error: OSError) -> None:
         self.unreadable[str(error.filename)] = _refusal(error.filename, error)
 
-    def _notes(self, place: int) -> list[str]:
+    def _notes(self, place: int, first: bool) -> list[str]:
         notes = []
         if place in self.beside:
             named = _listed(self.beside[place])
             notes.append(f"left out, for they show the same run or no history of one (name one to see it): {named}")
-        if place == 0 and self.strange:
+        if first and self.strange:
             notes.append(f"left out in '{self.root}', for they hold no known metric: {_listed(list(self.strange))}")
-        if place == 0 and self.cut:
+        if first and self.cut:
             notes.append(
                 f"the search of '{self.root}' ended after {MAX_FILES} files or {MAX_DEPTH} folders' depth; name "
                 "folders further down to see the rest"
@@ -276,7 +308,8 @@ class _Search:
             self.unreadable[path] = str(error) if isinstance(error, RunError) else _refusal(path, error)
             return False
         try:
-            logs = _filled(source.path, logs, self.knows)
+            # A chart has one metric, and what it means may show beside the others of its run.
+            logs = _filled(source.path, logs, lambda log: bool(log.chart_of) or self.knows(log))
         except RunError as error:
             self.strange[path] = str(error)
             return False
@@ -291,7 +324,15 @@ class _Search:
                 self.logs.append(log)
             else:
                 self._leave_out(twin, path)
+                self._add_settings(twin, log)
         return not source.shared
+
+    def _add_settings(self, place: int, twin: RawLog) -> None:
+        """Let a log have the settings that another log of its run alone holds, as TensorBoard's beside a Trainer's."""
+        log = self.logs[place]
+        if not twin.settings.keys() <= log.settings.keys():
+            note = f"the settings are those of '{twin.path}', too"
+            self.logs[place] = replace(log, settings={**twin.settings, **log.settings}, notes=(*log.notes, note))
 
     def _joined(self, log: RawLog, path: Path) -> bool:
         """Add a chart to the log of other charts of its run, if there is one in its folder that lacks its metrics."""
@@ -301,7 +342,8 @@ class _Search:
         first = self.logs[place]
         columns = dict(sorted({**first.columns, **log.columns}.items()))
         notes = (*first.notes, *log.notes, f"charts of the run '{log.chart_of}' are joined, also that of '{path}'")
-        self.logs[place] = replace(first, columns=columns, notes=tuple(dict.fromkeys(notes)))
+        name = f"{path.parent}#{log.chart_of}"
+        self.logs[place] = replace(first, path=name, columns=columns, notes=tuple(dict.fromkeys(notes)))
         return True
 
     def _leave_out(self, place: int, path: str) -> None:
@@ -309,7 +351,18 @@ class _Search:
 
 
 def _refusal(path: Path | str, error: OSError) -> str:
+    if error.errno == errno.ENAMETOOLONG:
+        return f"got {reprlib.repr(str(path))}; expected the path of a log, not its text: write it to a file"
     return f"cannot read '{path}': {error.strerror or error}; change its permissions or copy the log"
+
+
+def _without_metric(path: Path | str, logs: Sequence[RawLog]) -> str:
+    names = sorted({name for log in logs for name in log.columns})
+    return (
+        f"no known metric in '{path}': found {_listed(names)}; name the log of a training run, or say "
+        f"what a column is, such as --name {shlex.quote(f'{names[0]}=reward')}, or names={{{names[0]!r}: 'reward'}} in "
+        "Python; docs/doctor/names.md has the names"
+    )
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -35,6 +35,9 @@ CONSOLE_NAMES = {".log", ".txt", ".out", ".err", ".md", ".html", ".ipynb", ".gz"
 # W&B's words on itself, beside its runs and in them: they repeat settings in a shape that a printed log may have.
 W_AND_B_WORDS = {"debug-internal.log", "debug.log", "debug-core.log"}
 
+# Our own pages, and what stands in Markdown beside them, show a run and are no log of one.
+REPORT, REPORTS, HEAD_OF_PAGE = b'<meta name="generator" content="steadyrl">', {".md", ".html"}, 200
+
 Reader = Callable[[], list[RawLog]]
 
 
@@ -66,10 +69,12 @@ def of_file(path: Path) -> Reader:
     """Return the reader of a file that the user named.
 
     Raises:
-        RunError: It is empty, or of no known format.
+        RunError: It is empty, of no known format, or a report.
     """
     if path.stat().st_size == 0:
         raise RunError(f"'{path}' is empty; if the run goes on, wait for its first step; else name another log")
+    if _is_report(path):
+        raise RunError(f"'{path}' is a report of steadyrl; name the log that it was made of")
     if source := _binary(path) or _rows(path, needs_step=False) or _console(path):
         return source.read
     first, *more = head(path, HEAD).strip().split(b"\n")
@@ -105,6 +110,8 @@ def sources(folder: Path, files: Sequence[Path]) -> list[Source]:
         )
     logs += [source for path, source in binary.items() if path not in events]
     for path in (path for path in files if path not in binary):
+        if _is_report(path):
+            continue
         suffix, is_state = path.suffix.lower(), path.name == document.STATE
         # A table needs a step: prompts may be JSON lines, too.
         source = _rows(path, needs_step=True) if suffix in TEXT_NAMES and not is_state else None
@@ -125,6 +132,11 @@ def holds_history(path: Path) -> bool:
     steps = [row[key] for row in rows if key in row]
     different = len(set(map(str, steps)))
     return different > 1 and 2 * different >= len(steps)
+
+
+def _is_report(path: Path) -> bool:
+    page = path.with_suffix(".html")
+    return path.suffix in REPORTS and page.is_file() and REPORT in head(page, HEAD_OF_PAGE)
 
 
 def _binary(path: Path) -> Source | None:

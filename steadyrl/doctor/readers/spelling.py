@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from steadyrl.core.errors import ConfigError
+
 MAX_DIGITS = 64  # of a number written as text; longer texts are no metrics
 MAX_NESTING = 16
 # Cells that say that nothing was measured; dashes of three lengths and dots.
@@ -146,6 +148,20 @@ def flat_settings(nested: Mapping[str, Any], prefix: str = "", depth: int = 0, s
         else:
             flat[f"{prefix}{key}"] = value
     return flat
+
+
+def settings_of(settings: Any) -> dict[str, Any]:
+    """Return settings as ``flat_settings`` does, of a dict or of an object of them, such as a trainer's ``args``.
+
+    Raises:
+        ConfigError: They are no settings.
+    """
+    if not isinstance(record := settings, Mapping):
+        to_dict = getattr(settings, "to_dict", None)
+        record = to_dict() if callable(to_dict) else getattr(settings, "__dict__", None)
+    if not isinstance(record, Mapping):
+        raise ConfigError(f"got {settings!r:.80} for the settings; expected a dict, such as trainer.args.to_dict()")
+    return flat_settings(record)
 
 
 def typed(value: Any) -> Any:

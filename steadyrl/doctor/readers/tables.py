@@ -28,6 +28,9 @@ Split = Callable[[Row], list[tuple[str, Row]]]
 METRICS, RUNS = ("key", "metric", "tag", "name"), ("run_id", "run", "run_name", "run_uuid")
 EXTREMES = ("__MIN", "__MAX")  # of what W&B put together to one point of a chart
 SEPARATORS = ",\t;"
+# A chart that TensorBoard's page saves. Browsers write underscores for the slashes of the tag, of which one is known.
+CHART, CHART_FILE = ["wall time", "step", "value"], re.compile(r"run-(.*)-tag-(.*?)(?: ?\(\d+\))?")
+SLASH = re.compile(r"^(train|eval)_")
 COMMENT = b"#"
 MAX_HTML = 4 << 20  # bytes; they are rewritten as a whole
 MAX_TEXT = 1 << 14  # characters of a line
@@ -88,12 +91,15 @@ def read_csv(path: Path, separator: str) -> list[RawLog]:
     runs, notes, broken = dict[str, Rows](), list[str](), 0
     parting: Parting | None = None
     table = _cells_of(_from_header((line for chunk in lines(path, notes) for line in chunk), separator), separator)
-    names = next(table)
+    names, charted = _named_by_file(path, next(table))
+    if twice := sorted({name for name in names if name and names.count(name) > 1}):
+        notes.append(f"of columns with one name the last one counts: {', '.join(twice)}")
     parts = _split(names)
     for cells in table:
         if len(cells) == len(names):
             row = {name: cell for name, cell in zip(names, cells, strict=True) if name and cell}
-            parting = parting or Parting(find_step_key([dict.fromkeys(names, 1)]), row)
+            if parting is None:  # in a table with a value in each row another metric begins anew, and no run
+                parting = Parting(None if metric_column(names) else find_step_key([dict.fromkeys(names, 1)]), row)
             name = parting.run_of(row)
             for run, part in parts(row):
                 rows_of(runs, run or name, (POINT, *STEP_KEYS)).put(part)
@@ -106,7 +112,15 @@ def read_csv(path: Path, separator: str) -> list[RawLog]:
     runs = {run or parting.first_name: rows for run, rows in runs.items()} if parting else runs
     several, charts = len(runs) > 1, any(name.endswith(EXTREMES) for name in names)
     logs = {run: rows.log(f"{path}#{run}" if several else str(path), "csv", {}, notes) for run, rows in runs.items()}
-    return [replace(log, chart_of=run) if charts else log for run, log in logs.items()]
+    return [replace(log, chart_of=run if charts else charted) for run, log in logs.items()]
+
+
+def _named_by_file(path: Path, names: list[str]) -> tuple[list[str], str]:
+    """Return the columns of a table, and the run that it is a chart of: TensorBoard names both in the file alone."""
+    file = CHART_FILE.fullmatch(path.stem) if [name.lower() for name in names] == CHART else None
+    if file is None:
+        return names, ""
+    return ["", names[1], SLASH.sub(r"\1/", file[2])], file[1]
 
 
 def _from_header(table: Iterable[bytes], separator: str) -> Iterator[bytes]:
@@ -123,16 +137,23 @@ def _from_header(table: Iterable[bytes], separator: str) -> Iterator[bytes]:
     yield from remaining
 
 
+def metric_column(names: Iterable[str]) -> str:
+    """Return the column of a table with one value in each row that says of which metric it is, "" for other tables."""
+    columns = {name.lower(): name for name in names}
+    key = next((columns[name] for name in METRICS if name in columns), "")
+    return key if "value" in columns and find_step_key([dict.fromkeys(columns, 1)]) else ""
+
+
 def _split(names: Sequence[str]) -> Split:
     """Return how a table is taken apart: by metric, with one value in each row as of MLflow, by run, or by both.
 
     The charts of W&B have columns "run - metric", with the smallest and largest.
     """
     columns, step = {name.lower(): name for name in names}, find_step_key([dict.fromkeys(names, 1)])
-    key, run = (next((columns[name] for name in several if name in columns), "") for several in (METRICS, RUNS))
-    if key and step and "value" in columns:
+    run = next((columns[name] for name in RUNS if name in columns), "")
+    if key := metric_column(names):
         value = columns["value"]
-        return lambda row: [(row.get(run, ""), {POINT: row.get(step, ""), row.get(key, ""): row.get(value, "")})]
+        return lambda row: [(row.get(run, ""), {POINT: row.get(step or "", ""), row.get(key, ""): row.get(value, "")})]
     if not any(name.endswith(EXTREMES) for name in names):
         return lambda row: [(row.pop(run, "") if step else "", row)]
     shared = [name for name in names if " - " not in name]

@@ -80,7 +80,7 @@ def diagnosis_view(diagnosis: Diagnosis, pictures: Sequence[Picture] = ()) -> li
         ]
     return [
         Heading((f"{run.path} ", word(diagnosis.verdict))),
-        Note(facts_of(run), "soft"),
+        Note(run.facts, "soft"),
         Note(headline(diagnosis), "headline"),
         *(Note(text, "note") for text in run.notes),
         *_judgement(diagnosis),
@@ -98,15 +98,6 @@ def diagnosis_view(diagnosis: Diagnosis, pictures: Sequence[Picture] = ()) -> li
         *([Fold(f"Settings that the log holds ({len(settings)})", [settings_table])] if settings else []),
         *([Note(f"Metrics that are not known: {', '.join(run.unknown)}", "soft")] if run.unknown else []),
     ]
-
-
-def facts_of(run: Run) -> str:
-    """Return who wrote a log, and how much of it there is."""
-    who = "an unknown trainer" if run.trainer == "unknown" else run.trainer
-    averaged = f", {run.averaged_over} to a row" if run.averaged_over > 1 else ""
-    (first, last), algorithm = run.span, f", {run.algorithm}" if run.algorithm else ""
-    rows = f"1 row (step {first}{averaged})" if run.steps == 1 else f"{run.steps} rows ({first} to {last}{averaged})"
-    return f"{who}{algorithm}, {rows}"
 
 
 def headline(diagnosis: Diagnosis) -> str:

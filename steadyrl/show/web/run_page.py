@@ -19,7 +19,6 @@ from steadyrl.doctor.examine import Diagnosis
 from steadyrl.lab.forecast import LEAST_POINTS, curve_of, finished_beside, forecast_curve, score_name, widths_on
 from steadyrl.show.page.markup import number
 from steadyrl.show.page.records import Span, Table, Text, numbers
-from steadyrl.show.report.diagnosis import facts_of
 from steadyrl.show.report.rows import describe_action, memory, settings_view
 from steadyrl.show.report.topics import overview, panels, topic_of
 from steadyrl.show.web.columns import Curves, Shelf
@@ -155,7 +154,7 @@ def log_view(place: Place, diagnosis: Diagnosis) -> dict[str, Any]:
         for topic, topic_panels in log_panels(diagnosis).items()
     }
     return {
-        "log": facts_of(diagnosis.run),
+        "log": diagnosis.run.facts,
         "verdict": verdict_view(row(place), diagnosis, placed),
         "standing": placed,
         "events": [],

@@ -275,6 +275,14 @@ def test_rloo_is_told_from_grpo_by_its_settings_or_by_a_kl_below_0():
     assert identify(log(KEYS["trl-grpo"], {"loss_type": "grpo"}, kl=-0.4)).trainer == "trl-grpo"
 
 
+def test_a_list_of_rewards_beside_common_names_makes_nobodys_log_trls():
+    own = "rewards/mean rewards/std rewards/min completion_length kl"
+    run = identify(log(own))
+    assert run.trainer == "unknown" and run.series["kl_ref"][0].unit == ""
+    assert run.series["reward"][0].source == "rewards/mean"
+    assert identify(log(f"{own} rewards/format")).trainer == "trl-grpo"
+
+
 def test_the_most_exact_estimator_comes_first_and_both_units_are_kept():
     run = identify(log(KEYS["steadyrl"]))
     assert [(unit, estimator) for unit, estimator, _ in kinds(run, "kl_ref")] == [

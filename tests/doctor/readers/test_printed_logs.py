@@ -309,6 +309,64 @@ def test_columns_as_lists_are_read(tmp_path):
     assert identify(log).series["kl_ref"][0].estimator == "exact"
 
 
+def test_of_lists_of_two_lengths_those_that_one_step_tore_are_read_and_shorter_ones_named(tmp_path):
+    document = {
+        "step": [3, 6, 9, 12, 15, 18],
+        "loss": [2.0] * 6,
+        "reward": [0.5] * 5,
+        "eval": [0.25] * 3,
+        "betas": [0.9, 1],
+    }
+    for key in ("step", None):
+        lists = {name: values for name, values in document.items() if name != "step" or key}
+        log = log_of(tmp_path, json.dumps(lists), "metrics.json")
+        assert list(points(log, "reward")) == ([3, 6, 9, 12, 15] if key else [1, 2, 3, 4, 5])
+        assert "eval" not in log.columns and "betas" not in log.columns
+        assert log.notes[0] == "lists left out, for they are shorter than others, and of unknown steps: eval"
+
+
+def test_columns_by_the_number_of_the_row_are_read(tmp_path):
+    """As ``DataFrame.to_json`` writes them."""
+    columns = {"global_step": [8, 16, 24], "reward": [0.5, 0.75, None], "note": ["a", "b", "c"]}
+    document = {name: {str(i): value for i, value in enumerate(values)} for name, values in columns.items()}
+    log = log_of(tmp_path, json.dumps(document), "frame.json")
+    assert list(points(log, "reward")) == [8, 16, 24] and points(log, "reward")[16] == 0.75
+    assert list(points(log_of(tmp_path, json.dumps({"kl": {"2": 0.5, "4": 0.75}}), "kl.json"), "kl")) == [2, 4]
+
+
+@pytest.mark.parametrize("document", [{"reward": [[1, 0.5], [2, 0.75]]}, [[1, 0.5], [2, 0.75]], {"log_history": []}])
+def test_a_document_without_rows_says_what_rows_look_like(tmp_path, document):
+    with pytest.raises(RunError, match=r"is a log without a number \(in rows, as \[.*, or in columns, as \{"):
+        log_of(tmp_path, json.dumps(document), "pairs.json")
+
+
+def test_where_no_row_has_a_step_that_is_a_number_the_error_says_so(tmp_path):
+    text = "".join(json.dumps({"step": 10**19 + i, "reward": 0.5}) + "\n" for i in range(7))
+    with pytest.raises(RunError, match=r"without a number \(rows left out, .*'step': 7\)"):
+        log_of(tmp_path, text, "far.jsonl")
+
+
+def test_a_date_is_no_step(tmp_path):
+    dated = "".join(json.dumps({"update": f"2025-03-{i:02d} 08:30", "reward": i / 9}) + "\n" for i in range(1, 9))
+    assert list(points(log_of(tmp_path, dated, "dated.jsonl"), "reward")) == [*range(1, 9)]
+
+
+def test_a_table_with_a_value_in_each_row_is_one_run_in_any_order(tmp_path):
+    """As ``DataFrame.melt`` writes it, metric by metric and with an index; MLflow's has the step before."""
+    cells = [(metric, 4 * i, (i + place) / 8) for place, metric in enumerate(("kl", "reward")) for i in range(6)]
+    for order in (cells, sorted(cells, key=lambda cell: cell[1])):
+        table = "".join(f"{i},{step},{metric},{value}\n" for i, (metric, step, value) in enumerate(order))
+        log = log_of(tmp_path, f",iteration,metric,value\n{table}", "long.csv")
+        assert points(log, "kl") == {4 * i: i / 8 for i in range(6)}
+        assert points(log, "reward") == {4 * i: (i + 1) / 8 for i in range(6)}
+
+
+def test_a_table_with_one_name_twice_says_which_column_counts(tmp_path):
+    log = log_of(tmp_path, "step,kl,kl,reward\n1,0.5,0.25,1\n2,0.5,0.125,1\n", "twice.csv")
+    assert points(log, "kl") == {1: 0.25, 2: 0.125}
+    assert "of columns with one name the last one counts: kl" in log.notes
+
+
 def test_a_summary_of_the_whole_run_is_no_row(tmp_path):
     rows = [{"step": 1, "loss": 1.0}, {"step": 2, "loss": 2.0}, {"step": 2, "train_runtime": 9.0, "reward": 5.0}]
     for name, text in {

@@ -12,8 +12,10 @@ import pytest
 
 from steadyrl.core.errors import RunError
 from steadyrl.core.rundir import append_line, write_json
-from steadyrl.doctor.names.identify import holds_known_metric
+from steadyrl.doctor.examine import diagnose
+from steadyrl.doctor.names.identify import holds_known_metric, identify
 from steadyrl.doctor.readers.search import search
+from steadyrl.show.report.diagnosis import write_diagnosis
 
 DATA = Path(__file__).parent / "data"
 LEFT_OUT = "left out, for they show the same run or no history of one (name one to see it): "
@@ -306,6 +308,65 @@ def test_charts_of_one_run_are_one_log(tmp_path):
     ]
     assert f"charts of the run 'one' are joined, also that of '{tmp_path / 'b.csv'}'" in logs[0].notes
     assert not any("joined" in note for log in logs[2:] for note in log.notes)
+
+
+def saved_chart(folder, run, tag, values):
+    """Write a chart as TensorBoard's page saves it: the file alone says of what."""
+    folder.mkdir(exist_ok=True)
+    lines = (f"{1.7e9 + i},{5 * i},{value}\n" for i, value in enumerate(values))
+    (folder / f"run-{run}-tag-{tag}.csv").write_text(f"Wall time,Step,Value\n{''.join(lines)}")
+
+
+def test_charts_saved_from_tensorboard_are_one_log_for_each_run(tmp_path):
+    tags = {"train_reward": 0.5, "train_reward_std": 0.1, "train_completions_mean_length": 60.0, "eval_reward": 0.4}
+    for run in ("Nov29_host", "other"):
+        for tag, value in tags.items():
+            saved_chart(tmp_path, run, tag, [value] * 6)
+    logs = found(tmp_path).logs
+    assert paths(found(tmp_path)) == [f"{tmp_path}#Nov29_host", f"{tmp_path}#other"]
+    names = {"train/reward", "train/reward_std", "train/completions_mean_length", "eval/reward"}
+    assert [log.columns.keys() for log in logs] == [names, names]
+    assert identify(logs[0]).series["length"][0].values.tolist() == [60.0] * 6  # which its own chart does not tell
+    (alone,) = found(tmp_path / "run-other-tag-train_reward.csv").logs
+    assert alone.columns.keys() == {"train/reward"} and alone.columns["train/reward"].steps.tolist() == [
+        *range(0, 30, 5)
+    ]
+
+
+def test_a_saved_chart_of_which_nothing_is_known_is_named_beside_the_others(tmp_path):
+    saved_chart(tmp_path, "a", "weather", [1.0, 2.0])
+    saved_chart(tmp_path, "b", "train_kl", [0.1, 0.2])
+    (log,) = found(tmp_path).logs
+    assert log.columns.keys() == {"train/kl"}
+    assert any("no known metric" in note and "weather" in note for note in log.notes)
+    (tmp_path / "run-b-tag-train_kl.csv").unlink()
+    assert "no known metric" in found(tmp_path).unreadable[str(tmp_path / "run-a-tag-weather.csv")]
+
+
+def test_what_another_log_of_a_run_says_of_its_settings_counts_where_the_surest_is_silent(tmp_path):
+    state(tmp_path, run=4)
+    told = {"settings": {"learning_rate": 3e-6, "global_step": 99}}
+    lines = [told, *({"step": i, "reward": x, "loss": 1.0} for i, x in enumerate(values(10, 4)))]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (log,) = found(tmp_path).logs
+    assert log.format == "trainer_state"
+    assert log.settings == {"learning_rate": 3e-6, "global_step": 10}
+    assert f"the settings are those of '{tmp_path / 'metrics.jsonl'}', too" in log.notes
+
+
+def test_the_reports_of_a_run_are_no_further_runs(tmp_path):
+    log = rows(tmp_path / "run.jsonl", n=40)
+    page = write_diagnosis(diagnose(log), tmp_path / "seen")
+    table = "| step | reward |\n|---|---|\n| 1 | 0.5 |\n| 2 | 0.6 |\n"
+    for path in (page.with_suffix(".md"), tmp_path / "notes.md"):
+        path.write_text(table)
+    page.write_text(
+        page.read_text() + "<table><tr><td>step</td><td>reward</td></tr><tr><td>1</td><td>2</td></tr></table>"
+    )
+    assert paths(found(tmp_path)) == [str(log), str(tmp_path / "notes.md")]
+    for path in (page, page.with_suffix(".md")):
+        with pytest.raises(RunError, match="is a report of steadyrl; name the log"):
+            found(path)
 
 
 def test_a_pipe_is_read_as_what_is_pasted(tmp_path):
