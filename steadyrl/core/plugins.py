@@ -331,7 +331,8 @@ def _find(kind: str, name: str) -> Any:
             f"'{name:.120}' is a path, and rewards are functions; for a reward model write one that loads it and "
             "scores rollout.text, and give its import path, such as 'my_rewards:score'"
         )
-    names = sorted({*BUILT_IN[kind], *points})
+    in_process = {"own"} if kind == "sampler" else set()  # the backend's own, which no module is named for
+    names = sorted({*BUILT_IN[kind], *points, *in_process})
     close = [*_meant(name), *difflib.get_close_matches(name.lower(), names, n=1)]
     hint = f"did you mean '{close[0]}'?" if close else f"known are {', '.join(names)}"
     tables = "; `steadyrl metrics RUN --to csv` or `--to parquet` writes a table" if kind == "tracker" else ""

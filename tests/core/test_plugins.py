@@ -40,6 +40,7 @@ def test_an_unknown_name_is_answered_with_one_that_exists():
     assert refusal("reward", "lenght").startswith("no reward is called 'lenght'; did you mean 'length'?")
     assert "known are grpo, ppo, raft, reinforce, rlaif, rloo, rwr, sft" in refusal("algorithm", "zzzz")
     assert "'package.module:name'" in refusal("backend", "jax")
+    assert "known are own, vllm" in refusal("sampler", "sglang")
     assert refusal("tracker", "xlsx").endswith("; `steadyrl metrics RUN --to csv` or `--to parquet` writes a table")
 
 

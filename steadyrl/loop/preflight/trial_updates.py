@@ -302,6 +302,7 @@ def _no_gain(attempt: _Attempt, message: str, moved: float, limit: float) -> Fou
         if gain > 0 and distance <= limit:
             return Found(
                 "learning_rate",
+                "warning" if session.config.autopilot.mode == "act" else "critical",  # it looks for a lower rate itself
                 message=f"{message}; at learning rate {rate * share:g} by {gain:+.3g} and {distance:.3g} nats/token "
                 "away: the step is too long",
                 change={"update.learning_rate": f"{session.config.update.learning_rate * share:g}"},
