@@ -1,11 +1,12 @@
-"""Faults in the settings at the strengths of ten parts, on the toy backend: the parts judged the advice one by one.
+"""Faults in the settings at the strengths of eleven parts, on the toy backend: the parts judged the advice one by one.
 
 A run takes some seconds. Strengths, task and seeds of all parts but "taught" were written down before any advice on
 these runs was asked for, and a part teaches the advice once it has judged it. "taught" never judged. "later" has kinds
 of faults that no part before it has, and so have "fresh" and all parts after it: mistakes from public threads on
 trainers, alone and in pairs. Those of "second" and later parts were chosen by reasoning alone: no run with one of them
 was made before. "third" and later parts, most of whose faults are pairs, were chosen without a look at the doctor, and
-the tasks of "fifth" and "sixth" so that their runs without a fault are near their plateau at the end.
+the tasks of "fifth" and "sixth" so that their runs without a fault are near their plateau at the end. "seventh" is the
+first with algorithms beside PPO and GRPO.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import runs
 import settings
 from faults import BOTH, setting, times
 
-Part = Literal["taught", "judged", "last", "later", "fresh", "second", "third", "fourth", "fifth", "sixth"]
+Part = Literal["taught", "judged", "last", "later", "fresh", "second", "third", "fourth", "fifth", "sixth", "seventh"]
 PARTS = get_args(Part)
 RATE = 0.1  # of the toy backend, whose policy is a table of logits
 REWARDS = {
@@ -44,6 +45,7 @@ REWARDS = {
     },
     "fifth": {"scores:ten_words": 0.45, "scores:open_words": 0.35, "scores:distinct_words": 0.2},
     "sixth": {"scores:open_words": 0.4, "scores:alternating": 0.35, "scores:ten_words": 0.25},
+    "seventh": {"scores:open_words": 0.4, "scores:early_letters": 0.35, "scores:target_words": 0.25},
 }
 SEEDS = {
     "taught": (30,),
@@ -56,6 +58,7 @@ SEEDS = {
     "fourth": (101, 102, 103),
     "fifth": (111, 112, 113, 114, 115, 116),
     "sixth": (121, 122, 123, 124, 125, 126),
+    "seventh": (131, 132, 133, 134, 135, 136),
 }
 ROOM = {  # tokens
     "taught": 40,
@@ -68,10 +71,20 @@ ROOM = {  # tokens
     "fourth": 90,
     "fifth": 56,
     "sixth": 76,
+    "seventh": 84,
 }
-PPO, GRPO = ("ppo",), ("grpo",)
+PPO, GRPO, RLOO, REINFORCE = ("ppo",), ("grpo",), ("rloo",), ("reinforce",)
+RLAIF, RAFT, RWR = ("rlaif",), ("raft",), ("rwr",)
+# Beside those of settings.py: of whom each has the batches, and its own settings.
+SETTINGS: Mapping[str, tuple[str, settings.Data]] = {
+    "rloo": ("grpo", {"kl_coef": 0.001}),
+    "reinforce": ("ppo", {"kl_coef": 0.001}),
+    "rlaif": ("grpo", {"kl_coef": 0.02}),
+    "raft": ("grpo", {}),
+    "rwr": ("grpo", {}),
+}
 # PPO's penalty is summed over an answer's tokens: at the 0.01 of the other parts the policy would rather end at once.
-PENALTY = {part: {"ppo": 0.001} for part in ("fresh", "second", "third", "fourth", "fifth", "sixth")}
+PENALTY = {part: {"ppo": 0.001} for part in ("fresh", "second", "third", "fourth", "fifth", "sixth", "seventh")}
 
 
 @dataclass(frozen=True)
@@ -170,7 +183,7 @@ def _mended(
 
 
 _fresh, _second, _third = (partial(_only, part) for part in ("fresh", "second", "third"))
-_fourth, _fifth, _sixth = (partial(_mended, part) for part in ("fourth", "fifth", "sixth"))
+_fourth, _fifth, _sixth, _seventh = (partial(_mended, part) for part in ("fourth", "fifth", "sixth", "seventh"))
 
 
 KINDS = (
@@ -938,6 +951,173 @@ KINDS = (
         _weights(-1.0),
         _penalty(0.3),
     ),
+    # Earlier kinds, at other strengths or in another algorithm.
+    _seventh("warm_up", PPO, "Morizeyao/GPT2-Chinese#60", "update.warmup_steps", setting(update__warmup_steps=400)),
+    _seventh("top_p", PPO, "NVIDIA/NeMo-Aligner#46", "sampling.top_p sampling.logprobs", _raw(top_p=0.3)),
+    _seventh(
+        "passes",
+        PPO,
+        "higgsfield-ai/higgsfield#10",
+        "update.epochs update.learning_rate update.kl_old_limit",
+        _passes(20, 2.0),
+    ),
+    _seventh(
+        "stale_token",
+        PPO,
+        "marin-community/marin#8936",  # how far behind a rollout may be
+        "rollout.ahead",
+        setting(rollout__ahead=48, update__correction="token"),
+    ),
+    _seventh(
+        "schedule_short",
+        GRPO,
+        "nvidia-cosmos/cosmos-rl#207",  # a schedule that goes on within a batch
+        "update.schedule_steps",
+        setting(update__schedule="cosine", update__schedule_steps=5),
+    ),
+    _seventh("hot", GRPO, "groups that are too alike", "sampling.temperature", setting(sampling__temperature=5.0)),
+    _seventh(
+        "stop_early",
+        GRPO,
+        "huggingface/trl#2820",  # marks at which a model without an end token stops, here letters of all answers
+        "sampling.stop",
+        setting(sampling__stop=list("aeiou")),
+    ),
+    _seventh("rewards_small", RLOO, "redai-studio/Relax#186", "rewards", _weights(0.002)),  # RLOO keeps their scale
+    _seventh("discount", REINFORCE, "a discount from games", "algorithm.args.gamma", _args(gamma=0.8)),
+    # Kinds that no part before "seventh" has.
+    _seventh(
+        "letter_read",
+        GRPO,
+        "lsdefine/simple_GRPO#19",  # a pattern that does not fit what the model writes
+        "rewards.*.answer_after",
+        _read_after("a"),
+    ),
+    _seventh(
+        "threshold_high",
+        RLAIF,
+        "OpenRLHF/OpenRLHF#1270",  # a filter by a range of rewards, for rewards that are not 0 or 1
+        "algorithm.args.reward_threshold",
+        _args(reward_threshold=0.9),
+    ),
+    _seventh(
+        "all_trained",
+        RAFT,
+        "OptimalScale/LMFlow#460",  # which answers are the best, and of how many
+        "algorithm.args.top_k",
+        _args(top_k=6),
+    ),
+    _seventh(
+        "weights_equal",
+        RWR,
+        "Sea-Snell/Implicit-Language-Q-Learning#5",  # configs in which the weights do nothing
+        "algorithm.args.temperature",
+        _args(temperature=20.0),
+    ),
+    # Two faults at once.
+    _seventh(
+        "cut_and_bonus",
+        PPO,
+        "rllm-org/rllm#15",  # an entropy that rises in the stage of short answers
+        "sampling.max_new_tokens algorithm.args.entropy_coef",
+        setting(sampling__max_new_tokens=22),
+        _args(entropy_coef=0.2),
+    ),
+    _seventh(
+        "hotter_and_slow",
+        PPO,
+        "OpenRLHF/OpenRLHF#857",  # a temperature of the rollouts alone, and a rate against what comes of it
+        "sampling.temperature sampling.logprobs update.learning_rate",
+        _raw(temperature=1.8),
+        _rate(0.05),
+    ),
+    _seventh(
+        "stale_and_lambda",
+        PPO,
+        "Tencent-Hunyuan/UniRL#94",  # no bound on how old a rollout may be
+        "rollout.ahead update.correction algorithm.args.lam",
+        setting(rollout__ahead=20, update__correction="off"),
+        _args(lam=0.3),
+    ),
+    _seventh(
+        "untrained_and_discount",
+        PPO,
+        "microsoft/GUI-Agent-RL#7",  # a critic that is never updated
+        "algorithm.args.value_coef algorithm.args.gamma",
+        _args(value_coef=0.0, gamma=0.9),
+    ),
+    _seventh(
+        "held_and_passes",
+        PPO,
+        "openai/baselines#975",  # the KL jumps within an iteration, and the penalty is raised
+        "algorithm.args.kl_coef update.epochs update.learning_rate update.kl_old_limit",
+        _penalty(0.03),
+        _passes(10, 3.0),
+    ),
+    _seventh(
+        "overlong_and_hot",
+        GRPO,
+        "areal-project/AReaL#450",  # a penalty on lengths beside what makes groups diverse
+        "algorithm.args.length_limit algorithm.args.overlong_buffer sampling.temperature",
+        _args(length_limit=24, overlong_buffer=20),
+        setting(sampling__temperature=3.0),
+    ),
+    _seventh(
+        "held_and_slow",
+        GRPO,
+        "yifan123/flow_grpo#204",  # the weight of the KL and the rate, changed together
+        "algorithm.args.kl_coef update.learning_rate",
+        _penalty(0.5),
+        _rate(0.1),
+    ),
+    _seventh(
+        "hotter_and_passes",
+        GRPO,
+        "a temperature that the trainer does not know, and passes to make the most of slow rollouts",
+        "sampling.temperature sampling.logprobs update.epochs update.learning_rate update.kl_old_limit",
+        _raw(temperature=1.6),
+        _passes(6, 4.0),
+    ),
+    _seventh(
+        "icepop_and_fast",
+        GRPO,
+        "thinking-machines-lab/tinker-cookbook#822",  # a bound on age that is far too wide
+        "rollout.ahead update.learning_rate",
+        setting(rollout__ahead=12, update__correction="icepop"),
+        _rate(15.0),
+    ),
+    _seventh(
+        "pairs_and_fast",
+        RLOO,
+        "Goekdeniz-Guelmez/mlx-lm-lora#49",  # groups of two for the memory of one machine
+        "rollout.prompts_per_step rollout.samples_per_prompt update.learning_rate",
+        _batch(1, 2),
+        _rate(20.0),
+    ),
+    _seventh(
+        "cooler_and_held",
+        RLOO,
+        "OpenRLHF/OpenRLHF#515",  # one trainer sums the KL over an answer, another one does not
+        "sampling.temperature sampling.logprobs algorithm.args.kl_coef",
+        _raw(temperature=0.5),
+        _penalty(0.05),
+    ),
+    _seventh(
+        "unclipped_and_fast",
+        REINFORCE,
+        "hkust-nlp/simpleRL-reason#35",  # the reward rises, then falls at once
+        "update.learning_rate",
+        _rate(30.0),
+        _args(clip_low=0.99, clip_high=100.0),
+    ),
+    _seventh(
+        "few_and_cut",
+        REINFORCE,
+        "one rollout per problem is enough, and short ones fit into memory",
+        "rollout.prompts_per_step sampling.max_new_tokens",
+        _batch(2, 1),
+        setting(sampling__max_new_tokens=16),
+    ),
 )
 
 
@@ -966,7 +1146,10 @@ def plans(part: Part, seed: int) -> Iterator[runs.Plan]:
 
 def base(part: Part, algorithm: str) -> settings.Data:
     """Return the settings without a fault."""
-    data = {**settings.COMMON, **settings.ALGORITHMS[algorithm], "backend": {"name": "toy"}}
+    like, args = SETTINGS.get(algorithm, (algorithm, None))
+    data = {**settings.COMMON, **settings.ALGORITHMS[like], "backend": {"name": "toy"}}
+    if args is not None:
+        data["algorithm"] = {"name": algorithm, "args": args}
     data |= {"task": rate_or_penalty.WORDS, "rewards": REWARDS[part], "sampling": {"max_new_tokens": ROOM[part]}}
     data = settings.put(data, "update.learning_rate", RATE)
     penalty = PENALTY.get(part, {}).get(algorithm)

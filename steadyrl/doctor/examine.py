@@ -19,6 +19,7 @@ from steadyrl.doctor.judgement.model import Judgement, judge
 from steadyrl.doctor.names.identify import holds_known_metric, identify, meaning_of, require_named
 from steadyrl.doctor.readers.search import search, search_rows
 from steadyrl.doctor.readers.spelling import flat_settings
+from steadyrl.doctor.remedies import with_rate
 from steadyrl.doctor.series import RawLog, Run
 from steadyrl.doctor.statistics.levels import measure
 from steadyrl.doctor.statistics.readings import direction, learns
@@ -166,9 +167,10 @@ def examine(run: Run, checks: Sequence[Check[Run]] = CHECKS) -> Diagnosis:
     with np.errstate(over="ignore", invalid="ignore"):
         results = [result for check in checks for result in check(run)]
     first, last = run.span
+    found = arrange([result for result in results if result.state == "found"], (last - first) // BLOCKS, BY_NAME)
     return Diagnosis(
         run=run,
-        findings=arrange([result for result in results if result.state == "found"], (last - first) // BLOCKS, BY_NAME),
+        findings=tuple(with_rate(run, finding) for finding in found),
         unknown=tuple(dict.fromkeys(result for result in results if result.state == "unknown")),
         fine=tuple(result for result in results if result.state == "ok" and not result.evidence),
         uneven=tuple(result for result in results if result.state == "ok" and result.evidence),

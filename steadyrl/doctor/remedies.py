@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 import numpy as np
 
 from steadyrl.core import config
+from steadyrl.core.types import Finding
 from steadyrl.doctor.readers.spelling import flat_settings
 from steadyrl.doctor.series import Run
 from steadyrl.doctor.statistics.readings import (
@@ -24,6 +25,7 @@ from steadyrl.doctor.statistics.readings import (
 )
 
 AMPLE_UPDATE = 0.005  # nats per token: the middle of 0.001 to 0.02, what the updates of a healthy run's step come to
+LITTLE_UPDATE = 5e-5  # nats per token and step: a twentieth of the least that moves a run
 LEAST_CUT, USUAL_CUT, GREATEST_CUT = 2.0, 3.0, 100.0
 LASTS = 100  # steps in which a policy should have entropy left
 NO_CUT = 1.2  # what the first digit of a rate would not show
@@ -99,14 +101,19 @@ def movement_cut(run: Run, usual: float = USUAL_CUT) -> float:
         run: The run.
         usual: Without a logged KL, or where it is not large and the run learns nothing: it does not show what is wrong.
     """
-    size, since = update_size(run), entropy_lost_since(run)
-    values = np.zeros(0) if size is None else size.values[size.steps < since] if since is not None else size.values
+    values, since = _movements(run), entropy_lost_since(run)
     large = values[values > KL_OLD_LARGE]
     lasted = 1.0 if since is None else LASTS / max(since - _trained_from(run), 1)
     if not len(large) and (not len(values) or learns(run) is not True):
         return max(usual, lasted)
     level = np.median(large if len(large) else values)
     return float(np.clip(max(np.sqrt(level / AMPLE_UPDATE), lasted), LEAST_CUT, GREATEST_CUT))
+
+
+def _movements(run: Run) -> np.ndarray:
+    """Return the KL of each step, nats per token, while the policy had entropy to lose; none where none is logged."""
+    size, since = update_size(run), entropy_lost_since(run)
+    return np.zeros(0) if size is None else size.values[size.steps < since] if since is not None else size.values
 
 
 def _trained_from(run: Run) -> int:
@@ -207,6 +214,32 @@ def horizon(run: Run) -> Mapping[str, Value]:
     """Set the horizon with which the coefficient can double in 20 steps."""
     batch = 1.0 if run.settings.get("kl_horizon_unit") == "updates" else setting(run, "batch_size")
     return {"kl_horizon": round(LARGEST_ERROR * batch * DOUBLE_IN / np.log(2.0))} if batch else {}
+
+
+def with_rate(run: Run, finding: Finding) -> Finding:
+    """Return a finding whose new temperature, if it sets one, comes with the learning rate that fits.
+
+    Log-probs of the sampled distribution move as 1 / temperature, and so the KL of a step grows as its inverse square.
+    A higher temperature does a part of what a lower rate is meant to do, and may leave steps too small to move.
+    """
+    keys, movements, old = run.keys, _movements(run), setting(run, "temperature")
+    changes = dict(override.split("=", 1) for override in finding.overrides)
+    new, rate = changes.get(keys.get("temperature", "")), learning_rate(run)
+    if run.settings.get("logprobs") != "sampled" or not (new and old and rate and len(movements)):
+        return finding
+    advised = float(changes.get(keys["learning_rate"], rate)) / rate
+    level = float(np.median(movements)) * (old / float(new)) ** 2
+    if advised != 1.0:  # never beyond what it is now, to the other side
+        factor = advised * float(new) / old
+        factor = min(factor, 1.0) if advised < 1.0 else max(factor, 1.0)
+    elif level and not LITTLE_UPDATE <= level <= KL_OLD_LARGE:
+        factor = float(np.clip(np.sqrt(AMPLE_UPDATE / level), 1.0 / GREATEST_CUT, GREATEST_RAISE))
+    else:
+        return finding
+    fitting = {} if factor == 1.0 else {keys["learning_rate"]: f"{rate * factor:.1g}"}
+    changes = {name: value for name, value in changes.items() if name != keys["learning_rate"]} | fitting
+    remedy = f"{finding.remedy} The temperature changes how far a step moves, and the rate goes with it."
+    return replace(finding, remedy=remedy, overrides=tuple(f"{name}={value}" for name, value in changes.items()))
 
 
 CHANGES: Mapping[str, Callable[[Run], Mapping[str, Value]]] = {

@@ -199,7 +199,8 @@ def test_every_fault_of_every_part_makes_settings_that_a_run_accepts_and_that_no
     for part in strengths.PARTS:
         plans = list(strengths.plans(part, 1))
         resolved = [advice.config.resolve(plan.data) for plan in plans]
-        resolved += [advice.config.resolve(strengths.base(part, algorithm)) for algorithm in ("ppo", "grpo")]
+        algorithms = dict.fromkeys(plan.algorithm for plan in plans)
+        resolved += [advice.config.resolve(strengths.base(part, algorithm)) for algorithm in algorithms]
         assert len({plan.name for plan in plans}) == len(plans)
         assert not [config for number, config in enumerate(resolved) if config in resolved[:number]]
         rows = [kind for kind in strengths.KINDS if part in kind.changes]
@@ -224,7 +225,7 @@ def test_words_of_four_to_six_letters_are_counted_among_all_words(advice):
     assert words.middle("") == 0.0
 
 
-@pytest.mark.parametrize("part", ["fourth", "fifth", "sixth"])
+@pytest.mark.parametrize("part", ["fourth", "fifth", "sixth", "seventh"])
 def test_what_a_person_would_put_right_are_settings_that_the_fault_changes(advice, part):
     strengths = advice.strengths
     to_mend = {kind.name: kind.to_mend for kind in strengths.KINDS if part in kind.changes}

@@ -6,7 +6,7 @@ import numpy as np
 
 from steadyrl.core.types import Severity
 from steadyrl.doctor.check import Found, Passed, Result, Unknown, check
-from steadyrl.doctor.remedies import learning_rate
+from steadyrl.doctor.remedies import LITTLE_UPDATE, learning_rate
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.levels import AFTER, Drop, Levels, drop, measure
 from steadyrl.doctor.statistics.readings import (
@@ -33,7 +33,6 @@ from steadyrl.doctor.statistics.units import SEQUENCE, find
 # A policy at KL K (nats per sequence) from where it began can have moved a roughly normal reward by sqrt(2 K) of its
 # standard deviations at most. For a quarter of one, the smallest gain worth having, K must reach 1/32.
 NOT_MOVED = 1 / 32
-NOT_MOVED_OLD = 5e-5  # nats per token and step: a twentieth of the least that moves a run
 FLAT_FROM = 100  # steps: many runs begin to rise after tens of them, so that fewer tell nothing by themselves
 LITTLE = 0.15  # of the level: no labelled run that learned over 100 steps and more has gained so little
 SIGNS, SURE = 0.25, 2.0  # share of the rows on either side of 0; standard errors
@@ -142,7 +141,7 @@ def _flat_cause(run: Run) -> tuple[str, str]:
         return "not_moving", sentence
     if rate is not None and not rate.values.any():
         return "not_moving", "the learning rate is 0 in every step"
-    if step is not None and step < NOT_MOVED_OLD and updates_per_step(run) != 1:
+    if step is not None and step < LITTLE_UPDATE and updates_per_step(run) != 1:
         return "not_moving", f"a step's updates change the policy by {number(step)} nats per token"
     if kl is None and step is None:
         entropy = run.get("entropy")

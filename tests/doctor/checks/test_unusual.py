@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 
 from steadyrl.core import config
+from steadyrl.core.types import Finding
 from steadyrl.doctor.checks.unusual import SECTIONS, USUAL, suspects
 from steadyrl.doctor.examine import examine
 from steadyrl.doctor.names.identify import identify
 from steadyrl.doctor.readers.spelling import flat_settings
+from steadyrl.doctor.remedies import with_rate
 from steadyrl.doctor.series import Column, RawLog, Run
 
 ROOT = Path(__file__).parents[3]
@@ -57,7 +59,7 @@ def finding(diagnosis, check="unusual_setting"):
 
 
 FAR = [
-    ("sampling.temperature=0.1", "sampling.temperature=1"),
+    ("sampling.temperature=0.2", "sampling.temperature=1"),
     ("sampling.top_k=1", "sampling.top_k=0"),
     ("rollout.ahead=8", "rollout.ahead=0"),
     ("update.epochs=40", "update.epochs=2"),
@@ -121,6 +123,32 @@ def test_measured_advice_leads_and_takes_suspects_along():
     assert set(lead.overrides) == {"update.warmup_steps=6", "algorithm.args.gamma=1"}
     assert lead.remedy.endswith("Set back what else lies far from usual: algorithm.args.gamma=1.")
     assert finding(diagnosis) is None
+
+
+@pytest.mark.parametrize(
+    ("temperature", "step", "rate"),
+    # A step's KL of 4e-4 at 0.2 is one of 1.6e-5 at 1; the root of 0.005 / 1.6e-5 is 17.7. Of 0.004 at 9 it is 0.324.
+    [(0.2, 4e-4, 2e-4), (9, 0.004, 1e-6), (0.2, 0.004, None)],
+)
+def test_a_temperature_that_is_set_back_takes_the_rate_along_where_steps_would_not_fit(temperature, step, rate):
+    override = f"sampling.temperature={temperature}"
+    lead = finding(examined(FLAT, override, "update.learning_rate=1e-5", kl_old_k3=step * np.ones(N)))
+    rates = [f"update.learning_rate={rate:.3g}"] if rate else []
+    assert list(lead.overrides) == ["sampling.temperature=1", *rates]
+    assert ("The temperature changes how far a step moves" in lead.remedy) == bool(rates)
+
+
+@pytest.mark.parametrize(
+    ("advised", "rate"),
+    # From 0.25 to 1 steps become a quarter as large: of a cut to a tenth 0.4 is left, of one to a half none.
+    [("1e-6", "4e-06"), ("5e-6", None), ("4e-5", "0.0002")],
+)
+def test_a_temperature_that_is_set_back_does_a_part_of_what_a_lower_rate_would(advised, rate):
+    run = examined(FLAT, "sampling.temperature=0.25", "update.learning_rate=1e-5").run
+    overrides = (f"update.learning_rate={advised}", "sampling.temperature=1")
+    measured = Finding("learning_rate_too_high", "warning", remedy="Lower it.", overrides=overrides)
+    rates = [f"update.learning_rate={rate}"] if rate else []
+    assert set(with_rate(run, measured).overrides) == {"sampling.temperature=1", *rates}
 
 
 def test_small_steps_are_not_suspected_where_the_entropy_is_lost():
