@@ -9,6 +9,7 @@ from pathlib import Path
 
 from steadyrl.cli.main import COMMANDS
 from steadyrl.doctor.examine import CHECKS
+from steadyrl.show.report.figures import against_rules
 
 ROOT = Path(__file__).parent.parent
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
@@ -100,6 +101,13 @@ def test_an_entry_of_the_changelog_is_one_line():
 def test_pages_of_studies_are_below_a_megabyte():
     sizes = {page: page.stat().st_size for page in (ROOT / "docs" / "studies").glob("*/report.html")}
     assert sizes and [page for page, size in sizes.items() if size >= 1_000_000] == []
+
+
+def test_the_transcript_of_the_start_page_has_the_line_on_answers_without_a_model():
+    page = (ROOT / "docs" / "start.md").read_text()
+    after = float(re.search(r"held-out retrieval, sampled: [\d.]+ -> ([\d.]+)", page)[1])
+    rules = {name: {"metric": float(score)} for name, score in re.findall(r"\n +without a model, (.*): ([\d.]+)", page)}
+    assert f"\n    {against_rules(after, rules)}\n" in page
 
 
 def test_the_readme_is_short():

@@ -14,6 +14,7 @@ from steadyrl.core import config as configs
 from steadyrl.core import plugins
 from steadyrl.core.errors import ConfigError
 from steadyrl.core.rundir import write_json, write_text
+from steadyrl.core.words import counted
 from steadyrl.loop.evaluate import pick_heldout
 from steadyrl.loop.rewards.judge.settings import JudgeSettings
 from steadyrl.show.page.markdown import page
@@ -49,7 +50,7 @@ def judge_command(
         activity.begin(f"reading the data of the task '{settings.task.name}'")
         task = plugins.open_task(settings.task.name, settings.task.args, settings.run.seed)
         chosen = pick_heldout(plugins.problems_of(task, "train"), problems)
-        activity.begin(f"asking the judge about answers to {len(chosen)} problems, {repeats} times")
+        activity.begin(f"asking the judge about answers to {counted(len(chosen), 'problem')}, {repeats} times")
         calibration = calibrate(judge, task, chosen, repeats)
     view = calibration_view(calibration)
     # First: what was paid for must not be lost with a report that cannot be written.
@@ -88,7 +89,7 @@ def calibration_view(calibration: Calibration) -> list[Record]:
     return [
         Note(
             f"judge: {calibration.model}, mode {calibration.mode}; {calibration.answers} known answers to "
-            f"{calibration.problems} problems, {calibration.unscored} without a verdict"
+            f"{counted(calibration.problems, 'problem')}, {calibration.unscored} without a verdict"
         ),
         Table(("answers", *numbers("n", metric, "judge")), kinds),
         Items(items),

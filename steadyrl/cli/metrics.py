@@ -10,6 +10,7 @@ import typer
 from steadyrl.cli.terminal import printable
 from steadyrl.core.errors import ConfigError
 from steadyrl.core.rundir import RunDir
+from steadyrl.core.words import counted
 from steadyrl.integrations.trackers.follow import Follower, is_complete, sent_until
 from steadyrl.integrations.trackers.table import write_csv, write_parquet
 from steadyrl.integrations.trackers.tracked import require_trackers
@@ -29,7 +30,7 @@ def metrics_command(
     if to in TABLES:
         path = out or directory.report_folder / f"metrics.{to}"
         TABLES[to](directory, path)
-        print(printable(f"{len(directory.metrics())} steps: {path}"))
+        print(printable(f"{counted(len(directory.metrics()), 'step')}: {path}"))
         return
     if out is not None:
         raise ConfigError(f"--out names a file, and '{to}' is no table; expected csv or parquet, or leave --out away")
@@ -37,7 +38,7 @@ def metrics_command(
     with directory.writing():  # two writers would send everything twice
         before = sent_until(directory, to)
         if is_complete(directory, to):
-            print(printable(f"nothing to send: {to} has all {len(directory.metrics())} steps of {run}"))
+            print(printable(f"nothing to send: {to} has all {counted(len(directory.metrics()), 'step')} of {run}"))
             return
         Follower(directory, to).close(directory.status)
     after = sent_until(directory, to)

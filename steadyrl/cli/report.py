@@ -14,6 +14,7 @@ from steadyrl.core.counting.count import begin
 from steadyrl.core.errors import ConfigError
 from steadyrl.core.rundir import RunDir
 from steadyrl.core.types import DECODINGS
+from steadyrl.core.words import counted
 
 
 def report_command(
@@ -34,7 +35,7 @@ def report_command(
     from steadyrl.show.report.overlay import write_overlay  # matplotlib takes a second to load
 
     with following():
-        begin(f"writing the report of {len(runs)} runs")
+        begin(f"writing the report of {counted(len(runs), 'run')}")
         folder = write_overlay([RunDir.open(run) for run in runs], to or Path("overlay"))
     print(f"report: {folder}")
 

@@ -17,6 +17,7 @@ from steadyrl.cli.interrupts import interruptible
 from steadyrl.cli.launcher import LAUNCHER, LAUNCHER_ARGS, chosen
 from steadyrl.cli.terminal import near, note, printable
 from steadyrl.core.config import Config, in_steps
+from steadyrl.core.words import counted
 from steadyrl.lab.jobs import Event, Follow
 from steadyrl.lab.study.plan import Job, read_study, unnamed_rewards
 from steadyrl.lab.study.study import make_one, run_study
@@ -124,7 +125,7 @@ class _Shown:
 
     def begin(self, every: Sequence[Job], now: Sequence[Job]) -> None:
         """Show how many runs there are to make."""
-        note(f"{len(every)} runs; {len(every) - len(now)} are done, {len(now)} to make")
+        note(f"{counted(len(every), 'run')}; {len(every) - len(now)} are done, {len(now)} to make")
         self._waiting = {job.key: job.config for job in now}
         self._total = {job.key: job.config.run.steps for job in now}
         self._done = dict.fromkeys(self._total, 0)
@@ -144,7 +145,7 @@ class _Shown:
                     self._total |= {key: in_steps(config, problems).run.steps for key, config in alike.items()}
             self._tasks[key] = self._bars.add_task(key, total=total, completed=done, more="")
             if not self._terminal:
-                note(f"{key}: {total} steps{f', {done} of them done' if done else ''}{self._left()}")
+                note(f"{key}: {counted(total, 'step')}{f', {done} of them done' if done else ''}{self._left()}")
         elif what == "step":
             self._steps_made += 1
             self._done[key] = value

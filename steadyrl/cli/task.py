@@ -15,6 +15,7 @@ from steadyrl.core import plugins
 from steadyrl.core.counting.count import begin
 from steadyrl.core.metrics import answer_means
 from steadyrl.core.protocols import Task
+from steadyrl.core.words import counted
 from steadyrl.loop.evaluate import evaluate_rules, pick_heldout
 from steadyrl.loop.preflight.run import finding_lines
 from steadyrl.loop.tasks.check import check_task
@@ -61,7 +62,7 @@ def _baselines(settings: configs.Config) -> list[Record]:
     if not rules:
         return []
     problems = pick_heldout(plugins.problems_of(task, "heldout"), settings.evaluate.problems)
-    begin(f"scoring answers without a model to {len(problems)} problems")
+    begin(f"scoring answers without a model to {counted(len(problems), 'problem')}")
     records = evaluate_rules(rules, problems, terms, task.metric)
     by_rule = {name: answer_means(records, name) for name in rules}
     rewards = [name.rpartition(":")[2] for name in settings.rewards]
@@ -72,5 +73,5 @@ def _baselines(settings: configs.Config) -> list[Record]:
         (rule, *(f"{rule_means[name]:.3f}" if name in rule_means else "-" for name in measured))
         for rule, rule_means in sorted(by_rule.items(), key=lambda item: item[1].get(task.metric, 0.0))
     ]
-    title = f"answers without a model, {len(problems)} held-out problems"
+    title = f"answers without a model, {counted(len(problems), 'held-out problem')}"
     return [Note(title), Table(("", *numbers(*(name.replace("_", " ") for name in measured))), rows)]

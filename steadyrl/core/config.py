@@ -19,6 +19,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from steadyrl.core import plugins, sections
 from steadyrl.core.errors import ConfigError, without_keys
+from steadyrl.core.places import settings_read
 from steadyrl.core.rundir import DEEPEST, too_deep
 from steadyrl.core.sections import FunctionSettings, RewardSettings
 from steadyrl.core.sections import Section as Section  # where tasks and algorithms of users find it
@@ -81,11 +82,15 @@ def read_toml(path: Path, what: str, advice: str) -> dict[str, Any]:
         ConfigError: It is not there, cannot be read, or is not TOML.
     """
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # some editors begin a file with a byte-order mark
+        text = path.read_text(encoding="utf-8-sig")  # some editors begin a file with a byte-order mark
+        settings_read(path)
+        return tomllib.loads(text)
     except FileNotFoundError as error:
         raise ConfigError(f"there is no {what} file '{path}'; expected a TOML file: {advice}") from error
     except IsADirectoryError as error:
-        raise ConfigError(f"'{path}' is a folder; expected a TOML file") from error
+        is_run = (path / "run.json").is_file()
+        hint = f"; it is a run directory, and `steadyrl train --resume {path}` goes on with it" if is_run else ""
+        raise ConfigError(f"'{path}' is a folder; expected a TOML file{hint}") from error
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read the {what} file '{path}': {error}; expected a TOML file") from error
     except tomllib.TOMLDecodeError as error:

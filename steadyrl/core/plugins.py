@@ -26,6 +26,7 @@ from types import ModuleType
 from typing import Any, Literal
 
 from steadyrl.core.errors import ConfigError, DataError, MissingExtraError, SteadyError, raised_line
+from steadyrl.core.places import elsewhere
 from steadyrl.core.protocols import (
     Attackable,
     Bounded,
@@ -39,6 +40,7 @@ from steadyrl.core.protocols import (
     ToolUsing,
 )
 from steadyrl.core.types import Problem, encodable
+from steadyrl.core.words import counted
 
 _TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 BUILT_IN: dict[str, dict[str, str]] = _TABLES["built_in"]
@@ -123,7 +125,7 @@ def _lack(form: _Form, plugin: object) -> str:
     if missing := [name for name in form.calls if not hasattr(plugin, name)]:
         return f"it has no {', '.join(map(repr, missing))}"
     if form.arguments is not None and not takes(plugin, form.arguments):
-        return f"it cannot be called with {form.arguments} arguments"
+        return f"it cannot be called with {counted(form.arguments, 'argument')}"
     for name, count in form.calls.items():
         function = getattr(plugin, name)
         if _gives_none(function):
@@ -329,7 +331,8 @@ def _find(kind: str, name: str) -> Any:
             f"'{name:.120}' is a path, and rewards are functions; for a reward model write one that loads it and "
             "scores rollout.text, and give its import path, such as 'my_rewards:score'"
         )
-    names = sorted({*BUILT_IN[kind], *points})
+    in_process = {"own"} if kind == "sampler" else set()  # the backend's own, which no module is named for
+    names = sorted({*BUILT_IN[kind], *points, *in_process})
     close = [*_meant(name), *difflib.get_close_matches(name.lower(), names, n=1)]
     hint = f"did you mean '{close[0]}'?" if close else f"known are {', '.join(names)}"
     tables = "; `steadyrl metrics RUN --to csv` or `--to parquet` writes a table" if kind == "tracker" else ""
@@ -402,9 +405,11 @@ def _import(kind: str, path: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
             hint = "".join(f"; did you mean '{meant}'?" for meant in _meant(path))
+            file = Path(*error.name.split("."))
             raise ConfigError(
-                f"'{path}': there is no module '{error.name}' (looked in the current folder and in what is "
-                f"installed); expected {_expected(kind)}{hint}"
+                f"'{path}': there is no module '{error.name}' in the current folder"
+                f"{elsewhere(file.with_suffix('.py'), file)} or in what is installed; expected "
+                f"{_expected(kind)}{hint}"
             ) from error
         raise _missing(error, module_name) from error
     except SteadyError:

@@ -29,7 +29,9 @@ from pathlib import Path
 from typing import Any
 
 from steadyrl.core.errors import AccessError, RunError
+from steadyrl.core.places import settings_read
 from steadyrl.core.types import DECODINGS, Decoding
+from steadyrl.core.words import counted
 
 DONE = "DONE"
 # Where another type would mislead whoever reads run.json; what a name may lack is None.
@@ -118,12 +120,18 @@ class RunDir:
         """
         run = cls(path)
         if not run.path.is_dir():
-            hint = ", and `steadyrl doctor` reads logs of other trainers" if run.path.is_file() else ""
-            raise RunError(f"there is no run directory '{path}'; runs are made by `steadyrl train`, under runs/{hint}")
+            if run.path.is_file():
+                raise RunError(
+                    f"'{path}' is a file and no run directory; runs are made by `steadyrl train`, under runs/, and "
+                    "`steadyrl doctor` reads logs of other trainers"
+                )
+            raise RunError(f"there is no run directory '{path}'; runs are made by `steadyrl train`, under runs/")
         if (only := cls.find(path)) is not None:
             return only
         inside = run._inside("*", "*/*", f"{JOBS}/*/*")  # the last two are those of a study or a search
-        several = f"; it holds {len(inside)} runs, such as '{inside[-1]}': name one of them" if inside else ""
+        several = (
+            f"; it holds {counted(len(inside), 'run')}, such as '{inside[-1]}': name one of them" if inside else ""
+        )
         raise RunError(f"'{path}' is not a run directory: it has no {run.info_file.name}{several}")
 
     @classmethod
@@ -240,6 +248,7 @@ class RunDir:
             RunError: The file is missing or damaged.
         """
         settings = read_json(self.resolved_file)
+        settings_read(self.resolved_file)
         for name, section in settings.items():
             if not isinstance(section, dict):
                 raise RunError(f"'{self.resolved_file}' is damaged: '{name}' is no section of settings; restore it")

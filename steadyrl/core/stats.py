@@ -16,6 +16,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import ArrayLike
 
 from steadyrl.core.errors import DataError
+from steadyrl.core.words import counted
 
 _WINDOW_VALUES = 1 << 22  # of windows that are sorted at once
 BOOTSTRAP_CHUNK = 1_000_000  # drawn numbers held at once: about 12 MB of indices and values
@@ -227,14 +228,15 @@ def decide(before: ArrayLike, after: ArrayLike, span: float, margin: float | Non
     differing = int((first != second).sum())
     change = widened(paired_difference(first, second, seed), differing, span)
     p_value = sign_flip_p_value(second - first, seed)
-    bounds = f"the {change.interval} over {change.n} problems"
+    bounds = f"the {change.interval} over {counted(change.n, 'problem')}"
     word: Word = "undecided"
     if span == 0:
-        reason = f"all answers to {change.n} problems have one value, which says nothing about the two"
+        reason = f"all answers to {counted(change.n, 'problem')} have one value, which says nothing about the two"
     elif margin is not None and -margin <= change.low and change.high <= margin:
         word, reason = "equal", f"{bounds} lies within {margin:g} of 0"
     elif differing < LEAST_DIFFERING:
-        reason = f"{differing} of {change.n} problems differ, and fewer than {LEAST_DIFFERING} may do so by chance"
+        differ = f"{differing} of {counted(change.n, 'problem')} differ"
+        reason = f"{differ}, and fewer than {LEAST_DIFFERING} may do so by chance"
     elif change.low <= 0 <= change.high:
         reason = f"{bounds} contains 0"
     elif p_value >= SIGNIFICANT:
@@ -326,11 +328,11 @@ def _paired(before: ArrayLike, after: ArrayLike) -> tuple[np.ndarray, np.ndarray
             "evaluate both on the same problems and leave out those that only one has measured"
         )
     if len(first) < 2:
-        raise DataError(f"got {len(first)} problems, expected at least 2; evaluate on more problems")
+        raise DataError(f"got {counted(len(first), 'problem')}, expected at least 2; evaluate on more problems")
     unknown = int((~(np.isfinite(first) & np.isfinite(second))).sum())
     if unknown:
         raise DataError(
-            f"got {unknown} of {len(first)} problems with a value that is not finite, expected none; "
+            f"got {unknown} of {counted(len(first), 'problem')} with a value that is not finite, expected none; "
             "leave out problems that were not measured both times"
         )
     return first, second

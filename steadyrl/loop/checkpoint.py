@@ -27,6 +27,7 @@ from steadyrl.core.plugins import of_session
 from steadyrl.core.protocols import Backend, Reversible
 from steadyrl.core.rundir import DONE, RunDir, append_line, readable_as_usual
 from steadyrl.core.types import Drawn
+from steadyrl.core.words import counted
 from steadyrl.loop.curriculum.memory import checked
 from steadyrl.maths.batch import plain_drawn, recall_drawn
 
@@ -266,13 +267,13 @@ class Safeguard:
             if step and step not in self._run.checkpoints():
                 save(self._run, self._backend, self._state, self._config.run.keep_checkpoints)
         except Exception as failed:  # what ended the run is what its user must see, whatever else fails then
-            self._note(f"the policy after {step} steps could not be saved: {failed}")
+            self._note(f"the policy after {counted(step, 'step')} could not be saved: {failed}")
             return
         if step:
             resume = f"with: steadyrl train --resume {self._run.path}"
             if any(map(of_session, self._config.rewards)):  # no other process has these functions
                 resume = f"in this session with: steadyrl.run(resume='{self._run.path}')"
-            self._note(f"the policy after {step} steps is saved; go on {resume}")
+            self._note(f"the policy after {counted(step, 'step')} is saved; go on {resume}")
 
 
 def forget_after(run: RunDir, step: int) -> None:

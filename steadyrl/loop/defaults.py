@@ -32,8 +32,8 @@ def defaults(chosen: Mapping[str, Any], facts: ModelFacts | None, problems: int,
         "rollout": {"prompts_per_step": max(1, min(PROMPTS, problems)), "samples_per_prompt": SAMPLES},
         "update": {"warmup_steps": WARMUP, "schedule": "linear"},
     }
-    if run.get("steps") in range(1, WARMUP):
-        settings["update"]["warmup_steps"] = run["steps"]
+    if run.get("steps") in range(1, WARMUP + 1):  # a warm-up as long as the run never comes to the rate
+        settings["update"]["warmup_steps"] = run["steps"] - 1
     if chosen.get("algorithm", {}).get("name", ALGORITHM) == ALGORITHM:
         settings["algorithm"]["args"] = {"kl_coef": 0.0, "scale": "batch"}
         settings["update"] |= {"epochs": 1, "minibatches": 1}

@@ -16,6 +16,7 @@ from steadyrl.core.metrics import answer_means
 from steadyrl.core.protocols import Backend
 from steadyrl.core.stats import paired_difference, pass_rates
 from steadyrl.core.types import Decoding, Problem, Rollout, Sampling
+from steadyrl.core.words import counted
 from steadyrl.loop.checkpoint import Best, State
 from steadyrl.loop.rewards.combine import Term, make_terms, planned_updates, require_columns, score_groups, score_texts
 from steadyrl.loop.rollout.collect import collect
@@ -204,12 +205,13 @@ def said_of_best(state: State, latest: Best | None, patience: int) -> str:
     """Return what a user is told after an evaluation that ``follow_best`` has taken in; "" where nothing changed."""
     if latest is not None and latest == state.best:
         between = "" if latest.low is None else f" [{latest.low:.3f}, {latest.high:.3f}]"
-        return f"held-out score {latest.score:.3f}{between} after {state.step} steps, the best so far"
+        return f"held-out score {latest.score:.3f}{between} after {counted(state.step, 'step')}, the best so far"
     if state.best is None or not out_of_patience(patience, state):
         return ""
     return (
-        f"stopping early after {state.step} steps: {state.evaluations_since_best} evaluations in a row were not better "
-        f"than {state.best.score:.3f} after {state.best.step} steps (evaluate.patience)"
+        f"stopping early after {counted(state.step, 'step')}: "
+        f"{counted(state.evaluations_since_best, 'evaluation')} in a row without a better score than "
+        f"{state.best.score:.3f} after {counted(state.best.step, 'step')} (evaluate.patience)"
     )
 
 

@@ -34,6 +34,7 @@ from steadyrl.core.plugins import require_members
 from steadyrl.core.protocols import Identified, Referring, Task
 from steadyrl.core.rundir import RunDir
 from steadyrl.core.types import Problem
+from steadyrl.core.words import counted
 from steadyrl.integrations.trackers.tracked import require_trackers, tracked
 from steadyrl.loop import checkpoint, record
 from steadyrl.loop.evaluate import greedy_sampling
@@ -273,27 +274,27 @@ def _require_unfinished(directory: RunDir, settings: Config) -> None:
     done, more = directory.checkpoints(), "run.epochs=N" if settings.run.epochs else "run.steps=N"
     if done and done[-1] == settings.run.steps and directory.status == "finished":
         raise RunError(
-            f"'{directory.path}' is finished: {done[-1]} of {settings.run.steps} steps; add {more} to train longer, or "
-            "`steadyrl report` to write its report again"
+            f"'{directory.path}' is finished: {done[-1]} of {counted(settings.run.steps, 'step')}; add {more} to train "
+            "longer, or `steadyrl report` to write its report again"
         )
     steps_made = 1 + max((record["step"] for record in directory.metrics()), default=-1)
     if settings.run.steps < steps_made:
         raise RunError(
-            f"'{directory.path}' has made {steps_made} steps, and with these settings it would have "
+            f"'{directory.path}' has made {counted(steps_made, 'step')}, and with these settings it would have "
             f"{settings.run.steps}: its curves would show steps that its policy has not seen; give {more} for at least "
-            f"{steps_made} steps"
+            f"{counted(steps_made, 'step')}"
         )
     if done and directory.info().get("stopped_early") and directory.status == "finished":
         rewards = {record["step"]: record.get("reward/mean") for record in directory.metrics()}
         if target_held(settings, done[-1], rewards):
             raise RunError(
                 f"'{directory.path}' reached run.target = {settings.run.target:g} after {done[-1]} of "
-                f"{settings.run.steps} steps; add a higher run.target=N to train longer"
+                f"{counted(settings.run.steps, 'step')}; add a higher run.target=N to train longer"
             )
         patience = settings.evaluate.patience
         if 0 < patience <= checkpoint.read_state(directory, done[-1]).evaluations_since_best:
             raise RunError(
-                f"'{directory.path}' stopped early after {done[-1]} of {settings.run.steps} steps, with "
+                f"'{directory.path}' stopped early after {done[-1]} of {counted(settings.run.steps, 'step')}, with "
                 f"evaluate.patience = {patience}; add a larger evaluate.patience=N, or 0 for none, to train longer"
             )
 

@@ -28,6 +28,7 @@ from steadyrl.core.rundir import RunDir, append_line, write_lines, write_text
 from steadyrl.core.sections import UpdateSection
 from steadyrl.core.stats import holds_target, steps_to_hold
 from steadyrl.core.types import Batch, Group, Problem, Sampling
+from steadyrl.core.words import counted
 from steadyrl.doctor.live import Change, Ends, LiveDoctor
 from steadyrl.loop import checkpoint
 from steadyrl.loop import evaluate as evaluation
@@ -50,7 +51,7 @@ from steadyrl.loop.rewards.combine import (
     term_metrics,
 )
 from steadyrl.loop.rollout.ahead import rollouts_of_step
-from steadyrl.loop.rollout.collect import collect, demonstrate, require_answers_fit
+from steadyrl.loop.rollout.collect import collect, demonstrate, require_answers
 from steadyrl.loop.rollout.episode import Environment, context_of, environment_of, require_tokens
 from steadyrl.loop.rollout.off_policy import correct, importance_metrics
 from steadyrl.loop.rollout.prompts import fit_splits
@@ -194,10 +195,10 @@ def open_session(config: Config) -> Session:
         )
     sampling = Sampling(**config.sampling.model_dump())
     heldout = evaluation.pick_heldout(heldout, config.evaluate.problems)
-    begin(f"counting the tokens of {len(problems) + len(heldout)} prompts")
+    begin(f"counting the tokens of {counted(len(problems) + len(heldout), 'prompt')}")
     train_set, heldout_set = fit_splits(task, problems, heldout, backend, sampling)
     if algorithm.source == "demonstrations":
-        require_answers_fit(backend, train_set.problems, task)
+        require_answers(backend, train_set.problems, task)
     return Session(
         config=in_steps(config, len(train_set.problems)),
         task=task,
@@ -389,7 +390,9 @@ def _training_groups(session: Session, groups: list[Group], state: State) -> lis
         log.warning("step %d: %s; with nothing to compare, advantages are 0", step, why)
     training = algorithm.select(groups)
     if not training:
-        raise DataError(f"step {step}: the algorithm kept none of {len(groups)} groups to train on; see rollouts/")
+        raise DataError(
+            f"step {step}: the algorithm kept none of {counted(len(groups), 'group')} to train on; see rollouts/"
+        )
     require_tokens(training, session.environment)
     return training
 
@@ -511,7 +514,7 @@ def _evaluate_before(session: Session, run: RunDir, state: State, watch: Watch) 
             write_lines(before, _evaluate(session, own))
     rules = plugins.functions_of(session.task, "baselines")
     if rules and session.heldout and not run.evaluation_file("baselines").is_file():
-        begin(f"scoring answers without a model to {len(session.heldout)} problems")
+        begin(f"scoring answers without a model to {counted(len(session.heldout), 'problem')}")
         records = evaluation.evaluate_rules(rules, session.heldout, session.terms, session.task.metric)
         write_lines(run.evaluation_file("baselines"), records)
 
@@ -535,7 +538,7 @@ def _evaluate_now(session: Session, run: RunDir, state: State, watch: Watch) -> 
 
 
 def _evaluating(own: HeldoutSet) -> str:
-    return f"evaluating on {len(own.problems)} held-out problems{own.name and f' of {own.name!r}'}"
+    return f"evaluating on {counted(len(own.problems), 'held-out problem')}{own.name and f' of {own.name!r}'}"
 
 
 def _token_look(session: Session, state: State) -> TokenLook | None:

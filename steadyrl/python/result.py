@@ -6,9 +6,10 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from steadyrl.core.errors import SteadyError
+from steadyrl.core.errors import RunError, SteadyError
 from steadyrl.core.plugins import require
 from steadyrl.core.rundir import RunDir
+from steadyrl.core.words import counted
 from steadyrl.doctor.examine import Diagnosis, examine
 from steadyrl.doctor.names.identify import identify
 from steadyrl.doctor.readers.own import read as read_log
@@ -16,7 +17,7 @@ from steadyrl.integrations.export.deliver import deliver
 from steadyrl.loop.launch import Answer, sample
 from steadyrl.python.curve import reward_curve
 from steadyrl.show.report.pictures.plots import Picture, picture
-from steadyrl.show.report.write import headline, read_report, reward_weights
+from steadyrl.show.report.write import headline, pictured, read_report
 
 _STYLE = "font-family: system-ui, sans-serif; font-size: 14px; line-height: 1.5"
 
@@ -45,12 +46,14 @@ class Run(RunDir):
         return require("pandas").DataFrame(self.metrics()).set_index("step")
 
     def plot(self) -> Picture:
-        """Return the training curves: reward, its parts, KL and losses.
+        """Return the training curves: reward with the held-out scores, its parts, KL, losses and entropy.
 
         Raises:
             RunError: It has made no step yet.
         """
-        return picture(self.metrics(), reward_weights(self.resolved()), self.info().get("metric"))
+        if not self.metrics():
+            raise RunError("there is no step to draw yet; wait for the first one")
+        return picture(*pictured(read_report(self.path)))
 
     def sample(self, request: str, samples: int = 3, greedy: bool = False, seed: int = 0) -> list[Answer]:
         """Ask the newest policy, see ``steadyrl.sample``."""
@@ -86,7 +89,7 @@ class Run(RunDir):
         """Return what is to be said of the run: its status, how the held-out answers changed, the doctor's verdict."""
         try:
             steps = self.resolved().get("run", {}).get("steps")
-            lines = [f"{self.status}, {len(self.metrics())} of {steps} steps"]
+            lines = [f"{self.status}, {len(self.metrics())} of {counted(steps, 'step')}"]
             report = read_report(self.path)
         except SteadyError as error:  # it has made no step, or a file is damaged: showing a run must not raise
             return [str(error)]

@@ -6,7 +6,7 @@ import pytest
 
 from steadyrl.core import plugins
 from steadyrl.core.config import resolve, validate
-from steadyrl.core.errors import ConfigError
+from steadyrl.core.errors import ConfigError, DataError
 from steadyrl.core.metrics import batch_metrics
 from steadyrl.core.rundir import RunDir
 from steadyrl.core.types import Batch, Score, TokenScores
@@ -235,6 +235,11 @@ def with_answers(toy, tmp_path):
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     task = f'task.args={{path="{path}"}}'
     return lambda *overrides: toy(task, "algorithm.name=sft", "rollout.samples_per_prompt=1", *overrides)
+
+
+def test_sft_without_any_good_answer_is_refused_before_it_begins(toy):
+    with pytest.raises(DataError, match=r"'prompts' knows no good answer to any of 16 problems.*gold_column"):
+        toy("algorithm.name=sft")
 
 
 def test_sft_learns_to_write_the_answers_and_to_end_them(with_answers, tmp_path):

@@ -273,7 +273,13 @@ def test_a_file_may_begin_with_a_byte_order_mark(tmp_path):
 def test_a_missing_file_and_a_folder_are_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"there is no config file '.*absent\.toml'; expected a TOML file"):
         config.load(tmp_path / "absent.toml")
-    with pytest.raises(ConfigError, match="is a folder; expected a TOML file"):
+    with pytest.raises(ConfigError, match=r"is a folder; expected a TOML file$"):
+        config.load(tmp_path)
+
+
+def test_a_run_directory_in_the_place_of_a_config_is_resumed(tmp_path):
+    (tmp_path / "run.json").write_text("{}")
+    with pytest.raises(ConfigError, match=r"is a folder; .*it is a run directory, and `steadyrl train --resume /"):
         config.load(tmp_path)
 
 

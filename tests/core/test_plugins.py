@@ -40,6 +40,7 @@ def test_an_unknown_name_is_answered_with_one_that_exists():
     assert refusal("reward", "lenght").startswith("no reward is called 'lenght'; did you mean 'length'?")
     assert "known are grpo, ppo, raft, reinforce, rlaif, rloo, rwr, sft" in refusal("algorithm", "zzzz")
     assert "'package.module:name'" in refusal("backend", "jax")
+    assert "known are own, vllm" in refusal("sampler", "sglang")
     assert refusal("tracker", "xlsx").endswith("; `steadyrl metrics RUN --to csv` or `--to parquet` writes a table")
 
 
@@ -57,7 +58,7 @@ def test_a_built_in_name_does_not_look_into_the_current_folder(here):
 def test_a_module_that_does_not_exist_is_named(here, name):
     message = refusal("reward", name)
     assert f"'{name}': there is no module '{'steadyrl.absent' if 'steadyrl' in name else 'absent_here'}'" in message
-    assert "looked in the current folder and in what is installed" in message
+    assert "in the current folder or in what is installed" in message
 
 
 def test_an_attribute_that_does_not_exist_is_named():

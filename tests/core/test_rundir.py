@@ -212,9 +212,16 @@ def test_the_folder_of_a_study_is_refused_with_one_of_its_runs(tmp_path):
             RunDir.open(folder)
 
 
+def test_a_single_run_further_down_is_named(tmp_path):
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "b" / "run.json").write_text("{}")
+    with pytest.raises(RunError, match=r"it holds 1 run, such as '.*b': name one of them"):
+        RunDir.open(tmp_path)
+
+
 def test_a_file_is_no_run_directory(tmp_path):
     (tmp_path / "run").write_text("")
-    with pytest.raises(RunError, match="there is no run directory"):
+    with pytest.raises(RunError, match="run' is a file and no run directory; runs are made by"):
         RunDir.open(tmp_path / "run")
 
 

@@ -77,10 +77,10 @@ def test_a_step_takes_no_more_prompts_than_there_are_and_many_do_not_judge():
     assert many["rollout"]["prompts_per_step"] == 16 and many["evaluate"] == {"problems": 100}
 
 
-def test_the_warm_up_is_no_longer_than_the_run_and_a_wrong_number_of_steps_is_no_error_of_its_own():
-    runs = [{"steps": steps} for steps in (1, 2, 9, -1, "x")]
+def test_the_warm_up_ends_before_the_run_and_a_wrong_number_of_steps_is_no_error_of_its_own():
+    runs = [{"steps": steps} for steps in (1, 2, 3, 4, 9, -1, "x")]
     warmups = [defaults({"run": run}, None, 5, 2)["update"]["warmup_steps"] for run in runs]
-    assert warmups == [1, 2, 3, 3, 3]
+    assert warmups == [0, 1, 2, 3, 3, 3, 3]
 
 
 def test_another_algorithm_keeps_its_own_settings():

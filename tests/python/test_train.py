@@ -245,9 +245,20 @@ def test_the_picture_of_a_run_has_its_rewards(here):
     run = toy(reward={"short": lambda completion: -len(completion), "length": 0.1})
     figure = run.plot()
     rewards = [line["reward/mean"] for line in run.metrics()]
-    assert figure.axes[0].lines[-1].get_ydata().tolist() == pytest.approx(rewards)
+    assert figure.axes[0].lines[-2].get_ydata().tolist() == pytest.approx(rewards)
     assert [text.get_text() for text in figure.axes[1].get_legend().get_texts()] == ["short", "0.1 x length"]
     assert figure._repr_png_().startswith(b"\x89PNG")
+
+
+def test_the_picture_of_a_run_without_a_kl_has_the_heldout_scores_and_the_entropy(here):
+    run = toy(kl_coef=0.0)
+    axes = run.plot().axes
+    (scores,) = [line for line in axes[0].lines if line.get_label().startswith("held-out")]
+    answers = [
+        [line["answers"]["sampled"]["reward"] for line in run.evaluations()[when]] for when in ("before", "after")
+    ]
+    assert list(scores.get_ydata()) == pytest.approx([np.mean(rewards) for rewards in answers])
+    assert axes[-1].get_title("left") == "Entropy"
 
 
 def test_metrics_as_a_table_need_pandas(here, monkeypatch):

@@ -30,6 +30,7 @@ STEP_KEY = re.compile(
     rb'"(?:[^".]*/)?(?:_|global_|current_|train_|training_)?(?:step|iteration|iter|epoch|episode)(?:"\s*:|s"\s*:\s*\[)'
 )
 SERIES = re.compile(METRIC_KEY.pattern + rb"\s*\[\s*(?:[-+\d.eE]+\s*,\s*){9}", re.IGNORECASE)
+SETTINGS = {".toml", ".yaml", ".yml"}
 TEXT_NAMES = {".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".log", ".txt", ".gz", ""}
 CONSOLE_NAMES = {".log", ".txt", ".out", ".err", ".md", ".html", ".ipynb", ".gz", ""}
 # W&B's words on itself, beside its runs and in them: they repeat settings in a shape that a printed log may have.
@@ -81,6 +82,11 @@ def of_file(path: Path) -> Reader:
     if not more and tables.METRIC.search(text_of(first)):
         raise RunError(
             f"'{path}' holds names of metrics in one line, and no row; if the run goes on, wait for its first step"
+        )
+    if path.suffix.lower() in SETTINGS:
+        raise RunError(
+            f"'{path}' is a file of settings and no log; give the run directory or the log of the run, and settings "
+            f"that the log lacks beside it: `steadyrl doctor LOG --config {path}`"
         )
     raise RunError(f"'{path}' is no log that steadyrl can read; known are {KNOWN}; export the metrics as CSV")
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import gc
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -18,6 +19,7 @@ from steadyrl.core.errors import DataError
 from steadyrl.core.protocols import Task
 from steadyrl.core.rundir import write_json
 from steadyrl.core.types import DECODINGS, Decoding
+from steadyrl.core.words import counted
 from steadyrl.doctor.examine import diagnose
 from steadyrl.lab.compare.answers import Answers, AnswersFile, Questions, all_known, answer
 from steadyrl.lab.compare.findings import MEASURED, TOTAL, findings, metric_row, part_names, sample_value
@@ -79,6 +81,7 @@ def compare(
     deploy = options.decoding or config.evaluate.deploy
     questions_of = _all_questions(task, config, options, deploy)
     metric = (options.metric or "").removeprefix("reward/") or task.metric or TOTAL  # as metrics.jsonl calls it, too
+    _require_metric(metric, questions_of[deploy], _recorded_parts(subjects, questions_of[deploy]))
     files: list[Files] = [
         {
             decoding: _answers_file(folder / f"answers-{side}{suffix}.jsonl", subject, questions_of[decoding], config)
@@ -165,8 +168,8 @@ def _all_questions(task: Task, config: Config, options: Options, deploy: Decodin
     problems = pick_heldout(plugins.problems_of(task, "heldout"), count)
     if len(problems) < 2:
         raise DataError(
-            f"the task '{config.task.name}' has {len(problems)} held-out problems, expected at least 2; see task.args "
-            "for how many are held out"
+            f"the task '{config.task.name}' has {counted(len(problems), 'held-out problem')}, expected at least 2; see "
+            "task.args for how many are held out"
         )
     own = HeldoutSet("", problems, make_terms(config.rewards, task, planned_updates(config)))
     evaluated = config.evaluate.model_copy(update={"problems": count})
@@ -219,14 +222,14 @@ def _answers(
     policy = cache(partial(open_policy, subject))
     answers: dict[str, Answers] = {}
     for decoding, questions in questions_of.items():
-        note(f"answering {len(questions.problems)} problems: {title}, {decoding}")
+        note(f"answering {counted(len(questions.problems), 'problem')}: {title}, {decoding}")
         progress = partial(_follow, metric, questions)
         answers[decoding] = answer(policy, questions, files.get(decoding), progress)
         records = [record for samples in answers[decoding].values() for record in samples]
         if all(sample_value(record, metric) is None for record in records):
             reason = next((record["unscored"] for record in records if record["unscored"]), "it was never measured")
             raise DataError(
-                f"none of {len(records)} answers could be scored for '{metric}'; the first reason: {reason}"
+                f"none of {counted(len(records), 'answer')} could be scored for '{metric}'; the first reason: {reason}"
             )
     del policy
     gc.collect()  # a model can be in a cycle of references, and the next one needs its memory
@@ -234,17 +237,33 @@ def _answers(
 
 
 def _follow(metric: str, questions: Questions, answers: Answers) -> None:
-    """Report a subject's progress, and refuse a metric that no answer can have.
+    """Report a subject's progress, and refuse a metric that no answer can have."""
+    tell("problems answered", len(answers), len(questions.problems))
+    _require_metric(metric, questions, part_names(record for samples in answers.values() for record in samples))
+
+
+def _recorded_parts(subjects: Sequence[Subject], questions: Questions) -> set[str]:
+    """Return the parts of rewards that the subjects' runs recorded, if all of these questions' rewards are in them."""
+    files = [
+        line for subject in subjects if subject.run for lines in subject.run.evaluations().values() for line in lines
+    ]
+    answers = [line["answers"].values() for line in files if isinstance(line.get("answers"), dict)]
+    records = [record for of_line in answers for record in of_line if isinstance(record, dict)]
+    parts = {name for record in records for name in record.get("parts") or ()}
+    return parts if parts >= {term.name for term in questions.terms} else set()
+
+
+def _require_metric(metric: str, questions: Questions, parts: Collection[str]) -> None:
+    """Refuse a metric that is neither a reward nor, where the answers' parts are known, one of these.
 
     Raises:
-        DataError: No term gives the metric, and no answer so far has such a part, though some have parts.
+        DataError: It is none.
     """
-    tell("problems answered", len(answers), len(questions.problems))
-    parts = part_names(record for samples in answers.values() for record in samples)
-    if parts and metric not in {TOTAL, *MEASURED, *(term.name for term in questions.terms), *parts}:
-        raise DataError(
-            f"no reward part is called '{metric}'; there are: {', '.join(sorted({TOTAL, *MEASURED, *parts}))}"
-        )
+    names = {TOTAL, *MEASURED, *parts}
+    if parts and metric not in names and metric not in {term.name for term in questions.terms}:
+        close = difflib.get_close_matches(metric, names, n=1)
+        hint = f"did you mean '{close[0]}'?" if close else f"there are: {', '.join(sorted(names))}"
+        raise DataError(f"no reward part is called '{metric}'; {hint}")
 
 
 def _about(subject: Subject, answers: Answers, metric: str) -> dict[str, Any]:

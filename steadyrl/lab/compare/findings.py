@@ -12,6 +12,7 @@ import numpy as np
 from steadyrl.core.errors import DataError
 from steadyrl.core.stats import paired_difference, pass_rates, widened
 from steadyrl.core.types import Problem
+from steadyrl.core.words import counted
 from steadyrl.lab.compare.answers import Answers
 from steadyrl.lab.compare.verdict import in_words, judge, span_of
 
@@ -62,8 +63,8 @@ def findings(
     shared = [problem for problem in problems if first[problem.id] and second[problem.id]]
     if len(shared) < 2:
         raise DataError(
-            f"{metric} was measured for both on {len(shared)} of {len(problems)} problems, expected at least 2; fix "
-            "the reason why the others are unscored"
+            f"{metric} was measured for both on {len(shared)} of {counted(len(problems), 'problem')}, expected at "
+            "least 2; fix the reason why the others are unscored"
         )
     before, after = ([values[p.id] for p in shared] for values in (first, second))
     verdict = judge(before, after, margin)

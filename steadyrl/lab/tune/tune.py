@@ -28,6 +28,7 @@ from steadyrl.core import plugins
 from steadyrl.core.config import Config
 from steadyrl.core.errors import ConfigError, RunError
 from steadyrl.core.rundir import DONE, read_json, write_json
+from steadyrl.core.words import counted
 from steadyrl.doctor.readers.spelling import flat_settings
 from steadyrl.lab.elsewhere import End, make_elsewhere
 from steadyrl.lab.jobs import Follow, awaited, share
@@ -322,7 +323,7 @@ class _Part:
         return self._checkpoints() > self._saved
 
     def report(self, follow: Follow) -> None:
-        follow.note(f"{len(list(self._folder.glob('runs/*')))} runs begun")
+        follow.note(f"{counted(len(list(self._folder.glob('runs/*'))), 'run')} begun")
 
     def end(self, ended: Ended) -> End:
         if ended.code == 0:

@@ -11,7 +11,7 @@ from pydantic import Field
 from steadyrl.core.errors import DataError
 from steadyrl.core.sections import Section
 from steadyrl.core.types import Problem
-from steadyrl.loop.curriculum.choice import Choice, Curriculum, Request, shares, weighed
+from steadyrl.loop.curriculum.choice import Choice, Curriculum, Request, require_several, shares, weighed
 from steadyrl.loop.curriculum.memory import Memory, look_up, record_outcomes
 
 MOST_ARMS = 100  # a column with more values is not a category but a number that should be rounded
@@ -67,6 +67,7 @@ def _require_arms(names: Sequence[str], column: str) -> None:
             f"curriculum.name = 'bandit' needs the column '{column}' in the task's problems, and none has it; set "
             "curriculum.args.column, or take 'learnability', which needs no column"
         )
+    require_several("bandit", column, names)
     if len(names) > MOST_ARMS:
         raise DataError(
             f"the column '{column}' has {len(names)} different values; expected at most {MOST_ARMS}, each an arm of "

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from steadyrl.core.config import Config
-from steadyrl.core.errors import ConfigError
+from steadyrl.core.errors import ConfigError, DataError
 from steadyrl.core.protocols import Editable, Task
 from steadyrl.core.types import Group, Problem
 from steadyrl.loop.curriculum.memory import Known, Memory
@@ -80,6 +80,22 @@ def require_choice(curriculum: Curriculum, config: Config, task: Task, problems:
             "method mutate(problem, generator) for that; take 'plr' or 'learnability'"
         )
     curriculum.choose(Request(problems, config.rollout.prompts_per_step, 0, 0, config.run.seed, mutate), Memory())
+
+
+def require_several(name: str, column: str, values: Collection[object]) -> None:
+    """Refuse a curriculum that goes by a column which has the same value in all problems: it would choose nothing.
+
+    Raises:
+        DataError: There is one value.
+    """
+    different = set(values)
+    if len(different) == 1:
+        (value,) = different
+        shown = f"{value:g}" if isinstance(value, float) else str(value)
+        raise DataError(
+            f"all problems have {column} = {shown:.60}, so that the curriculum '{name}' has nothing to "
+            "choose by; name another column in curriculum.args.column, or take 'uniform'"
+        )
 
 
 def shares(weights: np.ndarray) -> np.ndarray:

@@ -12,7 +12,7 @@ from pydantic import Field
 from steadyrl.core.errors import DataError
 from steadyrl.core.sections import Section
 from steadyrl.core.types import Group, Problem
-from steadyrl.loop.curriculum.choice import Choice, Curriculum, Request, shares, weighed
+from steadyrl.loop.curriculum.choice import Choice, Curriculum, Request, require_several, shares, weighed
 from steadyrl.loop.curriculum.memory import Memory, record_outcomes
 
 _STAGE = "stage"  # the memory's entry that holds the present level
@@ -38,6 +38,7 @@ def build(settings: Settings) -> Curriculum:
 
     def choose(request: Request, memory: Memory) -> Choice:
         levels = np.array([level_of(problem, settings.column) for problem in request.problems])
+        require_several("stages", settings.column, levels)
         stage = float(memory.seen.get(_STAGE, {}).get("level", levels.min()))  # the lowest at first
         now, passed = levels == stage, levels < stage
         earlier = settings.earlier_share if passed.any() else 0.0
@@ -83,8 +84,8 @@ def level_of(problem: Problem, column: str) -> float:
     level = problem.columns.get(column)
     if not isinstance(level, int | float) or isinstance(level, bool) or not math.isfinite(level):
         raise DataError(
-            f"the problem '{problem.id}' has {column} = {level!r:.60}; the curriculum 'stages' needs a number there. "
-            "Set curriculum.args.column, or give the problems a level"
+            f"the problem '{problem.id}' ({problem.prompt!r:.60}) has {column} = {level!r:.60}; the curriculum "
+            "'stages' needs a number there. Set curriculum.args.column, or give the problems a level"
         )
     return float(level)
 

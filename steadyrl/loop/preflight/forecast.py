@@ -11,6 +11,7 @@ from typing import Any
 from steadyrl.backends.settings import MICRO_BATCH_TOKENS
 from steadyrl.backends.torch.device_memory import Memory
 from steadyrl.core.counting.count import duration
+from steadyrl.core.words import counted
 from steadyrl.doctor.check import Check, Found, Passed, Result, Unknown
 from steadyrl.loop.preflight.trial import Timed, Trial, check, step_rollouts
 from steadyrl.loop.preflight.trial_updates import TrialUpdates
@@ -64,11 +65,11 @@ def run_time(measured: Measured) -> Result:
     during = -(-config.run.steps // config.evaluate.every) if config.evaluate.every else 1
     evaluations = (1 + during) if session.heldout_sets else 0
     breakdown = ", ".join(f"{name} {duration(seconds)}" for name, seconds in parts.items())
-    message = f"about {duration(config.run.steps * step + evaluations * per_evaluation)}: {config.run.steps} steps of "
-    message += f"{duration(step)} ({breakdown})"
+    message = f"about {duration(config.run.steps * step + evaluations * per_evaluation)}: "
+    message += f"{counted(config.run.steps, 'step')} of {duration(step)} ({breakdown})"
     if evaluations:
-        message += f" and {evaluations} evaluations of {duration(per_evaluation)}"
-    return Passed(f"{message}; measured on {trial.reward.rows} rollouts; a step has {rows}")
+        message += f" and {counted(evaluations, 'evaluation')} of {duration(per_evaluation)}"
+    return Passed(f"{message}; measured on {counted(trial.reward.rows, 'rollout')}; a step has {rows}")
 
 
 def _drawing(trial: Trial, rows: int) -> float:

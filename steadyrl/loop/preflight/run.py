@@ -14,6 +14,7 @@ import numpy as np
 from steadyrl.backends.torch.device_memory import memory_now
 from steadyrl.core.config import Config, dump, in_force
 from steadyrl.core.types import Finding, Rollout
+from steadyrl.core.words import counted
 from steadyrl.doctor.check import Check, Found, Passed, Result, Unknown, judged
 from steadyrl.doctor.checks.kl import LEAST_SEQUENCE
 from steadyrl.doctor.checks.kl_control import LEAST_TARGET, target_in
@@ -154,7 +155,7 @@ def rewards(trial: Trial) -> Result:
     rollouts = _rollouts(trial)
     scores = [r.reward for r in rollouts if r.reward is not None]
     unscored = 1 - len(scores) / len(rollouts)
-    message = f"{len(scores)} of {len(rollouts)} rollouts scored"
+    message = f"{len(scores)} of {counted(len(rollouts), 'rollout')} scored"
     if unscored > UNSCORED_AT_MOST:
         reason = next(r.unscored for r in rollouts if r.unscored)
         return Found("unscored", message=f"{message}; the first reason: {reason}")
@@ -182,9 +183,9 @@ def gold_answer(trial: Trial) -> Result:
     gold, empty = [r for _, r in answers], score_texts([(p, "") for p, _ in answers], session.terms)
     pairs = [(g, e) for g, e in zip(gold, empty, strict=True) if g.reward is not None and e.reward is not None]
     if not pairs:
-        return Unknown(f"none of {len(answers)} good answers could be scored: {gold[0].unscored}")
+        return Unknown(f"none of {counted(len(answers), 'good answer')} could be scored: {gold[0].unscored}")
     means = [float(np.mean([r.reward for r in side])) for side in zip(*pairs, strict=True)]
-    message = f"good answers earn {means[0]:.4g}, empty ones {means[1]:.4g}, mean of {len(pairs)} problems"
+    message = f"good answers earn {means[0]:.4g}, empty ones {means[1]:.4g}, mean of {counted(len(pairs), 'problem')}"
     message += f" ({len(answers) - len(pairs)} more unscored)" if len(answers) > len(pairs) else ""
     if means[0] > means[1]:
         return Passed(message)
@@ -225,8 +226,8 @@ def schedule(trial: Trial) -> Result:
         return Found(
             "never_falls",
             "warning",
-            message=f"update.schedule = '{update.schedule}' falls over {update.schedule_steps} steps, and the warm-up "
-            f"takes {update.warmup_steps}: the rate stays where the warm-up brought it",
+            message=f"update.schedule = '{update.schedule}' falls over {counted(update.schedule_steps, 'step')}, and "
+            f"the warm-up takes {update.warmup_steps}: the rate stays where the warm-up brought it",
             change={"update.schedule_steps": steps},
         )
     rates = [update.rate(step, steps) for step in (0, min(update.warmup_steps, steps - 1), steps - 1)]

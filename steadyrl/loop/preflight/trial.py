@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from steadyrl.core.types import Batch, Group, Problem, Rollout, Sampling, TokenScores
+from steadyrl.core.words import counted
 from steadyrl.doctor.check import Registry
 from steadyrl.doctor.remedies import Value
 from steadyrl.loop.curriculum.passes import uniform
@@ -80,7 +81,7 @@ def begin_trial(session: Session, phase: Callable[[str], None] = silent) -> Tria
     """
     backend, key, environment = session.backend, (session.config.run.seed, _KEY), session.environment
     problems, samples = _choose(session)
-    phase(f"preflight: sampling {len(problems) * samples} completions")
+    phase(f"preflight: sampling {counted(len(problems) * samples, 'completion')}")
     if not is_large(session):  # what is done once must not be timed; here it would show
         collect(backend, problems[:2], 1, session.sampling, (*key, 0), environment=environment)
     began = time.perf_counter()
@@ -99,7 +100,7 @@ def begin_trial(session: Session, phase: Callable[[str], None] = silent) -> Tria
         require_tokens(groups, session.environment)
     measured = _part(session, groups)
     batch = rows_of(session, measured)
-    phase(f"preflight: {len(batch.lengths)} completions scored by policy and reference")
+    phase(f"preflight: {counted(len(batch.lengths), 'completion')} scored by policy and reference")
     scores = score(session, batch)
     start = time.perf_counter()
     selected = session.algorithm.select(measured)

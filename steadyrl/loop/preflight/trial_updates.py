@@ -23,6 +23,7 @@ from steadyrl.core.protocols import Repeatable
 from steadyrl.core.scratch import scratch_folder
 from steadyrl.core.sections import UpdateSection
 from steadyrl.core.types import Array, Batch, Finding, TokenScores
+from steadyrl.core.words import counted
 from steadyrl.doctor.check import Check, Found, Passed, Result, Unknown, judged
 from steadyrl.doctor.checks.gradient import ZERO
 from steadyrl.doctor.checks.learning_rate import KL_REF_NONE
@@ -154,7 +155,7 @@ def make_trial_updates(trial: Trial, phase: Callable[[str], None] = silent) -> T
 def _updates(trial: Trial, batch: Batch, start: Path, middle: Path, phase: Callable[[str], None]) -> TrialUpdates:
     session, backend = trial.session, trial.session.backend
     rate, part = session.config.update.rate(0, session.config.run.steps), _part(batch)
-    phase(f"preflight: two updates on {len(batch.lengths)} completions")
+    phase(f"preflight: two updates on {counted(len(batch.lengths), 'completion')}")
     all_train = np.array_equal(batch.tokens, trial.batch.tokens) and np.array_equal(
         batch.completion_mask, trial.batch.completion_mask
     )
@@ -202,7 +203,7 @@ def _measure(session: Session, rows: Batch) -> TokenScores:
 @check("gradient")
 def gradient(attempt: _Attempt) -> Result:
     batch, norm = attempt.batch, attempt.first.stats["grad_norm"]
-    message = f"gradient norm {norm:.3g} before clipping, {len(batch.lengths)} rollouts"
+    message = f"gradient norm {norm:.3g} before clipping, {counted(len(batch.lengths), 'rollout')}"
     if math.isfinite(norm) and norm > ZERO:  # what the doctor would call no gradient in the run is none here
         return Passed(message)
     mask = batch.completion_mask
@@ -301,6 +302,7 @@ def _no_gain(attempt: _Attempt, message: str, moved: float, limit: float) -> Fou
         if gain > 0 and distance <= limit:
             return Found(
                 "learning_rate",
+                "warning" if session.config.autopilot.mode == "act" else "critical",  # it looks for a lower rate itself
                 message=f"{message}; at learning rate {rate * share:g} by {gain:+.3g} and {distance:.3g} nats/token "
                 "away: the step is too long",
                 change={"update.learning_rate": f"{session.config.update.learning_rate * share:g}"},

@@ -18,6 +18,7 @@ from steadyrl.core.errors import ConfigError, DataError
 from steadyrl.core.protocols import Checking, RewardFn, Task
 from steadyrl.core.sections import FunctionSettings, RewardSettings
 from steadyrl.core.types import Group, Problem, Rollout, Score
+from steadyrl.core.words import counted
 from steadyrl.loop.rewards.attempts import NO_LIMITS
 from steadyrl.loop.rewards.functions import (
     TAKEN,
@@ -149,7 +150,7 @@ def require_scores(groups: Sequence[Group]) -> None:
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     if all(rollout.reward is None for rollout in rollouts):
         raise DataError(
-            f"none of {len(rollouts)} rollouts could be scored; the first reason: {rollouts[0].unscored}. "
+            f"none of {counted(len(rollouts), 'rollout')} could be scored; the first reason: {rollouts[0].unscored}. "
             "A run without rewards learns nothing; fix its cause"
         )
 
@@ -163,7 +164,7 @@ def nothing_to_compare(groups: Sequence[Group]) -> str:
     counts = " or ".join(map(str, sorted(set(scored))))
     drawn = max(len(group.rollouts) for group in groups)
     reason = f"; most often: {reasons.most_common(1)[0][0]}" if reasons else ""
-    return f"only {counts} of {drawn} rollouts of each problem could be scored{reason}"
+    return f"only {counts} of {counted(drawn, 'rollout')} of each problem could be scored{reason}"
 
 
 def score_texts(answers: Sequence[tuple[Problem, str]], terms: Sequence[Term]) -> list[Rollout]:

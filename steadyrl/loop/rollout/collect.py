@@ -9,6 +9,7 @@ import numpy as np
 from steadyrl.core.errors import DataError
 from steadyrl.core.protocols import Backend, Interactive, Task, Teaching
 from steadyrl.core.types import Completion, Group, Problem, Rollout, Sampling
+from steadyrl.core.words import counted
 from steadyrl.loop.rollout.episode import Attempt, Environment, context_of, require_room, text_of
 from steadyrl.loop.rollout.multi_turn import play_experts, play_policy
 
@@ -64,26 +65,35 @@ def demonstrate(
         if not groups:
             require_room(rollouts, environment)  # an expert who was not asked may know the way
     if not groups:
-        raise DataError(
-            f"the task '{task.name}' knows no good answer to any of {len(problems)} problems, and this algorithm "
-            "learns from such answers only; give the problems theirs, or take another algorithm"
-        )
+        raise _no_answers(task, problems)
     return groups
 
 
-def require_answers_fit(backend: Backend, problems: Sequence[Problem], task: Task) -> None:
-    """Refuse good answers that the model's positions do not reach, before anything is trained on.
+def _no_answers(task: Task, problems: Sequence[Problem]) -> DataError:
+    return DataError(
+        f"the task '{task.name}' knows no good answer to any of {counted(len(problems), 'problem')}, and this "
+        "algorithm learns from such answers only; give the problems theirs (prompts have them in the column of "
+        "task.args.gold_column), or take another algorithm"
+    )
+
+
+def require_answers(backend: Backend, problems: Sequence[Problem], task: Task) -> None:
+    """Refuse problems without any good answer, and answers that the model's positions do not reach, before training.
 
     Those that a task makes for teaching are looked at when they are made.
 
     Raises:
-        DataError: With the first one.
+        DataError: There is none, or one does not fit.
     """
     context = context_of(backend)
-    if context is None or isinstance(task, Teaching | Interactive):
+    if isinstance(task, Teaching | Interactive):
         return
-    for problem in problems:
-        text = task.gold(problem)
+    texts = [task.gold(problem) for problem in problems]
+    if all(text is None for text in texts):
+        raise _no_answers(task, problems)
+    if context is None:
+        return
+    for problem, text in zip(problems, texts, strict=True):
         # No tokenizer makes more tokens of a text than it has bytes. Half of the positions are left to the template and
         # the messages before a prompt; with more of these, an answer that does not fit is met when it is trained on.
         if text is not None and len(f"{problem.prompt}{text}".encode(errors="surrogatepass")) > context // 2:

@@ -18,6 +18,7 @@ from steadyrl.core.errors import DataError, ModelError
 from steadyrl.core.protocols import Backend, Chat, Conversing, Episode, Interactive, Task, Tokenizer, ToolUsing
 from steadyrl.core.sections import RolloutSection
 from steadyrl.core.types import Group, Problem, Rollout, Sampling, StopReason, ToolCall, until_stop
+from steadyrl.core.words import counted
 
 CUT = " ..."  # tells the policy that an observation goes on
 
@@ -113,8 +114,8 @@ def require_tokens(groups: Sequence[Group], environment: Environment | None) -> 
         )
     require_room(rollouts, environment)
     raise DataError(
-        f"none of {len(rollouts)} rollouts holds a token of the policy, so that there is nothing to train on; see what "
-        "ended them (rollouts/ has their prompts)"
+        f"none of {counted(len(rollouts), 'rollout')} holds a token of the policy, so that there is nothing to train "
+        "on; see what ended them (rollouts/ has their prompts)"
     )
 
 

@@ -21,6 +21,7 @@ from steadyrl.core.config import Config
 from steadyrl.core.counting.count import begin
 from steadyrl.core.protocols import Attackable, Exact, Interactive, ToolUsing
 from steadyrl.core.types import Finding, Rollout
+from steadyrl.core.words import counted
 from steadyrl.doctor.check import Check, Found, Passed, Result, Unknown, judged
 from steadyrl.loop.rewards.combine import require_columns, score_texts
 from steadyrl.loop.tasks.attempts import Say, score_attempts
@@ -51,7 +52,7 @@ def check_task(config: Config) -> list[Finding]:
     checked = CheckedTask(config, task, terms, train, heldout)
     if not checked.problems:
         return split(checked)
-    begin(f"scoring known answers to {len(checked.problems)} problems")
+    begin(f"scoring known answers to {counted(len(checked.problems), 'problem')}")
     return judged(CHECKS, checked)
 
 
@@ -183,10 +184,12 @@ def scripted_policy(checked: CheckedTask) -> Result:
     turns = float(np.mean([len(rollout.turns) for rollout in rollouts]))
     scores = [score for score in checked.scores(rollouts) if score is not None]
     mean = f"mean {checked.task.metric or 'reward'} {np.mean(scores):.3f}" if scores else "none of them scored"
-    message = f"{len(rollouts)} episodes of {turns:.1f} turns on average, {mean}"
+    message = f"{counted(len(rollouts), 'episode')} of {turns:.1f} turns on average, {mean}"
     if calls:
         ends = Counter(call.end for call in calls)
-        message += f"; {len(calls)} calls: {', '.join(f'{count} {end}' for end, count in ends.most_common())}"
+        message += (
+            f"; {counted(len(calls), 'call')}: {', '.join(f'{count} {end}' for end, count in ends.most_common())}"
+        )
     if failed:
         message += f"; the first: {failed[0].name}: {failed[0].result}"
     shown = tuple(line for i, r in enumerate(rollouts[:_SHOWN]) for line in episode_lines(i + 1, r))
@@ -240,7 +243,7 @@ def scoring_repeats(checked: CheckedTask) -> Result:
         answers = [(p, again_task.gold(p) or p.prompt) for p in problems[:50]]
         first, second = score_texts(answers, terms), score_texts(answers, again)
     differing = sum(a != b for a, b in zip(checked.scores(first), checked.scores(second), strict=True))
-    message = f"{differing} of {len(first)} answers scored differently"
+    message = f"{differing} of {counted(len(first), 'answer')} scored differently"
     return Found("differs", message=message) if differing else Passed(message)
 
 

@@ -22,8 +22,8 @@ from typing import Any
 
 from steadyrl.core.counting.count import begin
 from steadyrl.core.errors import DataError
+from steadyrl.core.places import from_here
 from steadyrl.core.plugins import require
-from steadyrl.loop.tasks.jsonl import from_here
 
 TRAIN, JUDGES = "train", ("validation", "test")  # the splits that judge, the preferred one first
 # What files hold, by their ending; another ending may follow, as in rows.jsonl.gz.

@@ -8,6 +8,7 @@ from typing import Any
 
 from steadyrl.core.protocols import Interactive, Sourced, Task
 from steadyrl.core.types import Problem
+from steadyrl.core.words import counted
 
 Counts = Mapping[str, Mapping[str, Any]]
 
@@ -40,12 +41,11 @@ def data_line(data: Counts) -> str:
     if not all(isinstance(split, Mapping) and type(split.get("problems")) is int for split in (train, heldout)):
         return ""
     prompts = train.get("prompts", train["problems"])
-    copies = f" with {prompts} different prompt{'s' * (prompts > 1)}" if prompts < train["problems"] else ""
-    line = f"trains on {train['problems']} problems{copies}{_from(train)}, "
-    count, total = heldout["problems"], heldout.get("of")
-    line += f"judged by {count}{f' of {total}' if total not in (count, None) else ''} held-out problems{_from(heldout)}"
-    if not count:
-        line = f"trains on {train['problems']} problems{copies}{_from(train)}, judged by none"
+    copies = f" with {counted(prompts, 'different prompt')}" if prompts < train["problems"] else ""
+    count, total = heldout["problems"], heldout.get("of") or heldout["problems"]
+    part = f"{count} of " if total != count else ""
+    judges = f"{part}{counted(total, 'held-out problem')}{_from(heldout)}" if count else "none"
+    line = f"trains on {counted(train['problems'], 'problem')}{copies}{_from(train)}, judged by {judges}"
     overlap = heldout.get("trained_on_too", 0)
     return f"{line}; {overlap} of the held-out prompts are trained on too" if overlap else line
 

@@ -33,6 +33,7 @@ from steadyrl.core.errors import ConfigError, SteadyError, raised_line
 from steadyrl.core.protocols import Episode, PromptLimit, RewardFn, Task, Turn
 from steadyrl.core.sections import PathText
 from steadyrl.core.types import Message, Problem, Rollout, Score, ToolCall
+from steadyrl.core.words import counted
 from steadyrl.loop.rewards.functions import RAISED
 from steadyrl.loop.rewards.waiting import wait_for
 from steadyrl.loop.tasks.prompts import PromptsTask
@@ -180,7 +181,7 @@ def _environment_class(settings: EnvironmentTask.Settings) -> tuple[Any, Any]:
     for method, argument in (("reset", "problem"), ("step", "message")):
         function = getattr(environment, method, None)
         if not callable(function):
-            raise ConfigError(f"{what} has no method {method}({argument}); expected reset, step and close")
+            raise ConfigError(f"{what} has no method {method}({argument}); expected reset and step")
         if not plugins.takes(function, 2 if _takes_seed(function) else 1):
             raise ConfigError(f"{what}: its method {method} cannot be called with {argument} alone; give it that one")
     return factory, environment
@@ -259,7 +260,7 @@ class EnvironmentEpisode:
         else:
             texts = [self._toolbox.limited(result_text(item)) for item in listed]
             if unanswered and len(texts) not in (1, len(unanswered)):
-                raise TypeError(f"step returned {len(texts)} observations for {len(unanswered)} calls")
+                raise TypeError(f"step returned {len(texts)} observations for {counted(len(unanswered), 'call')}")
             texts += [""] * (len(unanswered) - len(texts))  # a text answers the first of several calls
             messages = [result_message(r, text) for r, text in zip(unanswered, texts, strict=bool(unanswered))]
             if not unanswered:

@@ -12,16 +12,12 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from steadyrl.core.errors import DataError
+from steadyrl.core.places import from_here
 from steadyrl.core.rundir import parse_json
 
 _LONGEST_LINE = 1 << 26  # bytes
 _MOST_UNPACKED = 1 << 30  # bytes of a gzipped file: a few kilobytes of one can unpack to more than any memory holds
 _TABLES = {".csv", ".tsv"}
-
-
-def from_here(path: Path) -> str:
-    """Return where a relative path begins, as the end of a clause: a run may have been started in another folder."""
-    return "" if path.is_absolute() else f", seen from {Path.cwd()}"
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:

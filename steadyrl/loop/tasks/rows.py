@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from steadyrl.core.errors import DataError
+from steadyrl.core.places import from_here
 from steadyrl.core.plugins import require
 from steadyrl.core.rundir import is_lfs_pointer, parse_json
 from steadyrl.loop.tasks.data_files import kind_of_file
-from steadyrl.loop.tasks.jsonl import from_here, kind_of, read_lines, read_objects, refuse_constant
+from steadyrl.loop.tasks.jsonl import kind_of, read_lines, read_objects, refuse_constant
 
 _BATCH = 1024  # rows of a parquet file that are held as Python objects at once
 _CODE = r"^[+-]?0\d"

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from steadyrl.core.rundir import read_json, write_text
+from steadyrl.core.words import counted
 from steadyrl.lab.compare.compare import RECORD
 from steadyrl.lab.compare.findings import metric_row
 from steadyrl.show.page import html
@@ -145,7 +146,7 @@ def _sample(example: Mapping[str, Any]) -> Sample:
     other_samples = [i for i in range(len(example["a"])) if i != example["sample"]]
     shown = [example["sample"], *other_samples][:SAMPLES_SHOWN]
     hidden = len(example["a"]) - len(shown)
-    more = f", {hidden} more samples are not shown" if hidden else ""
+    more = f", without {counted(hidden, 'more sample')}" if hidden else ""
     title = f"{example['problem']} ({WHY[example['why']]}, {signed(example['difference'])}{more})"
     answers = []
     for side, answer in [(side, example[side][i]) for i in shown for side in ("a", "b")]:

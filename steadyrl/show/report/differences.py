@@ -11,6 +11,7 @@ from typing import Any
 from steadyrl.core.errors import RunError
 from steadyrl.core.rundir import RunDir
 from steadyrl.core.types import DECODINGS, Decoding
+from steadyrl.core.words import counted
 from steadyrl.doctor.differ import differ, sentences
 from steadyrl.doctor.readers.spelling import flat_settings
 from steadyrl.doctor.series import Run
@@ -170,7 +171,8 @@ def _answers(first: Compared, second: Compared) -> Iterator[Record]:
                 f"{name} answers: ",
                 strong(second.name),
                 f" {number(row['after'])}, {first.name} {number(row['before'])}: {signed(row['difference'])} "
-                f"{interval(row['interval'])} (95 %, paired over {row['n']} problems){counts * (name == deploy)}",
+                f"{interval(row['interval'])} (95 %, paired over {counted(row['n'], 'problem')})"
+                f"{counts * (name == deploy)}",
             )
             for name, row in lines.items()
             if row["n"]

@@ -17,6 +17,7 @@ import numpy as np
 from steadyrl.core.metrics import finite_mean, finite_number, series
 from steadyrl.core.stats import smoothed
 from steadyrl.core.types import DECODINGS, Decoding
+from steadyrl.core.words import counted
 from steadyrl.lab.compare.verdict import Conclusion, conclude, judge
 from steadyrl.show.page.markup import interval, number, signed
 from steadyrl.show.report.evidence import Answer, Evaluation, Evidence, best_step
@@ -72,7 +73,7 @@ def change(before: Mapping[str, Values], after: Mapping[str, Values] | None) -> 
     comparison["n"] = len(shared)
     if after is not None:
         comparison["verdict"] = "undecided"
-        comparison["reason"] = f"{len(shared)} problems were scored both times, and it takes two"
+        comparison["reason"] = f"scored both times: {counted(len(shared), 'problem')}, and it takes two"
     if not shared:
         return comparison
     first = [np.atleast_1d(before[problem]).tolist() for problem in shared]
@@ -162,8 +163,8 @@ def against_rules(after: float | None, baselines: Mapping[str, Mapping[str, floa
         return f"Trained, the model scores {after:.3f}: no answers without a model score higher."
     best = max(higher, key=lambda name: scores[name])
     return (
-        f"Trained, the model scores {after:.3f}: {len(higher)} of {len(scores)} answers without a model score higher, "
-        f"the best is {best} with {scores[best]:.3f}."
+        f"Trained, the model scores {after:.3f}: {len(higher)} of {counted(len(scores), 'answer')} without a model "
+        f"score higher, the best is {best} with {scores[best]:.3f}."
     )
 
 
@@ -277,8 +278,8 @@ def best_sentences(summary: Mapping[str, Any], info: Mapping[str, Any]) -> list[
         lines.append(f"{line}. {BIASED}.")
     early = info.get("stopped_early")
     if early:
-        why = f"{early.get('patience')} evaluations in a row (evaluate.patience) were not better than the best one"
+        why = f"{counted(early.get('patience'), 'evaluation')} in a row (evaluate.patience) without a better score"
         if "target" in early:
             why = f"the smoothed reward held its target {number(early['target'])} (run.target) for a tenth of the run"
-        lines.append(f"The run stopped early, after {early.get('step')} steps: {why}.")
+        lines.append(f"The run stopped early, after {counted(early.get('step'), 'step')}: {why}.")
     return lines

@@ -21,6 +21,7 @@ from steadyrl.core.config import Config, dump
 from steadyrl.core.counting.count import duration
 from steadyrl.core.metrics import finite_number, series
 from steadyrl.core.types import DECODINGS
+from steadyrl.core.words import counted
 from steadyrl.doctor.examine import Diagnosis
 from steadyrl.doctor.readers.spelling import flat_settings
 from steadyrl.lab.compare.verdict import with_doubts
@@ -214,7 +215,7 @@ def samples_view(evidence: Evidence, metric: str) -> list[Record]:
             label = (f"{when} training, {metric} ", strong(markup.number(answer.metric)), ends)
             shown.append(records.Answer(label, markup.shorten(answer.text), markup.shorten(answer.note)))
         samples.append(Sample(problem, markup.shorten(evidence.before.prompts[problem]), shown))
-    count = Note(f"{len(samples)} held-out problems drawn at random.", "soft")
+    count = Note(f"{counted(len(samples), 'held-out problem')} drawn at random.", "soft")
     return [Heading("Sample answers"), *([count, *samples] if samples else [Note("No answers were recorded.")])]
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from steadyrl.core.rundir import read_json, write_text
+from steadyrl.core.words import counted
 from steadyrl.lab.tune.rate_range import RATE
 from steadyrl.lab.tune.tune import RESULT
 from steadyrl.show.page import markdown, markup
@@ -38,8 +39,8 @@ def tune_view(result: Mapping[str, Any]) -> list[Record]:
     other_settings = [name for name in result["settings"] if name != RATE]
     trials = sorted(result["trials"], key=lambda trial: trial["settings"][RATE])
     paused = (
-        f" Its run in the search was paused after {result['paused']} steps, in favour of a rate that ended lower: "
-        "watch the end of the first whole run."
+        f" Its run in the search was paused after {counted(result['paused'], 'step')}, in favour of a rate that ended "
+        "lower: watch the end of the first whole run."
     ) * bool(result.get("paused"))
     return [
         Heading("The rate that was found", 1),

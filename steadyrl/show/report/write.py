@@ -15,6 +15,7 @@ from typing import Any
 
 from steadyrl.core.rundir import RunDir, write_bytes, write_json, write_text
 from steadyrl.core.types import DECODINGS
+from steadyrl.core.words import counted
 from steadyrl.doctor.causes import as_record, tree
 from steadyrl.doctor.examine import Diagnosis, examine
 from steadyrl.doctor.names.identify import identify
@@ -101,7 +102,7 @@ def write_report(path: PathLike[str] | str) -> Path:
     run = RunDir.open(fspath(path))
     report, folder = read_report(run.path), run.report_folder
     write_json(folder / "summary.json", report.summary)
-    pictures = plots.draw(*_drawn(report))
+    pictures = plots.draw(*pictured(report))
     if rewards := reward_histogram.draw(report.evidence.metrics, report.evidence.recorded):
         pictures["rewards"] = rewards
     for name, drawn in pictures.items():
@@ -153,7 +154,7 @@ def report_view(report: Report, panels: Mapping[str, Sequence[str]] | None = Non
     pictures: dict[str, Picture] = {}
     training: list[Record] = []
     if panels is not None:  # with what to look for in each
-        texts = plots.captions(*_drawn(report))
+        texts = plots.captions(*pictured(report))
         texts["rewards"] = " ".join(reward_histogram.sentences(evidence.metrics, evidence.recorded))
         pictures = {name: Picture(f"{name}.png", LABELS[name], texts[name], svgs) for name, svgs in panels.items()}
         absent = plots.absences(evidence.metrics)
@@ -239,7 +240,7 @@ def _comparison(rows: Sequence[Mapping[str, Any]], metric: str | None) -> Table:
     )
 
 
-def _drawn(report: Report) -> tuple[Sequence[Mapping[str, Any]], dict[str, float], str | None, dict[int, float]]:
+def pictured(report: Report) -> tuple[Sequence[Mapping[str, Any]], dict[str, float], str | None, dict[int, float]]:
     """Return what the pictures are of, with the scores before and after training at the first and at the last step."""
     evidence, summary = report.evidence, report.summary
     steps = (evidence.metrics[0]["step"], evidence.metrics[-1]["step"])
@@ -281,7 +282,7 @@ def _holes(steps: Sequence[int]) -> Iterator[str]:
         ranges = [f"{first}" if first == last else f"{first} to {last}" for first, last in gaps]
         shown = ", ".join(ranges[:5]) + (" and others" if len(ranges) > 5 else "")
         yield (
-            f"metrics.jsonl has no record of {missing} of {steps[-1] + 1} steps ({shown}). "
+            f"metrics.jsonl has no record of {missing} of {counted(steps[-1] + 1, 'step')} ({shown}). "
             "Curves, means and epochs are without them."
         )
 
@@ -306,7 +307,7 @@ def _notes(evidence: Evidence, summary: Mapping[str, Any]) -> list[str]:
     notes += _form_notes(evidence, summary)
     alone = set(evidence.before.of(evidence.deploy)) ^ set(evidence.after.of(evidence.deploy))
     if evidence.after.answers and alone:
-        notes.append(f"{len(alone)} problems are in only one of the two evaluations and are left out.")
+        notes.append(f"Left out, because only one of the two evaluations has them: {counted(len(alone), 'problem')}.")
     return notes
 
 

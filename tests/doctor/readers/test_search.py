@@ -226,6 +226,15 @@ def test_a_file_without_a_known_metric_is_no_log(tmp_path, name, text, names):
         found(tmp_path / name)
 
 
+@pytest.mark.parametrize("name", ["dice.toml", "ppo_trainer.yaml"])
+def test_a_config_is_answered_with_what_to_give_instead(tmp_path, name):
+    (tmp_path / name).write_text("learning_rate = 1e-5\n")
+    with pytest.raises(
+        RunError, match=f"{name}' is a file of settings and no log; give the run .*LOG --config .*{name}`"
+    ):
+        search(tmp_path / name, lambda log: True)
+
+
 def test_one_known_metric_makes_a_log(tmp_path):
     (tmp_path / "log.csv").write_text("step,age,reward\n1,30,0.5\n2,40,0.6\n")
     assert len(found(tmp_path / "log.csv").logs) == 1

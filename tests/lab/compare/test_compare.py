@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import re
 import sys
 from itertools import combinations
 
@@ -176,6 +177,15 @@ def test_an_unknown_metric_is_named_with_the_known_ones_after_the_first_answers(
     assert [count for count in counts if count[0] == "problems answered"] == [("problems answered", 10, 26)]
 
 
+@pytest.mark.parametrize(("metric", "hint"), [("first_leter", "did you mean 'first_letter'?"), ("xyz", "there are: ")])
+def test_a_metric_that_a_subjects_run_does_not_have_is_refused_before_any_answer(settings, trained, metric, hint):
+    counts = []
+    message = re.escape(f"no reward part is called '{metric}'; {hint}")
+    with heard_by(lambda *count: counts.append(count)), pytest.raises(DataError, match=message):
+        compare(("base", str(trained().path)), settings(), Options(metric=metric))
+    assert [count for count in counts if count[0] == "problems answered"] == []
+
+
 def test_answers_that_nobody_can_score_are_refused_with_the_reason(settings):
     config = settings("rewards={'toy_rewards:always_fails' = 1.0}")
     with pytest.raises(DataError, match=r"none of 104 answers .* always_fails raised RuntimeError: broken"):
@@ -185,7 +195,7 @@ def test_answers_that_nobody_can_score_are_refused_with_the_reason(settings):
 def test_a_task_without_heldout_problems_is_refused(settings, tmp_path):
     (tmp_path / "one.jsonl").write_text('{"prompt": "x"}\n')
     config = settings(f"task.args.heldout={tmp_path / 'one.jsonl'}")
-    with pytest.raises(DataError, match="has 1 held-out problems, expected at least 2"):
+    with pytest.raises(DataError, match="has 1 held-out problem, expected at least 2"):
         compare(("base", "base"), config, Options())
 
 

@@ -63,3 +63,10 @@ def test_a_column_that_is_no_category_is_refused():
     problems = [Problem(str(i), "", {"difficulty": i / 7}) for i in range(101)]
     with pytest.raises(DataError, match="101 different values"):
         built().choose(Request(problems, 1, 0, 0, 0), Memory())
+
+
+def test_a_single_arm_is_refused():
+    with pytest.raises(DataError, match="all problems have kind = sum, so that the curriculum 'bandit' has nothing"):
+        bandit.build(bandit.Settings(column="kind")).choose(
+            Request([Problem(str(i), "", {"kind": "sum"}) for i in range(4)], 2, 0, 0, 0), Memory()
+        )

@@ -75,3 +75,8 @@ def test_a_level_with_fewer_problems_than_asked_for_gives_all_of_them_and_more()
 def test_problems_without_a_level_are_refused():
     with pytest.raises(DataError, match=r"level = None.*curriculum\.args\.column"):
         built().choose(Request([Problem("a", "")], 1, 0, 0, 0), Memory())
+
+
+def test_a_single_level_is_refused():
+    with pytest.raises(DataError, match="all problems have level = 3, so that the curriculum 'stages' has nothing"):
+        built().choose(Request([Problem(str(i), "", {"level": 3}) for i in range(4)], 2, 0, 0, 0), Memory())

@@ -1,7 +1,9 @@
 """Curricula in the loop, on the toy backend: a letter is a problem, solved by answering "x"."""
 
 import json
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -185,3 +187,15 @@ def test_a_session_whose_problems_lack_the_curriculums_column_is_not_opened(toy)
         toy("algorithm.name=grpo", "curriculum.name=bandit")
     with pytest.raises(DataError, match="needs the column 'nope'"):
         toy("algorithm.name=grpo", "curriculum.name=bandit", "curriculum.args.column=nope")
+
+
+def test_the_curriculum_of_the_documents_trains(toy, tmp_path, monkeypatch):
+    page = (Path(__file__).parents[3] / "docs" / "curriculum.md").read_text()
+    code = re.search(r"```python\n# (short_first)\.py.*?\n(.*?)```", page, re.DOTALL)
+    (tmp_path / f"{code[1]}.py").write_text(code[2])
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run").mkdir()
+    run = RunDir(tmp_path / "run")
+    assert train(toy(f"curriculum.name={code[1]}", "curriculum.args.power=2", "run.steps=3"), run) == "finished"
+    drawn = [choice["why"] for line in read_lines(run.curriculum_file) for choice in line["choices"]]
+    assert drawn and set(drawn) == {"length 4"}

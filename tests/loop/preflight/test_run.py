@@ -235,8 +235,18 @@ def test_rewards_that_are_all_equal_are_told(toy):
     assert cause_of(verdict) == "constant"
 
 
-def test_what_imitates_good_answers_needs_no_rewards_that_differ(toy):
-    verdict = finding_of(rewards, begin_trial(toy("algorithm.name=sft", reward="toy_rewards:nothing")))
+@pytest.fixture
+def imitates(tmp_path):
+    """Return the overrides of a session that imitates good answers."""
+    path = tmp_path / "answered.jsonl"
+    path.write_text(
+        "".join(json.dumps({"prompt": letter * 3, "gold": "b"}) + "\n" for letter in "abcdefghijklmnopqrst")
+    )
+    return "algorithm.name=sft", f'task.args={{path="{path}"}}'
+
+
+def test_what_imitates_good_answers_needs_no_rewards_that_differ(toy, imitates):
+    verdict = finding_of(rewards, begin_trial(toy(*imitates, reward="toy_rewards:nothing")))
     assert verdict.state == "ok"
     assert "good answers are imitated" in verdict.message
     assert "32 of 32 rollouts scored, mean 0, standard deviation 0" in verdict.message
@@ -336,9 +346,9 @@ def test_answers_that_never_end_stop_a_run_only_where_they_do_not_teach(toy, pay
     assert (found.cause, found.severity) == ("never_ends", severity)
 
 
-def test_the_ends_of_a_policy_that_imitates_do_not_stop_it(toy):
+def test_the_ends_of_a_policy_that_imitates_do_not_stop_it(toy, imitates):
     """An untrained policy that never ends is why good answers are imitated."""
-    session = replace(toy("algorithm.name=sft"), backend=favouring("eos", -30.0))
+    session = replace(toy(*imitates), backend=favouring("eos", -30.0))
     verdict = finding_of(completions, begin_trial(session))
     assert verdict.state == "ok"
     assert "100% truncated" in verdict.message

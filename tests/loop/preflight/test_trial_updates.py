@@ -132,6 +132,14 @@ def test_a_learning_rate_that_is_too_high_is_told_with_one_that_is_not(toy):
     session = replace(toy("update.learning_rate=1.0"), backend=Overshoots())
     verdict = verdicts(session)["update"]
     assert (verdict.cause, verdict.overrides) == ("learning_rate", ("update.learning_rate=0.01",))
+    assert verdict.severity == "critical"
+
+
+@pytest.mark.parametrize(("mode", "severity"), [("act", "warning"), ("advise", "critical")])
+def test_a_rate_that_is_too_high_does_not_stop_a_run_whose_autopilot_lowers_it(toy, mode, severity):
+    session = replace(toy("update.learning_rate=0.5", f"autopilot.mode={mode}"), backend=Overshoots())
+    verdict = verdicts(session)["update"]
+    assert (verdict.cause, verdict.severity) == ("learning_rate", severity)
 
 
 def test_a_leap_is_no_update_even_if_it_is_one_for_the_better(toy):

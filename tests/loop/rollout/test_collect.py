@@ -6,7 +6,7 @@ import pytest
 from steadyrl.backends.toy import ToyBackend
 from steadyrl.core.errors import DataError
 from steadyrl.core.types import Problem, Sampling
-from steadyrl.loop.rollout.collect import collect, demonstrate, require_answers_fit
+from steadyrl.loop.rollout.collect import collect, demonstrate, require_answers
 
 PROBLEMS = [Problem("one", "ab"), Problem("two", "xyz"), Problem("three", "q")]
 SAMPLING = Sampling(max_new_tokens=12)
@@ -107,11 +107,11 @@ class Book:
 
 def test_good_answers_beyond_the_models_positions_are_refused_before_they_train():
     fitting, beyond = (Problem(gold, "abc?", {"gold": gold}) for gold in ("a" * 7, "b" * 8))
-    require_answers_fit(Short(), [fitting], Book())
-    require_answers_fit(ToyBackend(), [fitting, beyond], Book())
+    require_answers(Short(), [fitting], Book())
+    require_answers(ToyBackend(), [fitting, beyond], Book())
     assert len(demonstrate(Short(), [fitting], Book(), (0, 0))) == 1
     told = "the good answer to the problem 'bbbbbbbb' takes 9 tokens after a prompt of 4, and the model.*reach 12"
     with pytest.raises(DataError, match=told):
-        require_answers_fit(Short(), [fitting, beyond], Book())
+        require_answers(Short(), [fitting, beyond], Book())
     with pytest.raises(DataError, match=told):
         demonstrate(Short(), [fitting, beyond], Book(), (0, 0))

@@ -323,7 +323,7 @@ def test_problems_that_nobody_can_show_are_left_out_and_none_at_all_is_an_error(
     groups = demonstrate(backend, [Problem("a", "q"), Problem("b", "q")], Book(), (0, 0))
     assert [group.problem.id for group in groups] == ["a"]
     assert groups[0].rollouts[0].text == "yes"
-    with pytest.raises(DataError, match="knows no good answer to any of 1 problems"):
+    with pytest.raises(DataError, match="knows no good answer to any of 1 problem,"):
         demonstrate(backend, [Problem("b", "q")], Book(), (0, 0))
     task = Building(doors=0)
     with pytest.raises(DataError, match="'building' knows no good answer"):

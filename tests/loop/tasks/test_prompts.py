@@ -263,7 +263,7 @@ def test_copies_of_a_prompt_that_train_are_counted(tmp_path, also, prompts):
     copies = [{"prompt": "a", "answer": n} for n in range(3)]
     train = written(tmp_path / "train.jsonl", *copies, *({"prompt": prompt} for prompt in also))
     heldout = written(tmp_path / "heldout.jsonl", {"prompt": "c"})
-    counted = f"trains on {3 + len(also)} problems with {prompts} ({train}), judged by 1 held-out problems ({heldout})"
+    counted = f"trains on {3 + len(also)} problems with {prompts} ({train}), judged by 1 held-out problem ({heldout})"
     assert line(made(train, heldout=heldout)) == counted
 
 

@@ -80,7 +80,7 @@ def test_what_is_said_of_a_best_and_of_an_end():
     assert said_of_best(state, follow_best(state, records(0.0), "sampled"), 2) == ""
     state.step = 24
     assert said_of_best(state, follow_best(state, records(0.0), "sampled"), 2) == (
-        "stopping early after 24 steps: 2 evaluations in a row were not better than 0.500 after 8 steps "
+        "stopping early after 24 steps: 2 evaluations in a row without a better score than 0.500 after 8 steps "
         "(evaluate.patience)"
     )
 
@@ -117,7 +117,7 @@ def test_a_run_stops_early_and_says_so(toy, tmp_path):
     assert train(session, run, watch=Watch(note=said.append)) == "finished"
     assert [line["step"] for line in run.metrics()] == [0, 1, 2]
     assert run.checkpoints() == [1, 3]
-    assert [line.split(" after ")[1].partition(" steps")[0] for line in said] == ["1", "3"]
+    assert [line.split(" after ")[1].partition(" step")[0] for line in said] == ["1", "3"]
     assert run.evaluation_file("after").read_text() == run.evaluation_file("000003").read_text()
 
 

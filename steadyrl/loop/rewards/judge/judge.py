@@ -47,8 +47,8 @@ def require_gate(settings: JudgeSettings, own: Mapping[str, RewardFn]) -> None:
     """Refuse a judge's gate that the task does not have; an empty one asks for none."""
     if settings.gate and settings.gate not in own:
         raise ConfigError(
-            f"rewards.judge.gate: '{settings.gate}' is no reward of the task; expected one of "
-            f"{', '.join(sorted(own)) or 'none'}"
+            f"rewards.judge.gate: '{settings.gate}' is no reward of the task; "
+            + (f"expected one of {', '.join(sorted(own))}" if own else "the task has none, so leave the gate out")
         )
 
 

@@ -26,7 +26,6 @@ from matplotlib.image import imsave
 from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import ScaledTranslation
 
-from steadyrl.core.errors import RunError
 from steadyrl.core.metrics import describe, series
 from steadyrl.core.stats import MIN_WINDOW, rolling_median, window
 from steadyrl.show.page import html
@@ -239,16 +238,12 @@ def palette(count: int) -> list[str]:
     return [*GROUP_COLOURS[:count], *further]
 
 
-def picture(metrics: Metrics, weights: Mapping[str, float], metric: str | None) -> Picture:
-    """Return the training curves (see ``draw``) as a figure of matplotlib.
-
-    Raises:
-        RunError: There is no step yet.
-    """
-    if not metrics:
-        raise RunError("there is no step to draw yet; wait for the first one")
+def picture(
+    metrics: Metrics, weights: Mapping[str, float], metric: str | None, heldout: Mapping[int, float]
+) -> Picture:
+    """Return the training curves and the entropy as a figure of matplotlib; arguments as of ``draw``."""
     with drawing():
-        drawings = _training(metrics, weights, metric, {})
+        drawings = [*_training(metrics, weights, metric, heldout), *_drawings(PANELS["policy"][:1], metrics)]
         rows = -(-len(drawings) // 2)
         figure = Picture(figsize=(WIDTH_INCHES, ROW_INCHES * rows))
         for place, panel in enumerate(drawings, 1):

@@ -12,6 +12,7 @@ from steadyrl.core import config
 from steadyrl.core.errors import AccessError, ConfigError, EngineError
 from steadyrl.core.types import Group, Problem, Rollout
 from steadyrl.loop.rewards.combine import make_terms, score_groups, term_metrics
+from steadyrl.loop.rewards.judge.judge import require_gate
 from steadyrl.loop.rewards.judge.settings import JudgeSettings
 from tests import judge_server as servers
 from tests.judge_server import judge_server
@@ -136,6 +137,13 @@ def test_what_fails_the_gate_gets_0_unasked():
 def test_a_gate_that_the_task_does_not_have_is_named():
     with pytest.raises(ConfigError, match=r"judge\.gate: 'tests' is no reward of the task; expected one of passes"):
         terms_of("http://localhost:1/v1", gate="tests")
+
+
+def test_a_gate_of_a_task_without_rewards_is_to_be_left_out():
+    with pytest.raises(
+        ConfigError, match="'passes' is no reward of the task; the task has none, so leave the gate out"
+    ):
+        require_gate(JudgeSettings(gate="passes"), {})
 
 
 def test_a_malformed_verdict_is_mended_with_one_more_request():
