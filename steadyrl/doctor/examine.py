@@ -173,10 +173,10 @@ def examine(run: Run, checks: Sequence[Check[Run]] = CHECKS) -> Diagnosis:
     with np.errstate(over="ignore", invalid="ignore"):
         results = [result for check in checks for result in check(run)]
     first, last = run.span
-    found = arrange([result for result in results if result.state == "found"], (last - first) // BLOCKS, BY_NAME)
+    findings = arrange([result for result in results if result.state == "found"], (last - first) // BLOCKS, BY_NAME)
     return Diagnosis(
         run=run,
-        findings=tuple(with_rate(run, finding) for finding in found),
+        findings=tuple(with_rate(run, finding) for finding in findings),
         unknown=tuple(dict.fromkeys(result for result in results if result.state == "unknown")),
         fine=tuple(result for result in results if result.state == "ok" and not result.evidence),
         uneven=tuple(result for result in results if result.state == "ok" and result.evidence),

@@ -125,7 +125,7 @@ def judge(run: Run, contradicted: bool = False) -> Judgement:
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         values = quantities(run)
     weights = _weights()
-    told = weights["long" if is_long(values) else "short"]
+    limits = weights["long" if is_long(values) else "short"]
     sick, shares = probability(values, "sick", weights)
     healthy, _ = probability(values, "healthy", weights)
     by_family = dict.fromkeys(FAMILIES, 0.0)
@@ -136,9 +136,9 @@ def judge(run: Run, contradicted: bool = False) -> Judgement:
     family = FAMILIES[cause] if by_family[cause] > 0 else Family("", "")
     verdict: Literal["sick", "healthy", ""] = ""
     logged = [series for several in run.series.values() for series in several]
-    if sick >= told["limit_sick"] and max(map(run.covers, logged), default=0) >= family.steps:
+    if sick >= limits["limit_sick"] and max(map(run.covers, logged), default=0) >= family.steps:
         verdict = "sick"
-    elif healthy >= told["limit_healthy"] and sick <= DOUBT and not contradicted:
+    elif healthy >= limits["limit_healthy"] and sick <= DOUBT and not contradicted:
         verdict = "healthy"
     ordered = sorted(shares, key=lambda name: -abs(shares[name]))
     sentences = {name: QUANTITIES[name].sentence(values[name]) for name in ordered}
@@ -151,9 +151,9 @@ def judge(run: Run, contradicted: bool = False) -> Judgement:
         cause=cause if family.title else "",
         fault=family.title,
         decide=family.decide,
-        alike=_alike(told["labelled_healthy"], healthy)
+        alike=_alike(limits["labelled_healthy"], healthy)
         if verdict == "healthy"
-        else _alike(told["labelled_sick"], sick),
+        else _alike(limits["labelled_sick"], sick),
         speaks_for=tuple(speaks_for)[:MOST],
         speaks_against=tuple(sentence for sentence in against if sentence not in speaks_for)[:MOST],
     )
