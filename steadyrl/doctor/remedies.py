@@ -36,6 +36,7 @@ SMALL = ("learning_rate", "value_learning_rate", "kl_coef", "entropy_coef")  # n
 STILL_CUT = 0.05  # share of the completions that may reach the limit on their length
 USUAL_ROOM, GREATEST_ROOM = 2.0, 8.0  # times the limit
 AMPLE_BATCH = 16  # completions of a step: the error of their mean is a quarter of their spread
+QUARTILE = 0.67  # standard deviations above the mean
 MORE_SAMPLES = 8  # completions per prompt where their number is not known, or is 1
 
 
@@ -202,6 +203,14 @@ def more_room(run: Run) -> Mapping[str, Value]:
     return multiple(run, "max_new_tokens", float(factor))
 
 
+def kept_completions(run: Run) -> Mapping[str, Value]:
+    """Keep a completion from a reward on that a quarter of them exceeds, if their rewards are about normal."""
+    reward, spread = run.get("reward"), run.get("reward_std") or run.get("reward_std_within")
+    if reward is None or spread is None:
+        return {}
+    return {"algorithm.args.reward_threshold": float(np.median(reward.values) + QUARTILE * np.median(spread.values))}
+
+
 def more_entropy(run: Run) -> Mapping[str, Value]:
     """Hold the entropy up: by sampling at temperature 1, else by a wider upper clip range, with a critic by a bonus."""
     if (setting(run, "temperature") or 1.0) < 1.0:
@@ -252,6 +261,7 @@ CHANGES: Mapping[str, Callable[[Run], Mapping[str, Value]]] = {
     "larger_batch": larger_batch,
     "plain_sampling": plain_sampling,
     "more_room": more_room,
+    "kept_completions": kept_completions,
     "more_entropy": more_entropy,
     "horizon": horizon,
 }

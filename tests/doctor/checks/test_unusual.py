@@ -37,7 +37,7 @@ def suspected(chosen):
     return suspects(Run("made", "steadyrl", "", {}, config=settings_of(chosen)))
 
 
-def examined(reward, *overrides, **columns):
+def examined(reward, *overrides, algorithm="ppo", **columns):
     """Examine a run of ours whose policy moves; its best completions earn 1."""
     every = {
         "reward/mean": reward,
@@ -49,8 +49,8 @@ def examined(reward, *overrides, **columns):
         "entropy": 2.0 - 0.5 * np.arange(N) / N + 0.01 * RNG.normal(size=N),
         **columns,
     }
-    steps = np.arange(N)
-    log = RawLog("made", "steadyrl", {k: Column(steps, v) for k, v in every.items()}, settings_of(resolved(*overrides)))
+    steps, chosen = np.arange(N), resolved(*overrides, algorithm=algorithm)
+    log = RawLog("made", "steadyrl", {k: Column(steps, v) for k, v in every.items()}, settings_of(chosen))
     return examine(identify(log))
 
 
@@ -123,6 +123,22 @@ def test_measured_advice_leads_and_takes_suspects_along():
     assert set(lead.overrides) == {"update.warmup_steps=6", "algorithm.args.gamma=1"}
     assert lead.remedy.endswith("Set back what else lies far from usual: algorithm.args.gamma=1.")
     assert finding(diagnosis) is None
+
+
+def test_a_threshold_that_no_answer_reaches_is_set_to_what_a_quarter_of_them_do():
+    """Rewards of 0.2 with a deviation of 0.1: 0.2 + 0.67 x 0.1."""
+    columns = {"reward/std": np.full(N, 0.1), "grad_norm": np.zeros(N), "advantage/used": np.zeros(N)}
+    wanted = ("algorithm.args.keep=above", "algorithm.args.reward_threshold=0.95")
+    diagnosis = examined(np.where(np.arange(N) % 2, 0.19, 0.21), *wanted, algorithm="rlaif", **columns)
+    kept = finding(diagnosis, "grad_norm")
+    assert (kept.cause, kept.overrides) == ("nothing_kept", ("algorithm.args.reward_threshold=0.267",))
+
+
+def test_selection_that_keeps_most_answers_selects_nothing():
+    """Five of eight answers kept are beyond a half; three of eight are usual."""
+    args = ("rollout.samples_per_prompt=8", "algorithm.args.top_k={}")
+    several, few = (suspected(resolved(args[0], args[1].format(k), algorithm="raft")) for k in (5, 3))
+    assert [s.name for s in several] == ["algorithm.args.top_k"] and few == []
 
 
 @pytest.mark.parametrize(
