@@ -42,7 +42,7 @@ PRIOR, STIFFNESS = 0.2, 5.0  # of a weight, in log-odds, and how hard it is draw
 STATES = ("sick", "healthy")
 # Of the logs that the rules leave open and that are called something: the share that has to be so, and the share that
 # may be the opposite. The others are undecided, that is too short or too mixed for a person.
-RIGHT, OPPOSITE = {"sick": 0.65, "healthy": 0.5}, 0.05
+RIGHT, OPPOSITE = {"sick": 0.65, "healthy": 0.55}, 0.05
 LEAST = 0.4  # of a threshold
 NUMERIC = "non_finite"  # first in a label: a check finds these for certain, and other quantities show nothing of it
 PROBABILITIES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)

@@ -128,12 +128,15 @@ def test_a_verdict_by_judgement_says_so_and_with_which_odds():
 
 
 def test_nothing_is_called_healthy_that_the_log_contradicts():
-    reward = 0.1 * np.arange(1, 9) + np.array([0, 0.01, 0, -0.01, 0, 0.01, 0, 0])
-    run = make_run(
-        {"reward": reward, "kl_ref": np.linspace(0.001, 0.02, 8), "truncated": np.zeros(8)}, trainer="unknown"
-    )
-    assert judge(run).verdict == "healthy"
-    assert judge(run, contradicted=True).verdict == ""
+    def rising(rows):
+        reward = 0.05 * np.arange(rows) + 0.01 * np.resize([0, 1, 0, -1, 0, 1], rows)
+        return make_run(
+            {"reward": reward, "kl_ref": np.linspace(0.001, 0.02, rows), "truncated": np.zeros(rows)}, trainer="unknown"
+        )
+
+    assert judge(rising(12)).verdict == "healthy"
+    assert judge(rising(12), contradicted=True).verdict == ""
+    assert judge(rising(7)).verdict == ""  # so few may rise by chance
 
 
 def test_a_run_that_the_checks_can_judge_has_no_judgement():

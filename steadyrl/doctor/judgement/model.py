@@ -25,6 +25,7 @@ STATES = ("sick", "healthy")
 SPEAKING, MOST = 0.1, 4  # log-odds from which on a quantity is named, and how many of them
 NEGATIVE_ZERO = re.compile(r"[-+](?=0(?:\.0*)?%)")  # rounded, of a share
 DOUBT = 0.3  # probability of being sick, above which nothing is called healthy
+FEW_STEPS = 10  # in fewer steps a rise shows no health yet
 LONG = 25  # rows: of the labelled logs with as many that look sick none was healthy, and of shorter ones some were
 
 
@@ -136,9 +137,10 @@ def judge(run: Run, contradicted: bool = False) -> Judgement:
     family = FAMILIES[cause] if by_family[cause] > 0 else Family("", "")
     verdict: Literal["sick", "healthy", ""] = ""
     logged = [series for several in run.series.values() for series in several]
-    if sick >= limits["limit_sick"] and max(map(run.covers, logged), default=0) >= family.steps:
+    covered = max(map(run.covers, logged), default=0)
+    if sick >= limits["limit_sick"] and covered >= family.steps:
         verdict = "sick"
-    elif healthy >= limits["limit_healthy"] and sick <= DOUBT and not contradicted:
+    elif healthy >= limits["limit_healthy"] and sick <= DOUBT and covered >= FEW_STEPS and not contradicted:
         verdict = "healthy"
     ordered = sorted(shares, key=lambda name: -abs(shares[name]))
     sentences = {name: QUANTITIES[name].sentence(values[name]) for name in ordered}

@@ -48,6 +48,7 @@ RULE = re.compile(r"[\s|:+=_-]*")
 TWO_WORDS = re.compile(r"\b(Training|Validation|Train|Eval) (Loss)\b")
 # Behind a number: a unit that leaves its size as it is, or a remark.
 BEHIND = re.compile(r"(?<=[\d%*]) ?(?:ms|sec|s|min|h|x|GB|MB|GiB|MiB|tok|tokens|pp|\(.*\)|[^\x00-\x7f%]+)$")
+ASSIGNMENT = re.compile(r"[:=] ?[-+]?\.?\d")  # a line with several has names in it, and is no row of a table
 PLAIN = re.compile(r"-?(?:\d+(?:\.\d+)?|\.\d+)")  # as nearly all are
 BEFORE = re.compile(r"^[^\x00-\x7f\u2212]+ ?(?=[\d.])")  # a word of another script
 _NUMBER = r"(?:\d+(?:\.\d+)?|\.\d+)"
@@ -376,6 +377,8 @@ class _Barred(list[str]):
 
 def _cells(line: str) -> list[str]:
     """Return the cells of a line: between bars, else tabs, else two spaces or more, else single ones."""
+    if len(ASSIGNMENT.findall(line)) > 1:
+        return [line]
     text = line.strip() if line.isascii() else line.replace("│", "|").replace("┃", "|").strip()
     text = text.replace(" / ", "/") if "/" in text else text
     if "|" in text:

@@ -217,7 +217,7 @@ def test_single_rewards_scatter_by_what_a_gain_would_have_to_pass(said):
     rng = np.random.default_rng(6)
     every = [{"reward": x} for x in rng.choice([-1.5, 1.0], 2000, p=[0.6, 0.4])]  # of a mean of -0.5
     assert said(every)[1].findings[0].check == "reward_flat"  # by a tenth of the mean the noise would hide a gain
-    assert said(every[:60])[1].verdict == "too little to judge"
+    assert not any(found.harms for found in said(every[:60])[1].findings)
 
 
 def test_a_penalty_that_is_never_earned_is_no_answer_that_is_never_right(said):

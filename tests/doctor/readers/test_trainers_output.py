@@ -287,13 +287,13 @@ def test_the_last_two_parts_of_a_nested_name_tell_what_it_is(tmp_path):
     rows = [
         {
             "step": i,
-            "metrics": {"train": {"reward": {"mean": i, "std": 0.5}, "kl": 0.5}, "critic": {"loss": {"mean": 9}}},
+            "metrics": {"train": {"reward": {"mean": i, "std": 0.5}, "kl": 0.5}, "critic": {"margin": {"mean": 9}}},
         }
         for i in (1, 2)
     ]
     (run,) = runs_of(tmp_path, "".join(json.dumps(row) + "\n" for row in rows), "log.jsonl")
     assert (points(run, "reward"), points(run, "reward_std")) == ({1: 1.0, 2: 2.0}, {1: 0.5, 2: 0.5})
-    assert run.unknown == ("metrics/critic/loss/mean",)
+    assert run.unknown == ("metrics/critic/margin/mean",)
 
 
 def test_the_steps_of_columns_may_stand_above_them(tmp_path):
