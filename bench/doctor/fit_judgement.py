@@ -42,7 +42,7 @@ PRIOR, STIFFNESS = 0.2, 5.0  # of a weight, in log-odds, and how hard it is draw
 STATES = ("sick", "healthy")
 # Of the logs that the rules leave open and that are called something: the share that has to be so, and the share that
 # may be the opposite. The others are undecided, that is too short or too mixed for a person.
-RIGHT, OPPOSITE = {"sick": 0.65, "healthy": 0.55}, 0.05
+RIGHT, OPPOSITE = {"short": {"sick": 0.75, "healthy": 0.55}, "long": {"sick": 0.65, "healthy": 0.55}}, 0.05
 LEAST = 0.4  # of a threshold
 NUMERIC = "non_finite"  # first in a label: a check finds these for certain, and other quantities show nothing of it
 PROBABILITIES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
@@ -69,12 +69,12 @@ class Logs:
 
     def are(self, state: str) -> np.ndarray:
         """Return which logs are of a state, [n] bool."""
-        return np.array([label["state"] == state for label in self.labels])
+        return np.array([label["state"] == state for label in self.labels], dtype=bool)
 
     @property
     def undecided_by_rules(self) -> np.ndarray:
         """Which logs the rules had too little for at first sight, [n] bool."""
-        return np.array([_left_open(label) for label in self.labels])
+        return np.array([_left_open(label) for label in self.labels], dtype=bool)
 
     @property
     def taught(self) -> Logs:
@@ -249,23 +249,23 @@ Limits = Mapping[str, Mapping[str, float]]  # by length and state
 def limits(logs: Logs) -> tuple[Mapping[str, np.ndarray], Limits]:
     """Return the probability of each state in each log by a fit to the other sets, [n], and what lets it be said.
 
-    That is the least threshold, in steps of .05, above which a share ``RIGHT`` of the logs that the rules leave open
-    are of the state, and ``OPPOSITE`` at most of the other; what may be sick is not healthy.
+    That is the least threshold, in steps of .05, above which a share ``RIGHT`` of the logs of a length that the rules
+    leave open are of the state, and ``OPPOSITE`` at most of the other; what may be sick is not healthy.
     """
     inner = {state: left_out(logs, state) for state in STATES}
     inner["healthy"] = np.where(inner["sick"] <= DOUBT, inner["healthy"], 0.0)
     return inner, {
-        length: {state: _limit(logs, state, inner[state], inside) for state in STATES}
+        length: {state: _limit(logs.at(inside), state, inner[state][inside], RIGHT[length][state]) for state in STATES}
         for length, inside in logs.lengths().items()
     }
 
 
-def _limit(logs: Logs, state: str, probabilities: np.ndarray, inside: np.ndarray) -> float:
+def _limit(logs: Logs, state: str, probabilities: np.ndarray, right: float) -> float:
     opposite = next(other for other in STATES if other != state)
     steps = np.arange(round(LEAST * 20), 20) / 20.0
     for step in steps:
-        called = logs.at(logs.undecided_by_rules & inside & (probabilities >= step))
-        if called.labels and called.are(state).mean() >= RIGHT[state] and called.are(opposite).mean() <= OPPOSITE:
+        called = logs.at(logs.undecided_by_rules & (probabilities >= step))
+        if called.labels and called.are(state).mean() >= right and called.are(opposite).mean() <= OPPOSITE:
             return float(step)
     return float(steps[-1])
 

@@ -39,6 +39,8 @@ class Family:
     """What measurement would decide it."""
     steps: int = 1
     """Of a log that covers fewer, no verdict is that it is sick of this."""
+    course: bool = False
+    """Whether it is a course, which takes a log with ``LONG`` rows."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,8 @@ def judge(run: Run, contradicted: bool = False) -> Judgement:
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         values = quantities(run)
     weights = _weights()
-    limits = weights["long" if is_long(values) else "short"]
+    long = is_long(values)
+    limits = weights["long" if long else "short"]
     sick, shares = probability(values, "sick", weights)
     healthy, _ = probability(values, "healthy", weights)
     by_family = dict.fromkeys(FAMILIES, 0.0)
@@ -138,7 +141,7 @@ def judge(run: Run, contradicted: bool = False) -> Judgement:
     verdict: Literal["sick", "healthy", ""] = ""
     logged = [series for several in run.series.values() for series in several]
     covered = max(map(run.covers, logged), default=0)
-    if sick >= limits["limit_sick"] and covered >= family.steps:
+    if sick >= limits["limit_sick"] and covered >= family.steps and (long or not family.course):
         verdict = "sick"
     elif healthy >= limits["limit_healthy"] and sick <= DOUBT and covered >= FEW_STEPS and not contradicted:
         verdict = "healthy"
