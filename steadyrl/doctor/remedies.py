@@ -231,12 +231,12 @@ def with_rate(run: Run, finding: Finding) -> Finding:
     Log-probs of the sampled distribution move as 1 / temperature, and so the KL of a step grows as its inverse square.
     A higher temperature does a part of what a lower rate is meant to do, and may leave steps too small to move.
     """
-    keys, movements, old = run.keys, _movements(run), setting(run, "temperature")
-    changes = dict(override.split("=", 1) for override in finding.overrides)
-    new, rate = changes.get(keys.get("temperature", "")), learning_rate(run)
-    if run.settings.get("logprobs") != "sampled" or not (new and old and rate and len(movements)):
+    key, rate = run.keys.get("learning_rate"), learning_rate(run)
+    changes, movements = dict(override.split("=", 1) for override in finding.overrides), _movements(run)
+    new, old = changes.get(run.keys.get("temperature", "")), setting(run, "temperature")
+    if run.settings.get("logprobs") != "sampled" or not (new and old and key and rate and len(movements)):
         return finding
-    advised = float(changes.get(keys["learning_rate"], rate)) / rate
+    advised = float(changes.get(key, rate)) / rate
     level = float(np.median(movements)) * (old / float(new)) ** 2
     if advised != 1.0:  # never beyond what it is now, to the other side
         factor = advised * float(new) / old
@@ -245,8 +245,8 @@ def with_rate(run: Run, finding: Finding) -> Finding:
         factor = float(np.clip(np.sqrt(AMPLE_UPDATE / level), 1.0 / GREATEST_CUT, GREATEST_RAISE))
     else:
         return finding
-    fitting = {} if factor == 1.0 else {keys["learning_rate"]: f"{rate * factor:.1g}"}
-    changes = {name: value for name, value in changes.items() if name != keys["learning_rate"]} | fitting
+    fitting = {} if factor == 1.0 else {key: f"{rate * factor:.1g}"}
+    changes = {name: value for name, value in changes.items() if name != key} | fitting
     remedy = f"{finding.remedy} The temperature changes how far a step moves, and the rate goes with it."
     return replace(finding, remedy=remedy, overrides=tuple(f"{name}={value}" for name, value in changes.items()))
 
