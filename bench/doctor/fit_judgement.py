@@ -27,7 +27,7 @@ from scipy.optimize import minimize
 
 from steadyrl.core.errors import SteadyError
 from steadyrl.doctor.examine import diagnose_all
-from steadyrl.doctor.judgement.model import DOUBT, QUANTITIES, is_long
+from steadyrl.doctor.judgement.model import DOUBT, FAMILIES, LONG, QUANTITIES, is_long
 from steadyrl.doctor.judgement.quantities import quantities
 
 HERE = Path(__file__).parent
@@ -335,9 +335,10 @@ def outcomes(teaching: Logs, judged: Logs) -> list[str]:
     sick, healthy = (probability(fit(teaching, state), judged.values) for state in STATES)
     long = judged.lengths()["long"]
     from_sick, from_healthy = (np.where(long, least["long"][state], least["short"][state]) for state in STATES)
-    called = np.where((healthy >= from_healthy) & (sick <= DOUBT), "healthy", "too little")
-    verdicts = np.where(sick >= from_sick, "sick", called).tolist()
     causes = leads(teaching, judged)
+    untold = ~long & np.array([cause in FAMILIES and FAMILIES[cause].course for cause in causes], dtype=bool)
+    called = np.where((healthy >= from_healthy) & (sick <= DOUBT), "healthy", "too little")
+    verdicts = np.where((sick >= from_sick) & ~untold, "sick", called).tolist()
     return [outcome(*answer) for answer in zip(judged.labels, verdicts, causes, strict=True)]
 
 
@@ -356,6 +357,7 @@ def document(logs: Logs) -> str:
         "first sight, before a log of its set had taught a rule. Model: weights and limits fitted to the other sets.",
         "Both: the model where the rules had too little to judge. A cause is right if it has a word of the label. The",
         "quantities were chosen with these sets in sight; only a set that is examined later shows how well they do.",
+        "That less than ten steps show no health is left out here, for the quantities do not hold the steps.",
         "",
         "| logs | answer | rules | model | both |",
         "|---|---|---|---|---|",
@@ -381,7 +383,18 @@ def _calibrated(logs: Logs) -> list[str]:
         lines.append(f"| {low:.0%} to {high:.0%} | {every} | {right} |")
     causes = zip(logs.labels, by_sets(logs, leads), strict=True)
     named = [any(word in lead for word in label["any_of"]) for label, lead in causes if label["state"] == "sick"]
-    return [*lines, "", f"The leading cause is right in {sum(named)} of {len(named)} sick logs."]
+    lines += ["", f"The leading cause is right in {sum(named)} of {len(named)} sick logs.", ""]
+    lines += [
+        "| logs that the rules left open | look sick from | sick | healthy | undecided |",
+        "|---|---|---|---|---|",
+    ]
+    inner, least = limits(logs)
+    for length, inside in logs.lengths().items():
+        limit = least[length]["sick"]
+        above = logs.at(inside & logs.undecided_by_rules & (inner["sick"] >= limit))
+        counts = " | ".join(str(int(above.are(state).sum())) for state in (*STATES, "undecided"))
+        lines.append(f"| {length}: {'from' if length == 'long' else 'below'} {LONG} rows | {limit:.0%} | {counts} |")
+    return lines
 
 
 def _later(logs: Logs, later: Logs) -> list[str]:
@@ -390,7 +403,7 @@ def _later(logs: Logs, later: Logs) -> list[str]:
     first, last = min(later.sets), max(later.sets)
     lines = [
         "",
-        f"## Sets {first} to {last}, which taught nothing",
+        f"## {f'Set {first}' if first == last else f'Sets {first} to {last}'}, which taught nothing",
         "",
         f"The rules left {len(later.labels)} of their logs open at first sight. What the judgement says of these:",
         "",

@@ -161,6 +161,8 @@ def test_a_log_is_judged_by_weights_and_thresholds_of_the_logs_that_teach():
     high = np.concatenate([rng.normal(3.0, 0.5, 60), rng.normal(-3.0, 0.5, 60)])
     values = np.full((120, len(QUANTITIES)), np.nan)
     values[:, 0] = high
+    rows = list(QUANTITIES).index("few_rows")
+    values[:, rows] = -np.log10(30)
     family = next(iter(QUANTITIES.values())).family
     labels = [
         {"state": "sick", "any_of": [family], "first": "silent"}
@@ -171,9 +173,14 @@ def test_a_log_is_judged_by_weights_and_thresholds_of_the_logs_that_teach():
     teaching = fit_judgement.Logs(labels, values, np.arange(120) % 4)
     judged = np.full((3, len(QUANTITIES)), np.nan)
     judged[:, 0] = 4.0, 4.0, -4.0
+    judged[:, rows] = -np.log10(30)
     asked = [{"state": "sick", "any_of": [family]}, {"state": "sick", "any_of": ["other"]}, {"state": "sick"}]
     answers = fit_judgement.outcomes(teaching, fit_judgement.Logs(asked, judged, np.full(3, 9)))
     assert answers == ["right", "wrong cause", "called healthy"]
+    # Of a course, as the first quantity's fault is, nothing is said from few rows.
+    values[:, rows] = judged[:, rows] = -np.log10(10)
+    answers = fit_judgement.outcomes(teaching, fit_judgement.Logs(asked, judged, np.full(3, 9)))
+    assert answers == ["too little", "too little", "called healthy"]
     # Four sets that are answered by the three others know nothing of their own.
     counts = fit_judgement.by_sets(teaching, lambda others, own: [len(others.labels)] * len(own.labels))
     assert counts == [90] * 120

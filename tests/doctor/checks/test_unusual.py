@@ -1,5 +1,6 @@
 """Settings far from usual are suspected where a run falls short, and never in a sound run."""
 
+from dataclasses import replace
 from math import log10
 from pathlib import Path
 
@@ -165,6 +166,14 @@ def test_a_temperature_that_is_set_back_does_a_part_of_what_a_lower_rate_would(a
     measured = Finding("learning_rate_too_high", "warning", remedy="Lower it.", overrides=overrides)
     rates = [f"update.learning_rate={rate}"] if rate else []
     assert set(with_rate(run, measured).overrides) == {"sampling.temperature=1", *rates}
+
+
+def test_a_trainer_without_a_name_for_the_rate_gets_the_temperature_alone():
+    run = examined(FLAT, "sampling.temperature=0.1", "update.learning_rate=1e-5", kl_old_k3=np.full(N, 4e-4)).run
+    keys = {name: key for name, key in run.keys.items() if name != "learning_rate"}
+    cold = Finding("unusual_setting", "warning", remedy="Set it back.", overrides=("sampling.temperature=1",))
+    assert len(with_rate(run, cold).overrides) == 2
+    assert with_rate(replace(run, keys=keys), cold) == cold
 
 
 def test_small_steps_are_not_suspected_where_the_entropy_is_lost():
