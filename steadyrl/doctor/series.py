@@ -76,6 +76,8 @@ class Evaluation:
     """What the write-up calls them."""
     problems: str = ""
     """What it says of the problems, if anything."""
+    from_training: bool = False
+    """Whether the first stage is a checkpoint of the training, too."""
 
 
 @dataclass(frozen=True)

@@ -23,14 +23,14 @@ IDLE, LEVEL = 0.02, 0.1  # of the whole's gain
 LONG_ENOUGH = 30  # steps, half of them once the whole is level, in which a form may be learned before the answers
 # Of scores before and after training: what is no goal, and changes that count where the number of answers is not said.
 COSTS = re.compile(
-    r"loss|time|second|token|length|chars?|latency|perplex|ppl|(?<![a-z])kl|entropy|trunc|error|halluc|cost|memory|step|"
+    r"loss|time|second|token|length|chars?|latency|perplex|ppl|(?<![a-z])kl|entropy|trunc|error|halluc|fallback|cost|memory|step|"
     r"batch|optim|(?<![a-z])lr|learning|epoch|params|size|illegal|violation|fail|wrong|(?<![a-z])std|(?<![a-z])(?:min|max)"
     r"(?![a-z])|negative|toxic|repeti|gpu|seed|temperature|beta|grad|norm|count|invalid|refus|长度|上限|\u2193",
     re.IGNORECASE,
 )
 AIM = re.compile(
     r"accura|correct|exact|answer|solve|success|score|reward|pass|(?<![a-z])(?:acc|em|f1|win|mean|average|overall)(?![a-z])|"
-    r"gsm|math|mmlu|aime|humaneval|mbpp|held|准确|正确|得分|奖励",
+    r"gsm|math|mmlu|aime|humaneval|mbpp|held|准确|正确|得分|奖励|胜率",
     re.IGNORECASE,
 )
 LEAST_CHANGE, LEAST_RELATIVE = 0.01, 0.03
@@ -104,6 +104,12 @@ def heldout_no_gain(run: Run) -> Result:
     aims = {of: gain for of, gain in changes.items() if FORM.search(of.name) is None and of.answers not in FEW}
     if not any(AIM.search(f"{of.name} {of.problems} {' '.join(of.stages)}") for of in aims):
         return Unknown("no score before and after training is of enough answers, and of what is right in them")
+    later = {of: gain for of, gain in aims.items() if of.from_training}
+    lost = [of for of, gain in later.items() if gain < 0]
+    if len(lost) > len(later) / 2.0:
+        shown = f"of {counted(len(later), 'score')}, {len(lost)} fell beyond the noise after {lost[0].stages[0]}"
+        return Found("past_peak", "warning", None, f"a later checkpoint scores less: {_courses(lost)}", (shown,))
+    aims = {of: gain for of, gain in aims.items() if not of.from_training}
     gains = list(aims.values())
     if max(gains) > 0:
         mostly = min(gains) >= 0 and sum(gains) > len(gains) / 2.0

@@ -54,6 +54,7 @@ COUNTS = re.compile(
 )
 RIGHT = re.compile("correct|solved|passed|right", re.IGNORECASE)  # of which a count is as good as their share
 LETTERS = re.compile(r"[^\W\d_]{2}")
+WORD = re.compile(r"[^\W\d_]+")
 OF_COUNT = re.compile(r"(?<![a-z])n ?= ?(\d{1,7})", re.IGNORECASE)
 _LABEL = r"[A-Za-z][\w ,./()@\]-]{2,60}?"
 STATED = re.compile(rf"\W{{0,4}}({_LABEL})\W{{0,3}}[:=]\W{{0,3}}({_VALUE}(?: ?/ ?\d{{1,7}})?)(?![\w.])")
@@ -109,14 +110,17 @@ def _of_rows(header: list[str], rows: Table) -> Iterator[Evaluation]:
     """Yield the scores of a table with a stage in each row: of training the last stage above it that it began with."""
     counted = next((i for i, name in enumerate(header) if COUNTS.fullmatch(name)), -1)
     for at, after in enumerate(rows):
-        bases = [row for row in rows if _stage(row[0]) == 0 and (counted < 0 or row[counted] == after[counted])]
+        alike = [row for row in rows if counted < 0 or row[counted] == after[counted]]
+        bases = [row for row in alike if _stage(row[0]) == 0]
+        # Rows that differ in their numbers alone are checkpoints of one training.
+        earlier = [row for row in alike if row in rows[:at] and WORD.findall(row[0]) == WORD.findall(after[0])]
         if _stage(after[0]) != 1 or not bases:
             continue
-        before = next((row for row in reversed(bases) if row in rows[:at]), bases[0])
         count = f"n={after[counted]}" if counted >= 0 else ""
-        for i, name in enumerate(header[1:], 1):
-            if i != counted and not OTHER.search(name):
-                yield from _pair(name, count, [before[i], after[i]], (before[0], after[0]))
+        for before in (next((row for row in reversed(bases) if row in rows[:at]), bases[0]), *earlier):
+            for i, name in enumerate(header[1:], 1):
+                if i != counted and not OTHER.search(name):
+                    yield from _pair(name, count, [before[i], after[i]], (before[0], after[0]), before in earlier)
 
 
 def _of_lines(text: Sequence[str]) -> Iterator[Evaluation]:
@@ -136,7 +140,9 @@ def _of_lines(text: Sequence[str]) -> Iterator[Evaluation]:
             yield from _pair(name, count, [before[name][1], after[name][1]], (before[name][0], after[name][0]))
 
 
-def _pair(name: str, problems: str, cells: Sequence[str], stages: tuple[str, str]) -> Iterator[Evaluation]:
+def _pair(
+    name: str, problems: str, cells: Sequence[str], stages: tuple[str, str], from_training: bool = False
+) -> Iterator[Evaluation]:
     """Yield the evaluation of two cells, if both are numbers, of the fewest answers that anything says."""
     start, end = map(_value, cells)
     if start is not None and end is not None and LETTERS.search(name):
@@ -144,7 +150,7 @@ def _pair(name: str, problems: str, cells: Sequence[str], stages: tuple[str, str
         counts = [start[1], end[1], int(stated[1]) if stated else 0]
         answers = min(filter(None, counts), default=0)
         of_right = answers if RIGHT.search(name) and 1.0 < max(start[0], end[0]) <= answers else 1
-        yield Evaluation(name, start[0] / of_right, end[0] / of_right, answers, stages, problems)
+        yield Evaluation(name, start[0] / of_right, end[0] / of_right, answers, stages, problems, from_training)
 
 
 def _value(cell: str) -> tuple[float, int] | None:

@@ -44,7 +44,7 @@ METRIC = re.compile(r"loss|reward|\bkl\b|entropy|grad|accura", re.IGNORECASE)
 STEPS = re.compile(r"step|iter(ation)?|epoch|update|episode|^rollout$|^checkpoint$|^ckpt$", re.IGNORECASE)
 REWARD = re.compile(r"reward", re.IGNORECASE)
 COMMA = re.compile(r"^([-+]?\d+),(\d+(?:[eE][-+]?\d+)?)$")
-RULE = re.compile(r"[\s|:+=_-]*")
+RULE = re.compile(r"[\s|:+=_\u2500-\u257f-]*")  # with the strokes that draw boxes
 TWO_WORDS = re.compile(r"\b(Training|Validation|Train|Eval) (Loss)\b")
 # Behind a number: a unit that leaves its size as it is, or a remark.
 BEHIND = re.compile(r"(?<=[\d%*]) ?(?:ms|sec|s|min|h|x|GB|MB|GiB|MiB|tok|tokens|pp|\(.*\)|[^\x00-\x7f%]+)$")

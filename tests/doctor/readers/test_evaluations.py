@@ -143,3 +143,12 @@ def test_scores_beside_a_log_are_read_with_it(tmp_path: Path) -> None:
     diagnosis = examined(path)
     assert diagnosis.run.steps == 40
     assert "exact match 0.412 -> 0.371" in " ".join(finding.message for finding in diagnosis.findings)
+
+
+def test_a_later_checkpoint_that_scores_less_is_past_the_peak(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoints.md"
+    rows = ["SFT | 0.10 | 0.30", "PPO ckpt 40 | 0.42 | 0.61", "★ PPO ckpt 90 | {} | 0.52"]
+    for last, cause in (("0.33", "past_peak"), ("0.47", "")):
+        table = "\n".join(["| Model | accuracy | solved |", "|--|--|--|", *(f"| {row} |" for row in rows)])
+        path.write_text(table.format(last))
+        assert [finding.cause for finding in examined(path).findings] == ([cause] if cause else [])
