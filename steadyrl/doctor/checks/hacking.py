@@ -36,6 +36,7 @@ AIM = re.compile(
 LEAST_CHANGE, LEAST_RELATIVE = 0.01, 0.03
 FEW, MOST_SHOWN = range(1, 20), 4  # answers that show nothing, and scores of a message
 FORM = re.compile(r"format|xml|tag|json|template|style", re.IGNORECASE)
+PROXY = re.compile(rf"reward|奖励|{FORM.pattern}", re.IGNORECASE)
 RIGHTNESS = re.compile(r"accura|correct|answer|exact|solve|success|number|(?<![a-z])acc(?![a-z])", re.IGNORECASE)
 
 
@@ -100,26 +101,26 @@ def heldout_worse(run: Run) -> Result:
 def heldout_no_gain(run: Run) -> Result:
     if not run.evaluations:
         return Unknown("no scores before and after training stand beside the log", ("evaluations",))
-    changes = {of: _gain(of) for of in run.evaluations if COSTS.search(of.name) is None}
-    aims = {of: gain for of, gain in changes.items() if FORM.search(of.name) is None and of.answers not in FEW}
-    if not any(AIM.search(f"{of.name} {of.problems} {' '.join(of.stages)}") for of in aims):
-        return Unknown("no score before and after training is of enough answers, and of what is right in them")
-    later = {of: gain for of, gain in aims.items() if of.from_training}
+    changes = {of: _gain(of) for of in run.evaluations if not COSTS.search(of.name) and of.answers not in FEW}
+    later = {of: gain for of, gain in changes.items() if of.from_training and not PROXY.search(of.name)}
     lost = [of for of, gain in later.items() if gain < 0]
     if len(lost) > len(later) / 2.0:
         shown = f"of {counted(len(later), 'score')}, {len(lost)} fell beyond the noise after {lost[0].stages[0]}"
         return Found("past_peak", "warning", None, f"a later checkpoint scores less: {_courses(lost)}", (shown,))
-    aims = {of: gain for of, gain in aims.items() if not of.from_training}
+    trained = {of: gain for of, gain in changes.items() if not of.from_training and not FORM.search(of.name)}
+    aims = {of: gain for of, gain in trained.items() if not PROXY.search(of.name)} or trained
+    if not any(AIM.search(f"{of.name} {of.problems} {' '.join(of.stages)}") for of in trained):
+        return Unknown("no score before and after training is of enough answers, and of what is right in them")
     gains = list(aims.values())
     if max(gains) > 0:
         mostly = min(gains) >= 0 and sum(gains) > len(gains) / 2.0
         return (Passed if mostly else Unknown)(f"scores before and after training: {_courses(aims)}")
-    forms = [of for of, gain in changes.items() if gain > 0 and of not in aims]
     if any(of.after - of.before > _least(of) for of in aims):
         return Unknown(f"the scores rose, and no more than their noise: {_courses(aims)}")
+    proxies = [of for of, gain in changes.items() if gain > 0 and of not in aims]
     fell = [of for of, gain in aims.items() if gain < 0]
-    if forms:
-        cause, message = "form_alone", f"training raised the form of the answers alone: {_courses([*forms, *aims])}"
+    if proxies:
+        cause, message = "proxy_alone", f"of the scores only the proxies rose: {_courses([*proxies, *fell, *aims])}"
     elif fell:
         cause, message = "fell", f"scores are lower after training: {_courses(fell)}"
     else:

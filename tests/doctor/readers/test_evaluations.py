@@ -103,8 +103,13 @@ def test_form_that_is_learned_without_the_task_is_named(tmp_path: Path) -> None:
         "| routes | 12% -> 99% | 0.33 -> 0.21 |\n| tables | 40% -> 97% | 0.08 -> 0.08 |\n"
     )
     [finding] = examined(path).findings
-    assert (finding.check, finding.cause) == ("heldout_no_gain", "form_alone")
+    assert (finding.check, finding.cause) == ("heldout_no_gain", "proxy_alone")
     assert "valid JSON (routes) 0.12 -> 0.99" in finding.message
+    path.write_text(
+        "| metric | before PPO | after PPO |\n|---|---|---|\n| mean reward | 1.5 | 4.5 |\n| solved | 0.45 | 0.20 |\n"
+    )
+    [finding] = examined(path).findings
+    assert (finding.check, finding.cause) == ("heldout_no_gain", "proxy_alone")
 
 
 def test_a_base_without_the_words_of_an_arm_is_compared_with_its_own_training(tmp_path: Path) -> None:
