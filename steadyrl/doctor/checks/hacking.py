@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from steadyrl.core.stats import answers_are, decide, largest_difference, student_quantile
+from steadyrl.core.types import Severity
 from steadyrl.core.words import counted
 from steadyrl.doctor.check import Found, Passed, Result, Unknown, check
 from steadyrl.doctor.series import Evaluation, Run, Series
@@ -54,7 +55,7 @@ def reward_hacking(run: Run) -> Result | list[Result]:
     if (idle := _never_right(run, reward, parts)) is not None:
         return [*results, idle]
     rewards = measure(reward)
-    if rewards is None or not rewards.rose:
+    if rewards is None or rewards.fell or not (rewards.rose or heldout):
         return results
     for name, series in (heldout or parts).items():
         levels = measure(series)
@@ -64,12 +65,12 @@ def reward_hacking(run: Run) -> Result | list[Result]:
         low = levels.first - levels.means > levels.least
         since = levels.steps[min(int(np.flatnonzero(~low)[-1]) + 1, len(low) - 1)]  # clearly below the start from there
         fall = f"{'heldout/' if heldout else ''}{name} falls from {number(levels.first)} to {number(levels.end)}"
-        rise = f"the reward rises from {number(rewards.first)} to {number(max(rewards.end, rewards.late))}"
+        ends = f"from {number(rewards.first)} to {number(max(rewards.end, rewards.late))}"
+        rise = f"the reward {'rises' if rewards.rose else 'goes'} {ends}"
         shown = f"{levels.explained}; of the reward {rewards.explained}"
         cause = "held_out_falls" if grave else "part_falls"
-        results.append(
-            Found(cause, "critical" if grave else "info", int(since), f"{rise} while {fall}", (f"{name}: {shown}",))
-        )
+        severity: Severity = "info" if not grave else "critical" if rewards.rose else "warning"
+        results.append(Found(cause, severity, int(since), f"{rise} while {fall}", (f"{name}: {shown}",)))
     return results
 
 

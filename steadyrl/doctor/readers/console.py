@@ -21,7 +21,7 @@ from steadyrl.doctor.readers.printed_config import PrintedConfig
 from steadyrl.doctor.readers.progress import Bars
 from steadyrl.doctor.readers.rows import NUMBERED, STEP_KEYS, SUMMARY, Rows
 from steadyrl.doctor.readers.source import settings_in
-from steadyrl.doctor.readers.spelling import spelled
+from steadyrl.doctor.readers.spelling import english, spelled
 from steadyrl.doctor.readers.words import METRIC as METRIC_WORD
 from steadyrl.doctor.readers.words import WORDLESS, Words, pairs_in
 from steadyrl.doctor.series import Column, RawLog
@@ -171,27 +171,28 @@ def _fullest(console: _Console, path: Path, notes: list[str]) -> list[RawLog]:
         if _is_full(first):
             return [first]
     shown = tables.find(path, notes)
-    words = console.words.log(str(path), notes) if not shown or console.words.sure else None
+    worded = console.words.sure or not any(map(_rewards, shown))
+    words = console.words.log(str(path), notes) if worded else None
     logs = [log for log in (first, *shown[-1:], words) if log is not None]
     rows = max((len(column.steps) for log in logs for column in log.columns.values()), default=0)
     if console.warnings.count > rows and not any(map(_is_full, logs)):
         return [console.warnings.log(str(path), "trl_warnings", {}, [*notes, OF_WARNINGS])]
-    log = next(filter(_is_full, logs), None) or max(
-        logs,
-        key=lambda log: (
-            _is_rewarded(log),
-            sum(len(log.columns[name].steps) for name in filter(METRIC.search, log.columns)),
-        ),
-    )
+    log = next(filter(_is_full, logs), None) or max(logs, key=lambda log: (_rewards(log) >= FEW_DICTS, _metrics(log)))
     return shown if shown and log is shown[-1] else [log]
 
 
 def _is_full(log: RawLog) -> bool:
-    return _is_rewarded(log) and any(map(LOSS.search, log.columns))
+    return _rewards(log) > 0 and any(map(LOSS.search, log.columns))
 
 
-def _is_rewarded(log: RawLog) -> bool:
-    return any(map(tables.REWARD.search, log.columns))
+def _rewards(log: RawLog) -> int:
+    """Return the number of rows with a reward."""
+    return max((len(x.steps) for name, x in log.columns.items() if tables.REWARD.search(english(name))), default=0)
+
+
+def _metrics(log: RawLog) -> int:
+    """Return the number of values of metrics."""
+    return sum(len(log.columns[name].steps) for name in filter(METRIC.search, log.columns))
 
 
 def holds_metrics(path: Path) -> bool:

@@ -22,6 +22,14 @@ def test_held_out_problems_that_get_worse_while_the_reward_rises_are_critical():
     assert "algorithm.args.kl_coef=0.1" in found.overrides
 
 
+@pytest.mark.parametrize(("change", "said_of"), [(0.0, ["held_out_falls"]), (-0.4, [])])
+def test_held_out_problems_that_get_worse_harm_unless_the_reward_falls_too(change, said_of):
+    reward = 0.6 + change * np.linspace(0.0, 1.0, N) + noise(np.random.default_rng(1), N, 0.02)
+    scores = heldout(np.linspace(0.55, 0.25, len(AT)))
+    results = said(reward_hacking(healthy(n=N, reward=reward, heldout__retrieval=scores)))
+    assert [(result.cause, result.severity) for result in results] == [(cause, "warning") for cause in said_of]
+
+
 def test_a_part_that_falls_is_worth_knowing_where_nothing_is_held_out():
     part = rise(N, 0.6, 0.2) + noise(np.random.default_rng(0), N, 0.02)
     run = healthy(n=N, reward_part__retrieval=part, without=["heldout/retrieval"])
@@ -32,15 +40,6 @@ def test_a_part_that_falls_is_worth_knowing_where_nothing_is_held_out():
 
 def test_a_falling_length_is_no_goal_that_falls():
     run = healthy(n=N, heldout__length=heldout(np.linspace(30, 5, len(AT)), "length"))
-    assert said(reward_hacking(run)) == []
-
-
-def test_a_reward_that_does_not_rise_hacks_nothing():
-    run = healthy(
-        n=N,
-        reward=0.5 + noise(np.random.default_rng(0), N, 0.03),
-        heldout__retrieval=heldout(np.linspace(0.5, 0.2, 20)),
-    )
     assert said(reward_hacking(run)) == []
 
 
