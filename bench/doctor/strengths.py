@@ -1,12 +1,12 @@
-"""Faults in the settings at the strengths of eleven parts, on the toy backend: the parts judged the advice one by one.
+"""Faults in the settings at the strengths of twelve parts, on the toy backend: the parts judged the advice one by one.
 
 A run takes some seconds. Strengths, task and seeds of all parts but "taught" were written down before any advice on
 these runs was asked for, and a part teaches the advice once it has judged it. "taught" never judged. "later" has kinds
 of faults that no part before it has, and so have "fresh" and all parts after it: mistakes from public threads on
 trainers, alone and in pairs. Those of "second" and later parts were chosen by reasoning alone: no run with one of them
 was made before. "third" and later parts, most of whose faults are pairs, were chosen without a look at the doctor, and
-the tasks of "fifth" and "sixth" so that their runs without a fault are near their plateau at the end. "seventh" is the
-first with algorithms beside PPO and GRPO.
+the tasks of "fifth", "sixth" and "eighth" so that their runs without a fault are near their plateau at the end.
+"seventh" is the first with algorithms beside PPO and GRPO, and "eighth" the first with variants of GRPO by settings.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ import runs
 import settings
 from faults import BOTH, setting, times
 
-Part = Literal["taught", "judged", "last", "later", "fresh", "second", "third", "fourth", "fifth", "sixth", "seventh"]
+Part = Literal[
+    "taught", "judged", "last", "later", "fresh", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth"
+]  # fmt: skip
 PARTS = get_args(Part)
 RATE = 0.1  # of the toy backend, whose policy is a table of logits
 REWARDS = {
@@ -46,6 +48,7 @@ REWARDS = {
     "fifth": {"scores:ten_words": 0.45, "scores:open_words": 0.35, "scores:distinct_words": 0.2},
     "sixth": {"scores:open_words": 0.4, "scores:alternating": 0.35, "scores:ten_words": 0.25},
     "seventh": {"scores:open_words": 0.4, "scores:early_letters": 0.35, "scores:target_words": 0.25},
+    "eighth": {"scores:early_letters": 0.4, "scores:ten_words": 0.35, "scores:distinct_words": 0.25},
 }
 SEEDS = {
     "taught": (30,),
@@ -59,6 +62,7 @@ SEEDS = {
     "fifth": (111, 112, 113, 114, 115, 116),
     "sixth": (121, 122, 123, 124, 125, 126),
     "seventh": (131, 132, 133, 134, 135, 136),
+    "eighth": (141, 142, 143, 144, 145, 146),
 }
 ROOM = {  # tokens
     "taught": 40,
@@ -72,9 +76,11 @@ ROOM = {  # tokens
     "fifth": 56,
     "sixth": 76,
     "seventh": 84,
+    "eighth": 62,
 }
 PPO, GRPO, RLOO, REINFORCE = ("ppo",), ("grpo",), ("rloo",), ("reinforce",)
 RLAIF, RAFT, RWR = ("rlaif",), ("raft",), ("rwr",)
+DAPO, GSPO, CISPO, DR_GRPO = ("dapo",), ("gspo",), ("cispo",), ("dr_grpo",)
 # Beside those of settings.py: of whom each has the batches, and its own settings.
 SETTINGS: Mapping[str, tuple[str, settings.Data]] = {
     "rloo": ("grpo", {"kl_coef": 0.001}),
@@ -82,9 +88,15 @@ SETTINGS: Mapping[str, tuple[str, settings.Data]] = {
     "rlaif": ("grpo", {"kl_coef": 0.02}),
     "raft": ("grpo", {}),
     "rwr": ("grpo", {}),
+    "dapo": ("grpo", {"kl_coef": 0.0, "clip_high": 0.28, "groups": "signal"}),
+    "gspo": ("grpo", {"kl_coef": 0.0, "ratio": "sequence", "mean": "sequence", "clip_low": 3e-4, "clip_high": 4e-4}),
+    "cispo": ("grpo", {"kl_coef": 0.0, "surrogate": "weight", "clip_high": 4.0}),
+    "dr_grpo": ("grpo", {"kl_coef": 0.0, "scale": "none", "mean": "constant", "length_limit": ROOM["eighth"]}),
 }
+VARIANTS = (*DAPO, *GSPO, *CISPO, *DR_GRPO)  # of GRPO, see docs/algorithms/grpo.md
 # PPO's penalty is summed over an answer's tokens: at the 0.01 of the other parts the policy would rather end at once.
 PENALTY = {part: {"ppo": 0.001} for part in ("fresh", "second", "third", "fourth", "fifth", "sixth", "seventh")}
+PENALTY["eighth"] = {"ppo": 0.001, "rlaif": 0.002}  # at 0.02 RLAIF comes to two thirds of the others' reward
 
 
 @dataclass(frozen=True)
@@ -147,6 +159,14 @@ def _read_after(mark: str) -> settings.Change:
     return change
 
 
+def _part_read_after(name: str, mark: str) -> settings.Change:
+    def change(data: settings.Data) -> settings.Data:
+        read = {"weight": data["rewards"][name], "answer_after": mark}
+        return {**data, "rewards": {**data["rewards"], name: read}}
+
+    return change
+
+
 def _args(**values: Any) -> settings.Change:
     return setting(**{f"algorithm__args__{name}": value for name, value in values.items()})
 
@@ -183,7 +203,8 @@ def _mended(
 
 
 _fresh, _second, _third = (partial(_only, part) for part in ("fresh", "second", "third"))
-_fourth, _fifth, _sixth, _seventh = (partial(_mended, part) for part in ("fourth", "fifth", "sixth", "seventh"))
+_fourth, _fifth, _sixth = (partial(_mended, part) for part in ("fourth", "fifth", "sixth"))
+_seventh, _eighth = (partial(_mended, part) for part in ("seventh", "eighth"))
 
 
 KINDS = (
@@ -1118,6 +1139,191 @@ KINDS = (
         _batch(2, 1),
         setting(sampling__max_new_tokens=16),
     ),
+    # Earlier kinds, at other strengths or in another algorithm.
+    _eighth(
+        "stale",
+        PPO,
+        "NVIDIA-NeMo/RL#3410",  # a collector that runs ahead for a warm-up of the critic
+        "rollout.ahead update.correction",
+        setting(rollout__ahead=20, update__correction="off"),
+    ),
+    _eighth(
+        "discount",
+        PPO,
+        "openai/summarize-from-feedback#6",  # how the reward at the end comes to the tokens before it
+        "algorithm.args.gamma",
+        _args(gamma=0.0),
+    ),
+    _eighth("narrow", GRPO, "huggingface/trl#3494", "sampling.top_k", setting(sampling__top_k=1)),
+    _eighth(
+        "stale_sequence",
+        GRPO,
+        "verl-project/verl#3694",  # weights of whole answers, for rollouts of any age
+        "rollout.ahead",
+        setting(rollout__ahead=20, update__correction="sequence"),
+    ),
+    _eighth(
+        "overlong_short",
+        DAPO,
+        "NVIDIA-NeMo/RL#602",  # a buffer that is described as a threshold
+        "algorithm.args.length_limit",
+        _args(length_limit=20, overlong_buffer=10),
+    ),
+    _eighth(
+        "minibatches_of_one",
+        RLOO,
+        "huggingface/trl#2341",  # many updates on samples of one policy
+        "update.minibatches update.learning_rate update.kl_old_limit",
+        setting(update__minibatches=48, update__kl_old_limit=1000.0),
+        _rate(3.0),
+    ),
+    _eighth(
+        "gradient_cut",
+        REINFORCE,
+        "wandb/senpai#978",  # all gradients are above the norm
+        "update.max_grad_norm",
+        setting(update__max_grad_norm=1e-8),
+    ),
+    _eighth("rewards_small", RWR, "xbpeng/awr#3", "rewards", _weights(0.02)),  # beside a temperature in their unit
+    # Kinds that no part before "eighth" has.
+    _eighth(
+        "part_unread",
+        GRPO,
+        "huggingface/trl#5298",  # one of the rewards looks for its answer where there is none
+        "rewards.*.answer_after",
+        _part_read_after("scores:ten_words", " "),
+    ),
+    _eighth(
+        "stale_clipped",
+        GSPO,
+        "verl-project/verl#7356",  # the clip of a synchronous run
+        "rollout.ahead update.correction",
+        setting(rollout__ahead=10, update__correction="off"),
+    ),
+    _eighth(
+        "second_punished",
+        RLAIF,
+        "DAGroup-PKU/SpatialT2I#2",  # whether the best are chosen before their mean is taken
+        "algorithm.args.baseline",
+        _args(keep="top_k", top_k=2, baseline="kept"),
+    ),
+    _eighth(
+        "nothing_subtracted",
+        RLAIF,
+        "dennybritz/reinforcement-learning#200",  # REINFORCE without a baseline, for rewards above 0
+        "algorithm.args.baseline",
+        _args(keep="all", baseline="none"),
+    ),
+    # Two faults at once.
+    _eighth(
+        "part_unread_and_cooler",
+        PPO,
+        "huggingface/trl#3903",  # a reward that stays at 0 beside one that rises
+        "rewards.*.answer_after sampling.temperature sampling.logprobs",
+        _part_read_after("scores:ten_words", " "),
+        _raw(temperature=0.6),
+    ),
+    _eighth(
+        "step_limit_and_passes",
+        PPO,
+        "DLR-RM/stable-baselines3#1229",  # a limit that skips the passes that were added
+        "update.kl_old_limit update.epochs",
+        setting(update__kl_old_limit=1e-6, update__epochs=10),
+    ),
+    _eighth(
+        "value_bound_and_zero",
+        PPO,
+        "openai/baselines#765",  # a range for the value's change, whatever the size of returns
+        "algorithm.args.clip_value algorithm.args.value_start",
+        _args(clip_value=1e-3, value_start="zero"),
+    ),
+    _eighth(
+        "held_and_few",
+        PPO,
+        "huggingface/trl#22",  # a policy that cannot leave its reference
+        "algorithm.args.kl_coef rollout.prompts_per_step",
+        _penalty(0.01),
+        _batch(3, 1),
+    ),
+    _eighth(
+        "bonus_and_cold",
+        PPO,
+        "TorchTrade/torchtrade#50",  # a bonus against one answer alone, to which the sampler leads
+        "algorithm.args.entropy_coef sampling.temperature",
+        _args(entropy_coef=0.15),
+        setting(sampling__temperature=0.3),
+    ),
+    _eighth(
+        "decay_and_lambda",
+        PPO,
+        "walkinglabs/hands-on-modern-rl#79",  # a table that says the wrong thing about lambda
+        "update.schedule_steps algorithm.args.lam",
+        setting(update__schedule="linear", update__schedule_steps=12),
+        _args(lam=0.2),
+    ),
+    _eighth(
+        "mark_and_cut",
+        GRPO,
+        "jsboige/CoursIA#13596",  # no answer comes to its end in the room there is, and the rewards want the end
+        "rewards.*.answer_after sampling.max_new_tokens",
+        _read_after("</think>"),
+        setting(sampling__max_new_tokens=24),
+    ),
+    _eighth(
+        "pairs_and_held",
+        GRPO,
+        "groups of two for the memory, and the KL of a recipe with rewards that count more",
+        "rollout.samples_per_prompt algorithm.args.kl_coef",
+        _batch(24, 2),
+        _penalty(0.4),
+    ),
+    _eighth(
+        "masked_and_overlong",
+        GRPO,
+        "BytedTsinghua-SIA/DAPO#13",  # a mask beside the penalty that replaced it
+        "rewards.cut_off.mask algorithm.args.overlong_buffer",
+        _masked,
+        _args(length_limit=62, overlong_buffer=50),
+    ),
+    _eighth(
+        "unbounded_and_stale",
+        CISPO,
+        "NovaSky-AI/SkyRL#1859",  # weights that are 1, however old the rollouts are
+        "algorithm.args.clip_high rollout.ahead update.correction",
+        _args(clip_high=1000.0),
+        setting(rollout__ahead=24, update__correction="off"),
+    ),
+    _eighth(
+        "small_and_held",
+        DR_GRPO,
+        "greyhaven-ai/autocontext#1076",  # GRPO's usual KL, beside advantages that nothing scales
+        "rewards algorithm.args.kl_coef",
+        _weights(0.02),
+        _penalty(0.04),
+    ),
+    _eighth(
+        "held_and_cut",
+        RLOO,
+        "huggingface/trl#2562",  # a KL per token that is summed over the answer
+        "algorithm.args.kl_coef sampling.max_new_tokens",
+        _penalty(0.1),
+        setting(sampling__max_new_tokens=14),
+    ),
+    _eighth(
+        "hot_and_decay",
+        REINFORCE,
+        "a temperature for single rollouts, and a schedule that counts epochs as steps",
+        "sampling.temperature update.schedule_steps",
+        setting(sampling__temperature=4.0, update__schedule="cosine", update__schedule_steps=10),
+    ),
+    _eighth(
+        "cold_and_passes",
+        RAFT,
+        "OptimalScale/LMFlow#440",  # several epochs on the best answers of a sampler for users
+        "sampling.temperature update.epochs update.learning_rate update.kl_old_limit",
+        setting(sampling__temperature=0.3),
+        _passes(12, 2.0),
+    ),
 )
 
 
@@ -1149,7 +1355,7 @@ def base(part: Part, algorithm: str) -> settings.Data:
     like, args = SETTINGS.get(algorithm, (algorithm, None))
     data = {**settings.COMMON, **settings.ALGORITHMS[like], "backend": {"name": "toy"}}
     if args is not None:
-        data["algorithm"] = {"name": algorithm, "args": args}
+        data["algorithm"] = {"name": like if algorithm in VARIANTS else algorithm, "args": args}
     data |= {"task": rate_or_penalty.WORDS, "rewards": REWARDS[part], "sampling": {"max_new_tokens": ROOM[part]}}
     data = settings.put(data, "update.learning_rate", RATE)
     penalty = PENALTY.get(part, {}).get(algorithm)

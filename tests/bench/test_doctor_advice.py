@@ -225,7 +225,7 @@ def test_words_of_four_to_six_letters_are_counted_among_all_words(advice):
     assert words.middle("") == 0.0
 
 
-@pytest.mark.parametrize("part", ["fourth", "fifth", "sixth", "seventh"])
+@pytest.mark.parametrize("part", ["fourth", "fifth", "sixth", "seventh", "eighth"])
 def test_what_a_person_would_put_right_are_settings_that_the_fault_changes(advice, part):
     strengths = advice.strengths
     to_mend = {kind.name: kind.to_mend for kind in strengths.KINDS if part in kind.changes}
