@@ -40,7 +40,27 @@ def arrange(findings: Sequence[Finding], tolerance: int, checks: Mapping[str, Ch
         linked.append(replace(finding, follows=_cause(finding, single, linked, tolerance, checks, suspected)))
     order = [*checks, *{finding.check for finding in linked} - checks.keys()]
     ordered = sorted(linked, key=lambda f: (SEVERITIES.index(f.severity), _start(f), order.index(f.check), f.cause))
-    return tuple(placed.finding for placed in tree(_by_worst(ordered)))
+    return tuple(_together([placed.finding for placed in tree(_by_worst(ordered))], checks))
+
+
+def _together(findings: Sequence[Finding], checks: Mapping[str, Check[Run]]) -> Sequence[Finding]:
+    """Return findings of which the first harmful advice takes along that of other roots that slow a run down.
+
+    What may only show that something is wrong, as a suspicion has it, is no such root.
+    """
+    shows = {name for check in checks.values() for name in check.explains}
+    lead = next((f for f in findings if f.harms and f.overrides), None)
+    if lead is None:
+        return findings
+    advice = lead
+    for root in findings:
+        slows = root.check in checks and checks[root.check].slows and root.check not in shows
+        new = tuple(override for override in root.overrides if override not in advice.overrides)
+        agrees = new and {*map(_changed, new)}.isdisjoint(map(_changed, advice.overrides))
+        if agrees and slows and root.harms and not root.follows:
+            remedy = f"{advice.remedy} Beside it, {root.check} asks for {', '.join(new)}."
+            advice = replace(advice, remedy=remedy, overrides=advice.overrides + new)
+    return [advice if finding is lead else finding for finding in findings]
 
 
 def as_record(finding: Finding) -> dict[str, Any]:
@@ -89,10 +109,10 @@ def _weighed(findings: Sequence[Finding], checks: Mapping[str, Check[Run]]) -> t
         suspicion, or the advice that changes one of its settings.
     """
     suspicion = next((f for f in findings if f.check in checks and checks[f.check].explains), None)
-    if suspicion is None:
+    if suspicion is None or checks[suspicion.check].cause(suspicion.cause).apart:
         return findings, {}
     check = checks[suspicion.check]
-    causes = {*check.explains, *next((cause.explains for cause in check.causes if cause.name == suspicion.cause), ())}
+    causes = {*check.explains, *check.cause(suspicion.cause).explains}
     suspects = {_changed(override): override for override in suspicion.overrides}
     others = [finding for finding in findings if finding is not suspicion]
     harms = any(finding.harms for finding in findings)

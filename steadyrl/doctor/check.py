@@ -51,6 +51,8 @@ class Cause:
     """Beside those of the check, see there."""
     moves: tuple[str, ...] = ()
     """What the autopilot may try, in this order (``autopilot.knobs.MOVES``)."""
+    apart: bool = False
+    """Of a suspicion: it brings nothing about, and no other advice takes its settings along."""
     doubts: bool = False
     """Whether a run in which it does no harm is not called healthy all the same."""
     measured: str = ""
@@ -308,10 +310,11 @@ def _for_trainer(check: Check[Run], run: Run, cause: Cause, result: Found) -> tu
     """Return remedy and overrides under the trainer's own names of settings.
 
     What the run has already is left out: advice is never what is followed. What harms nothing changes a setting only if
-    it explains a reward that falls short, and what explains one changes none where the reward is near the best.
+    it explains a reward that falls short, and what explains one changes none where the reward is near the best. A
+    suspicion asks for that itself.
     """
     needless = not (check.slows and falls_short(run)) if result.severity == "info" else check.slows and near_best(run)
-    if needless:
+    if needless and not check.explains:
         return result.remedy or cause.remedy, ()
     advised = cause.changes(run) if result.change is None else result.change
     # What a setting is at the end: what was logged of it last, or what it was set to; None where that is unknown.

@@ -167,3 +167,34 @@ def test_a_record_holds_what_a_check_is_made_of(check):
 
 def test_every_record_has_the_code_of_its_check():
     assert set(RECORDS.records) == set(BY_NAME)
+
+
+def advising(check, *overrides, severity="warning", **others):
+    return replace(found(check, severity=severity, **others), overrides=overrides)
+
+
+def test_the_first_advice_takes_along_that_of_other_roots_which_slow_a_run():
+    sampler = advising("warped_sampling", "logprobs=sampled")
+    penalty = advising("kl_penalty_holds", "kl_coef=0.03", "logprobs=sampled", cause="penalty_too_strong")
+    first, other = arrange([sampler, penalty], 0, BY_NAME)
+    assert first.overrides == ("logprobs=sampled", "kl_coef=0.03")
+    assert "kl_penalty_holds asks for kl_coef=0.03" in first.remedy and other.overrides == penalty.overrides
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        advising("kl_penalty_holds", "prompts=8", cause="penalty_too_strong"),  # the same setting, another value
+        advising("kl_penalty_holds", "kl_coef=0.03", severity="info", cause="penalty_too_strong"),
+        advising("truncated", "max_new_tokens=90"),  # it may only show that something is wrong
+        advising("reward_falling", "learning_rate=1e-6"),  # it slows nothing
+        advising("learning_rate_too_low", "learning_rate=1e-4", cause="learning_rate"),  # brought about by the first
+    ],
+    ids=lambda finding: f"{finding.check}-{finding.severity}",
+)
+def test_what_is_no_root_of_its_own_is_not_taken_along(other):
+    first, second = (
+        ("limit_too_narrow", "rate=3") if other.check == "learning_rate_too_low" else ("batch_small", "prompts=64")
+    )
+    lead = advising(first, second, cause="gradient" if first == "limit_too_narrow" else "few")
+    assert arrange([lead, other], 0, BY_NAME)[0].overrides == (second,)

@@ -49,6 +49,9 @@ STRONG, WEAK_PENALTY = 0.5, 0.1
 PULLED = 0.25  # likewise, of a reward that no longer rises with the KL at the balance: noise makes the reward's longer
 
 
+FIXED: Mapping[str, Value] = {"kl_adaptive": False, "algorithm.args.kl_control": "fixed"}
+
+
 @check("kl_penalty_off")
 def kl_penalty_off(run: Run) -> Result:
     coef, measured, fixed = run.get("kl_coef"), _held_in_loss(run), setting(run, "kl_coef")
@@ -98,8 +101,29 @@ def _gone(since: int, cause: str, coefficient: float, shown: str) -> Found:
     return Found(cause, "warning", since, message, (shown,), change={"kl_coef": float(f"{coefficient:.3g}")})
 
 
-def _penalty(run: Run) -> tuple[float, float, str] | None:
-    """Return (penalty of a first completion, what its reward can vary by, how that is known), or None."""
+@dataclass(frozen=True)
+class Penalty:
+    """What a completion pays for its KL where the penalty is a part of the reward."""
+
+    cost: float
+    """Of a first completion, or of a later one where the reward does not rise."""
+    coefficient: float
+    """In force there."""
+    width: float
+    """What its reward can vary by."""
+    shown: str
+    """How that is known."""
+
+    @property
+    def sentence(self) -> str:
+        """Says that it is larger than all that the reward could give; "" where it is not."""
+        if not 0.0 < self.width * OUTWEIGHS < self.cost:
+            return ""
+        return f"the KL penalty takes {number(self.cost)} from the reward of a completion, and {self.shown}"
+
+
+def _penalty(run: Run, longer: float = 1.0) -> Penalty | None:
+    """Return what a completion pays, or would pay if later ones were so many times longer; None if unknown."""
     if run.traits.kl_place == "loss":
         return None
     kl, reward = find(run, "kl_ref", SEQUENCE), run.get("reward")
@@ -108,53 +132,55 @@ def _penalty(run: Run) -> tuple[float, float, str] | None:
     if kl is None or coefficient is None or reward is None or not paid:
         return None
     taken = coefficient * kl.values  # [n]; a KL below 0 gives, and takes nothing
-    penalty = float(np.median(taken[:OPENING]))
+    penalty, at = float(np.median(taken[:OPENING])), float(coefficient[0])
     later = slice(len(kl) // 2, None)
     # A policy that learns may pay more for its distance than its reward differs by, and so may one that is driven away.
-    if direction(reward) <= 0 and float(np.median(kl.values[later])) <= HEALTHY_SEQUENCE:
-        penalty = max(penalty, float(np.median(taken[later])))
+    flat = direction(reward) <= 0 and float(np.median(kl.values[later])) <= HEALTHY_SEQUENCE
+    if flat or longer > 1.0:
+        then = float(np.median(taken[later])) * longer, float(np.median(coefficient[later]))
+        penalty, at = max((penalty, at), then)
     least, greatest = run.get("reward_min"), run.get("reward_max")
     if least is not None and greatest is not None:
         width = float(greatest.values.max() - least.values.min())
-        return penalty, width, f"all rewards of the run lie within {number(width)}"
+        return Penalty(penalty, at, width, f"all rewards of the run lie within {number(width)}")
     spread = run.get("reward_std")
     if spread is None or not spread.values.any():
         return None
     width = 4.0 * float(spread.values[:OPENING].max())
-    return penalty, width, f"rewards differ by about {number(width)} (four standard deviations)"
+    return Penalty(penalty, at, width, f"rewards differ by about {number(width)} (four standard deviations)")
+
+
+def _shrank(run: Run) -> float:
+    """Return the first length of completions over the later one where they shrank to less than half, and 1 else."""
+    length = run.get("length")
+    if length is None or tail(length, least=OPENING) >= SHRANK * head(length, least=OPENING):
+        return 1.0
+    return head(length, least=OPENING) / max(float(np.median(length.values[len(length) // 2 :])), 1.0)
 
 
 def penalty_pays(run: Run) -> str:
     """Return a sentence if the KL penalty of a whole completion was larger than all that its reward could give."""
     penalty = _penalty(run)
-    if penalty is None or penalty[0] <= OUTWEIGHS * penalty[1] or penalty[1] <= 0:
-        return ""
-    return f"the KL penalty took {number(penalty[0])} from the reward of a completion, and {penalty[2]}"
+    return penalty.sentence if penalty else ""
 
 
 @check("kl_penalty_outweighs")
 def kl_penalty_outweighs(run: Run) -> Result:
-    penalty = _penalty(run)
+    shrank = _shrank(run)
+    penalty = _penalty(run, shrank if falls_short(run) else 1.0)  # of long answers: it is what short ones are for
     if penalty is None:
         return Unknown("it takes a KL in the reward, its coefficient, the lengths and the range of the rewards")
-    sentence, length = penalty_pays(run), run.get("length")
-    if not sentence:
-        return None
-    shrank = length is not None and tail(length, least=OPENING) < SHRANK * head(length, least=OPENING)
     kl = find(run, "kl_ref", SEQUENCE)
-    assert kl is not None, "asked before"
-    coefficient = kl_coef(run, kl)
-    assert coefficient is not None, "asked before"
-    better: Mapping[str, Value] = {
-        "kl_coef": float(f"{float(coefficient[0]) * FRACTION * penalty[1] / penalty[0]:.1g}")
-    }
+    if not penalty.sentence or kl is None:
+        return None
+    weaker = float(f"{penalty.coefficient * FRACTION * penalty.width / penalty.cost:.1g}")
     return Found(
-        "ends_early" if shrank else "reward_drowned",
-        "warning" if shrank or fell(run, "reward") else "info",
+        "ends_early" if shrank != 1.0 else "reward_drowned",
+        "warning" if shrank != 1.0 or fell(run, "reward") else "info",
         int(kl.steps[0]),
-        f"the KL penalty outweighs the reward: {sentence}",
-        (f"coefficient {number(float(np.median(coefficient)))}, {levels('the KL', kl, 'nats per completion')}",),
-        change=better,
+        f"the KL penalty outweighs the reward: {penalty.sentence}",
+        (f"coefficient {number(penalty.coefficient)}, {levels('the KL', kl, 'nats per completion')}",),
+        change={"kl_coef": weaker, **_fixed(run)},
     )
 
 
@@ -249,7 +275,7 @@ def kl_penalty_holds(run: Run) -> Result:
     held_at = float(resting(where.spread, where.coefficient))
     return Found(
         "penalty_too_strong",
-        "warning" if where.holds or arrived or course == 0 else "info",
+        "warning" if where.holds or arrived or course == 0 or falls_short(run) else "info",
         None,
         f"the KL penalty holds the policy where it is: coefficient {number(where.coefficient)} beside rewards that "
         f"differ by {number(where.spread)}",
@@ -282,12 +308,11 @@ def _held_by_gradient(
     if length_ratio is None or length_ratio < STRONG:
         return None
     message = f"the KL penalty takes back much of what the reward asks for, at a coefficient of {where.coefficient:.3g}"
-    # So strong a penalty, with no rise beside it, is what the policy follows.
+    severity: Severity = "warning" if course >= 0 and falls_short(run) else "info"
     if where.coefficient >= ROOM * where.spread:
-        severity: Severity = "info" if course > 0 else "warning"
         return Found("penalty_too_strong", severity, None, message, evidence, change=_weaker(run, where))
     less = where.coefficient * max(LESS, WEAK_PENALTY / length_ratio)
-    return Found("penalty_too_strong", "info", None, message, evidence, change={"kl_coef": float(f"{less:.1g}")})
+    return Found("penalty_too_strong", severity, None, message, evidence, change={"kl_coef": float(f"{less:.1g}")})
 
 
 def _weaker(run: Run, where: Balance) -> Mapping[str, Value]:
@@ -295,13 +320,20 @@ def _weaker(run: Run, where: Balance) -> Mapping[str, Value]:
 
     No coefficient is above the default.
 
-    A controller raises a lower coefficient until the KL is at its target again.
+    A controller raises a lower coefficient until the KL is at its target again: it is switched off, where its name is
+    known.
     """
-    target = target_in(run)
-    if target is not None and target[1] == SEQUENCE and run.settings.get("kl_adaptive"):
+    target, fixed = target_in(run), _fixed(run)
+    if target is not None and target[1] == SEQUENCE and run.settings.get("kl_adaptive") and not fixed:
         return {"kl_target": max(ROOM_SEQUENCE, target[0])}
     far = where.spread / float(np.sqrt(2.0 * HEALTHY_SEQUENCE))
-    return {"kl_coef": float(f"{min(far, LESS * where.coefficient, default(run, 'kl_coef') or far):.1g}")}
+    return {"kl_coef": float(f"{min(far, LESS * where.coefficient, default(run, 'kl_coef') or far):.1g}"), **fixed}
+
+
+def _fixed(run: Run) -> Mapping[str, Value]:
+    """Return what switches a controller of the coefficient off, where there is one and its name is known."""
+    adaptive = run.settings.get("kl_adaptive")
+    return {name: value for name, value in FIXED.items() if adaptive and (name in run.keys or name in run.config)}
 
 
 def _share_of_advantage(run: Run, where: Balance) -> tuple[str, ...]:

@@ -147,7 +147,7 @@ def _plunge(run: Run) -> tuple[int, str] | None:
     if not drawn or (moved and float(moved.values.max()) < KL_OLD_SOME):
         return None
     start, best = head(reward), float(drawn.values.max())
-    if tail(reward) - start >= MOST_OF_IT * (best - start):
+    if tail(reward) - start >= MOST_OF_IT * (best - start) and not falls_short(run):
         return None
     return since, (
         f"within {PLUNGE} steps from step {since} on the entropy fell to {number(float(after[fast[0]]))} nats/token, "

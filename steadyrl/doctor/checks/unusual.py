@@ -6,6 +6,7 @@ a fault of a kind that no check knows has a name, too; but only a suspicion, for
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,13 +17,22 @@ from typing import Any, Literal
 from steadyrl.doctor.check import Found, Result, check
 from steadyrl.doctor.remedies import defaults
 from steadyrl.doctor.series import Run
-from steadyrl.doctor.statistics.readings import entropy_lost, falls_short, learns, levels, reward_weights
+from steadyrl.doctor.statistics.readings import (
+    NEAR_BEST,
+    entropy_lost,
+    falls_short,
+    learns,
+    levels,
+    near_best,
+    reward_weights,
+)
 
 SECTIONS = ("sampling.", "rollout.", "update.", "algorithm.args.", "autopilot.")
 DECADE = 10.0  # times the default, on either side: usual for a number of which nothing else is known
 SWITCHED_OFF, OTHER_CHOICE = 3.0, 0.3  # decades that count for a 0 which is not usual, and for another word
 COURSE_OF_RATE = ("update.warmup_steps", "update.schedule_steps")  # where all is lost, no higher rate is missed
 SUM_OF_WEIGHTS = (0.1, 30.0)
+ANY_TEXT = re.compile(r"\s*\w?\s*")  # a space or a letter
 Side = Literal["low", "high", ""]
 
 
@@ -38,6 +48,8 @@ class Usual:
     large: Side = ""
     small: Side = ""
     holds: Side = ""
+    loose: Side = ""
+    part_of: str = ""
     when: Mapping[str, Sequence[str]] = field(default_factory=dict)
     words: tuple[str, ...] = ()
     off: bool = False
@@ -74,7 +86,7 @@ def suspects(run: Run) -> list[Suspect]:
         for name, value in run.config.items()
         if name.startswith(SECTIONS) and name in usual_values
     ]
-    judged += [*_rewards(reward_weights(run)), *_blank_markers(run.config)]
+    judged += [*_rewards(reward_weights(run)), *_short_marks(run.config)]
     unusual = sorted((suspect for suspect in judged if suspect), key=lambda suspect: -suspect.decades)
     # Another choice than the default is as a rule meant: it is suspected where no number is.
     return [suspect for suspect in unusual if suspect.decades > OTHER_CHOICE] or unusual
@@ -88,12 +100,12 @@ def _rewards(weights: Mapping[str, float]) -> list[Suspect | None]:
     return [Suspect(k, w, w / total, decades, "far_from_default") for k, w in weights.items() if suspected]
 
 
-def _blank_markers(settings: Mapping[str, Any]) -> list[Suspect | None]:
-    """Return marks before the answer that is rewarded which stand between all words: the last word alone is read."""
+def _short_marks(settings: Mapping[str, Any]) -> list[Suspect | None]:
+    """Return marks before the answer that is rewarded which stand in any text: its last word or less is read."""
     return [
         Suspect(name, mark, "", SWITCHED_OFF, "far_from_default")
         for name, mark in settings.items()
-        if name.startswith("rewards.") and name.endswith(".answer_after") and mark and not mark.strip()
+        if name.startswith("rewards.") and name.endswith(".answer_after") and mark and ANY_TEXT.fullmatch(mark)
     ]
 
 
@@ -104,7 +116,9 @@ def _judged(settings: Mapping[str, Any], name: str, value: Any, default: Any) ->
     if isinstance(default, str | bool) or default == []:
         chosen = value if isinstance(value, list) else [value]
         meant = usual is not None and all(word in usual.words for word in chosen)
-        return None if meant else Suspect(name, value, default, OTHER_CHOICE, "far_from_default")
+        marks = any(isinstance(word, str) and word and ANY_TEXT.fullmatch(word) for word in chosen)
+        far = SWITCHED_OFF if marks else OTHER_CHOICE
+        return None if meant else Suspect(name, value, default, far, "far_from_default")
     size, middle = (_upper(end) for end in (value, default))
     if size is None or middle is None or (usual and usual.off and not size):
         return None
@@ -117,6 +131,7 @@ def _judged(settings: Mapping[str, Any], name: str, value: Any, default: Any) ->
     if not side:
         return None
     causes = {usual.large: "steps_too_large", usual.small: "steps_too_small", usual.holds: "held_back"}
+    causes |= {usual.loose: "passes_unbounded"}
     return Suspect(name, value, default, decades, causes.get(side, "far_from_default"))
 
 
@@ -143,25 +158,30 @@ def is_ours(run: Run) -> bool:
 @check("unusual_setting", when=is_ours)
 def unusual_setting(run: Run) -> Result:
     unusual = [suspect for suspect in suspects(run) if suspect.name not in COURSE_OF_RATE or not entropy_lost(run)]
-    if not unusual or not falls_short(run):
+    short, below = falls_short(run), near_best(run) and not near_best(run, NEAR_BEST)
+    # Where a reward comes that far, another choice than the default was meant.
+    if not unusual or not (short or (below and unusual[0].decades > OTHER_CHOICE)):
         return None
     shown = [f"{s.name} = {_text(s.value)}, and {_text(s.default)} is usual" for s in unusual]
+    course = "the reward falls short" if short else "the reward is below the best"
     return Found(
-        unusual[0].cause,
+        unusual[0].cause if short else "near_best",
         "info" if learns(run) else "warning",
         None,
-        f"the reward falls short, and {'settings lie' if unusual[1:] else 'a setting lies'} far from usual: {shown[0]}",
+        f"{course}, and {'settings lie' if unusual[1:] else 'a setting lies'} far from usual: {shown[0]}",
         (*shown[1:], levels("the reward", run.needed("reward"))),
         change=_with_dependents(run.config, {s.name: s.default for s in unusual}),
     )
 
 
 def _with_dependents(settings: Mapping[str, Any], change: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a change that sets back, too, what is a part of a setting that it switches off."""
-    off = {name for name, value in change.items() if not value}
-    parts = [name for name, usual in USUAL.items() if usual.per in off and name in settings]
+    """Return a change that sets back, too, what is a part of what it switches off, and what it is a part of."""
     usual_values = defaults(str(settings.get("algorithm.name", "")))
-    return {**change, **{name: usual_values[name] for name in parts if settings[name] != usual_values[name]}}
+    off = {name for name, value in change.items() if not value}
+    parts = [name for name, usual in USUAL.items() if usual.per in off]
+    choices = [USUAL[name].part_of for name in change if name in USUAL]
+    also = [name for name in (*parts, *choices) if name in settings and settings[name] != usual_values[name]]
+    return {**change, **{name: usual_values[name] for name in also}}
 
 
 def _text(value: Any) -> str:

@@ -313,8 +313,8 @@ def solved(run: Run) -> bool:
     return tail(reward) - start >= NEAR_BEST * (best - start) > 0.0
 
 
-def near_best(run: Run) -> bool | None:
-    """Return whether the reward rises three quarters of the way to what can be earned; None where that is not known.
+def near_best(run: Run, share: float = MOST_OF_IT) -> bool | None:
+    """Return whether the reward rises most of the way, a share, to what can be earned; None where that is not known.
 
     What can be earned is what the best completions earn, or the sum of the weights, the most that rewards between 0 and
     1 pay.
@@ -328,7 +328,7 @@ def near_best(run: Run) -> bool | None:
         return False  # rewards that only take away, perhaps by a wrong sign
     best = max(paid, float(most.values.max()) if most is not None else -np.inf)
     start = head(reward)
-    return tail(reward) - start >= MOST_OF_IT * (best - start) if best > 0 else None
+    return tail(reward) - start >= share * (best - start) if best > 0 else None
 
 
 def falls_short(run: Run) -> bool:

@@ -247,3 +247,46 @@ def test_a_reward_that_came_to_the_balance_and_not_to_the_best_is_held(share, ga
     assert [found.overrides for found in loud] == ([("algorithm.args.kl_coef=0.01",)] if held else [])
     made.settings["kl_adaptive"] = True  # the KL is where the target of a controller is
     assert not [found for found in kl_penalty_holds(made.run()) if found.harms]
+
+
+def shortened(made, last, coefficient=0.02):
+    """Let answers shrink from 40 tokens, at 2.5 nats per token, and the reward come to 0.4 of 1."""
+    length = np.linspace(40.0, last, made.n)
+    made.put("length", length + 0.01 * made.noise())
+    made.put("reward", 0.2 + 0.2 * made.t + 0.01 * made.noise())
+    made.put("reward_min", 0.0, "reward")
+    made.put("reward_max", 0.5, "reward")
+    made.put("kl_coef", coefficient)
+    per_token = 2.5 * np.minimum(1.0, made.t / 0.2)
+    made.kl(per_token * length)
+    made.curves |= {key: per_token for key in made.curves if key[:2] == ("kl_ref", "nats/token")}
+    return made
+
+
+def test_a_penalty_of_long_answers_that_short_ones_do_not_pay_outweighs(make, finding, silent):
+    """At 3 tokens a completion pays 0.15 of 0.5, one of 40 would pay 2: a tenth of 0.5 is a fortieth of that."""
+    found = finding(kl_penalty_outweighs, shortened(make(1), 3.0))
+    assert (found.cause, found.severity) == ("ends_early", "warning")
+    assert found.overrides == ("algorithm.args.kl_coef=0.0005",)
+    silent(kl_penalty_outweighs, shortened(make(1), 30.0, 0.005))  # no shorter
+    silent(kl_penalty_outweighs, shortened(make(1), 3.0, 0.002))  # long ones pay 0.2
+    best = shortened(make(1), 3.0)
+    best.put("reward", 0.2 + 0.29 * np.minimum(1.0, best.t / 0.3) + 0.002 * best.noise())
+    silent(kl_penalty_outweighs, best)
+
+
+def test_a_controller_is_switched_off_where_its_name_is_known(make, finding):
+    made = flat(make(2), 0.4, 0.16, 2.0)
+    made.settings |= {"kl_adaptive": True, "kl_target": 3.0, "kl_target_unit": "nats/sequence"}
+    assert finding(kl_penalty_holds, made).overrides == ("algorithm.args.kl_target=10",)
+    made.settings["algorithm.args.kl_control"] = "adaptive"
+    assert [o.partition("=")[0] for o in finding(kl_penalty_holds, made).overrides] == ["algorithm.args.kl_target"]
+
+
+@pytest.mark.parametrize(("best", "severity"), [(1.0, "warning"), (0.31, "info")])
+def test_a_penalty_that_takes_back_half_harms_where_the_reward_falls_short(best, severity, make, finding):
+    made = make(0)
+    pulled(made, 0.7)
+    made.put("reward", 0.2 + 0.1 * np.minimum(1.0, made.t / 0.5) + 0.002 * made.noise())
+    made.put("reward_max", best, "reward")
+    assert finding(kl_penalty_holds, made).severity == severity

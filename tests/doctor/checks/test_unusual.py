@@ -82,8 +82,25 @@ def test_a_setting_far_from_usual_leads_where_the_reward_does_not_rise(setting, 
 
 
 @pytest.mark.parametrize(("setting", "default"), FAR)
-def test_no_setting_is_suspected_where_the_reward_comes_near_the_best(setting, default):
-    assert finding(examined(RISING, setting)) is None
+def test_no_setting_is_suspected_where_the_reward_comes_to_the_best(setting, default):
+    assert finding(examined(RISING + 0.04 * np.arange(N) / N, setting)) is None
+
+
+@pytest.mark.parametrize(("setting", "default"), FAR)
+def test_a_number_far_from_usual_is_worth_knowing_where_the_reward_stays_a_tenth_below_the_best(setting, default):
+    """From 0.2 the last tenth begins at 0.92; a switch was meant, then."""
+    diagnosis = examined(0.93 * RISING, setting)
+    known, switch = finding(diagnosis), default.endswith("=false")
+    assert known is None if switch else (known.cause, known.overrides) == ("near_best", (default,))
+    assert diagnosis.harmful == ()
+
+
+def test_no_measured_advice_takes_along_a_setting_where_the_reward_is_near_the_best():
+    diagnosis = examined(
+        0.93 * RISING, "algorithm.args.value_coef=200", "update.max_grad_norm=1e-7", grad_norm=np.ones(N)
+    )
+    limit = finding(diagnosis, "limit_too_narrow")
+    assert limit.harms and not any("value_coef" in override for override in limit.overrides)
 
 
 def test_a_reward_that_rises_half_way_makes_the_suspicion_information():
@@ -276,6 +293,30 @@ def test_the_settings_of_shipped_examples_are_usual(path):
     assert not suspected(config.load(path))
 
 
+@pytest.mark.parametrize("schedule", ["linear", "cosine"])
+def test_a_schedule_that_ends_early_is_set_back_with_its_steps(schedule):
+    """One over the whole run would lower a rate that was missed."""
+    found = finding(examined(FLAT, f"update.schedule={schedule}", "update.schedule_steps=7"))
+    assert set(found.overrides) == {"update.schedule_steps=0", "update.schedule=constant"}
+
+
+@pytest.mark.parametrize(("epochs", "lead"), [(2, "learning_rate_too_high"), (6, "unusual_setting")])
+def test_a_clip_that_is_off_explains_large_steps_of_many_passes_alone(epochs, lead):
+    large = {"kl_old_k3": np.full(N, 2.0), "clip_fraction": np.full(N, 0.5)}
+    first = examined(FLAT, "algorithm.args.clip_high=50", f"update.epochs={epochs}", **large).findings[0]
+    assert (first.check, "algorithm.args.clip_high=0.2" in first.overrides) == (lead, True)
+
+
+def test_a_slow_rate_takes_along_a_strong_fixed_penalty_and_no_controllers_start():
+    small = {"kl_old_k3": 4e-6 * np.ones(N), "clip_fraction": np.zeros(N), "updates": np.full(N, 4.0)}
+    small["kl_ref_k1_seq"] = 1e-3 * np.arange(N) / N
+    strong = ("update.learning_rate=1e-6", "algorithm.args.kl_coef=0.6")
+    for control, taken in (("fixed", True), ("adaptive", False)):
+        lead = examined(FLAT, *strong, f"algorithm.args.kl_control={control}", **small).findings[0]
+        assert lead.check == "learning_rate_too_low"
+        assert ("algorithm.args.kl_coef=0.05" in lead.overrides) == taken
+
+
 def test_what_is_part_of_a_setting_is_switched_off_with_it():
     """Settings refuse a buffer before a limit on the length that there is none of."""
     far = ("algorithm.args.length_limit=12", "algorithm.args.overlong_buffer=5", "sampling.max_new_tokens=100")
@@ -311,9 +352,20 @@ def test_what_pulls_back_does_not_explain_steps_that_are_measured_as_small():
         assert any(override.startswith(pull[-1].partition("=")[0]) for override in lead.overrides)
 
 
-@pytest.mark.parametrize(("mark", "alone"), [(" ", True), ("\n", True), ("Answer:", False), ("", False)])
-def test_an_answer_behind_any_space_is_the_last_word_alone(mark, alone):
+@pytest.mark.parametrize(
+    ("mark", "alone"),
+    [(" ", True), ("\n", True), ("e", True), (" b ", True), ("Answer:", False), ("#", False), ("", False)],
+)
+def test_an_answer_behind_any_space_or_letter_is_a_piece_of_the_last_word(mark, alone):
     rewards = {"structure": {"weight": 1.0, "answer_after": mark}}
     chosen = config.resolve({"rewards": rewards, "algorithm": {"name": "ppo"}, "run": {"steps": N}})
     names = [suspect.name for suspect in suspected(chosen)]
     assert names == (["rewards.structure.answer_after"] if alone else [])
+
+
+@pytest.mark.parametrize(
+    ("marks", "far"), [('["o"]', True), ('[" ", "x"]', True), ('["</s>"]', False), ('["\\n"]', None)]
+)
+def test_a_sampler_that_stops_at_any_letter_is_as_far_from_usual_as_a_number(marks, far):
+    several = suspected(resolved(f"sampling.stop={marks}", "algorithm.args.value_coef=200"))
+    assert ("sampling.stop" in [s.name for s in several]) == bool(far)
