@@ -155,7 +155,7 @@ def refuse_constant(name: str) -> NoReturn:
 
 
 def kind_of(value: object) -> str:
-    """Return what kind of JSON value something is, for an error."""
+    """Return what kind of JSON value something is, for an error; tables also hold others."""
     match value:
         case None:
             return "null"
@@ -167,5 +167,7 @@ def kind_of(value: object) -> str:
             return "text"
         case list():
             return "a list"
-        case _:
+        case dict():
             return "an object"
+        case _:
+            return f"of the type {type(value).__name__}"
