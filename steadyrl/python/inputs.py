@@ -26,7 +26,7 @@ from steadyrl.core.config import Config
 from steadyrl.core.errors import ConfigError, DataError, SteadyError
 from steadyrl.core.plugins import require, session_path
 from steadyrl.core.rundir import write_text
-from steadyrl.loop.tasks.data_files import JUDGES, TRAIN
+from steadyrl.loop.tasks.data_files import JUDGES, SPLIT_IN, TRAIN
 
 FOLDER = ".inputs"  # hidden, for what looks for runs and logs passes over it
 _DIGITS = 12  # of a digest in a name
@@ -59,10 +59,10 @@ def prompts_args(prompts: Any, heldout: Any, folder: Path) -> dict[str, Any]:
     """
     args: dict[str, Any] = {}
     if isinstance(prompts, Mapping):
-        splits = prompts
-        if TRAIN not in splits:
-            raise DataError(f"prompts: got a dict of {', '.join(map(str, splits))}; expected rows under '{TRAIN}'")
-        prompts = splits[TRAIN]
+        splits: dict[str, Any] = {}  # by the words that name the splits of folders; of train_2 and train the latter
+        for name in sorted(prompts, key=lambda name: name in SPLIT_IN):
+            splits |= {split: prompts[name] for split, words in SPLIT_IN.items() if words.search(str(name))}
+        prompts = splits.get(TRAIN, prompts)  # what has no such split is refused where rows are read
         if heldout is None:
             heldout = next((splits[name] for name in JUDGES if name in splits), None)
     if isinstance(heldout, float | np.floating):
@@ -92,6 +92,12 @@ def _rows(what: str, rows: Any) -> Iterable[dict[str, Any]]:
     pandas = sys.modules.get("pandas")
     if pandas is not None and isinstance(rows, pandas.DataFrame):
         rows = rows.to_dict("records")
+    if isinstance(rows, Mapping):
+        splits = f"rows under '{TRAIN}', or " if what == "prompts" else ""
+        raise DataError(
+            f"{what}: got a dict of {', '.join(map(str, rows)):.200}; expected {splits}{_FORMS}; of a dict of columns "
+            "Dataset.from_dict makes a Dataset, and Dataset.select takes some rows of one"
+        )
     if not isinstance(rows, Iterable):
         raise DataError(f"{what}: got {type(rows).__name__}; expected {_FORMS}")
     for number, row in enumerate(rows):

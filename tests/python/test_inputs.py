@@ -94,6 +94,13 @@ def test_held_out_prompts_are_given_as_rows_as_a_split_or_as_a_share(tmp_path):
     assert prompts_args(["a", "b"], 0.5, tmp_path)["heldout_share"] == 0.5
 
 
+@pytest.mark.parametrize(("train", "judge"), [("training", "dev"), ("train_sft", "test_sft"), ("train", "eval")])
+def test_the_splits_of_a_dict_have_the_names_that_folders_have(tmp_path, train, judge):
+    splits = {"train": ["a"], train: ["a"], judge: ["b"], "train_more": ["c"], "extra": ["d"]}
+    args = prompts_args(splits, None, tmp_path)
+    assert (rows(args), rows(args, "heldout")) == ([{"prompt": "a"}], [{"prompt": "b"}])
+
+
 @pytest.mark.parametrize(
     ("prompts", "heldout", "message"),
     [
@@ -102,7 +109,14 @@ def test_held_out_prompts_are_given_as_rows_as_a_split_or_as_a_share(tmp_path):
         (["a", 3], None, r"prompts\[1\] is 3 \(int\); expected texts"),
         (7, None, "prompts: got int; expected texts"),
         (["a", "b"], 0, "heldout: got 0; expected a share of the prompts between 0 and 1, or texts"),
-        ({"training": ["a"]}, None, "got a dict of training; expected rows under 'train'"),
+        ({"questions": ["a"]}, None, "got a dict of questions; expected rows under 'train'"),
+        (
+            {"prompt": ["a"], "n": [1]},
+            None,
+            "got a dict of prompt, n; .*; of a dict of columns Dataset.from_dict makes",
+        ),
+        ({"train": {"prompt": ["a", "b"]}}, None, "got a dict of prompt; expected"),
+        (["a"], {"test": ["b"]}, "heldout: got a dict of test; expected texts"),
         ([{"prompt": "a", "x": {1}}, "b"], None, r"prompts\[0\]\['x'\] is \{1\} \(set\), which no JSON file holds"),
         ([{"prompt": "a", "x": float("inf")}, "b"], None, r"prompts\[0\]\['x'\] is inf \(float\)"),
     ],
