@@ -157,7 +157,12 @@ def test_a_dict_without_the_rewards_own_name_is_refused():
 
 @pytest.mark.parametrize(
     ("value", "got"),
-    [("1.0", "'1.0' (str)"), ([1.0], "[1.0] (list)"), ({"part": 1.0, "hits": "many"}, "'many' (str)")],
+    [
+        ("1.0", "'1.0' (str)"),
+        (b"0.5", "b'0.5' (bytes)"),
+        ([1.0], "[1.0] (list)"),
+        ({"part": 1.0, "hits": "many"}, "'many' (str)"),
+    ],
 )
 def test_what_is_no_number_is_refused(value, got):
     with pytest.raises(DataError) as caught:
