@@ -109,6 +109,7 @@ def identify(log: RawLog) -> Run:
         completions=log.completions,
         gains=log.gains,
         scores=log.scores,
+        evaluations=log.evaluations,
     )
 
 
@@ -249,7 +250,9 @@ def recognise(log: RawLog) -> Table:
 
 
 def holds_known_metric(log: RawLog) -> bool:
-    """Return whether any column is one that a check could look at; clocks are not."""
+    """Return whether any column is one that a check could look at, which clocks are not, or scores are beside them."""
+    if log.evaluations:
+        return True
     if len(log.columns) > MOST_NAMES and all(len(column.steps) < 2 for column in log.columns.values()):
         return False
     table = recognise(log)

@@ -208,7 +208,7 @@ def _verl_row(line: str) -> dict[str, Any]:
 def _dict_in(line: str) -> dict[str, Any]:
     """Return the dict that a line holds, Python's or JSON's; empty if it holds none."""
     opening = OPENING.search(line)
-    literal = line[opening.start() : line.rfind("}") + 1] if opening else ""
+    literal = line[opening.start() : line.rfind("}") + 1].replace("`", "") if opening else ""
     # Metrics have no backslashes; Python would warn of some of them while parsing.
     if not literal or len(literal) > MAX_TEXT or "\\" in literal or literal.count("[") > MAX_BRACKETS:
         return {}
