@@ -528,7 +528,9 @@ def _expectation(problem: Any) -> str:
         "float_type": "a number",
         "finite_number": "a finite number",
         "dict_type": "a table of settings",
-        "list_type": 'a list, such as ["a", "b"] or [0.1, 0.2]',
+        "list_type": "a list of tables, each below its name in double brackets"
+        if isinstance(problem["input"], Mapping)
+        else 'a list, such as ["a", "b"] or [0.1, 0.2]',
         "model_type": "a section of settings",
     }
     if problem["type"] in words:

@@ -81,6 +81,10 @@ def test_an_unknown_key_is_answered_with_one_that_exists(data, message):
         ({"run": 5}, "run: got 5; expected a section of settings, such as run.steps"),
         ({"backend": "mlx"}, "backend: got 'mlx'; expected a section of settings, such as backend.name"),
         ({"run": {"trackers": "wandb"}}, """run.trackers: got 'wandb'; expected a list, such as ["a", "b"]"""),
+        (
+            {"model": {"messages_before": {"role": "user"}}},
+            "expected a list of tables, each below its name in double br",
+        ),
         ({"run": {"folder": 2024}}, "run.folder: got 2024; expected text in quotes"),
         ({"update": {"learning_rate": "fast"}}, "update.learning_rate: got 'fast'; expected a number"),
         ({"update": {"schedule": "step"}}, "update.schedule: got 'step'; expected 'constant', 'linear' or 'cosine'"),
