@@ -23,7 +23,7 @@ from pydantic import BaseModel
 
 from steadyrl.core import plugins
 from steadyrl.core.config import Config
-from steadyrl.core.errors import ConfigError, DataError, SteadyError
+from steadyrl.core.errors import ConfigError, DataError, SteadyError, exception_line
 from steadyrl.core.plugins import require, session_path
 from steadyrl.core.rundir import write_text
 from steadyrl.loop.tasks.data_files import JUDGES, SPLIT_IN, TRAIN
@@ -140,7 +140,7 @@ def model_path(model: Any, tokenizer: Any, folder: Path) -> str:
 
     Args:
         model: "base", a hub name, a folder, or a model of transformers that is loaded.
-        tokenizer: Of a loaded model; None takes that of ``model.name_or_path``.
+        tokenizer: Of a loaded model, or its name; None takes that of ``model.name_or_path``.
         folder: Where it is saved.
 
     Raises:
@@ -153,16 +153,16 @@ def model_path(model: Any, tokenizer: Any, folder: Path) -> str:
                 "loaded model only"
             )
         return str(model)
-    kind = type(model).__name__
-    if not callable(getattr(model, "save_pretrained", None)):
+    kind, methods = type(model).__name__, ("save_pretrained", "get_input_embeddings")  # of pipelines the first alone
+    if isinstance(model, type) or not all(callable(getattr(model, name, None)) for name in methods):
         raise ConfigError(
             f"model: got {kind}; expected 'base', a folder, a hub name, or a loaded causal language model of "
             "transformers"
         )
     if callable(getattr(model, "merge_and_unload", None)):
         raise ConfigError(f"model: got {kind}, an adapter around a model; give model.merge_and_unload()")
-    if tokenizer is None:
-        name = str(getattr(model, "name_or_path", ""))
+    if tokenizer is None or isinstance(tokenizer, str | Path):
+        name = str(tokenizer or getattr(model, "name_or_path", ""))
         lacking = f"model: the {kind} carries no tokenizer; give it too: tokenizer=..."
         if not name:
             raise ConfigError(lacking)
@@ -172,10 +172,17 @@ def model_path(model: Any, tokenizer: Any, folder: Path) -> str:
             raise
         except Exception as error:  # transformers raises many kinds
             raise ConfigError(f"{lacking} (there is none in '{name}')") from error
+    if not callable(getattr(tokenizer, "save_pretrained", None)):
+        raise ConfigError(f"tokenizer: got {type(tokenizer).__name__}; expected one of transformers, or a name")
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
         saved = Path(temporary) / "model"
-        model.save_pretrained(saved)
+        try:
+            model.save_pretrained(saved)
+        except (RuntimeError, ValueError) as error:  # weights on the device "meta", above all
+            raise ConfigError(
+                f"model: the {kind} cannot be saved ({exception_line(error)}); expected one with its weights in memory"
+            ) from error
         tokenizer.save_pretrained(saved)
         target = folder / f"model-{_digest(saved)}"
         if not target.is_dir():

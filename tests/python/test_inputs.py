@@ -5,6 +5,7 @@ import functools
 import itertools
 import json
 import sys
+import types
 from types import SimpleNamespace
 
 import numpy as np
@@ -188,7 +189,12 @@ class Saves:
         self.content = content
         vars(self).update(more)
 
+    def get_input_embeddings(self):
+        return None
+
     def save_pretrained(self, folder):
+        if self.content == "nothing":
+            raise NotImplementedError("Cannot copy out of meta tensor; no data!")
         folder.mkdir(exist_ok=True)
         (folder / f"{self.content}.txt").write_text(self.content)
 
@@ -200,10 +206,22 @@ def test_a_loaded_model_is_saved_once_with_its_tokenizer(tmp_path):
     assert len(list(tmp_path.iterdir())) == 2
 
 
+def test_a_model_without_weights_and_a_tokenizer_that_is_none_are_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"Saves cannot be saved \(NotImplementedError: Cannot .*weights in memory"):
+        model_path(Saves("nothing"), Saves("words"), tmp_path)
+    with pytest.raises(ConfigError, match="tokenizer: got int; expected one of transformers, or a name"):
+        model_path(Saves("one"), 5, tmp_path)
+    with pytest.raises(ConfigError, match=r"carries no tokenizer; give it too: .* none in '.*absent'"):
+        model_path(Saves("one"), tmp_path / "absent", tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("model", "message"),
     [
         (3, "model: got int; expected 'base'"),
+        (Saves, "model: got type; expected 'base'"),
+        (types.SimpleNamespace(save_pretrained=print), "model: got SimpleNamespace; expected 'base'"),
         (Saves("x", merge_and_unload=lambda: None), "an adapter around a model; give model.merge_and_unload"),
         (Saves("x"), "carries no tokenizer; give it too"),
     ],
