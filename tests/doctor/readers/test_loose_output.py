@@ -117,3 +117,11 @@ def test_a_table_drawn_with_strokes_is_read(tmp_path):
     table = f"Step  │ Reward Mean │ Behaviour\n──────┼─────────────┼──────────\n{rows}\n"
     log = read(tmp_path / "table.md", table)
     assert log.columns["Reward Mean"].values.tolist() == [0.12, 0.2, 0.28]
+
+
+def test_rows_with_a_reward_count_before_a_longer_table_of_a_reward_model(tmp_path):
+    table = "| Step | Training Loss | Validation Loss | Accuracy |\n|---|---|---|---|\n"
+    table += "".join(f"| {10 * i} | {1.5 - i / 50:.2f} | {1.4 - i / 60:.2f} | 0.625 |\n" for i in range(1, 13))
+    table += "".join(f"Evaluation #{i} reward/mean: {1.25 + i / 2}\n" for i in range(6))
+    log = read(tmp_path / "both.md", table)
+    assert log.columns["reward/mean"].values.tolist() == [1.25, 1.75, 2.25, 2.75, 3.25, 3.75]
