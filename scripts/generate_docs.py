@@ -64,7 +64,7 @@ def config_page() -> str:
         "# Settings\n",
         "Generated from the code by `make docs`. A config is a TOML file with these sections. Any value can be changed",
         "on the command line as `section.key=value`. Every run writes all its settings, defaults included, to its",
-        "`resolved.json`.\n",
+        "`resolved.json`. An empty value, as in `run.target=`, unsets a setting whose default is `None`.\n",
     ]
     for name, field in Config.model_fields.items():
         if name == "rewards":

@@ -218,3 +218,17 @@ class Shelf:
             "content": "",
             "tool_calls": [{"id": "c", "type": "function", "function": function}],
         }
+
+
+class Seeded(Guess):
+    """Its seed is given by name alone, as to the environments of Gymnasium."""
+
+    def reset(self, problem, *, seed):
+        return f"seed {seed}"
+
+
+class SeededStep(Guess):
+    """Its step wants a seed too, which nobody gives."""
+
+    def step(self, message, seed):
+        return None, float(seed), True

@@ -135,6 +135,9 @@ def entry(
 
 def main() -> None:
     """Run the command line and exit with its code: 0 done, 1 not sound, 2 something to fix, 130 interrupted."""
+    for name in ("stdin", "stdout", "stderr"):  # in this order, or a file of the run gets the number of a closed one
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), "r+", encoding="utf-8"))
     shown = logging.StreamHandler(sys.stderr)
     shown.setFormatter(_Printable())
     logging.basicConfig(level=logging.WARNING, handlers=[shown])

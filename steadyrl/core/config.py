@@ -86,6 +86,7 @@ def read_toml(path: Path, what: str, advice: str) -> dict[str, Any]:
         settings_read(path)
         return tomllib.loads(text)
     except FileNotFoundError as error:
+        advice = "name it first, and settings behind it" if "=" in str(path) else advice
         raise ConfigError(f"there is no {what} file '{path}'; expected a TOML file: {advice}") from error
     except IsADirectoryError as error:
         is_run = (path / "run.json").is_file()
@@ -120,7 +121,7 @@ def override_texts(overrides: Overrides) -> list[str]:
     if isinstance(overrides, str):
         return _NEXT_OVERRIDE.split(overrides.strip()) if overrides.strip() else []
     if isinstance(overrides, Mapping):
-        return [f"{key}={toml_value(value, key)}" for key, value in _dotted(overrides, "")]
+        return [f"{key}={'' if value is None else toml_value(value, key)}" for key, value in _dotted(overrides, "")]
     if not isinstance(overrides, Sequence) or not all(isinstance(text, str) for text in overrides):
         raise ConfigError(
             f"overrides: got {overrides!r:.200}; expected texts such as 'run.steps=20', or a dict such as "
@@ -480,9 +481,10 @@ def _parts(key: str) -> list[str]:
 
 
 def parse_value(text: str) -> Any:
-    """Return a value of TOML; what is none is a text."""
+    """Return a value of TOML; what is none, or has more settings behind it, is a text."""
     try:
-        return tomllib.loads(f"value = {text}")["value"]
+        table = tomllib.loads(f"value = {text}")
+        return table["value"] if len(table) == 1 else text
     except tomllib.TOMLDecodeError:
         return text
     except RecursionError as error:
@@ -503,6 +505,8 @@ def _line(section: type[BaseModel], where: str, problems: Sequence[Any]) -> str:
             place = ".".join(location[:-2])
         return f"{place}: got {thing!r:.100} itself; expected its import path as a text, such as '{path}'"
     *expectations, last = [_expectation(problem) for problem in problems]
+    if problem["type"] == "model_type":
+        last += f", such as {place}.{_keys(section, location)[0]}"
     expected = f"{', '.join(expectations)} or {last}" if expectations else last
     return f"{place}: got {_shown(section, problem['input'])}; expected {expected}"
 
@@ -524,6 +528,9 @@ def _expectation(problem: Any) -> str:
         "float_type": "a number",
         "finite_number": "a finite number",
         "dict_type": "a table of settings",
+        "list_type": "a list of tables, each below its name in double brackets"
+        if isinstance(problem["input"], Mapping)
+        else 'a list, such as ["a", "b"] or [0.1, 0.2]',
         "model_type": "a section of settings",
     }
     if problem["type"] in words:
@@ -542,9 +549,12 @@ def _suggestion(section: type[BaseModel], location: Sequence[str]) -> str:
     of_plugin = [".".join([*path, "args", name])] if "args" in keys else []
     if len(namesakes) > 1:  # a name, such as "name", that says nothing of the section
         namesakes = []
+    if path and name in Config.model_fields:  # in a file a section begins with its name in brackets
+        namesakes, of_plugin = [name], []
     alike = [] if namesakes else difflib.get_close_matches(name, keys, n=1)
     close = alike or [*of_plugin, *namesakes]
-    return f"did you mean {' or '.join(map(repr, close))}?" if close else f"known are: {', '.join(keys) or 'none'}"
+    all_keys = ", ".join(sorted(keys)) or "none"
+    return f"did you mean {' or '.join(map(repr, close))}?" if close else f"known are: {all_keys}"
 
 
 def _keys(section: type[BaseModel], path: Sequence[str]) -> list[str]:
@@ -552,4 +562,4 @@ def _keys(section: type[BaseModel], path: Sequence[str]) -> list[str]:
     for part in path:
         field = getattr(current, "model_fields", {}).get(part)
         current = field.annotation if field else None
-    return sorted(getattr(current, "model_fields", {}))
+    return list(getattr(current, "model_fields", {}))

@@ -423,7 +423,9 @@ def _import(kind: str, path: str) -> Any:
     if not hasattr(module, attribute):
         close = difflib.get_close_matches(attribute, [name for name in vars(module) if not name.startswith("_")], n=1)
         hint = f"did you mean '{module_name}:{close[0]}'?" if close else "expected 'package.module:name'"
-        raise ConfigError(f"'{path}': module '{module_name}' has no '{attribute}'; {hint}")
+        origin = getattr(module, "__file__", None) or "built into Python"
+        place = "" if Path(origin).is_relative_to(Path.cwd()) else f" ({origin})"  # it hides one here
+        raise ConfigError(f"'{path}': module '{module_name}'{place} has no '{attribute}'; {hint}")
     return getattr(module, attribute)
 
 

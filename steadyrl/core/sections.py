@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import os
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from steadyrl.core.plugins import BUILT_IN
 from steadyrl.core.types import DECODINGS, Decoding
@@ -47,6 +48,15 @@ class Section(BaseModel):
     free_on_resume: ClassVar[frozenset[str]] = frozenset()
     # True where a text that is put into the wrong place may be a key: no error shows it.
     confidential: ClassVar[bool] = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_empty_values(cls, data: Any) -> Any:
+        """Read an empty text as None where None is the default, for which TOML and the command line have no word."""
+        if not isinstance(data, Mapping):
+            return data
+        unset = {name for name, field in cls.model_fields.items() if field.default is None and data.get(name) == ""}
+        return {name: None if name in unset else value for name, value in data.items()}
 
     def import_paths(self) -> list[tuple[str, str]]:
         """Return kind and import path of all code of the user's own that these settings name."""

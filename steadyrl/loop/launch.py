@@ -131,6 +131,8 @@ def sample(
     """
     if not checked_text(request, "the request").strip():
         raise DataError("the request is empty; say what to ask the policy")
+    if samples < 1:
+        raise ConfigError(f"samples: got {samples}; expected 1 or more answers")
     directory = _opened(run)
     settings = configs.resolve(directory.resolved())
     # Answers are not scored: a judge's key, its model and the user's own rewards need not be there.

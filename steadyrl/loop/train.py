@@ -274,7 +274,7 @@ def run_steps(session: Session, run: RunDir, state: State, attempt: int, watch: 
             append_line(run.metrics_file, record)
             guard.written()
         rewards[record["step"]] = record.get("reward/mean")
-        watch.step(record)
+        watch.step(dict(record))  # a callback may change it
         for change in doctor.add(record["step"], record) if doctor else ():
             append_line(run.findings_file, change.record())
             watch.finding(change)

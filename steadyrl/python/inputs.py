@@ -23,10 +23,10 @@ from pydantic import BaseModel
 
 from steadyrl.core import plugins
 from steadyrl.core.config import Config
-from steadyrl.core.errors import ConfigError, DataError, SteadyError
+from steadyrl.core.errors import ConfigError, DataError, SteadyError, exception_line
 from steadyrl.core.plugins import require, session_path
 from steadyrl.core.rundir import write_text
-from steadyrl.loop.tasks.data_files import JUDGES, TRAIN
+from steadyrl.loop.tasks.data_files import JUDGES, SPLIT_IN, TRAIN
 
 FOLDER = ".inputs"  # hidden, for what looks for runs and logs passes over it
 _DIGITS = 12  # of a digest in a name
@@ -59,10 +59,10 @@ def prompts_args(prompts: Any, heldout: Any, folder: Path) -> dict[str, Any]:
     """
     args: dict[str, Any] = {}
     if isinstance(prompts, Mapping):
-        splits = prompts
-        if TRAIN not in splits:
-            raise DataError(f"prompts: got a dict of {', '.join(map(str, splits))}; expected rows under '{TRAIN}'")
-        prompts = splits[TRAIN]
+        splits: dict[str, Any] = {}  # by the words that name the splits of folders; of train_2 and train the latter
+        for name in sorted(prompts, key=lambda name: name in SPLIT_IN):
+            splits |= {split: prompts[name] for split, words in SPLIT_IN.items() if words.search(str(name))}
+        prompts = splits.get(TRAIN, prompts)  # what has no such split is refused where rows are read
         if heldout is None:
             heldout = next((splits[name] for name in JUDGES if name in splits), None)
     if isinstance(heldout, float | np.floating):
@@ -92,6 +92,12 @@ def _rows(what: str, rows: Any) -> Iterable[dict[str, Any]]:
     pandas = sys.modules.get("pandas")
     if pandas is not None and isinstance(rows, pandas.DataFrame):
         rows = rows.to_dict("records")
+    if isinstance(rows, Mapping):
+        splits = f"rows under '{TRAIN}', or " if what == "prompts" else ""
+        raise DataError(
+            f"{what}: got a dict of {', '.join(map(str, rows)):.200}; expected {splits}{_FORMS}; of a dict of columns "
+            "Dataset.from_dict makes a Dataset, and Dataset.select takes some rows of one"
+        )
     if not isinstance(rows, Iterable):
         raise DataError(f"{what}: got {type(rows).__name__}; expected {_FORMS}")
     for number, row in enumerate(rows):
@@ -134,7 +140,7 @@ def model_path(model: Any, tokenizer: Any, folder: Path) -> str:
 
     Args:
         model: "base", a hub name, a folder, or a model of transformers that is loaded.
-        tokenizer: Of a loaded model; None takes that of ``model.name_or_path``.
+        tokenizer: Of a loaded model, or its name; None takes that of ``model.name_or_path``.
         folder: Where it is saved.
 
     Raises:
@@ -147,16 +153,16 @@ def model_path(model: Any, tokenizer: Any, folder: Path) -> str:
                 "loaded model only"
             )
         return str(model)
-    kind = type(model).__name__
-    if not callable(getattr(model, "save_pretrained", None)):
+    kind, methods = type(model).__name__, ("save_pretrained", "get_input_embeddings")  # of pipelines the first alone
+    if isinstance(model, type) or not all(callable(getattr(model, name, None)) for name in methods):
         raise ConfigError(
             f"model: got {kind}; expected 'base', a folder, a hub name, or a loaded causal language model of "
             "transformers"
         )
     if callable(getattr(model, "merge_and_unload", None)):
         raise ConfigError(f"model: got {kind}, an adapter around a model; give model.merge_and_unload()")
-    if tokenizer is None:
-        name = str(getattr(model, "name_or_path", ""))
+    if tokenizer is None or isinstance(tokenizer, str | Path):
+        name = str(tokenizer or getattr(model, "name_or_path", ""))
         lacking = f"model: the {kind} carries no tokenizer; give it too: tokenizer=..."
         if not name:
             raise ConfigError(lacking)
@@ -166,10 +172,17 @@ def model_path(model: Any, tokenizer: Any, folder: Path) -> str:
             raise
         except Exception as error:  # transformers raises many kinds
             raise ConfigError(f"{lacking} (there is none in '{name}')") from error
+    if not callable(getattr(tokenizer, "save_pretrained", None)):
+        raise ConfigError(f"tokenizer: got {type(tokenizer).__name__}; expected one of transformers, or a name")
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
         saved = Path(temporary) / "model"
-        model.save_pretrained(saved)
+        try:
+            model.save_pretrained(saved)
+        except (RuntimeError, ValueError) as error:  # weights on the device "meta", above all
+            raise ConfigError(
+                f"model: the {kind} cannot be saved ({exception_line(error)}); expected one with its weights in memory"
+            ) from error
         tokenizer.save_pretrained(saved)
         target = folder / f"model-{_digest(saved)}"
         if not target.is_dir():

@@ -1,5 +1,6 @@
 import json
 import os
+import runpy
 import subprocess
 import sys
 import tomllib
@@ -12,6 +13,8 @@ from steadyrl.core.config import resolve
 from steadyrl.core.counting.count import heard_by
 from steadyrl.core.errors import ConfigError, DataError
 from steadyrl.core.rundir import RunDir
+from steadyrl.core.types import Problem
+from steadyrl.loop.rewards.combine import written
 from steadyrl.loop.tasks.check import check_task
 from steadyrl.loop.train import open_session, train
 from tests import needs
@@ -77,6 +80,23 @@ def test_what_it_writes_is_sound_and_trains(tmp_path, monkeypatch, capsys, rows,
     run = RunDir(tmp_path / "run")
     assert train(open_session(resolve(config, short)), run) == "finished"
     assert len(list(run.metrics())) == 2
+
+
+def test_long_right_answers_are_compared_by_words_and_short_ones_by_letters(tmp_path, monkeypatch):
+    """By letters, 200 pairs of answers of 300 words take ten seconds, and most of them are as near as any other."""
+    needs.package("torch")
+    answer = " ".join(f"word{i % 97}" for i in range(300))
+    monkeypatch.chdir(tmp_path)
+    rows = [{"prompt": f"tell {i}", "gold": answer} for i in range(9)]
+    new_command(Path(), data=write_rows(tmp_path / "d.jsonl", rows))
+    functions = runpy.run_path("rewards.py")
+
+    def nearness(text, right):
+        return functions["near"](Problem("p", "tell", {"gold": right}), written(Problem("p", "tell"), text))
+
+    assert nearness(answer.upper(), answer) == 1.0
+    assert nearness(answer.replace("word", "drow"), answer) == 0.0
+    assert nearness("rad cet", "red cat") == pytest.approx(5 / 7)
 
 
 def test_settings_are_those_that_train_from_python_takes(tmp_path, tiny_models):

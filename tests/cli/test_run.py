@@ -152,6 +152,20 @@ def test_a_full_disk_behind_the_output_is_one_line(here):
     assert (done.returncode, done.stderr) == (2, "error: the output cannot be written: No space left on device\n")
 
 
+@pytest.mark.parametrize("closed", [["stdout"], ["stdin", "stdout", "stderr"]])
+def test_a_stream_that_was_closed_before_the_start_is_none_to_write_to(here, monkeypatch, closed):
+    """Python sets those to None; `steadyrl runs >&-` is how a shell closes one."""
+    for name in closed:
+        monkeypatch.setattr(sys, name, None)
+    monkeypatch.setattr(sys, "argv", ["steadyrl", "train", "config.toml"])
+    with pytest.raises(SystemExit) as end:
+        main()
+    for name in closed:
+        getattr(sys, name).close()
+    assert not end.value.code
+    assert len(list(here.glob("runs/*/report/report.html"))) == 1
+
+
 def test_a_report_that_was_cut_off_is_written_by_the_next_resume(here, monkeypatch, capsys):
     assert steadyrl(monkeypatch, capsys, "train", "config.toml")[0] == 0
     run = next(here.glob("runs/*"))

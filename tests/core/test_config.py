@@ -57,6 +57,7 @@ def test_all_but_the_rewards_has_a_default():
             {"algorithm": {"clip_low": 0.1}},
             "algorithm.clip_low: unknown setting; did you mean 'algorithm.args.clip_low'?",
         ),
+        ({"update": {"sampling": {}}}, "update.sampling: unknown setting; did you mean 'sampling'?"),
         ({"task": {"path": "x"}}, "task.path: unknown setting; did you mean 'task.args.path' or 'model.path'?"),
         ({"algorithm": {"args": {"learning_rate": 1}}}, "did you mean 'update.learning_rate'?"),
         ({"learning_rate": 1e-4}, "learning_rate: unknown setting; did you mean 'update.learning_rate'?"),
@@ -77,7 +78,13 @@ def test_an_unknown_key_is_answered_with_one_that_exists(data, message):
         ({"run": {"steps": "5"}}, "run.steps: got '5'; expected a whole number"),
         ({"run": {"steps": True}}, "run.steps: got True; expected a whole number"),
         ({"run": {"steps": 2.5}}, "run.steps: got 2.5; expected a whole number"),
-        ({"run": 5}, "run: got 5; expected a section of settings"),
+        ({"run": 5}, "run: got 5; expected a section of settings, such as run.steps"),
+        ({"backend": "mlx"}, "backend: got 'mlx'; expected a section of settings, such as backend.name"),
+        ({"run": {"trackers": "wandb"}}, """run.trackers: got 'wandb'; expected a list, such as ["a", "b"]"""),
+        (
+            {"model": {"messages_before": {"role": "user"}}},
+            "expected a list of tables, each below its name in double br",
+        ),
         ({"run": {"folder": 2024}}, "run.folder: got 2024; expected text in quotes"),
         ({"update": {"learning_rate": "fast"}}, "update.learning_rate: got 'fast'; expected a number"),
         ({"update": {"schedule": "step"}}, "update.schedule: got 'step'; expected 'constant', 'linear' or 'cosine'"),
@@ -275,6 +282,8 @@ def test_a_missing_file_and_a_folder_are_refused(tmp_path):
         config.load(tmp_path / "absent.toml")
     with pytest.raises(ConfigError, match=r"is a folder; expected a TOML file$"):
         config.load(tmp_path)
+    with pytest.raises(ConfigError, match=r"no config file 'run.seed=4'; .*: name it first, and settings behind it"):
+        config.load("run.seed=4", ["config.toml"])
 
 
 def test_a_run_directory_in_the_place_of_a_config_is_resumed(tmp_path):
@@ -472,6 +481,20 @@ def test_overrides_are_a_text_a_list_or_a_dict(overrides):
     assert (resolved.run.steps, resolved.update.learning_rate, resolved.model.path) == (2, 1e-4, "a folder")
 
 
+@pytest.mark.parametrize("overrides", ["evaluate.top_p=", ["evaluate.top_p="], {"evaluate": {"top_p": None}}])
+def test_an_empty_value_unsets_what_has_no_default(overrides):
+    before = {**LEAST, "evaluate": {"top_p": 0.5, "solved": ""}}
+    evaluate = config.resolve(before, overrides).evaluate
+    assert (evaluate.top_p, evaluate.solved) == (None, None)
+    assert config.resolve(LEAST, {"algorithm": {"name": "rlaif", "args.reward_threshold": None}})
+    assert "evaluate.every: got ''; expected a whole number" in refusal({}, "evaluate.every=")
+
+
+@pytest.mark.parametrize("value", ["4\nrun.seed = 1", "4\n[update]\nepochs = 1"])
+def test_an_override_is_one_setting_and_drops_none_behind_it(value):
+    assert f"run.steps: got {value!r}; expected a whole number" in refusal({}, f"run.steps={value}")
+
+
 def test_a_dict_of_overrides_reaches_what_is_inside_tables():
     overrides = {"rewards": {"my.rewards:brevity": {"weight": 0.5, "answer_after": 'a "b"'}}, "sampling.stop": ["\n"]}
     assert config.merge({}, overrides) == {
@@ -486,7 +509,7 @@ def test_a_dict_of_overrides_reaches_what_is_inside_tables():
         (["run.steps=2", 3], "overrides: got \\['run.steps=2', 3\\]; expected texts such as 'run.steps=20', or a dict"),
         (7, "overrides: got 7; expected texts"),
         ({"run": {"steps": object}}, "run.steps: got <class 'object'>; expected a text, a number"),
-        ({"run.target": None}, "run.target: got None; expected a text, a number"),
+        ({"run.steps": None}, "run.steps: got ''; expected a whole number"),
     ],
 )
 def test_overrides_of_no_form_are_refused(overrides, message):

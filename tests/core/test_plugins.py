@@ -1,3 +1,4 @@
+import glob
 import re
 import sys
 
@@ -64,6 +65,13 @@ def test_a_module_that_does_not_exist_is_named(here, name):
 def test_an_attribute_that_does_not_exist_is_named():
     message = refusal("reward", "steadyrl.loop.rewards.length:brevity")
     assert "module 'steadyrl.loop.rewards.length' has no 'brevity'" in message
+
+
+def test_a_module_elsewhere_that_hides_one_here_is_named_by_its_file(here):
+    (here / "glob.py").write_text("def brevity(completion): return 1.0\n")
+    file = glob.__file__
+    assert f"'glob:brevity': module 'glob' ({file}) has no 'brevity'" in refusal("reward", "glob:brevity")
+    assert "module 'sys' (built into Python) has no 'brevity'" in refusal("reward", "sys:brevity")
 
 
 @pytest.mark.parametrize("name", [":f", "mod:", ".mod:f", "a b:f", "mod:f:g", "mod.:f", "mod:f()"])

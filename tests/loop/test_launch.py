@@ -121,6 +121,15 @@ def test_a_backend_that_does_not_read_the_checkpoints_is_refused_and_the_run_sta
     assert run(resume=stopped, overrides=["run.steps=5"]).checkpoints()[-1] == 5
 
 
+def test_a_watch_may_take_apart_the_lines_that_it_gets(settings):
+    """As in wandb.log(line, step=line.pop("step"))."""
+    untouched = run(settings)
+    assert [line["step"] for line in run(settings, watch=Watch(step=dict.clear)).metrics()] == [0, 1, 2, 3]
+    for count in (0, -2):
+        with pytest.raises(ConfigError, match=f"samples: got {count}; expected 1 or more"):
+            sample(untouched, "say 9", samples=count)
+
+
 def test_a_watch_hears_what_happens_before_the_steps_and_how_many_there_are(settings):
     heard, opened, totals = [], [], []
 

@@ -5,6 +5,7 @@ import functools
 import itertools
 import json
 import sys
+import types
 from types import SimpleNamespace
 
 import numpy as np
@@ -94,6 +95,13 @@ def test_held_out_prompts_are_given_as_rows_as_a_split_or_as_a_share(tmp_path):
     assert prompts_args(["a", "b"], 0.5, tmp_path)["heldout_share"] == 0.5
 
 
+@pytest.mark.parametrize(("train", "judge"), [("training", "dev"), ("train_sft", "test_sft"), ("train", "eval")])
+def test_the_splits_of_a_dict_have_the_names_that_folders_have(tmp_path, train, judge):
+    splits = {"train": ["a"], train: ["a"], judge: ["b"], "train_more": ["c"], "extra": ["d"]}
+    args = prompts_args(splits, None, tmp_path)
+    assert (rows(args), rows(args, "heldout")) == ([{"prompt": "a"}], [{"prompt": "b"}])
+
+
 @pytest.mark.parametrize(
     ("prompts", "heldout", "message"),
     [
@@ -102,7 +110,14 @@ def test_held_out_prompts_are_given_as_rows_as_a_split_or_as_a_share(tmp_path):
         (["a", 3], None, r"prompts\[1\] is 3 \(int\); expected texts"),
         (7, None, "prompts: got int; expected texts"),
         (["a", "b"], 0, "heldout: got 0; expected a share of the prompts between 0 and 1, or texts"),
-        ({"training": ["a"]}, None, "got a dict of training; expected rows under 'train'"),
+        ({"questions": ["a"]}, None, "got a dict of questions; expected rows under 'train'"),
+        (
+            {"prompt": ["a"], "n": [1]},
+            None,
+            "got a dict of prompt, n; .*; of a dict of columns Dataset.from_dict makes",
+        ),
+        ({"train": {"prompt": ["a", "b"]}}, None, "got a dict of prompt; expected"),
+        (["a"], {"test": ["b"]}, "heldout: got a dict of test; expected texts"),
         ([{"prompt": "a", "x": {1}}, "b"], None, r"prompts\[0\]\['x'\] is \{1\} \(set\), which no JSON file holds"),
         ([{"prompt": "a", "x": float("inf")}, "b"], None, r"prompts\[0\]\['x'\] is inf \(float\)"),
     ],
@@ -174,7 +189,12 @@ class Saves:
         self.content = content
         vars(self).update(more)
 
+    def get_input_embeddings(self):
+        return None
+
     def save_pretrained(self, folder):
+        if self.content == "nothing":
+            raise NotImplementedError("Cannot copy out of meta tensor; no data!")
         folder.mkdir(exist_ok=True)
         (folder / f"{self.content}.txt").write_text(self.content)
 
@@ -186,10 +206,22 @@ def test_a_loaded_model_is_saved_once_with_its_tokenizer(tmp_path):
     assert len(list(tmp_path.iterdir())) == 2
 
 
+def test_a_model_without_weights_and_a_tokenizer_that_is_none_are_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"Saves cannot be saved \(NotImplementedError: Cannot .*weights in memory"):
+        model_path(Saves("nothing"), Saves("words"), tmp_path)
+    with pytest.raises(ConfigError, match="tokenizer: got int; expected one of transformers, or a name"):
+        model_path(Saves("one"), 5, tmp_path)
+    with pytest.raises(ConfigError, match=r"carries no tokenizer; give it too: .* none in '.*absent'"):
+        model_path(Saves("one"), tmp_path / "absent", tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("model", "message"),
     [
         (3, "model: got int; expected 'base'"),
+        (Saves, "model: got type; expected 'base'"),
+        (types.SimpleNamespace(save_pretrained=print), "model: got SimpleNamespace; expected 'base'"),
         (Saves("x", merge_and_unload=lambda: None), "an adapter around a model; give model.merge_and_unload"),
         (Saves("x"), "carries no tokenizer; give it too"),
     ],

@@ -25,7 +25,8 @@ def columns(records: Sequence[Mapping[str, Any]]) -> dict[str, list[float | int 
     if not records:
         raise RunError("the run has no steps yet; write its metrics when its first step is done")
     names = dict.fromkeys([*FIRST, *(name for record in records for name in record)])
-    return {name: [_number(record.get(name)) for record in records] for name in names}
+    numbers = [{key: value for key, value in record.items() if type(value) in (int, float)} for record in records]
+    return {name: [record.get(name) for record in numbers] for name in names}
 
 
 def write_csv(run: RunDir, path: Path) -> None:
@@ -59,7 +60,3 @@ def write_parquet(run: RunDir, path: Path) -> None:
     content = io.BytesIO()
     parquet.write_table(arrow_table, content)
     write_bytes(path, content.getvalue())
-
-
-def _number(value: Any) -> float | int | None:
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -297,7 +297,12 @@ def _adapt(
         signature = inspect.signature(function)
     except ValueError as error:  # of some functions in C the parameters are not known
         raise ConfigError(f"the reward '{name}': {error}; expected {_EXPECTED}") from error
-    needed = required(function)
+    needed, kinds = required(function), {parameter.kind for parameter in signature.parameters.values()}
+    if kinds == {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}:
+        raise ConfigError(
+            f"the reward '{name}' takes {signature}, as a decorator's inner function does, which hides what it reads; "
+            f"put functools.wraps(...) over that one, or name the parameters: expected {_EXPECTED}"
+        )
     if "completion" in signature.parameters:
         return per_rollout(name, from_text(function), limits), needed - {"completion", "prompt"}, frozenset()
     if is_for_trl(function):

@@ -184,7 +184,7 @@ def _is_finite(number: float) -> bool:
 
 def _number(name: str, value: object) -> float:
     try:
-        if isinstance(value, str):  # float() would read "1.0"
+        if isinstance(value, str | bytes | bytearray):  # float() would read "1.0"
             raise TypeError("text")
         return float(value)  # type: ignore[arg-type]  # whatever a user's function returned
     except OverflowError:  # an int that no float holds

@@ -52,9 +52,10 @@ def fit_splits(
     fitted = fit_prompts(train, backend, sampling, limit), fit_prompts(heldout, backend, sampling, limit)
     for name, before, after in (("training", train, fitted[0]), ("held-out", heldout, fitted[1])):
         if before and not after.problems:
+            more = f"raise task.args.prompt_tokens = {limit.tokens}, " if limit.tokens else ""  # 0 is no limit
             raise DataError(
-                f"all {len(before)} {name} prompts are too long; raise task.args.prompt_tokens = {limit.tokens}, lower "
-                f"sampling.max_new_tokens = {sampling.max_new_tokens}, or give shorter prompts"
+                f"all {len(before)} {name} prompts are too long; {more}lower sampling.max_new_tokens = "
+                f"{sampling.max_new_tokens}, or give shorter prompts"
             )
     return fitted
 

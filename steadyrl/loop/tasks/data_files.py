@@ -30,6 +30,7 @@ TRAIN, JUDGES = "train", ("validation", "test")  # the splits that judge, the pr
 KINDS = {
     "parquet": "parquet",
     "arrow": "arrow",
+    "feather": "arrow",
     "csv": "csv",
     "tsv": "csv",
     "json": "json",

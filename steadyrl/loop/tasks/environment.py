@@ -24,6 +24,7 @@ import inspect
 import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 from pydantic import Field
@@ -182,7 +183,8 @@ def _environment_class(settings: EnvironmentTask.Settings) -> tuple[Any, Any]:
         function = getattr(environment, method, None)
         if not callable(function):
             raise ConfigError(f"{what} has no method {method}({argument}); expected reset and step")
-        if not plugins.takes(function, 2 if _takes_seed(function) else 1):
+        seeded = method == "reset" and _takes_seed(function)
+        if not plugins.takes(partial(function, seed=0) if seeded else function, 1):
             raise ConfigError(f"{what}: its method {method} cannot be called with {argument} alone; give it that one")
     return factory, environment
 

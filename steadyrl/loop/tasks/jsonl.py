@@ -17,7 +17,6 @@ from steadyrl.core.rundir import parse_json
 
 _LONGEST_LINE = 1 << 26  # bytes
 _MOST_UNPACKED = 1 << 30  # bytes of a gzipped file: a few kilobytes of one can unpack to more than any memory holds
-_TABLES = {".csv", ".tsv"}
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -104,14 +103,9 @@ def read_objects(path: Path) -> Iterator[Line]:
         try:
             value = parse_json(line, parse_constant=refuse_constant)
         except ValueError as error:
-            table = path.suffix in _TABLES
-            cause = (
-                "CSV is not read, JSON lines and parquet are"
-                if table
-                else "was the file cut off, or has an object several lines?"
-            )
             raise DataError(
-                f"{path}, line {number}: not valid JSON ({error}); expected one object per line ({cause})"
+                f"{path}, line {number}: not valid JSON ({error}); expected one object per line (was the file cut off, "
+                "is it a table, or has an object several lines?)"
             ) from error
         if not isinstance(value, dict):
             raise DataError(f"{path}, line {number}: got {kind_of(value)}; expected a JSON object, as in {{...}}")
@@ -155,7 +149,7 @@ def refuse_constant(name: str) -> NoReturn:
 
 
 def kind_of(value: object) -> str:
-    """Return what kind of JSON value something is, for an error."""
+    """Return what kind of JSON value something is, for an error; tables also hold others."""
     match value:
         case None:
             return "null"
@@ -167,5 +161,7 @@ def kind_of(value: object) -> str:
             return "text"
         case list():
             return "a list"
-        case _:
+        case dict():
             return "an object"
+        case _:
+            return f"of the type {type(value).__name__}"

@@ -131,9 +131,7 @@ class PromptsTask(Task):
 
     def gold(self, problem: Problem) -> str | None:
         """Return the known good answer, the first one of a list, or None if a problem has none."""
-        gold = next(iter(_answers(problem.columns.get(self._gold))), None)
-        if isinstance(gold, float) and gold.is_integer():
-            gold = int(gold)  # a number is what the answer to it would be written as: tables make 18.0 of 18
+        gold = _whole(next(iter(_answers(problem.columns.get(self._gold))), None))
         return None if gold is None else str(gold)
 
     def ask(self, text: str) -> Problem:
@@ -178,7 +176,7 @@ def _rows(
         require_read(record, texts, passed_over, place)
         parts = [[m["role"], m["content"], *([m["tool_calls"]] if m.get("tool_calls") else [])] for m in messages]
         text = json.dumps(parts) if messages else prompt
-        prompt_id, own = hashlib.sha256(text.encode()).hexdigest()[:_ID_DIGITS], record.get(settings.id_column)
+        prompt_id, own = hashlib.sha256(text.encode()).hexdigest()[:_ID_DIGITS], _whole(record.get(settings.id_column))
         if own is None:
             id, copies = prompt_id, 1
             while id in places:  # the prompt was read before
@@ -201,6 +199,11 @@ def _rows(
     if not rows:
         raise DataError(f"{source} has no prompt; expected one row with a '{settings.prompt_column}' per problem")
     return rows
+
+
+def _whole(value: Any) -> Any:
+    """Return a value; a whole number as one is written: tables make 18.0 of 18 where another row has none."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _answers(gold: Any) -> Sequence[Any]:

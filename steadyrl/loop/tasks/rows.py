@@ -22,6 +22,7 @@ from steadyrl.loop.tasks.jsonl import kind_of, read_lines, read_objects, refuse_
 
 _BATCH = 1024  # rows of a parquet file that are held as Python objects at once
 _CODE = r"^[+-]?0\d"
+_ARROW_FILE = b"ARROW1"  # how files of Arrow begin that are no stream: polars, pandas and Feather write them
 
 
 def read_rows(files: Sequence[Path]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -45,7 +46,7 @@ def read_rows(files: Sequence[Path]) -> Iterator[tuple[str, dict[str, Any]]]:
 def _json(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the rows of JSON: the lines, or the items of one list."""
     first = next(read_lines(path), (1, ""))[1]
-    if not path.name.lower().removesuffix(".gz").endswith(".json") or not first.lstrip().startswith("["):
+    if not first.lstrip().startswith("["):
         yield from ((str(line), line.record) for line in read_objects(path))
         return
     try:
@@ -106,8 +107,14 @@ def _parquet(path: Path) -> Iterable[Any]:
 
 def _arrow(path: Path) -> Iterable[Any]:
     arrow = require("pyarrow")
-    with arrow.memory_map(str(path)) as source, arrow.ipc.open_stream(source) as stream:
-        yield from stream
+    with arrow.memory_map(str(path)) as source:
+        if source.read(len(_ARROW_FILE)) == _ARROW_FILE:
+            file = arrow.ipc.open_file(source)
+            yield from map(file.get_batch, range(file.num_record_batches))
+            return
+        source.seek(0)
+        with arrow.ipc.open_stream(source) as stream:
+            yield from stream
 
 
 def _dicts(path: Path, batch: Any) -> list[dict[str, Any]]:

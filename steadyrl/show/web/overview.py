@@ -220,7 +220,10 @@ def read_finding(line: Mapping[str, Any]) -> Finding | None:
         value if isinstance(value := line.get(name), str) else ""
         for name in ("check", "cause", "message", "remedy", "source", "follows")
     )
-    evidence, overrides = (_texts(line.get(name)) for name in ("evidence", "overrides"))
+    evidence, overrides = (
+        tuple(text for text in texts if isinstance(text, str)) if isinstance(texts := line.get(name), list) else ()
+        for name in ("evidence", "overrides")
+    )
     since_step = since if _is_step(since) else None
     return Finding(check, severity, since_step, cause, message, evidence, remedy, overrides, source, follows)
 
@@ -247,7 +250,3 @@ def standing(raised: Iterable[Event]) -> list[Finding]:
 
 def _is_step(value: Any) -> bool:
     return type(value) is int and 0 <= value < _LATEST
-
-
-def _texts(value: Any) -> tuple[str, ...]:
-    return tuple(text for text in value if isinstance(text, str)) if isinstance(value, list | tuple) else ()

@@ -157,7 +157,12 @@ def test_a_dict_without_the_rewards_own_name_is_refused():
 
 @pytest.mark.parametrize(
     ("value", "got"),
-    [("1.0", "'1.0' (str)"), ([1.0], "[1.0] (list)"), ({"part": 1.0, "hits": "many"}, "'many' (str)")],
+    [
+        ("1.0", "'1.0' (str)"),
+        (b"0.5", "b'0.5' (bytes)"),
+        ([1.0], "[1.0] (list)"),
+        ({"part": 1.0, "hits": "many"}, "'many' (str)"),
+    ],
 )
 def test_what_is_no_number_is_refused(value, got):
     with pytest.raises(DataError) as caught:
@@ -295,6 +300,25 @@ def test_what_does_not_take_a_problem_and_a_rollout_is_refused_before_it_is_call
     )
     with pytest.raises(ConfigError, match=r"the reward 'f' cannot be called with \(problem, rollout\)"):
         make_terms({f"{module}:f": 1.0}, OneRewardTask("", ()))
+
+
+def test_a_wrapper_that_hides_the_parameters_of_a_reward_is_refused_unless_it_shows_them(users_module):
+    module = users_module(
+        "users_wrapped",
+        """
+import functools
+def scaled(function):
+    def inner(*given, **named): return [2 * value for value in function(*given, **named)]
+    return inner
+def brevity(completions, **columns): return [1 / (1 + len(text)) for text in completions]
+hidden, shown = scaled(brevity), functools.wraps(brevity)(scaled(brevity))
+""",
+    )
+    with pytest.raises(
+        ConfigError, match=r"the reward 'hidden' takes \(\*given, \*\*named\), .*; put functools\.wraps"
+    ):
+        make_terms({f"{module}:hidden": 1.0}, OneRewardTask("", ()))
+    assert make_terms({f"{module}:shown": 1.0}, OneRewardTask("", ()))
 
 
 def test_a_reward_that_ends_python_leaves_its_rollout_unscored():

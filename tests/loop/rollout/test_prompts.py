@@ -53,6 +53,14 @@ def test_completions_that_leave_no_room_for_a_prompt_are_told_as_the_cause(long)
         fitted(problems(1, 3), room=12, long=long)
 
 
+def test_a_limit_that_is_none_is_not_to_be_raised():
+    class Unlimited(Dropping):
+        prompt_limit = PromptLimit(0, "drop")
+
+    with pytest.raises(DataError, match=r"all 2 held-out prompts are too long; lower sampling\.max_new_tokens = 4, or"):
+        fit_splits(Unlimited(), problems(3, 4), problems(90, 80), Short(), Sampling(max_new_tokens=4))
+
+
 class Dropping:
     prompt_limit = PromptLimit(5, "drop")
 

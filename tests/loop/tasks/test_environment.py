@@ -1,6 +1,7 @@
 """An environment of a user's own: what the policy reads, what earns, what breaks, and that it can be learned."""
 
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -140,6 +141,12 @@ def test_a_method_is_a_tool_of_its_own_episode_and_reset_may_take_a_seed():
     assert task.episode(Problem("p", ""), 7)._environment.pressed == 0
 
 
+def test_a_seed_that_reset_takes_by_name_alone_is_given():
+    task = task_of("Seeded")
+    (group,) = collect(ToyBackend(), [Problem("p", "", {"seed": 0})], 2, SAMPLING, (6,), 0, Environment(task, 12))
+    assert all(re.fullmatch(r"seed \d+", rollout.seen[0]) for rollout in group.rollouts)
+
+
 def test_an_evaluation_records_whole_episodes_and_not_their_last_turns_alone():
     task = task_of("Guess", max_turns=2)
     settings = config.resolve(
@@ -256,6 +263,7 @@ def test_an_environment_that_breaks_costs_its_own_rollout(environment, why):
         ({}, "has neither an environment nor tools"),
         ({"environment": "tests.agents:WithoutReset"}, "has no method reset(problem)"),
         ({"environment": "tests.agents:ResetOfNothing"}, "its method reset cannot be called with problem alone"),
+        ({"environment": "tests.agents:SeededStep"}, "its method step cannot be called with message alone"),
         ({"environment": "tests.agents:NeedsASetting"}, "cannot be made with task.args.environment_args = {}"),
         ({"environment": "tests.agents:ADD"}, "expected a class with the methods"),
         ({"environment": "tests.agents:Absent"}, "has no 'Absent'"),

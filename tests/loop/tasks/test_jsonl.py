@@ -58,10 +58,10 @@ def test_objects_are_read_one_by_one(tmp_path):
         next(rows)
 
 
-@pytest.mark.parametrize(("name", "said"), [("x.csv", "CSV is not read, JSON lines and"), ("x.jsonl", "was the file")])
-def test_a_table_in_the_place_of_json_lines_is_called_one(tmp_path, name, said):
+@pytest.mark.parametrize("name", ["x.csv", "x.jsonl"])
+def test_a_table_in_the_place_of_json_lines_is_called_one(tmp_path, name):
     (tmp_path / name).write_text("prompt,answer\na,b\n")
-    with pytest.raises(DataError, match=rf"line 1: not valid JSON \(.*\); expected one object per line \({said}"):
+    with pytest.raises(DataError, match=r"line 1: not valid JSON \(.*\); expected one object per line \(.*a table"):
         next(read_objects(tmp_path / name))
 
 

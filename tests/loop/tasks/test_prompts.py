@@ -241,6 +241,16 @@ def test_ids_alone_decide_on_the_split_where_no_prompt_has_copies(tmp_path):
     assert ids(made(written(tmp_path / "p.jsonl", *rows)).problems("heldout")) == ["1", "3"]
 
 
+def test_ids_that_a_table_made_fractional_are_the_whole_numbers_they_were(tmp_path):
+    """A column of whole numbers with a gap is one of fractions in pandas."""
+    rows = [{"id": 7.0, "prompt": "a"}, {"id": None, "prompt": "b"}, {"id": 12, "prompt": "c"}]
+    task = made(written(tmp_path / "p.jsonl", *rows), heldout_share=0.4)
+    named = {problem.prompt: problem.id for side in ("train", "heldout") for problem in task.problems(side)}
+    assert (named["a"], named["c"]) == ("7", "12")
+    written(tmp_path / "p.jsonl", {"id": 7.5, "prompt": "a"})
+    assert refusal(tmp_path / "p.jsonl").startswith("p.jsonl, line 1: 'id' is a number")
+
+
 def line(task):
     return data_line(data_counts(task, task.problems("train"), task.problems("heldout")))
 

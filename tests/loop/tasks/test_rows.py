@@ -1,5 +1,6 @@
 """Parquet files and folders that Hugging Face's datasets saved, read by pyarrow."""
 
+import datetime
 import json
 import sys
 
@@ -51,6 +52,14 @@ def save(arrow, path, rows):
     table = arrow.Table.from_pylist(rows)
     with arrow.ipc.new_stream(str(path), table.schema) as stream:
         stream.write_table(table)
+
+
+@pytest.mark.parametrize("ending", ["arrow", "feather"])
+def test_an_arrow_file_is_read_in_all_its_batches_though_it_is_no_stream(arrow, tmp_path, ending):
+    table = arrow.Table.from_pylist(ROWS)
+    with arrow.ipc.new_file(str(tmp_path / f"a.{ending}"), table.schema) as file:
+        file.write_table(table, max_chunksize=1)
+    assert [row for _, row in read_rows([tmp_path / f"a.{ending}"])] == ROWS
 
 
 def test_a_folder_that_datasets_saved_is_read_without_its_caches(arrow, tmp_path):
@@ -142,8 +151,9 @@ def test_a_pointer_of_git_lfs_is_called_one(tmp_path, name):
         list(read_rows([tmp_path / name]))
 
 
-def test_a_json_file_holds_a_list_of_objects_or_an_object_per_line(tmp_path):
-    path, rows = tmp_path / "a.json", [{"prompt": "a"}, {"prompt": "b"}]
+@pytest.mark.parametrize("name", ["a.json", "a.jsonl", "a"])
+def test_a_json_file_holds_a_list_of_objects_or_an_object_per_line(tmp_path, name):
+    path, rows = tmp_path / name, [{"prompt": "a"}, {"prompt": "b"}]
     path.write_text(json.dumps(rows, indent=1))
     assert list(read_rows([path])) == [(f"{path}, item {i + 1}", row) for i, row in enumerate(rows)]
     path.write_text("\n".join(map(json.dumps, rows)))
@@ -165,6 +175,14 @@ def test_problems_come_from_parquet_by_names_of_columns(arrow, tmp_path):
     assert (problem.id, problem.prompt) == ("1", "17 + 25?")
     assert problem.messages == tuple({"role": m["role"], "content": m["content"]} for m in CHAT)
     assert problem.columns["reward_model"] == {"style": "rule", "ground_truth": "42"}
+
+
+@pytest.mark.parametrize("prompt", [b"2 + 2?", datetime.date(2021, 2, 3)])
+def test_a_prompt_of_a_table_that_is_no_text_is_refused_by_its_type(arrow, tmp_path, prompt):
+    save(arrow, tmp_path / "a.arrow", [{"prompt": prompt}] * 2)
+    kind = type(prompt).__name__
+    with pytest.raises(DataError, match=f"row 1: 'prompt' is of the type {kind}; expected text in quotes"):
+        PromptsTask(PromptsTask.Settings(path=str(tmp_path / "a.arrow")))
 
 
 @pytest.mark.parametrize("ending", ["parquet", "arrow"])
