@@ -18,10 +18,11 @@ from steadyrl.core.errors import RunError
 from steadyrl.doctor.readers.spelling import MAX_NESTING, english, listed, numbers
 from steadyrl.doctor.series import Column, RawLog, distinct_steps
 
+POINT = " step"  # the key of a row that is one value of a tracker; no metric begins with a space
 # The first that most rows have. What a tracker counts itself ("_step") is the number of its log calls where the
 # trainer also says its own step, so it comes after those.
 STEP_KEYS = (
-    *("step", "train/global_step", "trainer/global_step", "global_step", "training/global_step", "_step"),
+    *(POINT, "step", "train/global_step", "trainer/global_step", "global_step", "training/global_step", "_step"),
     *("current_steps", "current_step", "global_step/max_steps", "iteration", "iter", "training_iteration"),
     *("update", "updates", "num_updates", "train_step", "training_step", "steps", "rollout"),
     *("episode", "total_timesteps", "time/total_timesteps", "timestep", "timesteps", "checkpoint", "ckpt", "epoch"),
@@ -44,7 +45,6 @@ MAX_LIST = 1 << 16
 MAX_NAMES = 20_000  # a log has hundreds; more come from a broken file, and each costs memory
 MAX_STEP = 2**53  # above it float64 does not hold every whole number, and differences of int64 may overflow
 MIN_ROWS = 3  # that tell how far rows are apart
-POINT = " step"  # the key of a row that is one value of a tracker; no metric begins with a space
 MAX_ROWS = 4_000_000  # of a run, which has one or a few for each step; a packed file of kilobytes can hold any number
 MAX_POINTS = 40_000_000  # of a run, where each row is one value
 MAX_RUNS = 1000  # of a file
@@ -298,17 +298,6 @@ class Rows:
             some = [(i, array) for i, array in lists if part != "std" or len(array) > 1]
             summed = np.array([summary(array) for _, array in some], np.float64)
             self._add(f"{name}/{part}", places[[i for i, _ in some]], summed)
-
-
-def rows_of(runs: dict[str, Rows], run: str, step_keys: Sequence[str] = STEP_KEYS, null_breaks: bool = False) -> Rows:
-    """Return the rows of a run of a file, new ones for a run that had none; arguments as of ``Rows``.
-
-    Raises:
-        RunError: The file names more than ``MAX_RUNS``.
-    """
-    if run not in runs and len(runs) >= MAX_RUNS:
-        raise RunError(TOO_MANY_RUNS)
-    return runs.setdefault(run, Rows(step_keys, null_breaks=null_breaks))
 
 
 def _steps_of(rows: list[dict[str, Any]], key: str) -> np.ndarray:
