@@ -14,7 +14,7 @@ from steadyrl.doctor.readers.json_tables import STEPS, course_in, rows_in
 from steadyrl.doctor.readers.lines import head, parse_json, text_of
 from steadyrl.doctor.readers.parting import METRIC, Runs
 from steadyrl.doctor.readers.rows import MAX_RUNS, MIN_ROWS, SUMMARY, Rows
-from steadyrl.doctor.readers.spelling import MAX_NESTING, flat_settings, number
+from steadyrl.doctor.readers.spelling import MAX_NESTING, flat_settings, number, with_truths
 from steadyrl.doctor.readers.tables import chart_in
 from steadyrl.doctor.series import RawLog
 
@@ -140,8 +140,8 @@ def _parts(data: Mapping[str, Any], path: str = "", depth: int = 0) -> Iterator[
                 part.by_step[key] = course
             else:
                 tables[key] = rows
-        elif _numbers(value):
-            part.lists[key] = value
+        elif isinstance(value, list) and _numbers(numbers := with_truths(key, value)):
+            part.lists[key] = list(numbers)
         elif isinstance(value, dict) and value:
             inner.append((key, value))
             part.settings |= {k: v for k, v in flat_settings({key: value}).items() if not isinstance(v, list)}

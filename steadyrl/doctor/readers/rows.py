@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from steadyrl.core.errors import RunError
-from steadyrl.doctor.readers.spelling import MAX_NESTING, english, listed, numbers
+from steadyrl.doctor.readers.spelling import MAX_NESTING, english, listed, numbers, with_truths
 from steadyrl.doctor.series import Column, RawLog, distinct_steps
 
 POINT = " step"  # the key of a row that is one value of a tracker; no metric begins with a space
@@ -273,6 +273,7 @@ class Rows:
             if depth == 0 and key == self.step_key:
                 continue
             at, name = places if present is None else places[present], f"{prefix}{key}"
+            values = with_truths(name, values)
             first, begins = 0, name not in self._parts
             if begins and values[0] is None:  # nothing was measured before the first step
                 none = 0 if self._null_breaks else len(values)  # what is null throughout was never measured
@@ -293,7 +294,8 @@ class Rows:
 
     def _add_lists(self, name: str, values: Sequence[Any], places: np.ndarray) -> None:
         """Add what lists with a number for each completion are together; a deviation needs two of them."""
-        lists = [(i, array) for i, value in enumerate(values) if (array := _numbers_of(value)) is not None]
+        truths = [with_truths(name, value) if isinstance(value, list) else value for value in values]
+        lists = [(i, array) for i, value in enumerate(truths) if (array := _numbers_of(value)) is not None]
         for part, summary in SUMMARIES.items():
             some = [(i, array) for i, array in lists if part != "std" or len(array) > 1]
             summed = np.array([summary(array) for _, array in some], np.float64)
@@ -378,7 +380,7 @@ def _same_names(rows: list[dict[str, Any]], key: str) -> bool:
     return False
 
 
-def _by_key(rows: list[dict[str, Any]]) -> list[tuple[str, list[Any], list[int] | None]]:
+def _by_key(rows: list[dict[str, Any]]) -> list[tuple[str, Sequence[Any], list[int] | None]]:
     """Return the values of each key and the places of the rows that have it, None where all have."""
     if not rows:
         return []
