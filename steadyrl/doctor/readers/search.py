@@ -72,6 +72,8 @@ def search(path: Path | str, knows: Knows) -> Found:
     root = Path(path)
     if str(path) == "-":
         return _pasted(sys.stdin.buffer, "standard input", knows)
+    if not str(path):
+        raise RunError("the path is empty; give the log, the run directory, or '.' for the current folder")
     try:
         if root.is_fifo() and (pipe := _written_to(root)) is not None:
             with pipe:

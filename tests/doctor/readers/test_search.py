@@ -391,3 +391,11 @@ def test_a_pipe_is_read_as_what_is_pasted(tmp_path):
         os.close(end)
         writer.join()
         assert found.path == "-" and found.columns["reward"].values.tolist() == values(10, 0)
+
+
+def test_an_empty_path_is_no_name_of_the_current_folder(tmp_path, monkeypatch):
+    (tmp_path / "run.jsonl").write_text('{"step": 4, "reward": 0.5}\n{"step": 8, "reward": 0.75}\n')
+    monkeypatch.chdir(tmp_path)
+    assert len(search(".", lambda log: True).logs) == 1
+    with pytest.raises(RunError, match="the path is empty; give the log"):
+        search("", lambda log: True)
