@@ -204,7 +204,6 @@ def test_overrides_leave_the_given_data_alone():
 )
 def test_an_override_that_is_no_toml_is_text(text, value):
     assert config.resolve(LEAST, [f"model.path={text}"]).model.path == value
-    assert config.resolve(LEAST, ["run.name="]).run.name == ""
 
 
 def test_a_reward_by_import_path_keeps_its_dots():

@@ -31,6 +31,9 @@ TRAINERS = (
 )
 TABLES: tuple[Table, ...] = tuple(map(load, TRAINERS.split()))
 COMMON = load("unknown")  # spellings that many share
+SETTINGS = frozenset(
+    key.rpartition(".")[2] for table in (*TABLES, COMMON) for keys in table.keys.values() for key in keys.split("|")
+)
 # Whose metric it is, where a part of the name before the last says so: of another model, or of another time.
 NOT_THE_POLICY = re.compile(r"(^|[/._])(critic|value|vf|reward_model|rm|ref|teacher|draft|disc|time|timing|perf)")
 TOTAL_COUNT = re.compile(
@@ -249,13 +252,17 @@ def recognise(log: RawLog) -> Table:
 
 
 def holds_known_metric(log: RawLog) -> bool:
-    """Return whether any column is one that a check could look at; clocks are not."""
-    if len(log.columns) > MOST_NAMES and all(len(column.steps) < 2 for column in log.columns.values()):
+    """Return whether any column is one that a check could look at; clocks are not, and neither is a row of settings."""
+    one_row = all(len(column.steps) < 2 for column in log.columns.values())
+    if one_row and len(log.columns) > MOST_NAMES:
         return False
     table = recognise(log)
     placed = _placed(table, log)
     quantities = {entry.name.quantity for entry in placed} - CLOCKS
     guessed = _guessed(table, log, placed)
+    settings = log.columns.keys() & SETTINGS
+    if one_row and len(settings) > max(1, len({entry.source for entry in (*placed, *guessed)} - settings)):
+        return False
     return bool(quantities) or not GUESSED_ALONE.isdisjoint(entry.name.quantity for entry in guessed)
 
 

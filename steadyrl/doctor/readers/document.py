@@ -84,8 +84,18 @@ def read(path: Path) -> list[RawLog]:
         for run, rows in runs.items():
             name = ".".join(filter(None, (part.path, run)))
             logs.append(rows.log(f"{path}#{name}" if name else str(path), kind, settings, notes))
+    if not logs and parts[0].settings and HISTORY not in parsed:
+        raise RunError(without_rows(path))
     alone = len(logs) == 1
     return [replace(log, path=str(path) if alone else log.path, chart_of=chart_of) for log in logs[:MAX_RUNS]]
+
+
+def without_rows(path: Path | str) -> str:
+    """Say that a file of settings is no log, and what to do with it."""
+    return (
+        f"'{path}' is a file of settings or results, and no log; give the run directory or the log of the run, and "
+        f"settings that the log lacks beside it: `steadyrl doctor LOG --config {path}`"
+    )
 
 
 def settings_beside(path: Path) -> dict[str, dict[str, Any]]:

@@ -42,6 +42,7 @@ KEPT = {"checkpoints", "rollouts", "evaluations", "report", "trackers"}
 KEPT_BY_TRACKERS = {"files", "logs", "tmp", "metrics", "params", "tags", "artifacts"}
 COMPARED = 50  # of the logs found before, the nearest, that a log may show again
 MAX_PASTED = 64 << 20  # bytes
+FEWEST_SETTINGS = 4  # names in a single row, none of them known, that are hardly those of a log
 LEFT_OUT = "left out"  # as notes of what could not be read say
 FORMS = 'in rows, as [{"step": 1, "reward": 0.5}], or in columns, as {"step": [1], "reward": [0.5]}'
 
@@ -360,6 +361,8 @@ def _refusal(path: Path | str, error: OSError) -> str:
 
 def _without_metric(path: Path | str, logs: Sequence[RawLog]) -> str:
     names = sorted({name for log in logs for name in log.columns})
+    if len(names) >= FEWEST_SETTINGS and all(len(x.steps) == 1 for log in logs for x in log.columns.values()):
+        return document.without_rows(path)
     return (
         f"no known metric in '{path}': found {_listed(names)}; name the log of a training run, or say "
         f"what a column is, such as --name {shlex.quote(f'{names[0]}=reward')}, or names={{{names[0]!r}: 'reward'}} in "

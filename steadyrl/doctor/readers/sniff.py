@@ -85,10 +85,7 @@ def of_file(path: Path) -> Reader:
             f"'{path}' holds names of metrics in one line, and no row; if the run goes on, wait for its first step"
         )
     if path.suffix.lower() in SETTINGS:
-        raise RunError(
-            f"'{path}' is a file of settings and no log; give the run directory or the log of the run, and settings "
-            f"that the log lacks beside it: `steadyrl doctor LOG --config {path}`"
-        )
+        raise RunError(document.without_rows(path))
     raise RunError(f"'{path}' is no log that steadyrl can read; known are {KNOWN}; export the metrics as CSV")
 
 
