@@ -25,10 +25,10 @@ from steadyrl.doctor.readers.rows import usual_distance
 from steadyrl.doctor.series import Column, RawLog, Run, Series, Traits
 from steadyrl.doctor.statistics.units import together
 
-TRAINERS = (
-    "steadyrl trl-grpo trl-rloo trl-async-grpo trl-online-dpo trl-sft trl-ppo trl-ppo-old verl openrlhf nemo-rl "
-    "prime-rl skyrl tinker slime areal areno roll torchtune trlx mlx-lm-lora deepspeed-chat llamafactory"
-)
+TRAINERS = """
+steadyrl trl-grpo trl-rloo trl-async-grpo trl-online-dpo trl-dpo trl-sft trl-reward trl-ppo trl-ppo-old verl openrlhf
+nemo-rl prime-rl skyrl tinker slime areal areno roll torchtune trlx mlx-lm-lora deepspeed-chat llamafactory
+"""
 TABLES: tuple[Table, ...] = tuple(map(load, TRAINERS.split()))
 COMMON = load("unknown")  # spellings that many share
 SETTINGS = frozenset(
