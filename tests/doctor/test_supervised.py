@@ -29,8 +29,8 @@ KINDS = {
 
 def diagnosis_of(columns):
     columns = {
-        "step": np.arange(ROWS) * 20, "loss": 0.7 - SLOW / 4 + RNG.normal(0, 0.02, ROWS), "learning_rate": 1e-6 - 1e-7 * SLOW,
-        "grad_norm": 2 + RNG.normal(0, 0.2, ROWS), **columns,
+        "step": np.arange(ROWS) * 20, "loss": 0.7 - SLOW / 4 + RNG.normal(0, 0.02, ROWS),
+        "learning_rate": 1e-6 - 1e-7 * SLOW, "grad_norm": 2 + RNG.normal(0, 0.2, ROWS), **columns,
     }  # fmt: skip
     (diagnosis,) = diagnose({name: values.tolist() for name, values in columns.items()})
     return diagnosis

@@ -141,9 +141,8 @@ def boxes(figure):
 def test_title_legend_and_labels_of_a_panel_are_whole_and_apart(name):
     """The margins are set by hand: nothing may stand outside of the figure."""
     panels = plots.PANELS[name]
-    records = [
-        {"step": i, **{name: -1e-5 * i * len(name) for panel in panels for name in panel.lines}} for i in range(20)
-    ]
+    names = [name for panel in panels for name in panel.lines]
+    records = [{"step": i, **{name: -1e-5 * i * (k + 9) for k, name in enumerate(names)}} for i in range(20)]
     with plots.drawing():
         figures = [plots.single(drawing) for drawing in plots._drawings(panels, records)]
         for figure in figures:
