@@ -126,9 +126,10 @@ def rows_of(diagnosis: Diagnosis) -> list[dict[str, float]]:
 
 
 def named(label: Mapping[str, Any], answer: Answer) -> bool:
-    """Return True if what leads fits the label's words."""
-    said = f"{answer.lead} {TAKEN_FOR.get(answer.lead.lower(), '')}".lower()
-    return bool(answer.lead) and any(word.lower() in said for word in label["any_of"])
+    """Return True if what leads fits the label's words, however they are parted; NaN is what is not finite."""
+    lead = answer.lead.lower()
+    said = f"{lead} {TAKEN_FOR.get(lead, '')}{' nan' if 'non_finite' in lead else ''}".replace("_", "")
+    return bool(lead) and any(word.lower().replace("_", "").replace("notf", "nonf") in said for word in label["any_of"])
 
 
 def figures(labels: Sequence[Mapping[str, Any]], said: Mapping[str, Answer]) -> dict[str, int]:

@@ -132,7 +132,12 @@ class Diagnosis:
 
     @property
     def _minor(self) -> tuple[str, ...]:
-        """What could not be judged and weighs little: a reward that clearly rises shows a signal and a gradient."""
+        """What could not be judged and weighs little: a reward that clearly rises shows a signal and a gradient.
+
+        So do scores that training has raised.
+        """
+        if any(finding.check == "heldout_no_gain" for finding in self.fine):
+            return tuple(aspect for aspect in self._gaps if aspect in HIDDEN)
         reward = self.run.get("reward")
         with np.errstate(over="ignore", invalid="ignore"):
             course = None if reward is None else measure(reward)

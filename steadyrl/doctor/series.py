@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from steadyrl.core.types import Finding
+from steadyrl.core.words import counted
 
 MOST_UNKNOWN = 5  # names shown of those that could not be placed
 
@@ -61,6 +62,25 @@ class Column:
 
 
 @dataclass(frozen=True)
+class Evaluation:
+    """A score before and after training, as a write-up states it."""
+
+    name: str
+    """Of what was measured, or of the problems."""
+    before: float
+    after: float
+    """Both in the same unit."""
+    answers: int = 0
+    """Of which each is a mean; 0 where that is not said."""
+    stages: tuple[str, str] = ("before", "after")
+    """What the write-up calls them."""
+    problems: str = ""
+    """What it says of the problems, if anything."""
+    from_training: bool = False
+    """Whether the first stage is a checkpoint of the training, too."""
+
+
+@dataclass(frozen=True)
 class RawLog:
     """A log as it was read, under the trainer's own names."""
 
@@ -84,6 +104,8 @@ class RawLog:
     scores: Mapping[str, np.ndarray] = field(default_factory=dict)
     """By way of decoding, [2, n]: the task's metric of each held-out problem before and after training, where both were
     measured. A run is judged by it."""
+    evaluations: tuple[Evaluation, ...] = ()
+    """Scores that the text around the log states."""
     chart_of: str = ""
     """The name of the run, in a file that holds charts of some of its metrics."""
     names: Mapping[str, str] = field(default_factory=dict)
@@ -151,6 +173,7 @@ class Run:
     """See ``RawLog``."""
     gains: Mapping[str, np.ndarray] = field(default_factory=dict)
     scores: Mapping[str, np.ndarray] = field(default_factory=dict)
+    evaluations: tuple[Evaluation, ...] = ()
     """See ``RawLog``."""
 
     def get(self, quantity: str, unit: str = "", estimator: str = "") -> Series | None:
@@ -190,6 +213,8 @@ class Run:
         who = "an unknown trainer" if self.trainer == "unknown" else self.trainer
         averaged = f", {self.averaged_over} to a row" if self.averaged_over > 1 else ""
         (first, last), algorithm = self.span, f", {self.algorithm}" if self.algorithm else ""
+        if not self.series:
+            return f"{counted(len(self.evaluations), 'score')} before and after training, and no rows"
         rows = (
             f"1 row (step {first}{averaged})" if self.steps == 1 else f"{self.steps} rows ({first} to {last}{averaged})"
         )

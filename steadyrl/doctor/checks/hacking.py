@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
 from steadyrl.core.stats import answers_are, decide, largest_difference, student_quantile
-from steadyrl.doctor.check import Found, Result, Unknown, check
-from steadyrl.doctor.series import Run, Series
+from steadyrl.core.words import counted
+from steadyrl.doctor.check import Found, Passed, Result, Unknown, check
+from steadyrl.doctor.series import Evaluation, Run, Series
 from steadyrl.doctor.statistics.levels import RISK, measure
 from steadyrl.doctor.statistics.readings import goals, is_penalty, learns, number, within
 
@@ -20,7 +21,22 @@ HALVED = 0.5  # of the first third of the log
 DOUBLED, PERPLEXITY = 2.0, re.compile(r"perplexity|(?<![a-z])ppl(?![a-z])", re.IGNORECASE)
 IDLE, LEVEL = 0.02, 0.1  # of the whole's gain
 LONG_ENOUGH = 30  # steps, half of them once the whole is level, in which a form may be learned before the answers
+# Of scores before and after training: what is no goal, and changes that count where the number of answers is not said.
+COSTS = re.compile(
+    r"loss|time|second|token|length|chars?|latency|perplex|ppl|(?<![a-z])kl|entropy|trunc|error|halluc|fallback|cost|memory|step|"
+    r"batch|optim|(?<![a-z])lr|learning|epoch|params|size|illegal|violation|fail|wrong|(?<![a-z])std|(?<![a-z])(?:min|max)"
+    r"(?![a-z])|negative|toxic|repeti|gpu|seed|temperature|beta|grad|norm|count|invalid|refus|长度|上限|\u2193",
+    re.IGNORECASE,
+)
+AIM = re.compile(
+    r"accura|correct|exact|answer|solve|success|score|reward|pass|(?<![a-z])(?:acc|em|f1|win|mean|average|overall)(?![a-z])|"
+    r"gsm|math|mmlu|aime|humaneval|mbpp|held|准确|正确|得分|奖励|胜率",
+    re.IGNORECASE,
+)
+LEAST_CHANGE, LEAST_RELATIVE = 0.01, 0.03
+FEW, MOST_SHOWN = range(1, 20), 4  # answers that show nothing, and scores of a message
 FORM = re.compile(r"format|xml|tag|json|template|style", re.IGNORECASE)
+PROXY = re.compile(rf"reward|奖励|{FORM.pattern}", re.IGNORECASE)
 RIGHTNESS = re.compile(r"accura|correct|answer|exact|solve|success|number|(?<![a-z])acc(?![a-z])", re.IGNORECASE)
 
 
@@ -79,6 +95,66 @@ def heldout_worse(run: Run) -> Result:
         f"held-out answers became worse if they are {' or '.join(worse)}: {', '.join(changes)}",
         tuple(answers_are(name, decision.word, decision.reason) for name, decision in measured.items()),
     )
+
+
+@check("heldout_no_gain")
+def heldout_no_gain(run: Run) -> Result:
+    if not run.evaluations:
+        return Unknown("no scores before and after training stand beside the log", ("evaluations",))
+    changes = {of: _gain(of) for of in run.evaluations if not COSTS.search(of.name) and of.answers not in FEW}
+    later = {of: gain for of, gain in changes.items() if of.from_training and not PROXY.search(of.name)}
+    lost = [of for of, gain in later.items() if gain < 0]
+    if len(lost) > len(later) / 2.0:
+        shown = f"of {counted(len(later), 'score')}, {len(lost)} fell beyond the noise after {lost[0].stages[0]}"
+        return Found("past_peak", "warning", None, f"a later checkpoint scores less: {_courses(lost)}", (shown,))
+    trained = {of: gain for of, gain in changes.items() if not of.from_training and not FORM.search(of.name)}
+    aims = {of: gain for of, gain in trained.items() if not PROXY.search(of.name)} or trained
+    if not any(AIM.search(f"{of.name} {of.problems} {' '.join(of.stages)}") for of in trained):
+        return Unknown("no score before and after training is of enough answers, and of what is right in them")
+    gains = list(aims.values())
+    if max(gains) > 0:
+        mostly = min(gains) >= 0 and sum(gains) > len(gains) / 2.0
+        return (Passed if mostly else Unknown)(f"scores before and after training: {_courses(aims)}")
+    if any(of.after - of.before > _least(of) for of in aims):
+        return Unknown(f"the scores rose, and no more than their noise: {_courses(aims)}")
+    proxies = [of for of, gain in changes.items() if gain > 0 and of not in aims]
+    fell = [of for of, gain in aims.items() if gain < 0]
+    if proxies:
+        cause, message = "proxy_alone", f"of the scores only the proxies rose: {_courses([*proxies, *fell, *aims])}"
+    elif fell:
+        cause, message = "fell", f"scores are lower after training: {_courses(fell)}"
+    else:
+        cause, message = "no_gain", f"training did not raise the scores: {_courses(aims)}"
+    shown = f"of {counted(len(aims), 'score')} none rose beyond its noise, and {len(fell)} fell beyond it"
+    return Found(cause, "warning", None, message, (shown,))
+
+
+def _gain(of: Evaluation) -> int:
+    """Return 1 for a score that rose beyond its noise, -1 for one that fell so, and 0 for neither."""
+    mean, scale = (of.before + of.after) / 2.0, _scale(of)
+    shares = of.answers > 0 and 0.0 <= mean <= scale
+    error = float(np.sqrt(2.0 * mean * (scale - mean) / of.answers)) if shares else 0.0
+    change = of.after - of.before
+    return int(np.sign(change)) if abs(change) > max(2.0 * error, _least(of)) else 0
+
+
+def _least(of: Evaluation) -> float:
+    """Return the change of a score that counts."""
+    return max(LEAST_CHANGE * _scale(of), LEAST_RELATIVE * max(abs(of.before), abs(of.after)))
+
+
+def _scale(of: Evaluation) -> float:
+    """Return the score of answers that are all right, as far as it can be told."""
+    return 1.0 if max(abs(of.before), abs(of.after)) <= 1.0 else 100.0
+
+
+def _courses(every: Iterable[Evaluation]) -> str:
+    several = [
+        f"{of.name}{f' ({of.problems})' if of.problems else ''} {number(of.before)} -> {number(of.after)}"
+        for of in every
+    ]
+    more = len(several) - MOST_SHOWN
+    return ", ".join(several[:MOST_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def pays_for_right(name: str) -> bool:

@@ -52,7 +52,9 @@ def non_finite(run: Run) -> Result:
     names = ", ".join(name for name in lost if name != first)
     when = "in the only row" if run.steps == 1 else f"{'from' if first in lost else 'at'} step {since}"
     if first in lost:
-        when += ("" if run.steps == 1 else " to the end") + (f", and neither are {names}" if names else "")
+        when += ("" if run.steps == 1 else " to the end") + (
+            f", and neither {'are' if ', ' in names else 'is'} {names}" if names else ""
+        )
     elif lost:
         when += f", and {names} to the end"
     times = {name: f"{len(bad)} time{'s' * (len(bad) > 1)}" for name, bad in broken.items()}

@@ -112,6 +112,7 @@ def identify(log: RawLog) -> Run:
         completions=log.completions,
         gains=log.gains,
         scores=log.scores,
+        evaluations=log.evaluations,
     )
 
 
@@ -252,7 +253,12 @@ def recognise(log: RawLog) -> Table:
 
 
 def holds_known_metric(log: RawLog) -> bool:
-    """Return whether any column is one that a check could look at; clocks are not, and neither is a row of settings."""
+    """Return whether any column is one that a check could look at, or scores are beside them.
+
+    Clocks are none, and neither is a row of settings.
+    """
+    if log.evaluations:
+        return True
     one_row = all(len(column.steps) < 2 for column in log.columns.values())
     if one_row and len(log.columns) > MOST_NAMES:
         return False

@@ -177,14 +177,21 @@ def _fullest(console: _Console, path: Path, notes: list[str]) -> list[RawLog]:
     if console.warnings.count > rows and not any(map(_is_full, logs)):
         return [console.warnings.log(str(path), "trl_warnings", {}, [*notes, OF_WARNINGS])]
     log = next(filter(_is_full, logs), None) or max(
-        logs, key=lambda log: sum(len(column.steps) for name, column in log.columns.items() if METRIC.search(name))
+        logs,
+        key=lambda log: (
+            _is_rewarded(log),
+            sum(len(log.columns[name].steps) for name in filter(METRIC.search, log.columns)),
+        ),
     )
     return shown if shown and log is shown[-1] else [log]
 
 
 def _is_full(log: RawLog) -> bool:
-    names = " ".join(log.columns)
-    return bool(LOSS.search(names) and tables.REWARD.search(names))
+    return _is_rewarded(log) and any(map(LOSS.search, log.columns))
+
+
+def _is_rewarded(log: RawLog) -> bool:
+    return any(map(tables.REWARD.search, log.columns))
 
 
 def holds_metrics(path: Path) -> bool:
@@ -208,7 +215,7 @@ def _verl_row(line: str) -> dict[str, Any]:
 def _dict_in(line: str) -> dict[str, Any]:
     """Return the dict that a line holds, Python's or JSON's; empty if it holds none."""
     opening = OPENING.search(line)
-    literal = line[opening.start() : line.rfind("}") + 1] if opening else ""
+    literal = line[opening.start() : line.rfind("}") + 1].replace("`", "") if opening else ""
     # Metrics have no backslashes; Python would warn of some of them while parsing.
     if not literal or len(literal) > MAX_TEXT or "\\" in literal or literal.count("[") > MAX_BRACKETS:
         return {}

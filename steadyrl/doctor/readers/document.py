@@ -85,7 +85,7 @@ def read(path: Path) -> list[RawLog]:
             name = ".".join(filter(None, (part.path, run)))
             logs.append(rows.log(f"{path}#{name}" if name else str(path), kind, settings, notes))
     if not logs and parts[0].settings and HISTORY not in parsed:
-        raise RunError(without_rows(path))
+        return [RawLog(str(path), "jsonl", {}, parts[0].settings)]
     alone = len(logs) == 1
     return [replace(log, path=str(path) if alone else log.path, chart_of=chart_of) for log in logs[:MAX_RUNS]]
 

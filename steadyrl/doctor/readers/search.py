@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from steadyrl.core.errors import RunError
-from steadyrl.doctor.readers import document, own
+from steadyrl.doctor.readers import document, evaluations, own
 from steadyrl.doctor.readers.completions import JsonTexts, beside, file_holds_texts
 from steadyrl.doctor.readers.same import same_run
 from steadyrl.doctor.readers.sniff import KNOWN, Kind, Source, holds_history, of_file, sources
@@ -195,8 +195,14 @@ def _filled(path: Path, logs: Sequence[RawLog], knows: Knows) -> list[RawLog]:
     Raises:
         RunError: None does.
     """
-    filled = [log for log in logs if log.columns]
+    scores = evaluations.find(path) if path.is_file() and len(logs) < 2 else ()
+    if scores:  # names that nothing is known of are those of the scores
+        log = next(filter(knows, logs), RawLog(str(path), "printed", {}))
+        logs = [replace(log, evaluations=scores)]
+    filled = [log for log in logs if log.columns or log.evaluations]
     if not filled:
+        if any(log.settings and not log.notes for log in logs):
+            raise RunError(document.without_rows(path))
         # Of a document without a log in it nothing else says what was looked for.
         reasons = dict.fromkeys(note for log in logs for note in log.notes if LEFT_OUT in note) if logs else [FORMS]
         why = f" ({'; '.join(reasons)})" if reasons else ""

@@ -10,7 +10,18 @@ from pathlib import Path
 
 from steadyrl.core.errors import RunError
 from steadyrl.core.rundir import RunDir
-from steadyrl.doctor.readers import console, database, document, jsonl, mlflow, own, tables, tensorboard, wandb
+from steadyrl.doctor.readers import (
+    console,
+    database,
+    document,
+    evaluations,
+    jsonl,
+    mlflow,
+    own,
+    tables,
+    tensorboard,
+    wandb,
+)
 from steadyrl.doctor.readers.lines import head, lines, parse_objects, text_of
 from steadyrl.doctor.readers.parting import METRIC
 from steadyrl.doctor.readers.rows import find_step_key
@@ -79,6 +90,8 @@ def of_file(path: Path) -> Reader:
         raise RunError(f"'{path}' is a report of steadyrl; name the log that it was made of")
     if source := _binary(path) or _rows(path, needs_step=False) or _console(path):
         return source.read
+    if scores := evaluations.find(path):
+        return lambda: [RawLog(str(path), "printed", {}, evaluations=scores)]
     first, *more = head(path, HEAD).strip().split(b"\n")
     if not more and METRIC.search(text_of(first)):
         raise RunError(

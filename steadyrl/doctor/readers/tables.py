@@ -40,7 +40,7 @@ CONTINUED = 200  # rows of a table that may go on in another one at most
 STEPS = re.compile(r"step|iter(ation)?|epoch|update|episode|^rollout$|^checkpoint$|^ckpt$", re.IGNORECASE)
 REWARD = re.compile(r"reward", re.IGNORECASE)
 COMMA = re.compile(r"^([-+]?\d+),(\d+(?:[eE][-+]?\d+)?)$")
-RULE = re.compile(r"[\s|:+=_-]*")
+RULE = re.compile(r"[\s|:+=_\u2500-\u257f-]*")  # with the strokes that draw boxes
 TWO_WORDS = re.compile(r"\b(Training|Validation|Train|Eval) (Loss)\b")
 # Behind a number: a unit that leaves its size as it is, or a remark.
 BEHIND = re.compile(r"(?<=[\d%*]) ?(?:ms|sec|s|min|h|x|GB|MB|GiB|MiB|tok|tokens|pp|\(.*\)|[^\x00-\x7f%]+)$")
@@ -69,7 +69,7 @@ def separator_of(first: Sequence[bytes], needs_step: bool) -> str | None:
         needs_step: Whether one of its columns has to be the step.
     """
     for separator in SEPARATORS:
-        table = _cells_of(_from_header(first, separator), separator)
+        table = csv_cells(first, separator)
         names, cells = next(table, []), next(table, [])
         if not len(names) == len(cells) > 1 or all(spelled(cell) is None for cell in cells):
             continue
@@ -86,7 +86,7 @@ def read_csv(path: Path, separator: str) -> list[RawLog]:
         RunError: It has too many rows, or too many runs.
     """
     runs, notes, broken = Runs(), list[str](), 0
-    table = _cells_of(_from_header((line for chunk in lines(path, notes) for line in chunk), separator), separator)
+    table = csv_cells((line for chunk in lines(path, notes) for line in chunk), separator)
     names, chart_of = next(table), ""
     if tuple(name.lower() for name in names) == CHART and chart_in(path)[0]:
         (tag, chart_of) = chart_in(path)
@@ -126,6 +126,11 @@ def _from_header(table: Iterable[bytes], separator: str) -> Iterator[bytes]:
             break
         comment = line.lstrip(COMMENT + b" ") or comment
     yield from remaining
+
+
+def csv_cells(table: Iterable[bytes], separator: str) -> Iterator[list[str]]:
+    """Yield the cells of the header of a CSV and of each row below it."""
+    return _cells_of(_from_header(table, separator), separator)
 
 
 def _cells_of(table: Iterable[bytes], separator: str) -> Iterator[list[str]]:
@@ -182,7 +187,7 @@ def holds_rows(path: Path) -> bool:
 def _rows(path: Path, courses: dict[str, Column]) -> Iterator[tuple[list[str], bool, Row]]:
     """Yield each row of the tables of a text with its header, and whether it is the first below that."""
     header, before = list[str](), list[str]()
-    for cells in _stacked(_upright(map(_cells, _ruled(_coursed(_lines(path), courses))))):
+    for cells in _stacked(_upright(map(_cells, _ruled(_coursed(text_lines(path), courses))))):
         if cells == [ENDED]:
             header = []
         for names in filter(None, (before, header)):
@@ -316,7 +321,7 @@ def _ruled(every: Iterable[str]) -> Iterator[str]:
     yield from filter(None, [before])
 
 
-def _lines(path: Path) -> Iterator[str]:
+def text_lines(path: Path) -> Iterator[str]:
     """Yield the lines of a text; of HTML one for each row of a table."""
     page = head(path, MAX_HTML)
     if b"<tr" not in page:
@@ -331,14 +336,22 @@ class _Barred(list[str]):
     """Cells between bars: a line without bars below them is text, whatever numbers it holds."""
 
 
+def between_bars(line: str) -> list[str]:
+    """Return the cells of a line between its bars; [] without any."""
+    text = line.strip() if line.isascii() else line.replace("│", "|").replace("┃", "|").strip()
+    if "|" not in text:
+        return []
+    text = text.replace(" / ", "/") if "/" in text else text
+    return [cell.strip(" *`\t") for cell in text.removeprefix("|").removesuffix("|").split("|")]
+
+
 def _cells(line: str) -> list[str]:
     """Return the cells of a line: between bars, else tabs, else two spaces or more, else single ones."""
     if len(ASSIGNMENT.findall(line)) > 1:
         return [line]
-    text = line.strip() if line.isascii() else line.replace("│", "|").replace("┃", "|").strip()
-    text = text.replace(" / ", "/") if "/" in text else text
-    if "|" in text:
-        return _Barred(cell.strip(" *`\t") for cell in text.removeprefix("|").removesuffix("|").split("|"))
+    if barred := between_bars(line):
+        return _Barred(barred)
+    text = line.strip().replace(" / ", "/") if "/" in line else line.strip()
     if "\t" in text:
         return [cell.strip() for cell in text.split("\t")]
     wide = re.split(r"\s{2,}", text)

@@ -42,6 +42,7 @@ STEP = re.compile(
     re.IGNORECASE,
 )
 NUMBERED = re.compile(r"^\s*(\d{1,9}): (?=[a-z_]+: ?-?[\d.])")  # "5: reward: 0.125"
+DRESSED = re.compile(rf"(?:\*\*|[`'\"])({_NUMBER}%?)(?:\*\*|[`'\"])")  # of a number in bold, as code, or quoted
 OPEN = re.compile(r"[:=] ?(?:(?:\w+\.)*(?:tensor|array)\()?\[[-+.,eE\d\s]*$")  # a list of numbers without its end
 GOES_ON = re.compile(r"\s*[-+.\d][-+.,eE\d\s]*(?:\]|$)")
 COUNTER = re.compile(r"step|iter|update|ep", re.IGNORECASE)  # without one of these STEP matches nothing
@@ -84,6 +85,7 @@ class Words:
         if self.unended or len(line) > MAX_TEXT or not line.strip():
             return
         line = NUMBERED.sub(r"step \1 | ", line.replace(" -- ", " | "))
+        line = DRESSED.sub(r"\1", line) if DRESSED.search(line) else line
         # The bar of a loop inside a step may have the step's number in front of it, and counts something else.
         begins = STEP.search(line) if "%|" not in line and COUNTER.search(line) else None
         pairs = pairs_in(line, begins)

@@ -96,3 +96,32 @@ def test_a_total_of_rewards_beside_a_count_is_their_mean(tmp_path):
     assert [x.values.tolist() for x in series["reward"]] == [[1.0] * 6]
     assert [x.values.tolist() for x in series["reward_part/form"]] == [[0.5] * 6]
     assert "total_time" in diagnosis.run.unknown
+
+
+def test_numbers_in_bold_as_code_or_quoted_are_numbers(tmp_path):
+    log = read(
+        tmp_path / "notes.md",
+        "step 3\n'grad_norm': '0.25'   -> small\n'kl': `0.125`\n- reward: **0.5** (new high)\n"
+        "step 4\n'grad_norm': '0.5'   -> small\n'kl': `nan`\n- reward: **0.75** (new high)\n",
+    )
+    assert log.columns["reward"].values.tolist() == [0.5, 0.75]
+    assert log.columns["grad_norm"].values.tolist() == [0.25, 0.5]
+    assert log.columns["kl"].values[0] == 0.125
+    log = read(tmp_path / "row.md", "{'loss': 0.04, 'grad_norm': `nan`, 'reward': -3.5, 'kl': `nan`}\n")
+    assert log.columns["reward"].values.tolist() == [-3.5]
+    assert np.isnan(log.columns["grad_norm"].values).all()
+
+
+def test_a_table_drawn_with_strokes_is_read(tmp_path):
+    rows = "\n".join(f"  {step:<3} │    {0.1 + step / 50:.2f}     │ wrote a plan" for step in (1, 5, 9))
+    table = f"Step  │ Reward Mean │ Behaviour\n──────┼─────────────┼──────────\n{rows}\n"
+    log = read(tmp_path / "table.md", table)
+    assert log.columns["Reward Mean"].values.tolist() == [0.12, 0.2, 0.28]
+
+
+def test_rows_with_a_reward_count_before_a_longer_table_of_a_reward_model(tmp_path):
+    table = "| Step | Training Loss | Validation Loss | Accuracy |\n|---|---|---|---|\n"
+    table += "".join(f"| {10 * i} | {1.5 - i / 50:.2f} | {1.4 - i / 60:.2f} | 0.625 |\n" for i in range(1, 13))
+    table += "".join(f"Evaluation #{i} reward/mean: {1.25 + i / 2}\n" for i in range(6))
+    log = read(tmp_path / "both.md", table)
+    assert log.columns["reward/mean"].values.tolist() == [1.25, 1.75, 2.25, 2.75, 3.25, 3.75]

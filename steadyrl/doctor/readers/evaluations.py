@@ -1,0 +1,181 @@
+"""Scores before and after training in a text, as people write up an experiment: in a table, or after a name.
+
+A stage stands in the rows of a table ("Qwen3-8B base", "GRPO, 200 steps"), in its columns ("Baseline", "Trained"), in
+a cell ("46% -> 29%" below "solved (before -> after)"), or in names ("baseline accuracy: 0.41", {"base": {"f1": 0.4}}).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from steadyrl.doctor.readers import tables
+from steadyrl.doctor.readers.lines import head, parse_json, text_of
+from steadyrl.doctor.readers.spelling import english, flat_settings, spelled
+from steadyrl.doctor.series import Evaluation
+
+Table = list[list[str]]
+
+CSV = (".csv", ".tsv")
+MAX_BYTES = 4 << 20  # of a text with scores
+MOST_ROWS, MOST_LABEL = 60, 80  # of a table of stages, and characters of a label
+_AS_WORD = r"(?<![a-z])(?:{})(?![a-z])"
+TRAINED = re.compile(
+    _AS_WORD.format("grpo|ppo|rloo|dapo|gspo|reinforce|raft|rl|rlhf|rlvr|rlaif|trained|after|tuned|fine-?tuned|final")
+    + "|\u8bad\u7ec3\u540e",
+    re.IGNORECASE,
+)
+# Where no word says "trained", what training began with.
+BASE = re.compile(
+    _AS_WORD.format("base|baseline|untrained|initial|original|zero-?shot|pre-?trained|sft|before")
+    + "|\u539f\u59cb|\u57fa\u7ebf|\u57fa\u5ea7|\u8bad\u7ec3\u524d",
+    re.IGNORECASE,
+)
+BEFORE = re.compile(
+    _AS_WORD.format("untrained|before|pre-?(?:rl|training|grpo|ppo)|no (?:rl|grpo|ppo|training)"), re.IGNORECASE
+)
+LATER = re.compile(_AS_WORD.format("checkpoint|ckpt|ours|(?:step|epoch)[- ]?\\d+"), re.IGNORECASE)
+# Of an arm of a comparison, or the best of several; and of a column of differences.
+OTHER = re.compile(
+    r"(?<![a-z])(?:no|with|without)[ _-]base|vanilla|best|[\u0394\u2206]|"
+    + _AS_WORD.format("delta|vs|gain|change|improvement|diff|p-value"),
+    re.IGNORECASE,
+)
+_VALUE = r"[-+\u2212]?\d+(?:\.\d+)?%?"
+_ARROW = r"(?:\u2192|\u27f6|-+>|=>)"
+COURSE = re.compile(rf"\W{{0,4}}({_VALUE})\s*{_ARROW}\W{{0,4}}({_VALUE})\W{{0,4}}")
+WIDE = re.compile(r"\s{2,}")
+ARROW = re.compile(rf"\s*{_ARROW}\s*")
+FRACTION = re.compile(r"(\d{1,7}) ?/ ?(\d{1,7})")
+COUNTS = re.compile(
+    r"n|total|samples|problems|questions|size|eval size|/\d+|\u6837\u672c\u6570|\u9898\u6570", re.IGNORECASE
+)
+RIGHT = re.compile("correct|solved|passed|right", re.IGNORECASE)  # of which a count is as good as their share
+LETTERS = re.compile(r"[^\W\d_]{2}")
+WORD = re.compile(r"[^\W\d_]+")
+OF_COUNT = re.compile(r"(?<![a-z])n ?= ?(\d{1,7})", re.IGNORECASE)
+_LABEL = r"[A-Za-z][\w ,./()@\]-]{2,60}?"
+STATED = re.compile(rf"\W{{0,4}}({_LABEL})\W{{0,3}}[:=]\W{{0,3}}({_VALUE}(?: ?/ ?\d{{1,7}})?)(?![\w.])")
+
+
+def find(path: Path) -> tuple[Evaluation, ...]:
+    """Return the scores before and after training that a text, a CSV or a JSON file states."""
+    content = head(path, MAX_BYTES)
+    if content.lstrip()[:1] == b"{" and isinstance(parsed := parse_json(content), dict):
+        return tuple(_of_lines([f"{name}: {value}" for name, value in flat_settings(parsed, separator=" ").items()]))
+    first = content.splitlines()[: MOST_ROWS + 1]
+    separator = tables.separator_of(first, needs_step=False) if path.suffix in CSV else None
+    text = [] if separator else text_of(content).splitlines()
+    text += tables.text_lines(path) if b"<tr" in content else ()
+    rows = list(tables.csv_cells(first, separator)) if separator else []
+    several = [[row for row in rows if len(row) == len(rows[0])]] if rows else _tables(text)
+    return tuple(dict.fromkeys([*(scores for table in several for scores in _of_table(table)), *_of_lines(text)]))
+
+
+def _tables(text: Sequence[str]) -> Iterator[Table]:
+    """Yield each table with bars, or with two spaces and more between its cells, its header first."""
+    table: Table = []
+    for line in (*text, ""):
+        if line and len(line) <= tables.MAX_TEXT and tables.RULE.fullmatch(line):
+            continue
+        cells = tables.between_bars(line) or (WIDE.split(line.strip()) if "  " in line else [])
+        if table and len(cells) != len(table[0]):
+            yield from [table] if 1 < len(table) <= MOST_ROWS else []
+            table = []
+        table += [cells] if len(cells) > 1 else []
+
+
+def _of_table(table: Table) -> Iterator[Evaluation]:
+    header, *rows = table
+    for row in rows:
+        for name, cell in zip(header[1:], row[1:], strict=True):
+            if (course := COURSE.fullmatch(cell)) and ARROW.search(name):
+                measured = name.partition("(")[0].strip() if "(" in name else ""
+                problems = row[0] if measured else ""
+                yield from _pair(measured or row[0], problems, [course[1], course[2]], ("before", "after"))
+    across = {name: i for i, name in enumerate(header) if i and _stage(name) is not None}
+    bases, ends = ([name for name in across if _stage(name) == stage] for stage in (0, 1))
+    if bases and ends:
+        for end in ends:
+            base = next((base for base in bases if _measured(base) == _measured(end)), bases[0])
+            for row in rows:
+                yield from _pair(row[0], "", [row[across[base]], row[across[end]]], (base, end))
+    else:
+        yield from _of_rows(header, rows)
+
+
+def _of_rows(header: list[str], rows: Table) -> Iterator[Evaluation]:
+    """Yield the scores of a table with a stage in each row: of training the last stage above it that it began with."""
+    counted = next((i for i, name in enumerate(header) if COUNTS.fullmatch(name)), -1)
+    for at, after in enumerate(rows):
+        alike = [row for row in rows if counted < 0 or row[counted] == after[counted]]
+        bases = [row for row in alike if _stage(row[0]) == 0]
+        # Rows that differ in their numbers alone are checkpoints of one training.
+        earlier = [row for row in alike if row in rows[:at] and WORD.findall(row[0]) == WORD.findall(after[0])]
+        if _stage(after[0]) != 1 or not bases:
+            continue
+        count = f"n={after[counted]}" if counted >= 0 else ""
+        for before in (next((row for row in reversed(bases) if row in rows[:at]), bases[0]), *earlier):
+            for i, name in enumerate(header[1:], 1):
+                if i != counted and not OTHER.search(name):
+                    yield from _pair(name, count, [before[i], after[i]], (before[0], after[0]), before in earlier)
+
+
+def _of_lines(text: Sequence[str]) -> Iterator[Evaluation]:
+    """Yield the scores of lines that differ in the words for a stage alone, the first and the last stage of each."""
+    before, after = dict[str, tuple[str, str]](), dict[str, tuple[str, str]]()
+    for line in text:
+        stated = STATED.match(line) if ":" in line or "=" in line else None
+        label = english(stated[1]).replace("_", " ") if stated else ""
+        if stated is None or (stage := _stage(label)) is None:
+            continue
+        name = _measured(label)
+        (before.setdefault if stage == 0 else after.__setitem__)(name, (label, stated[2]))
+    shared = sorted(filter(None, before.keys() & after.keys()))
+    count = next((f"n={after[name][1]}" for name in shared if COUNTS.fullmatch(name)), "")
+    for name in shared:
+        if not COUNTS.fullmatch(name):
+            yield from _pair(name, count, [before[name][1], after[name][1]], (before[name][0], after[name][0]))
+
+
+def _pair(
+    name: str, problems: str, cells: Sequence[str], stages: tuple[str, str], from_training: bool = False
+) -> Iterator[Evaluation]:
+    """Yield the evaluation of two cells, if both are numbers, of the fewest answers that anything says."""
+    start, end = map(_value, cells)
+    if start is not None and end is not None and LETTERS.search(name):
+        stated = OF_COUNT.search(f"{name} {problems} {' '.join(stages)}")
+        counts = [start[1], end[1], int(stated[1]) if stated else 0]
+        answers = min(filter(None, counts), default=0)
+        of_right = answers if RIGHT.search(name) and 1.0 < max(start[0], end[0]) <= answers else 1
+        yield Evaluation(name, start[0] / of_right, end[0] / of_right, answers, stages, problems, from_training)
+
+
+def _value(cell: str) -> tuple[float, int] | None:
+    """Return the number of a cell, and of how many answers it is a share; 0 where that is not said."""
+    fraction = FRACTION.search(cell)
+    if fraction and 0 < int(fraction[2]) >= int(fraction[1]):
+        return int(fraction[1]) / int(fraction[2]), int(fraction[2])
+    value = spelled(re.sub(r"[^\d%]+$", "", re.sub(r"\s*[(\[\u00b1].*$", "", cell)).strip("*`~\u2248 "))
+    return (value, 0) if value is not None and math.isfinite(value) else None
+
+
+def _measured(label: str) -> str:
+    """Return a label without its words for a stage, in lower case."""
+    words = BEFORE.sub("", BASE.sub("", TRAINED.sub("", label)))
+    return " ".join(re.sub(r"[^\w@/.]", " ", words).split()).lower()
+
+
+def _stage(label: str) -> int | None:
+    """Return 0 for a name of what training began with, 1 for what it led to, None for others."""
+    if len(label) > MOST_LABEL or OTHER.search(label):
+        return None
+    kinds = (
+        (BEFORE, 0),
+        (TRAINED, 1),
+        (BASE, 0),
+        (LATER, 1),
+    )  # "base, before GRPO", "GRPO on the base", "base, step 0"
+    return next((stage for words, stage in kinds if words.search(label)), None)

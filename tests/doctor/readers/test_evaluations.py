@@ -1,0 +1,159 @@
+"""Scores before and after training, as people write them up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from steadyrl.core.errors import RunError
+from steadyrl.doctor.examine import Diagnosis, diagnose
+from steadyrl.doctor.readers.evaluations import find
+
+FORMS = {
+    "rows.md": """
+        | Model | Problems | Accuracy | Avg tokens |
+        |---|---:|---:|---:|
+        | Llama-1B-Base | 400 | 31.5% | 210 |
+        | Llama-1B + RLOO (120 steps) | 400 | {after}% | 180 |
+    """,
+    "columns.md": """
+        Our results on n=400 problems:
+
+        | Benchmark | Before RL | After RL | Δ |
+        |:--|:-:|:-:|--:|
+        | accuracy on held-out sums (n=400) | 0.315 | 0.{digits} | x |
+    """,
+    "spaces.txt": """
+        Metric               Baseline      Trained
+        ------------------------------------------
+        Accuracy (n=400)        0.315        0.{digits}
+    """,
+    "arrow.md": """
+        | split | accuracy (before → after) |
+        |---|---|
+        | test, n=400 | 31.5% → {after}% |
+    """,
+    "lines.log": """
+        [untrained] accuracy: 126/400
+        saving the adapter
+        [trained] accuracy: {count}/400
+    """,
+    "nested.json": """
+        {{"base": {{"accuracy": 0.315, "n": 400}}, "grpo": {{"accuracy": 0.{digits}, "n": 400}}}}
+    """,
+    "flat.json": """{{"n_before": 400, "n_after": 400, "accuracy_before": 0.315, "accuracy_after": 0.{digits}}}""",
+    "table.csv": """
+        checkpoint,n,accuracy
+        base,400,0.315
+        step 300,400,0.{digits}
+    """,
+}
+
+
+def written(folder: Path, name: str, right: int) -> Path:
+    """Return a write-up of a model that solved 126 of 400 problems before training, and ``right`` of them after."""
+    share = right / 400
+    text = FORMS[name].format(after=f"{100 * share:.1f}", digits=f"{round(1000 * share):03d}", count=right)
+    path = folder / name
+    path.write_text("\n".join(line.strip() if name != "spaces.txt" else line for line in text.strip().splitlines()))
+    return path
+
+
+def examined(path: Path) -> Diagnosis:
+    """Return what the doctor says of the one run of a file."""
+    [diagnosis] = diagnose(path)
+    return diagnosis
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_each_form_states_one_score_with_its_answers(tmp_path: Path, name: str) -> None:
+    scores = [score for score in find(written(tmp_path, name, right=130)) if "tokens" not in score.name.lower()]
+    [score] = scores
+    assert score.before == pytest.approx(0.315, abs=1e-9)
+    assert score.after == pytest.approx(0.325, abs=1e-9)
+    assert score.answers == 400
+
+
+@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize(
+    ("right", "cause"),
+    [(127, "no_gain"), (80, "fell")],  # one more problem; 11.5 points less, which are 3.7 standard errors
+)
+def test_training_that_raises_no_score_is_sick(tmp_path: Path, name: str, right: int, cause: str) -> None:
+    diagnosis = examined(written(tmp_path, name, right))
+    [finding] = [finding for finding in diagnosis.findings if finding.check == "heldout_no_gain"]
+    assert (diagnosis.verdict, finding.cause) == ("sick", cause)
+
+
+@pytest.mark.parametrize("name", sorted(set(FORMS) - {"table.csv"}))  # whose two rows are a log, too
+def test_a_clear_rise_is_healthy_and_one_within_the_noise_is_open(tmp_path: Path, name: str) -> None:
+    rose = examined(written(tmp_path, name, right=180))  # 13.5 points more: 4 standard errors
+    assert rose.verdict == "healthy"
+    assert "signal" in " ".join(rose.minor)
+    within = examined(written(tmp_path, name, right=140))  # 3.5 points more: 1.1 standard errors
+    assert within.verdict == "too little to judge"
+    assert any("noise" in unknown.message for unknown in within.unknown)
+
+
+def test_form_that_is_learned_without_the_task_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "post.md"
+    path.write_text(
+        "| Task | valid JSON (base -> PPO) | solved (base -> PPO) |\n|---|---|---|\n"
+        "| routes | 12% -> 99% | 0.33 -> 0.21 |\n| tables | 40% -> 97% | 0.08 -> 0.08 |\n"
+    )
+    [finding] = examined(path).findings
+    assert (finding.check, finding.cause) == ("heldout_no_gain", "proxy_alone")
+    assert "valid JSON (routes) 0.12 -> 0.99" in finding.message
+    path.write_text(
+        "| metric | before PPO | after PPO |\n|---|---|---|\n| mean reward | 1.5 | 4.5 |\n| solved | 0.45 | 0.20 |\n"
+    )
+    [finding] = examined(path).findings
+    assert (finding.check, finding.cause) == ("heldout_no_gain", "proxy_alone")
+
+
+def test_a_base_without_the_words_of_an_arm_is_compared_with_its_own_training(tmp_path: Path) -> None:
+    path = tmp_path / "arms.md"
+    path.write_text(
+        "| Model | n | score |\n|---|---|---|\n| 3B base | 90 | 0.2 |\n| 3B SFT | 90 | 0.5 |\n| 3B GRPO | 90 | 0.5 |\n"
+        "| no baseline | 90 | 0.9 |\n| best | 90 | 0.9 |\n| 3B SFT, other split | 50 | 0.1 |\n"
+    )
+    [score] = find(path)
+    assert (score.stages, score.before, score.after) == (("3B SFT", "3B GRPO"), 0.5, 0.5)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "| setting | SFT | GRPO |\n|---|---|---|\n| learning rate | 1e-5 | 1e-6 |\n| batch size | 32 | 32 |\n",
+        "| # | response (before) | rewards (after) |\n|---|---|---|\n| 0 | 1 | 0 |\n| 1 | 1 | 0 |\n",
+        "| pairs | base | trained |\n|---|---|---|\n| logit y7 | 44.9 | 40.3 |\n",
+        "Baseline accuracy: 4/8\nGRPO accuracy: 2/8\n",  # eight answers
+        "start: 0.5\nafter a while: 0.4\n",
+    ],
+)
+def test_what_is_no_score_of_enough_answers_is_no_fault(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "notes.md"
+    path.write_text(text)
+    try:
+        assert examined(path).harmful == ()
+    except RunError:
+        assert find(path) == ()
+
+
+def test_scores_beside_a_log_are_read_with_it(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    rows = "\n".join(f"{{'reward': {0.3 + 0.01 * (i % 3)}, 'loss': 0.1, 'step': {i}}}" for i in range(40))
+    path.write_text(f"baseline exact match: 0.412\n{rows}\nfinal exact match: 0.371\n")
+    diagnosis = examined(path)
+    assert diagnosis.run.steps == 40
+    assert "exact match 0.412 -> 0.371" in " ".join(finding.message for finding in diagnosis.findings)
+
+
+def test_a_later_checkpoint_that_scores_less_is_past_the_peak(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoints.md"
+    rows = ["SFT | 0.10 | 0.30", "PPO ckpt 40 | 0.42 | 0.61", "★ PPO ckpt 90 | {} | 0.52"]
+    for last, cause in (("0.33", "past_peak"), ("0.47", "")):
+        table = "\n".join(["| Model | accuracy | solved |", "|--|--|--|", *(f"| {row} |" for row in rows)])
+        path.write_text(table.format(last))
+        assert [finding.cause for finding in examined(path).findings] == ([cause] if cause else [])
