@@ -34,8 +34,8 @@ def show(console: Console, diagnosis: Diagnosis, full: bool = True) -> None:
         _line(console, f"{diagnosis.run.left_out}; {hint}", 2)
     _line(console, _verdict(diagnosis, full), style=_style(diagnosis.verdict))
     if diagnosis.judgement:
-        reasons = {**diagnosis.judgement.reasons, "not known": "; ".join(diagnosis.missing)}
-        for heading, text in reasons.items():
+        gaps = {} if diagnosis.judgement.supervised else {"not known": "; ".join(diagnosis.missing)}
+        for heading, text in {**diagnosis.judgement.reasons, **gaps}.items():
             _line(console, f"{heading}: {text}", 2)
     if not full:
         _short(console, diagnosis)

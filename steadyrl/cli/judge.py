@@ -14,7 +14,7 @@ from steadyrl.core import config as configs
 from steadyrl.core import plugins
 from steadyrl.core.errors import ConfigError
 from steadyrl.core.rundir import write_json, write_text
-from steadyrl.core.words import counted
+from steadyrl.core.words import counted, percent
 from steadyrl.loop.evaluate import pick_heldout
 from steadyrl.loop.rewards.judge.settings import JudgeSettings
 from steadyrl.show.page.markdown import page
@@ -73,7 +73,7 @@ def calibration_view(calibration: Calibration) -> list[Record]:
     items.append(f"rank correlation with {metric}: {_estimate(calibration.rank_correlation)}")
     if calibration.same is not None:
         items.append(
-            f"asked {calibration.repeats} times: {calibration.same:.1%} of the answers get the same value, "
+            f"asked {calibration.repeats} times: {percent(calibration.same)} of the answers get the same value, "
             f"mean deviation {number(calibration.spread)}"
         )
     if calibration.orders_agree is not None:

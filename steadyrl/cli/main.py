@@ -186,8 +186,13 @@ def _require_folder() -> None:
 
 
 def _require_text(words: Sequence[str]) -> None:
-    """Refuse settings in other bytes than UTF-8; a file may be called so."""
+    """Refuse settings in other bytes than UTF-8; a file may be called so. And no word: as a path it is this folder."""
     for word in words:
+        if not word or (word.startswith("--") and word.endswith("=")):
+            raise ConfigError(
+                f"{word.rstrip('=') or 'an argument'} is empty, as a shell leaves a variable that is not set; give the "
+                "file, folder or value that was meant"
+            )
         if "=" in word and word.encode(errors="replace").decode() != word and not os.path.lexists(word):
             raise ConfigError(f"{word!a:.120} is not valid UTF-8; expected section.key=value as text in UTF-8")
 

@@ -18,6 +18,7 @@ from steadyrl.cli.terminal import note, printable
 from steadyrl.core.errors import exception_line
 from steadyrl.core.metrics import CATALOGUE, Metric
 from steadyrl.core.rundir import RunDir
+from steadyrl.core.words import percent
 from steadyrl.doctor.live import Change
 from steadyrl.loop.rewards.functions import TAKEN
 from steadyrl.loop.train import Watch
@@ -171,7 +172,7 @@ class Progress:
             cells.append((f"{metric.heading}{unit}", _number(record[metric.name])))
             if metric.name == "reward/mean":
                 if self.target is not None:
-                    share = f", {record[metric.name] / self.target:.0%} reached" if self.target > 0 else ""
+                    share = f", {percent(record[metric.name] / self.target)} reached" if self.target > 0 else ""
                     cells.append((f"  target{share}", _number(self.target)))
                 reward_names = {name for name in record if name.startswith("reward/") and record[name] is not None}
                 weighted = [f"reward/{reward.rpartition(':')[2]}" for reward in self.rewards]  # are shown first

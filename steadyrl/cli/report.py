@@ -14,7 +14,7 @@ from steadyrl.core.counting.count import begin
 from steadyrl.core.errors import ConfigError
 from steadyrl.core.rundir import RunDir
 from steadyrl.core.types import DECODINGS
-from steadyrl.core.words import counted
+from steadyrl.core.words import counted, percent
 
 
 def report_command(
@@ -86,7 +86,7 @@ def summary_lines(summary: dict[str, Any]) -> list[str]:
         lines.append(summary["against_rules"])
     health = summary["health"]
     if health.get("parseable") is not None:
-        lines.append(f"parseable: {health['parseable']:.1%}")
+        lines.append(f"parseable: {percent(health['parseable'])}")
     if health.get("entropy_ratio") is not None:
         start, end = health["entropy_start"], health["entropy_end"]
         lines.append(f"entropy: {start:.2f} -> {end:.2f} nats/token (means of the first and the last steps)")

@@ -125,7 +125,7 @@ class _Shown:
 
     def begin(self, every: Sequence[Job], now: Sequence[Job]) -> None:
         """Show how many runs there are to make."""
-        note(f"{counted(len(every), 'run')}; {len(every) - len(now)} are done, {len(now)} to make")
+        note(f"{counted(len(every), 'run')}; {len(every) - len(now)} done, {len(now)} to make")
         self._waiting = {job.key: job.config for job in now}
         self._total = {job.key: job.config.run.steps for job in now}
         self._done = dict.fromkeys(self._total, 0)

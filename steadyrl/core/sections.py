@@ -25,12 +25,20 @@ def _usable_path(text: str) -> str:
     return os.path.expanduser(text)
 
 
+def _not_empty(text: str) -> str:
+    if not text.strip():
+        raise ValueError("a path that is not empty")
+    return text
+
+
 # Corrections for rollouts of another policy: those that hold the importance ratio, and those that only drop.
 RATIO_CORRECTIONS = ("token", "sequence", "icepop", "dppo")
 MASK_CORRECTIONS = ("geometric",)
 
 # A setting that holds a file or folder, or a word that stands for one.
 PathText = Annotated[str, AfterValidator(_usable_path)]
+# One that has to be there: an empty path would be the current folder.
+PathName = Annotated[PathText, AfterValidator(_not_empty)]
 # A setting that holds a folder which the run writes. It does not move where a reward changes the current folder.
 FolderText = Annotated[str, AfterValidator(_usable_path), AfterValidator(lambda text: text and os.path.abspath(text))]
 
@@ -109,7 +117,7 @@ class ModelSection(Section):
 
     free_on_resume = frozenset({"path"})  # the folder may move; that it holds the same model is measured
 
-    path: PathText = Field("base")
+    path: PathName = Field("base")
     """'base' (the model that ships with steadyrl), a Hugging Face model folder, or a model name on the hub."""
     lora_rank: int = Field(0, ge=0, le=65_536, description="Rank of the LoRA adapter. 0 trains all weights.")
     lora_alpha: float = Field(16.0, gt=0, description="LoRA alpha. The adapter is scaled by alpha / rank.")

@@ -1,6 +1,13 @@
-"""Counts in sentences."""
+"""Counts and shares in sentences."""
 
 
 def counted(count: int, noun: str) -> str:
     """Return a count with its noun, as in "1 problem" and "2 problems"."""
     return f"{count} {noun}{'s' * (count != 1)}"
+
+
+def percent(share: float) -> str:
+    """Return a share in whole percent, or with the first digit that tells it from 0% and 100%, as in "99.6%"."""
+    if 0.0 < share <= 0.005:
+        return f"{100.0 * share:.1g}%"
+    return f"{100.0 - float(f'{100.0 * (1.0 - share):.1g}'):.12g}%" if 0.995 <= share < 1.0 else f"{share:.0%}"

@@ -21,7 +21,7 @@ from steadyrl.doctor.examine import examine
 from steadyrl.doctor.names.identify import checked_names, identify
 from steadyrl.doctor.readers.completions import JsonTexts, step_files
 from steadyrl.doctor.readers.rows import MAX_STEP
-from steadyrl.doctor.readers.spelling import flat_settings, number, plain, settings_of
+from steadyrl.doctor.readers.spelling import flat_settings, number, plain, settings_of, with_truths
 from steadyrl.doctor.series import Column, RawLog, Written
 
 EVERY = 20  # steps; bench/results/doctor_speed.json has what that costs
@@ -219,6 +219,6 @@ class LiveDoctor:
         if step not in self._steps[-1:]:
             self._steps.append(step)
         for name, value in flat_settings(metrics, separator="/").items():
-            scalar = number(plain(value), null=None)
+            scalar = number(with_truths(name, [plain(value)])[0], null=None)
             if scalar is not None and name not in NOT_METRICS:
                 self._series[name].add(step, scalar, self.points)

@@ -385,6 +385,26 @@ def test_an_override_of_other_bytes_than_utf8_is_refused(refused):
     assert said == r"'task.args.prompt=\udcff' is not valid UTF-8; expected section.key=value as text in UTF-8"
 
 
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (["doctor", ""], "an argument"),
+        (["compare", "runs/a", ""], "an argument"),
+        (["study", "run", ""], "an argument"),
+        (["report", "runs/a", "--to", ""], "an argument"),
+        (["doctor", "log.csv", "--config="], "--config"),
+    ],
+)
+def test_an_empty_path_is_no_name_of_the_current_folder(refused, words, what):
+    assert refused(*words).startswith(f"{what} is empty, as a shell leaves a variable that is not set; give the file")
+
+
+@pytest.mark.parametrize("setting", ["task.args.path", "model.path"])
+def test_an_empty_path_in_a_config_is_refused(refused, here, setting):
+    (here / "empty.toml").write_text('[task]\nname = "prompts"\n[rewards]\nright = 1\n')
+    assert f"{setting}: got ''; expected a path that is not empty" in refused("train", "empty.toml", f"{setting}=''")
+
+
 def test_a_reward_that_always_fails_is_named_with_what_it_raised(steadyrl, here):
     (here / "users_broken.py").write_text("def good(problem, rollout):\n    return problem.columns['answer']\n")
     code, _, stderr = steadyrl("train", "config.toml", "rewards.users_broken:good=1")

@@ -138,7 +138,7 @@ def test_the_text_names_every_measurement(judge):
     assert code == 0
     assert "judge: m, mode group; 24 known answers to 6 problems, 0 without a verdict" in out
     assert "- agrees with tests on pairs of answers to one problem: 1.000 [1.000, 1.000] (chance 0.5)" in out
-    assert "- asked 2 times: 100.0% of the answers get the same value, mean deviation 0.000" in out
+    assert "- asked 2 times: 100% of the answers get the same value, mean deviation 0.000" in out
     assert "tokens_in" in out
 
 

@@ -207,7 +207,6 @@ def test_overrides_leave_the_given_data_alone():
         ("'12'", "12"),
         ('"a = b"', "a = b"),
         ("a=b", "a=b"),
-        ("", ""),
     ],
 )
 def test_an_override_that_is_no_toml_is_text(text, value):

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from steadyrl.core.words import percent
 from steadyrl.doctor.check import Found, Result, Unknown, check
 from steadyrl.doctor.checks.reward import shows_no_gain
 from steadyrl.doctor.series import Run, Series
@@ -120,7 +121,7 @@ def truncated(run: Run) -> Result:
         cause,
         "info" if harmless else "critical" if never else "warning",
         first_lasting(share, share.values > NOTABLE) if len(share) >= AT_FIRST else int(share.steps[0]),
-        f"{about}{level:.0%} of the completions are cut off by the length limit: {what}",
+        f"{about}{percent(level)} of the completions are cut off by the length limit: {what}",
         (shown + (f"; the limit is {limit:g} tokens" if limit else ""), *((how,) if how else ())),
         change={} if level <= NOTABLE else None,
     )
@@ -163,7 +164,7 @@ def empty_completions(run: Run) -> Result:
         cause,
         "critical" if level > EMPTY_CRITICAL else "info" if since is None else "warning",
         int(share.steps[np.argmax(share.values > EMPTY_WARN)]) if since is None else since,
-        f"{level:.1%} of the completions are empty: {reason}",
+        f"{percent(level)} of the completions are empty: {reason}",
         (f"mean share {number(early)} in the first steps, {number(level)} in the last fifth",),
     )
 
@@ -182,7 +183,7 @@ def _length_stayed(run: Run, share: Series) -> str:
         was, now = float(before.mean()), float(after.mean())
         # Texts that became empty have their end token only, and the others keep their length.
         if was - now < STAYED * jump.change * (was - 1.0):
-            grew = f"their share went from {jump.before:.0%} to {jump.after:.0%} at step {jump.step}"
+            grew = f"their share went from {percent(jump.before)} to {percent(jump.after)} at step {jump.step}"
             return (
                 f"{grew}, and the mean length stayed ({number(was)} and {number(now)}): texts are lost after sampling"
             )

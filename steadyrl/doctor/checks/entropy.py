@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from steadyrl.core.words import percent
 from steadyrl.doctor.check import Found, Result, Unknown, check
 from steadyrl.doctor.checks.kl_penalty import resting
 from steadyrl.doctor.checks.sampler import sampling_gap
@@ -54,7 +55,7 @@ def entropy_collapse(run: Run) -> Result:
         cause,
         "info" if cause == "learned" else "critical" if lost else "warning",
         since,
-        f"the entropy fell to {end / start:.0%} of its start",
+        f"the entropy fell to {percent(end / start)} of its start",
         (levels("the entropy", entropy, entropy.unit), *because),
     )
 

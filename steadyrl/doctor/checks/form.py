@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from steadyrl.core.types import Severity
+from steadyrl.core.words import percent
 from steadyrl.doctor.check import Found, Result, Unknown, check
 from steadyrl.doctor.series import Run, Written
 from steadyrl.doctor.statistics.readings import number
@@ -131,14 +132,14 @@ def answers_alike(run: Run) -> Result | list[Result]:
             "ignores_prompt",
             "warning",
             since,
-            f"{now.commonest[1]:.0%} of the answers to {now.prompts} prompts are one text, whatever was asked",
+            f"{percent(now.commonest[1])} of the answers to {now.prompts} prompts are one text, whatever was asked",
             (f"the answer: {_shown(now.commonest[0])}", f"distinct answers over answers: {number(now.distinct)}"),
         )
     was_loops, was_repeated, was_alike = (before.loops, before.repeated, before.alike) if before else (0.0, 0.0, 0.0)
     severity: Severity = "warning" if before else "info"
-    twice = f"{now.repeated:.0%} of the last {now.texts} answers hold the same word twice where words should differ"
+    twice = f"{percent(now.repeated)} of the last {now.texts} answers hold a word twice where words should differ"
     if now.loops > max(REPEATED_WORDS, was_loops + GREW):
-        message = f"{now.loops:.0%} of the last {now.texts} answers say one thing over and over"
+        message = f"{percent(now.loops)} of the last {now.texts} answers say one thing over and over"
         return Found("repeats_itself", severity, since, message, _against(was_loops, now))
     if now.repeated > max(REPEATED_WORDS, was_repeated + GREW):
         return Found("repeated_words", severity, since, twice, _against(was_repeated, now))
@@ -146,7 +147,7 @@ def answers_alike(run: Run) -> Result | list[Result]:
     open_places = any("w" in template.split() for template in now.templates)
     if many_prompts and open_places and now.alike > max(FEW_TEMPLATES, was_alike + GREW):
         forms = " or ".join(map(_shown, now.templates))
-        message = f"{now.alike:.0%} of the last {now.texts} answers have one form: {forms}"
+        message = f"{percent(now.alike)} of the last {now.texts} answers have one form: {forms}"
         severity = severity if now.alike > MOST_OF_ALL else "info"
         results.append(Found("one_template", severity, since, message, _against(was_alike, now)))
     if now.repeated > MOSTLY_REPEATED:
@@ -157,7 +158,7 @@ def answers_alike(run: Run) -> Result | list[Result]:
 def _against(was: float, now: Form) -> tuple[str, ...]:
     common = " or ".join(map(_shown, now.templates)) or "none that is shared"
     return (
-        f"at the start of the log that share was {was:.0%}",
+        f"at the start of the log that share was {percent(was)}",
         f"distinct answers over answers {number(now.distinct)}; the commonest form is {common}",
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from steadyrl.core.types import Severity
+from steadyrl.core.words import percent
 from steadyrl.doctor.check import Found, Result, Unknown, check
 from steadyrl.doctor.checks.signal import signal_lost
 from steadyrl.doctor.remedies import Value
@@ -61,11 +62,12 @@ def _zero(run: Run, norm: Series) -> Result:
     if nothing.mean() <= ZERO_SHARE:
         return None
     share, cut, used = signal_lost(run), run.get("truncated"), run.get("advantage_used")
-    shown = f"the gradient is exactly 0 in {'the only row' if len(norm) == 1 else f'{nothing.mean():.0%} of the rows'}"
+    place = "the only row" if len(norm) == 1 else f"{percent(nothing.mean())} of the rows"
+    shown = f"the gradient is exactly 0 in {place}"
     if share is None:
         return Unknown(f"{shown}, and neither the spread of rewards nor of advantages tells why", ("reward_std",))
     equal = float(share[0].values.mean())
-    cause, reason = "detached", f"{1 - equal:.0%} of the groups have rewards that differ: the loss misses the weights"
+    cause, reason = "detached", f"{percent(1 - equal)} of the groups have unequal rewards: the loss misses the weights"
     some = np.flatnonzero(~nothing)
     detached = not len(some) or len(norm) - 1 - some[-1] >= max(LASTING_ROWS, ZERO_SHARE / 2 * len(norm))
     if equal > GROUPS_EQUAL or abs(equal - float(nothing.mean())) < 1 - GROUPS_EQUAL:
@@ -73,7 +75,7 @@ def _zero(run: Run, norm: Series) -> Result:
     elif used is not None and not used.values.any():
         cause, reason = "nothing_kept", "rewards differ, and no completion is kept to train on"
     elif cut is not None and float(cut.values.mean()) > NEARLY_ALL:
-        cause, reason = "masked", f"{cut.values.mean():.0%} are cut off, and those may be masked out of the loss"
+        cause, reason = "masked", f"{percent(cut.values.mean())} are cut off, and those may be masked out of the loss"
     elif not detached:
         return Unknown(f"{shown} and not in the others, so that the loss reaches the weights; nothing tells why")
     severity: Severity = "critical" if nothing.all() else "warning"

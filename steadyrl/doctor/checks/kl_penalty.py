@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from steadyrl.core.types import Severity
+from steadyrl.core.words import percent
 from steadyrl.doctor.check import Found, Result, Unknown, check
 from steadyrl.doctor.checks.kl_control import HEALTHY_SEQUENCE, ROOM_SEQUENCE, target_in
 from steadyrl.doctor.remedies import Value, default
@@ -343,4 +344,4 @@ def _share_of_advantage(run: Run, where: Balance) -> tuple[str, ...]:
         return ()
     penalty = where.coefficient * tail(errors) * float(np.sqrt(completions))  # an error of a mean, times the root of n
     share = penalty / (penalty + where.spread)
-    return (f"the penalties of completions differ by {number(penalty)}: {share:.0%} of the spread of advantages",)
+    return (f"the penalties of completions differ by {number(penalty)}: {percent(share)} of the spread of advantages",)

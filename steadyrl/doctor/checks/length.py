@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from steadyrl.core.words import percent
 from steadyrl.doctor.check import Found, Result, check
 from steadyrl.doctor.checks.ending import cut_off
 from steadyrl.doctor.checks.kl_penalty import penalty_pays
@@ -99,9 +100,9 @@ def length_explosion(run: Run) -> Result:
     follows = correlation(run, changes=True)
     harmless = False
     if repeats is not None and tail(repeats) > head(repeats) + REPEATS_MORE:
-        reason = f"the share of repeated word triples grew to {tail(repeats):.0%}"
+        reason = f"the share of repeated word triples grew to {percent(tail(repeats))}"
     elif cut is not None and tail(cut[0]) > CUT_OFF:
-        reason = f"{tail(cut[0]):.0%} are cut off at the end"
+        reason = f"{percent(tail(cut[0]))} are cut off at the end"
     elif follows > MOVES_TOGETHER:
         harmless, reason = True, f"the reward follows the length from step to step (correlation {number(follows)})"
     elif direction(reward) > 0:
@@ -126,5 +127,5 @@ def repetition(run: Run) -> Result:
         return None
     since = first_lasting(share, share.values > blocks.first + REPEATS_MORE)
     pays = ", and the reward rose meanwhile: loops are rewarded" if learns(run) else ""
-    message = f"{blocks.end:.0%} of the word triples are repetitions, {blocks.first:.0%} at the start{pays}"
+    message = f"{percent(blocks.end)} of the word triples are repetitions, {percent(blocks.first)} at the start{pays}"
     return Found("grew", "warning", since, message, (levels("the share", share),))

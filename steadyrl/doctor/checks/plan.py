@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from steadyrl.core.stats import smoothed
+from steadyrl.core.words import percent
 from steadyrl.doctor.check import Found, Passed, Result, check
 from steadyrl.doctor.checks.kl_control import OFF_TARGET
 from steadyrl.doctor.series import Run, Series
@@ -63,7 +64,7 @@ def rate_not_reached(run: Run) -> Result:
         return Found("above", "info", None, f"{message} that is set")
     if reached >= HALF * rate:
         return None
-    message = f"the learning rate came to {reached:.3g} at most, {reached / rate:.0%} of the {rate:g} that is set"
+    message = f"the learning rate came to {reached:.3g} at most, {percent(reached / rate)} of the {rate:g} that is set"
     return Found("schedule", "warning", None, message)
 
 
@@ -150,7 +151,7 @@ def _updates_skipped(run: Run) -> Result:
         "below_an_update",
         "info",
         None,
-        f"{ended:.0%} of the steps end after {UNLIMITED} of their {planned:.0f} updates, because the first one passes "
+        f"{percent(ended)} of the steps end after {UNLIMITED} of their {planned:.0f} updates, because the first passes "
         f"the limit of {limit:g} nats/token to the KL of a step",
     )
 
@@ -172,4 +173,4 @@ def batch_small(run: Run) -> Result:
     if completions is None or completions >= FEWEST_COMPLETIONS or solved(run):
         return None
     message = f"a step learns from {completions:g} completions: its mean reward is uncertain by "
-    return Found("few", "warning", None, f"{message}{1.0 / np.sqrt(completions):.0%} of their spread")
+    return Found("few", "warning", None, f"{message}{percent(1.0 / np.sqrt(completions))} of their spread")

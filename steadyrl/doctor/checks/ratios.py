@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from steadyrl.core.words import percent
 from steadyrl.doctor.check import Found, Result, Unknown, check
 from steadyrl.doctor.remedies import learning_rate
 from steadyrl.doctor.series import Run, Series
@@ -82,7 +83,7 @@ def clip_fraction_high(run: Run) -> Result:
         cause,
         "info" if over else "warning",
         since,
-        f"{level:.0%} of the tokens are clipped",
+        f"{percent(level)} of the tokens are clipped",
         (f"the clip fraction is {number(level)} from step {since} on (median; limit {limit})", *because),
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from steadyrl.core.types import Severity
+from steadyrl.core.words import percent
 from steadyrl.doctor.check import Found, Passed, Result, Unknown, check
 from steadyrl.doctor.remedies import LITTLE_UPDATE, learning_rate
 from steadyrl.doctor.series import Run, Series
@@ -86,7 +87,7 @@ def reward_flat(run: Run) -> Result:
         )
     shown = f"the change over all steps lies between {number(change.low)} and {number(change.high)} (95 %)"
     if rests and change.high > wanted:
-        shown = f"{shown}, at most {change.high / abs(level):.0%} of its level"
+        shown = f"{shown}, at most {percent(change.high / abs(level))} of its level"
     elif change.detectable:
         seen = f"a change of {number(change.detectable)} would have been seen"
         shown = f"{shown}; {seen}, {number(wanted)} would be worth having"
@@ -245,8 +246,8 @@ def _frozen(run: Run, reward: Series) -> Result:
         "frozen",
         "warning",
         int(reward.steps[0]),
-        f"the reward stays within {np.ptp(reward.values) / level:.1%} of {number(level)} in {len(reward)} rows: what "
-        "scores the completions hardly tells them apart",
+        f"the reward stays within {percent(np.ptp(reward.values) / level)} of {number(level)} in {len(reward)} rows: "
+        "what scores the completions hardly tells them apart",
         ("batches of other prompts have other means, unless nearly all completions get the same score",),
     )
 
@@ -259,7 +260,7 @@ def reward_falling(run: Run) -> Result:
     for quantity in ("reward_unscored", "empty", "truncated"):
         blocks = measure(share) if (share := run.get(quantity)) is not None else None
         if blocks is not None and blocks.rose and blocks.end - blocks.first > RISEN_SHARE:
-            cause, suffix = "bad_texts", f", while the share of {quantity} completions grew to {blocks.end:.0%}"
+            cause, suffix = "bad_texts", f", while the share of {quantity} completions grew to {percent(blocks.end)}"
             break
     if lost is not None and lost.before - lost.after > max(wanted, LOST_AT_ONCE * abs(lost.before), _luck(run, lost)):
         steep = _steepest(run, lost.step)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from steadyrl.core.types import Severity
+from steadyrl.core.words import percent
 from steadyrl.doctor.check import Found, Result, Unknown, check
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.readings import levels, number, reward_spread
@@ -32,7 +33,7 @@ def reward_unscored(run: Run) -> Result:
         "scorer_fails",
         "critical" if level > UNSCORED_CRITICAL else "warning",
         since,
-        f"{level:.0%} of the completions have no reward, since step {since}",
+        f"{percent(level)} of the completions have no reward, since step {since}",
         (levels("the unscored share", share),),
     )
 

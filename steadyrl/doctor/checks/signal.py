@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from steadyrl.core.types import Severity
+from steadyrl.core.words import percent
 from steadyrl.doctor.check import FEWEST_ROWS, Found, Result, Unknown, check
 from steadyrl.doctor.checks.hacking import pays_for_right
 from steadyrl.doctor.checks.reward import shows_no_gain, worsens
@@ -109,7 +110,7 @@ def no_signal_groups(run: Run) -> Result:
     half = min(late, mean) > HALF_LOST and long
     from_start = half and shows_no_gain(run) and not moves
     if len(share) < FEWEST_ROWS and not nothing and late > HALF_LOST and direction(share) <= 0:
-        return Unknown(f"{late:.0%} of the groups have equal rewards, in {len(share)} rows only")
+        return Unknown(f"{percent(late)} of the groups have equal rewards, in {len(share)} rows only")
     if late <= HALF_LOST and not half and not idle:
         return None
     cause, reason = _equal_cause(run)
@@ -139,14 +140,14 @@ def _stuck(run: Run) -> str:
     if tail(entropy, LATE) > CERTAIN * head(entropy) or tail(norm, LATE) > STILL * head(norm):
         return ""
     kept = f"its entropy is {number(tail(entropy, LATE))} nats per token, {number(head(entropy))} at the start"
-    return f"the policy gives one answer to a prompt, right in {place[0]:.0%} of them, and looks for no other: {kept}"
+    return f"the policy gives one answer to a prompt, right in {percent(place[0])}, and looks for no other: {kept}"
 
 
 def _amount(what: str, share: float, estimated: bool) -> str:
     if what.startswith(ROWS):
         rows = "steps, as many as make whole rows so," if estimated else "rows"
-        return f"in {share:.0%} of the {rows} {what.removeprefix(ROWS)}, so that they"
-    return f"{share:.0%} of the groups have equal rewards and"
+        return f"in {percent(share)} of the {rows} {what.removeprefix(ROWS)}, so that they"
+    return f"{percent(share)} of the groups have equal rewards and"
 
 
 def _equal_cause(run: Run) -> tuple[str, str]:
@@ -161,9 +162,9 @@ def _equal_cause(run: Run) -> tuple[str, str]:
         return "too_hard", f"what is paid is the same for all, and {', '.join(unpaid)} never pays"
     cut = run.get("truncated")
     if place > RIGHT and cut is not None and tail(cut, LATE) > ENDLESS:
-        sentence = f"they earn the same, while {tail(cut, LATE):.0%} of them are cut off before they end"
+        sentence = f"they earn the same, while {percent(tail(cut, LATE))} of them are cut off before they end"
         return "same_answers", f"{sentence}: what is paid hardly depends on the answer"
-    shown = f"the mean reward is {place:.0%} of the way from {number(low)} to {number(high)}"
+    shown = f"the mean reward is {percent(place)} of the way from {number(low)} to {number(high)}"
     if place > RIGHT:
         return "too_easy", f"mostly all completions of a prompt are right ({shown})"
     if place < WRONG and not _many_earn_some(run, place, high - low):

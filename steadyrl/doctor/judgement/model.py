@@ -25,6 +25,8 @@ STATES = ("sick", "healthy")
 SPEAKING, MOST = 0.1, 4  # log-odds from which on a quantity is named, and how many of them
 NEGATIVE_ZERO = re.compile(r"[-+](?=0(?:\.0*)?%)")  # rounded, of a share
 DOUBT = 0.3  # probability of being sick, above which nothing is called healthy
+# Of whatever training.
+OF_ALL = {"loss", "grad_norm", "learning_rate", "data_epoch", "token_accuracy", "heldout/loss", "heldout/accuracy"}
 FEW_STEPS = 10  # in fewer steps a rise shows no health yet
 LONG = 25  # rows: of the labelled logs with as many that look sick none was healthy, and of shorter ones some were
 
@@ -90,10 +92,17 @@ class Judgement:
     """The numbers that point to a fault most, a sentence each."""
     speaks_against: tuple[str, ...]
     """Those that point away from one."""
+    supervised: str = ""
+    """What shows that the training is supervised, of which no labelled log is; "" where it samples."""
 
     @property
     def sentence(self) -> str:
         """The verdict with its odds and the likeliest fault, or what to look for first."""
+        if self.supervised:
+            return (
+                f"too little to judge: this looks like supervised training ({self.supervised}), where no answers are "
+                "sampled that have a reward, a length or a KL; losses, gradients and settings show no harm"
+            )
         if self.verdict == "healthy":
             return f"healthy, probably ({self.alike} were healthy)"
         odds = f"{self.alike} were sick"
@@ -105,11 +114,15 @@ class Judgement:
     @property
     def reasons(self) -> Mapping[str, str]:
         """What the sentence rests on, each with its heading."""
-        listed = {
-            "speaks for a fault": "; ".join(self.speaks_for),
-            "speaks against one": "; ".join(self.speaks_against),
-            "would decide": self.decide if self.verdict != "healthy" else "",
-        }
+        listed = (
+            {}
+            if self.supervised
+            else {
+                "speaks for a fault": "; ".join(self.speaks_for),
+                "speaks against one": "; ".join(self.speaks_against),
+                "would decide": self.decide if self.verdict != "healthy" else "",
+            }
+        )
         return {heading: text for heading, text in listed.items() if text}
 
 
@@ -125,6 +138,9 @@ def judge(run: Run, contradicted: bool = False) -> Judgement:
         run: Whose log is compared with the labelled ones.
         contradicted: Whether something that the log shows forbids to call the run healthy.
     """
+    if run.traits.trains_on == "given" or ("loss" in run.series and run.series.keys() <= OF_ALL):
+        why = run.algorithm or ("pairs of answers" if run.traits.trains_on == "given" else "no reward is logged")
+        return Judgement("", 0.0, 0.0, "", "", "", "", (), (), why)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         values = quantities(run)
     weights = _weights()

@@ -25,12 +25,15 @@ from steadyrl.doctor.readers.rows import usual_distance
 from steadyrl.doctor.series import Column, RawLog, Run, Series, Traits
 from steadyrl.doctor.statistics.units import together
 
-TRAINERS = (
-    "steadyrl trl-grpo trl-rloo trl-async-grpo trl-online-dpo trl-sft trl-ppo trl-ppo-old verl openrlhf nemo-rl "
-    "prime-rl skyrl tinker slime areal areno roll torchtune trlx mlx-lm-lora deepspeed-chat llamafactory"
-)
+TRAINERS = """
+steadyrl trl-grpo trl-rloo trl-async-grpo trl-online-dpo trl-dpo trl-sft trl-reward trl-ppo trl-ppo-old verl openrlhf
+nemo-rl prime-rl skyrl tinker slime areal areno roll torchtune trlx mlx-lm-lora deepspeed-chat llamafactory
+"""
 TABLES: tuple[Table, ...] = tuple(map(load, TRAINERS.split()))
 COMMON = load("unknown")  # spellings that many share
+SETTINGS = frozenset(
+    key.rpartition(".")[2] for table in (*TABLES, COMMON) for keys in table.keys.values() for key in keys.split("|")
+)
 # Whose metric it is, where a part of the name before the last says so: of another model, or of another time.
 NOT_THE_POLICY = re.compile(r"(^|[/._])(critic|value|vf|reward_model|rm|ref|teacher|draft|disc|time|timing|perf)")
 TOTAL_COUNT = re.compile(
@@ -250,15 +253,22 @@ def recognise(log: RawLog) -> Table:
 
 
 def holds_known_metric(log: RawLog) -> bool:
-    """Return whether any column is one that a check could look at, which clocks are not, or scores are beside them."""
+    """Return whether any column is one that a check could look at, or scores are beside them.
+
+    Clocks are none, and neither is a row of settings.
+    """
     if log.evaluations:
         return True
-    if len(log.columns) > MOST_NAMES and all(len(column.steps) < 2 for column in log.columns.values()):
+    one_row = all(len(column.steps) < 2 for column in log.columns.values())
+    if one_row and len(log.columns) > MOST_NAMES:
         return False
     table = recognise(log)
     placed = _placed(table, log)
     quantities = {entry.name.quantity for entry in placed} - CLOCKS
     guessed = _guessed(table, log, placed)
+    settings = log.columns.keys() & SETTINGS
+    if one_row and len(settings) > max(1, len({entry.source for entry in (*placed, *guessed)} - settings)):
+        return False
     return bool(quantities) or not GUESSED_ALONE.isdisjoint(entry.name.quantity for entry in guessed)
 
 

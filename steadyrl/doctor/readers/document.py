@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from steadyrl.core.errors import RunError
+from steadyrl.doctor.readers.json_tables import STEPS, course_in, rows_in
 from steadyrl.doctor.readers.lines import head, parse_json, text_of
-from steadyrl.doctor.readers.parting import Parting
-from steadyrl.doctor.readers.rows import MAX_RUNS, MIN_ROWS, SUMMARY, Rows, find_step_key
-from steadyrl.doctor.readers.spelling import MAX_NESTING, flat_settings, number
+from steadyrl.doctor.readers.parting import METRIC, Runs
+from steadyrl.doctor.readers.rows import MAX_RUNS, MIN_ROWS, SUMMARY, Rows
+from steadyrl.doctor.readers.spelling import MAX_NESTING, flat_settings, number, with_truths
+from steadyrl.doctor.readers.tables import chart_in
 from steadyrl.doctor.series import RawLog
 
 MAX_BYTES = 256 << 20  # the whole file is parsed at once, at about ten times its size
@@ -27,8 +29,6 @@ SETTINGS = ("training_args.json", "args.json", "hparams.json", "config.json")
 LOGS = (".jsonl", ".ndjson", ".csv", ".tsv", ".log", ".txt", ".out", ".md", ".ipynb")
 MODEL = frozenset(("architectures", "model_type"))
 MAX_SETTINGS = 1 << 20
-FEW = 200  # rows that tell which key is the step
-STEPS = ("step", "steps", "global_step", "iteration", "iterations", "epoch", "epochs")
 
 
 def newest_state(folder: Path) -> Path | None:
@@ -75,9 +75,27 @@ def read(path: Path) -> list[RawLog]:
         raise RunError(f"'{path}' is torn, or nested too deeply for JSON; name another log of the run")
     if isinstance(parsed, dict) and HISTORY in parsed and not isinstance(parsed[HISTORY], list):
         raise RunError(f"'{path}' has no list '{HISTORY}'; take the state of an earlier checkpoint")
-    parts = list(_parts(parsed if isinstance(parsed, dict) else {"": parsed}))
-    logged = [run for part in parts if part.rows or part.lists or part.by_step for run in _runs(part)]
-    return [_log(path, part, parts[0], len(logged) > 1) for part in logged[:MAX_RUNS]]
+    tag, chart_of = chart_in(path)
+    parts = list(_parts({tag or "value": parsed} if isinstance(parsed, list) or rows_in(parsed) else parsed))
+    logs: list[RawLog] = []
+    for part in parts:
+        kind, settings = "trainer_state" if part.history else "jsonl", {**parts[0].settings, **part.settings}
+        runs, notes = _runs(part, parts[0]) if part.rows or part.lists or part.by_step else ({}, [])
+        for run, rows in runs.items():
+            name = ".".join(filter(None, (part.path, run)))
+            logs.append(rows.log(f"{path}#{name}" if name else str(path), kind, settings, notes))
+    if not logs and parts[0].settings and HISTORY not in parsed:
+        return [RawLog(str(path), "jsonl", {}, parts[0].settings)]
+    alone = len(logs) == 1
+    return [replace(log, path=str(path) if alone else log.path, chart_of=chart_of) for log in logs[:MAX_RUNS]]
+
+
+def without_rows(path: Path | str) -> str:
+    """Say that a file of settings is no log, and what to do with it."""
+    return (
+        f"'{path}' is a file of settings or results, and no log; give the run directory or the log of the run, and "
+        f"settings that the log lacks beside it: `steadyrl doctor LOG --config {path}`"
+    )
 
 
 def settings_beside(path: Path) -> dict[str, dict[str, Any]]:
@@ -121,31 +139,29 @@ class _Part:
     rows: list[dict[str, Any]] = field(default_factory=list)  # the longest list of rows; lists alike are runs
     history: bool = False  # whether they are a Trainer's
     lists: dict[str, list[Any]] = field(default_factory=dict)  # lists of numbers
-    by_step: dict[str, dict[str, Any]] = field(default_factory=dict)  # {"10": 0.5, "20": 0.7}
+    by_step: dict[str, dict[int, Any]] = field(default_factory=dict)  # metrics whose values stand at their steps
 
 
 def _parts(data: Mapping[str, Any], path: str = "", depth: int = 0) -> Iterator[_Part]:
     part, inner, tables = _Part(path), list[tuple[str, Mapping[str, Any]]](), dict[str, list[dict[str, Any]]]()
     for key, value in data.items():
-        if isinstance(value, list) and value:
-            rows = [row for row in value if isinstance(row, dict)]
-            if 2 * len(rows) > len(value):
-                tables[key] = rows
-            elif _numbers(value, len(value)):
-                part.lists[key] = value
-        elif isinstance(value, dict) and value:
-            if all(at.isdecimal() and number(item) is not None for at, item in value.items()):
-                part.by_step[key] = value
+        if rows := rows_in(value):
+            if course := course_in(rows):
+                part.by_step[key] = course
             else:
-                inner.append((key, value))
-                part.settings |= {k: v for k, v in flat_settings({key: value}).items() if not isinstance(v, list)}
+                tables[key] = rows
+        elif isinstance(value, list) and _numbers(numbers := with_truths(key, value)):
+            part.lists[key] = list(numbers)
+        elif isinstance(value, dict) and value:
+            inner.append((key, value))
+            part.settings |= {k: v for k, v in flat_settings({key: value}).items() if not isinstance(v, list)}
         elif isinstance(value, str | int | float) or value is None:
             part.settings[key] = value
-    rows_long = max(map(len, part.lists.values()), default=0)
+    longest_list = max(map(len, part.lists.values()), default=0)
     for key, value in list(inner):
-        beside = {f"{key}/{name}": items for name, items in value.items() if _numbers(items, rows_long)}
-        if beside and len(beside) == len(value):  # further columns, such as the parts of the reward
-            part.lists |= beside
+        # Further columns, such as the parts of the reward.
+        if all(_numbers(items, longest_list) for items in value.values()) and (longest_list or _are_of_one(key, value)):
+            part.lists |= {f"{key}/{name}": items for name, items in value.items()}
             inner.remove((key, value))
     above = f"{path}." if path else ""
     longest = max(tables.values(), key=len, default=[])
@@ -159,42 +175,37 @@ def _parts(data: Mapping[str, Any], path: str = "", depth: int = 0) -> Iterator[
         yield from _parts(value, f"{above}{key}", depth + 1)
 
 
-def _runs(part: _Part) -> list[_Part]:
-    """Return a part for each run of its rows."""
-    if not part.rows:
-        return [part]
-    parting, runs = Parting(find_step_key(part.rows[:FEW]), part.rows[0]), dict[str, list[dict[str, Any]]]()
-    for row in part.rows:
-        runs.setdefault(parting.run_of(row), []).append(row)
-    if len(runs) == 1:
-        return [part]
-    above = f"{part.path}." if part.path else ""
-    return [replace(part, path=f"{above}{run or parting.first_name}", rows=rows) for run, rows in runs.items()]
+def _are_of_one(name: str, columns: Mapping[str, Any]) -> bool:
+    """Return whether columns are of the metric that they stand below, such as its mean: they name none themselves."""
+    return METRIC.search(name) is not None and not any(map(METRIC.search, columns))
 
 
-def _numbers(value: Any, count: int) -> bool:
-    """Return whether a value is a list of so many numbers, at least one."""
-    return isinstance(value, list) and len(value) == count > 0 and all(number(item) is not None for item in value)
+def _numbers(value: Any, count: int = 0) -> bool:
+    """Return whether a value is a list of numbers, at least one, and of so many where a count is given."""
+    counted = isinstance(value, list) and len(value) > 0 and count in (0, len(value))
+    return counted and all(number(item) is not None for item in value)
 
 
-def _log(path: Path, part: _Part, root: _Part, several: bool) -> RawLog:
-    """Return the log of the rows, or of the lists of numbers that are as long as the longest one."""
-    rows, notes = Rows(), list[str]()
+def _runs(part: _Part, root: _Part) -> tuple[dict[str, Rows], list[str]]:
+    """Return the runs of the rows, or of the lists of numbers that are as long as the longest one; and notes."""
     if part.rows:
-        rows.add([row for row in part.rows if SUMMARY not in row])
-    else:
-        length = max(map(len, part.lists.values()), default=0)
-        steps = {key: values for key, values in root.lists.items() if key in STEPS and len(values) <= length}
-        least = length - (length > MIN_ROWS)  # a run that stops within a step has written some of its metrics
-        lists = {key: values for key, values in (steps | part.lists).items() if len(values) >= least}
-        step = next((key for key in STEPS if key in lists or key in part.by_step), STEPS[0])
-        rows.add([{key: values[i] for key, values in lists.items() if i < len(values)} for i in range(length)])
-        at_step: dict[str, dict[str, Any]] = {}
-        for key, by_step in part.by_step.items():
-            for at, value in by_step.items():
-                at_step.setdefault(at, {step: int(at)})[key] = value
-        rows.add(list(at_step.values()))
-        if others := [key for key, values in part.lists.items() if key not in lists and len(values) >= MIN_ROWS]:
-            notes.append(f"lists left out, for they are shorter than others, and of unknown steps: {', '.join(others)}")
-    name = f"{path}#{part.path}" if several and part.path else str(path)
-    return rows.log(name, "trainer_state" if part.history else "jsonl", {**root.settings, **part.settings}, notes)
+        runs = Runs()
+        for row in part.rows:
+            if SUMMARY not in row:
+                runs.put(row)
+        return runs.rows(), []
+    rows = Rows()
+    length = max(map(len, part.lists.values()), default=0)
+    steps = {key: values for key, values in root.lists.items() if key in STEPS and len(values) <= length}
+    least = length - (length > MIN_ROWS)  # a run that stops within a step has written some of its metrics
+    lists = {key: values for key, values in (steps | part.lists).items() if len(values) >= least}
+    step = next((key for key in STEPS if key in lists or key in part.by_step), STEPS[0])
+    rows.add([{key: values[i] for key, values in lists.items() if i < len(values)} for i in range(length)])
+    at_step: dict[int, dict[str, Any]] = {}
+    for key, course in part.by_step.items():
+        for at, value in course.items():
+            at_step.setdefault(at, {step: at})[key] = value
+    rows.add(list(at_step.values()))
+    short = [key for key, values in part.lists.items() if key not in lists and len(values) >= MIN_ROWS]
+    why = f"lists left out, for they are shorter than others, and of unknown steps: {', '.join(short)}"
+    return {"": rows}, [why] if short else []

@@ -12,14 +12,12 @@ from typing import Any
 
 from steadyrl.doctor.readers.completions import JsonTexts, holds_text
 from steadyrl.doctor.readers.lines import objects
-from steadyrl.doctor.readers.parting import Parting
-from steadyrl.doctor.readers.rows import STEP_KEYS, SUMMARY, Rows, find_step_key, rows_of
+from steadyrl.doctor.readers.parting import FEW, Runs
+from steadyrl.doctor.readers.rows import SUMMARY, find_step_key
 from steadyrl.doctor.readers.spelling import flat_settings
-from steadyrl.doctor.readers.tables import RUNS
 from steadyrl.doctor.series import RawLog
 
 CONFIG = frozenset("config args settings hparams hyperparameters hyper_parameters params training_args cfg".split())
-FEW = 200  # rows of a chunk that tell what the file holds
 
 
 def read(path: Path) -> list[RawLog]:
@@ -28,31 +26,25 @@ def read(path: Path) -> list[RawLog]:
     Raises:
         RunError: It has too many rows, or too many runs.
     """
-    runs, notes, texts, wrapped, named = dict[str, Rows](), list[str](), False, False, ""
-    settings: dict[str, Any] = {}
-    parting: Parting | None = None
+    runs, notes, texts, wrapped = Runs(), list[str](), False, False
+    settings: dict[str, Any] | None = None
     for chunk in objects(path, notes):
-        if not runs:
+        if settings is None:
             wrapped = all(map(_is_wrapped, chunk[:FEW]))
-            keys = (key for key, value in chunk[0].items() if key.lower() in RUNS and isinstance(value, str | int))
-            named = next(keys, "") if not wrapped and find_step_key(chunk[:FEW]) else ""
+            runs = Runs(("step",), null_breaks=True) if wrapped else runs
         if wrapped:
             # The key that the file logger adds comes last: a metric of that name must not move the step.
             chunk = [{**row["data"], "step": row["step"]} for row in chunk if _is_wrapped(row)]
-        if not runs and (header := _settings(chunk[0])) is not None:
-            settings, chunk = header, chunk[1:]
+        if settings is None:
+            header = _settings(chunk[0])
+            settings, chunk = header or {}, chunk[header is not None :]
         texts |= any(map(holds_text, chunk[:FEW]))
-        parting = parting or (Parting(find_step_key(chunk[:FEW]), chunk[0]) if chunk else None)
-        parts: dict[str, list[dict[str, Any]]] = {}
         for row in chunk:
-            name = parting.run_of(row) if parting else ""
-            parts.setdefault(str(row.pop(named, "")) or name, []).append(row)
-        for run, rows in parts.items():
-            run_rows = rows_of(runs, run, ("step",) if wrapped else STEP_KEYS, null_breaks=wrapped)
-            run_rows.add([row for row in rows if SUMMARY not in row])
-    runs = {run or parting.first_name: rows for run, rows in runs.items()} if parting else runs
-    kind, several = "verl_file" if wrapped else "jsonl", len(runs) > 1
-    logs = [rows.log(f"{path}#{run}" if several else str(path), kind, settings, notes) for run, rows in runs.items()]
+            if SUMMARY not in row:
+                runs.put(row)
+    by_run = runs.rows()
+    kind, several = "verl_file" if wrapped else "jsonl", len(by_run) > 1
+    logs = [rows.log(f"{path}#{run}" if several else str(path), kind, settings, notes) for run, rows in by_run.items()]
     return [replace(log, completions=JsonTexts((path,))) for log in logs] if texts and not several else logs
 
 

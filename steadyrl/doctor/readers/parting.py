@@ -1,16 +1,38 @@
-"""Runs one after another in one table, told by a column that names them: its text changes where the steps begin anew.
+"""Which run and which metric each value of a table is of, as its columns say.
 
-A column that changes between other rows names something else, such as the phase or the split of each row.
+Runs one after another are told by a column that names them: its text changes where the steps begin anew. A column that
+changes between other rows names something else, such as the phase or the split of each row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from steadyrl.doctor.readers.rows import MIN_ROWS, step_numbers
+from steadyrl.core.errors import RunError
+from steadyrl.doctor.readers.rows import (
+    MAX_RUNS,
+    MIN_ROWS,
+    POINT,
+    STEP_KEYS,
+    TOO_MANY_RUNS,
+    Rows,
+    find_step_key,
+    step_numbers,
+)
 from steadyrl.doctor.readers.spelling import spelled
 
+Row = dict[str, Any]
+Split = Callable[[Row], list[tuple[str, Row]]]
+
+# The columns of a table with one value in each row: the value, the metric's name, and the run's.
+VALUES = ("value", "values", "scalar", "metric_value", "y")
+METRICS = ("key", "metric", "tag", "variable", "metric_name", "name")
+RUNS = ("run_id", "run", "run_name", "run_uuid")
+EXTREMES = ("__MIN", "__MAX")  # of what W&B put together to one point of a chart
+METRIC = re.compile(r"loss|reward|\bkl\b|entropy|grad|accura", re.IGNORECASE)
+FEW = 200  # rows that tell how a table is taken apart
 SEEDS = ("seed", "trial", "fold")  # whose numbers are names
 MAX_NAME = 80  # characters of a run's name
 
@@ -58,3 +80,90 @@ class Parting:
 def _names(key: str, value: Any) -> bool:
     numbered = key.lower() in SEEDS
     return isinstance(value, str | int if numbered else str) and (numbered or spelled(value) is None)
+
+
+class Runs:
+    """Takes the rows of a table in the order of writing; arguments as of ``Rows``."""
+
+    def __init__(self, step_keys: Sequence[str] = STEP_KEYS, null_breaks: bool = False):
+        self._step_keys, self._null_breaks = step_keys, null_breaks
+        self._waiting = list[Row]()
+        self._runs = dict[str, Rows]()
+        self._parting: Parting | None = None
+        self._split: Split = lambda row: [("", row)]
+
+    def put(self, row: Row) -> None:
+        """Add one row; refuses as ``rows`` does."""
+        self._waiting.append(row)
+        if len(self._waiting) >= FEW:
+            self._take()
+
+    def rows(self) -> dict[str, Rows]:
+        """Return the rows of each run by its name, which is empty where there is one alone.
+
+        Raises:
+            RunError: A run has too many rows, or the table names more than ``MAX_RUNS``.
+        """
+        self._take()
+        return {run or (self._parting.first_name if self._parting else ""): rows for run, rows in self._runs.items()}
+
+    def _take(self) -> None:
+        rows, self._waiting = self._waiting, []
+        if rows and self._parting is None:
+            names, step = {name: None for row in rows for name in row}, find_step_key(rows, self._step_keys)
+            self._split = _split(names, step, rows[0])
+            # In a table with a value in each row another metric begins anew, and no run.
+            self._parting = Parting(None if value_columns(names)[0] else step, rows[0])
+        for row in rows:
+            name = self._parting.run_of(row) if self._parting else ""
+            for run, part in self._split(row):
+                self._rows_of(run or name).put(part)
+
+    def _rows_of(self, run: str) -> Rows:
+        if run not in self._runs and len(self._runs) >= MAX_RUNS:
+            raise RunError(TOO_MANY_RUNS)
+        return self._runs.setdefault(run, Rows(self._step_keys, null_breaks=self._null_breaks))
+
+
+def value_columns(names: Iterable[str]) -> tuple[str, str]:
+    """Return the columns with the metric's name and its value in a table with one value in each row, else "" each.
+
+    Beside a metric's own column they are something else, such as a run's name and a critic's value.
+    """
+    columns = {name.lower(): name for name in names}
+    metric, value = (
+        next((columns[name] for name in names_of if name in columns), "") for names_of in (METRICS, VALUES)
+    )
+    several = any(METRIC.search(name) for name in columns if columns[name] not in (metric, value))
+    return (metric, value) if metric and value and not several else ("", "")
+
+
+def _split(names: Iterable[str], step: str | None, first: Row) -> Split:
+    """Return how a table is taken apart: by metric, with one value in each row as of MLflow, by run, or by both.
+
+    The charts of W&B have columns "run - metric", with the smallest and largest.
+    """
+    columns = {name.lower(): name for name in names if isinstance(first.get(name), str | int)}
+    key = next((columns[name] for name in RUNS if name in columns), "") if step else ""
+
+    def run_of(row: Row) -> str:
+        return str(row.pop(key, "")) if key else ""
+
+    metric, value = value_columns(names)
+    if metric and step:
+        return lambda row: [(run_of(row), {POINT: row.get(step, ""), str(row.get(metric)): row.get(value, "")})]
+    if not any(name.endswith(EXTREMES) for name in names):
+        return lambda row: [(run_of(row), row)]
+    shared = [name for name in names if " - " not in name]
+    theirs: dict[str, list[tuple[str, str]]] = {}
+    for name in names:
+        run, dash, part = name.rpartition(" - ")
+        if dash and not name.endswith(EXTREMES):
+            theirs.setdefault(run, []).append((name, part))
+
+    def split(row: Row) -> list[tuple[str, Row]]:
+        shared_cells = {name: row[name] for name in shared if name in row}
+        by_run = {run: {metric: row[name] for name, metric in pairs if name in row} for run, pairs in theirs.items()}
+        return [(run, shared_cells | part) for run, part in by_run.items() if part]
+
+    return split

@@ -15,13 +15,14 @@ from typing import Any
 import numpy as np
 
 from steadyrl.core.errors import RunError
-from steadyrl.doctor.readers.spelling import MAX_NESTING, english, listed, numbers
+from steadyrl.doctor.readers.spelling import MAX_NESTING, english, listed, numbers, with_truths
 from steadyrl.doctor.series import Column, RawLog, distinct_steps
 
+POINT = " step"  # the key of a row that is one value of a tracker; no metric begins with a space
 # The first that most rows have. What a tracker counts itself ("_step") is the number of its log calls where the
 # trainer also says its own step, so it comes after those.
 STEP_KEYS = (
-    *("step", "train/global_step", "trainer/global_step", "global_step", "training/global_step", "_step"),
+    *(POINT, "step", "train/global_step", "trainer/global_step", "global_step", "training/global_step", "_step"),
     *("current_steps", "current_step", "global_step/max_steps", "iteration", "iter", "training_iteration"),
     *("update", "updates", "num_updates", "train_step", "training_step", "steps", "rollout"),
     *("episode", "total_timesteps", "time/total_timesteps", "timestep", "timesteps", "checkpoint", "ckpt", "epoch"),
@@ -44,7 +45,6 @@ MAX_LIST = 1 << 16
 MAX_NAMES = 20_000  # a log has hundreds; more come from a broken file, and each costs memory
 MAX_STEP = 2**53  # above it float64 does not hold every whole number, and differences of int64 may overflow
 MIN_ROWS = 3  # that tell how far rows are apart
-POINT = " step"  # the key of a row that is one value of a tracker; no metric begins with a space
 MAX_ROWS = 4_000_000  # of a run, which has one or a few for each step; a packed file of kilobytes can hold any number
 MAX_POINTS = 40_000_000  # of a run, where each row is one value
 MAX_RUNS = 1000  # of a file
@@ -273,6 +273,7 @@ class Rows:
             if depth == 0 and key == self.step_key:
                 continue
             at, name = places if present is None else places[present], f"{prefix}{key}"
+            values = with_truths(name, values)
             first, begins = 0, name not in self._parts
             if begins and values[0] is None:  # nothing was measured before the first step
                 none = 0 if self._null_breaks else len(values)  # what is null throughout was never measured
@@ -293,22 +294,12 @@ class Rows:
 
     def _add_lists(self, name: str, values: Sequence[Any], places: np.ndarray) -> None:
         """Add what lists with a number for each completion are together; a deviation needs two of them."""
-        lists = [(i, array) for i, value in enumerate(values) if (array := _numbers_of(value)) is not None]
+        truths = [with_truths(name, value) if isinstance(value, list) else value for value in values]
+        lists = [(i, array) for i, value in enumerate(truths) if (array := _numbers_of(value)) is not None]
         for part, summary in SUMMARIES.items():
             some = [(i, array) for i, array in lists if part != "std" or len(array) > 1]
             summed = np.array([summary(array) for _, array in some], np.float64)
             self._add(f"{name}/{part}", places[[i for i, _ in some]], summed)
-
-
-def rows_of(runs: dict[str, Rows], run: str, step_keys: Sequence[str] = STEP_KEYS, null_breaks: bool = False) -> Rows:
-    """Return the rows of a run of a file, new ones for a run that had none; arguments as of ``Rows``.
-
-    Raises:
-        RunError: The file names more than ``MAX_RUNS``.
-    """
-    if run not in runs and len(runs) >= MAX_RUNS:
-        raise RunError(TOO_MANY_RUNS)
-    return runs.setdefault(run, Rows(step_keys, null_breaks=null_breaks))
 
 
 def _steps_of(rows: list[dict[str, Any]], key: str) -> np.ndarray:
@@ -389,7 +380,7 @@ def _same_names(rows: list[dict[str, Any]], key: str) -> bool:
     return False
 
 
-def _by_key(rows: list[dict[str, Any]]) -> list[tuple[str, list[Any], list[int] | None]]:
+def _by_key(rows: list[dict[str, Any]]) -> list[tuple[str, Sequence[Any], list[int] | None]]:
     """Return the values of each key and the places of the rows that have it, None where all have."""
     if not rows:
         return []

@@ -42,6 +42,7 @@ KEPT = {"checkpoints", "rollouts", "evaluations", "report", "trackers"}
 KEPT_BY_TRACKERS = {"files", "logs", "tmp", "metrics", "params", "tags", "artifacts"}
 COMPARED = 50  # of the logs found before, the nearest, that a log may show again
 MAX_PASTED = 64 << 20  # bytes
+FEWEST_SETTINGS = 4  # names in a single row, none of them known, that are hardly those of a log
 LEFT_OUT = "left out"  # as notes of what could not be read say
 FORMS = 'in rows, as [{"step": 1, "reward": 0.5}], or in columns, as {"step": [1], "reward": [0.5]}'
 
@@ -72,6 +73,8 @@ def search(path: Path | str, knows: Knows) -> Found:
     root = Path(path)
     if str(path) == "-":
         return _pasted(sys.stdin.buffer, "standard input", knows)
+    if not str(path):
+        raise RunError("the path is empty; give the log, the run directory, or '.' for the current folder")
     try:
         if root.is_fifo() and (pipe := _written_to(root)) is not None:
             with pipe:
@@ -198,6 +201,8 @@ def _filled(path: Path, logs: Sequence[RawLog], knows: Knows) -> list[RawLog]:
         logs = [replace(log, evaluations=scores)]
     filled = [log for log in logs if log.columns or log.evaluations]
     if not filled:
+        if any(log.settings and not log.notes for log in logs):
+            raise RunError(document.without_rows(path))
         # Of a document without a log in it nothing else says what was looked for.
         reasons = dict.fromkeys(note for log in logs for note in log.notes if LEFT_OUT in note) if logs else [FORMS]
         why = f" ({'; '.join(reasons)})" if reasons else ""
@@ -362,6 +367,8 @@ def _refusal(path: Path | str, error: OSError) -> str:
 
 def _without_metric(path: Path | str, logs: Sequence[RawLog]) -> str:
     names = sorted({name for log in logs for name in log.columns})
+    if len(names) >= FEWEST_SETTINGS and all(len(x.steps) == 1 for log in logs for x in log.columns.values()):
+        return document.without_rows(path)
     return (
         f"no known metric in '{path}': found {_listed(names)}; name the log of a training run, or say "
         f"what a column is, such as --name {shlex.quote(f'{names[0]}=reward')}, or names={{{names[0]!r}: 'reward'}} in "

@@ -23,6 +23,7 @@ from steadyrl.doctor.readers import (
     wandb,
 )
 from steadyrl.doctor.readers.lines import head, lines, parse_objects, text_of
+from steadyrl.doctor.readers.parting import METRIC
 from steadyrl.doctor.readers.rows import find_step_key
 from steadyrl.doctor.series import RawLog
 
@@ -35,12 +36,12 @@ HEAD = 1 << 16  # bytes
 HEAD_OF_EVENTS = 64  # bytes, in which an event file names itself
 FIRST_LINES = 200
 DOCUMENT = re.compile(rb'[\[{]\s*["{\[\]]')
-METRIC_KEY = re.compile(rb'"[^"]*(loss|reward|kl|entropy|grad_norm)[^"]*"\s*:', re.IGNORECASE)
-# What tells a history from settings and results: the step of rows, or a list of numbers behind a metric's name.
-STEP_KEY = re.compile(
-    rb'"(?:[^".]*/)?(?:_|global_|current_|train_|training_)?(?:step|iteration|iter|epoch|episode)(?:"\s*:|s"\s*:\s*\[)'
-)
-SERIES = re.compile(METRIC_KEY.pattern + rb"\s*\[\s*(?:[-+\d.eE]+\s*,\s*){9}", re.IGNORECASE)
+METRIC_KEY = re.compile(rb'"[^"]*(loss|reward|kl|entropy|grad_norm)[^"]*"\s*[:,\]}]', re.IGNORECASE)
+# What tells a history from settings and results: the step of rows, as a key or among the names of columns, rows by
+# their step, or a list of numbers or pairs behind a metric's name.
+_STEP = rb'"(?:[^".]*/)?(?:_|global_|current_|train_|training_)?(?:step|iteration|iter|epoch|episode)'
+STEP_KEY = re.compile(rb'%b(?:"\s*:|s"\s*:\s*\[)|[\[,]\s*%bs?"\s*[,\]]|"\d+"\s*:\s*\{' % (_STEP, _STEP))
+SERIES = re.compile(METRIC_KEY.pattern + rb"\s*\[[\[\s]*(?:[-+\d.eE]+[\s\[\],]+){9}", re.IGNORECASE)
 SETTINGS = {".toml", ".yaml", ".yml"}
 TEXT_NAMES = {".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".log", ".txt", ".gz", ""}
 CONSOLE_NAMES = {".log", ".txt", ".out", ".err", ".md", ".html", ".ipynb", ".gz", ""}
@@ -92,15 +93,12 @@ def of_file(path: Path) -> Reader:
     if scores := evaluations.find(path):
         return lambda: [RawLog(str(path), "printed", {}, evaluations=scores)]
     first, *more = head(path, HEAD).strip().split(b"\n")
-    if not more and tables.METRIC.search(text_of(first)):
+    if not more and METRIC.search(text_of(first)):
         raise RunError(
             f"'{path}' holds names of metrics in one line, and no row; if the run goes on, wait for its first step"
         )
     if path.suffix.lower() in SETTINGS:
-        raise RunError(
-            f"'{path}' is a file of settings and no log; give the run directory or the log of the run, and settings "
-            f"that the log lacks beside it: `steadyrl doctor LOG --config {path}`"
-        )
+        raise RunError(document.without_rows(path))
     raise RunError(f"'{path}' is no log that steadyrl can read; known are {KNOWN}; export the metrics as CSV")
 
 
@@ -182,7 +180,8 @@ def _rows(path: Path, needs_step: bool) -> Source | None:
         if path == RunDir(path.parent).metrics_file and any(map(own.is_record, rows)):
             return Source(path, Kind.ROWS, _reader_of(own.read, path.parent))
         return Source(path, Kind.ROWS, lambda: jsonl.read(path)) if find_step_key(rows) or not needs_step else None
-    by_step = SERIES.search(start) or (METRIC_KEY.search(start) and STEP_KEY.search(start))  # in columns, or in rows
+    by_step = tables.chart_in(path)[0] or SERIES.search(start)  # in columns; else in rows
+    by_step = by_step or (METRIC_KEY.search(start) and STEP_KEY.search(start))
     if DOCUMENT.match(start) and (by_step or not needs_step):
         return as_document
     separator = tables.separator_of(first, needs_step)

@@ -28,6 +28,12 @@ CHINESE = dict(
     学习率=learning_rate 验证=validation 训练=train 优势=advantage 裁剪=clip 比例=ratio 比=ratio 率=rate （=( ）=)
     """.split()
 )
+TRUTHS = {"true": 1.0, "false": 0.0}
+# What comes of an attempt: whether it did is a number. Other truth values are settings, or flags of the logger.
+OUTCOME = re.compile(
+    r"(?:^|[/_. -])(?:rewards?|score|success|successful|correct|solved|acc|accuracy|pass|passed|win|won)$",
+    re.IGNORECASE,
+)
 WORDS = {"true": True, "false": False, "none": None, "null": None, "": None}
 
 _WRAPPED = re.compile(r"(?:\w+\.)*(?:float|int|uint|bfloat|double|tensor|array)\w*\(\s*([^\s,()]+).*", re.DOTALL)
@@ -59,7 +65,7 @@ def plain(value: Any) -> Any:
 
 
 def number(value: Any, null: float | None = math.nan) -> float | None:
-    """Return a logged value as a number, or None if it is none: a bool, a word, a list.
+    """Return a logged value as a number, or None if it is none: a bool, a word, a list; see ``with_truths``.
 
     Args:
         value: As parsed.
@@ -137,6 +143,13 @@ def numbers(values: Sequence[Any], null: float | None = math.nan) -> tuple[np.nd
     parsed = [number(value, null) for value in values]
     places = np.array([i for i, value in enumerate(parsed) if value is not None], np.int64)
     return np.array([value for value in parsed if value is not None], np.float64), places
+
+
+def with_truths(name: str, values: Sequence[Any]) -> Sequence[Any]:
+    """Return the values of a metric with truth values, also written as words, as 1 and 0 where it is an outcome."""
+    if OUTCOME.search(name) is None or {bool, str}.isdisjoint(map(type, values)):
+        return values
+    return [TRUTHS.get(str(value).strip().lower(), value) for value in values]
 
 
 def flat_settings(nested: Mapping[str, Any], prefix: str = "", depth: int = 0, separator: str = ".") -> dict[str, Any]:

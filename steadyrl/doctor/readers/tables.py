@@ -8,28 +8,25 @@ from __future__ import annotations
 import csv
 import html
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
+from steadyrl.doctor.readers.json_tables import CHART
 from steadyrl.doctor.readers.lines import head, lines, text_of
-from steadyrl.doctor.readers.parting import Parting
-from steadyrl.doctor.readers.rows import POINT, STEP_FORMS, STEP_KEYS, Rows, find_step_key, rows_of, step_numbers
+from steadyrl.doctor.readers.parting import EXTREMES, METRIC, Runs
+from steadyrl.doctor.readers.rows import STEP_FORMS, Rows, find_step_key, step_numbers
 from steadyrl.doctor.readers.spelling import NOTHING, english, spelled
 from steadyrl.doctor.series import Column, RawLog
 
 Row = dict[str, str]
-Split = Callable[[Row], list[tuple[str, Row]]]
 
-# The columns of a table with one value in each row: the metric's name, and the run's.
-METRICS, RUNS = ("key", "metric", "tag", "name"), ("run_id", "run", "run_name", "run_uuid")
-EXTREMES = ("__MIN", "__MAX")  # of what W&B put together to one point of a chart
 SEPARATORS = ",\t;"
 # A chart that TensorBoard's page saves. Browsers write underscores for the slashes of the tag, of which one is known.
-CHART, CHART_FILE = ["wall time", "step", "value"], re.compile(r"run-(.*)-tag-(.*?)(?: ?\(\d+\))?")
+CHART_FILE = re.compile(r"run-(.*)-tag-(.*?)(?: ?\(\d+\))?")
 SLASH = re.compile(r"^(train|eval)_")
 COMMENT = b"#"
 MAX_HTML = 4 << 20  # bytes; they are rewritten as a whole
@@ -40,7 +37,6 @@ FEWEST_OF_TWO = 3  # metrics of a table with two steps alone: two columns are mo
 AT_START = re.compile(r"\W*(?:start|first|begin|initial|early|before|초반|初期|初始|开始|训练前)", re.IGNORECASE)
 AT_END = re.compile(r"\W*(?:end|last|final|late|after|now|최근|종료|후반|最终|末期|结束|训练后)", re.IGNORECASE)
 CONTINUED = 200  # rows of a table that may go on in another one at most
-METRIC = re.compile(r"loss|reward|\bkl\b|entropy|grad|accura", re.IGNORECASE)
 STEPS = re.compile(r"step|iter(ation)?|epoch|update|episode|^rollout$|^checkpoint$|^ckpt$", re.IGNORECASE)
 REWARD = re.compile(r"reward", re.IGNORECASE)
 COMMA = re.compile(r"^([-+]?\d+),(\d+(?:[eE][-+]?\d+)?)$")
@@ -89,39 +85,33 @@ def read_csv(path: Path, separator: str) -> list[RawLog]:
     Raises:
         RunError: It has too many rows, or too many runs.
     """
-    runs, notes, broken = dict[str, Rows](), list[str](), 0
-    parting: Parting | None = None
+    runs, notes, broken = Runs(), list[str](), 0
     table = csv_cells((line for chunk in lines(path, notes) for line in chunk), separator)
-    names, charted = _named_by_file(path, next(table))
+    names, chart_of = next(table), ""
+    if tuple(name.lower() for name in names) == CHART and chart_in(path)[0]:
+        (tag, chart_of) = chart_in(path)
+        names = ["", names[1], tag]
     if twice := sorted({name for name in names if name and names.count(name) > 1}):
         notes.append(f"of columns with one name the last one counts: {', '.join(twice)}")
-    parts = _split(names)
     for cells in table:
         if len(cells) == len(names):
-            row = {name: cell for name, cell in zip(names, cells, strict=True) if name and cell}
-            if parting is None:  # in a table with a value in each row another metric begins anew, and no run
-                parting = Parting(None if metric_column(names) else find_step_key([dict.fromkeys(names, 1)]), row)
-            name = parting.run_of(row)
-            for run, part in parts(row):
-                rows_of(runs, run or name, (POINT, *STEP_KEYS)).put(part)
+            runs.put({name: cell for name, cell in zip(names, cells, strict=True) if name and cell})
         elif all(spelled(cell) is None for cell in cells) and find_step_key([dict.fromkeys(cells, 1)]):
-            names, parts = cells, _split(cells)  # what goes on after a restart may log more or less
+            names = cells  # what goes on after a restart may log more or less
         else:
             broken += bool(cells)
     if broken:
         notes.append(f"rows left out, for they have not {len(names)} cells: {broken}")
-    runs = {run or parting.first_name: rows for run, rows in runs.items()} if parting else runs
-    several, charts = len(runs) > 1, any(name.endswith(EXTREMES) for name in names)
-    logs = {run: rows.log(f"{path}#{run}" if several else str(path), "csv", {}, notes) for run, rows in runs.items()}
-    return [replace(log, chart_of=run if charts else charted) for run, log in logs.items()]
+    by_run, charts = runs.rows(), any(name.endswith(EXTREMES) for name in names)
+    several = len(by_run) > 1
+    logs = {run: rows.log(f"{path}#{run}" if several else str(path), "csv", {}, notes) for run, rows in by_run.items()}
+    return [replace(log, chart_of=run if charts else chart_of) for run, log in logs.items()]
 
 
-def _named_by_file(path: Path, names: list[str]) -> tuple[list[str], str]:
-    """Return the columns of a table, and the run that it is a chart of: TensorBoard names both in the file alone."""
-    file = CHART_FILE.fullmatch(path.stem) if [name.lower() for name in names] == CHART else None
-    if file is None:
-        return names, ""
-    return ["", names[1], SLASH.sub(r"\1/", file[2])], file[1]
+def chart_in(path: Path) -> tuple[str, str]:
+    """Return the metric and the run of a chart that TensorBoard saved, which the file's name says alone; "" each."""
+    file = CHART_FILE.fullmatch(path.stem)
+    return (SLASH.sub(r"\1/", file[2]), file[1]) if file else ("", "")
 
 
 def _from_header(table: Iterable[bytes], separator: str) -> Iterator[bytes]:
@@ -136,40 +126,6 @@ def _from_header(table: Iterable[bytes], separator: str) -> Iterator[bytes]:
             break
         comment = line.lstrip(COMMENT + b" ") or comment
     yield from remaining
-
-
-def metric_column(names: Iterable[str]) -> str:
-    """Return the column of a table with one value in each row that says of which metric it is, "" for other tables."""
-    columns = {name.lower(): name for name in names}
-    key = next((columns[name] for name in METRICS if name in columns), "")
-    return key if "value" in columns and find_step_key([dict.fromkeys(columns, 1)]) else ""
-
-
-def _split(names: Sequence[str]) -> Split:
-    """Return how a table is taken apart: by metric, with one value in each row as of MLflow, by run, or by both.
-
-    The charts of W&B have columns "run - metric", with the smallest and largest.
-    """
-    columns, step = {name.lower(): name for name in names}, find_step_key([dict.fromkeys(names, 1)])
-    run = next((columns[name] for name in RUNS if name in columns), "")
-    if key := metric_column(names):
-        value = columns["value"]
-        return lambda row: [(row.get(run, ""), {POINT: row.get(step or "", ""), row.get(key, ""): row.get(value, "")})]
-    if not any(name.endswith(EXTREMES) for name in names):
-        return lambda row: [(row.pop(run, "") if step else "", row)]
-    shared = [name for name in names if " - " not in name]
-    theirs: dict[str, list[tuple[str, str]]] = {}
-    for name in names:
-        run, dash, metric = name.rpartition(" - ")
-        if dash and not name.endswith(EXTREMES):
-            theirs.setdefault(run, []).append((name, metric))
-
-    def split(row: Row) -> list[tuple[str, Row]]:
-        shared_cells = {name: row[name] for name in shared if name in row}
-        by_run = {run: {metric: row[name] for name, metric in pairs if name in row} for run, pairs in theirs.items()}
-        return [(run, shared_cells | part) for run, part in by_run.items() if part]
-
-    return split
 
 
 def csv_cells(table: Iterable[bytes], separator: str) -> Iterator[list[str]]:

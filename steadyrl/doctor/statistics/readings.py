@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from steadyrl.core.stats import paired_difference
+from steadyrl.core.words import percent
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.levels import FEWEST, drop, measure, scatter
 from steadyrl.doctor.statistics.signals import LASTING, first_lasting, head, strays, tail
@@ -231,7 +232,7 @@ def nothing_to_learn(run: Run) -> str:
     """Return a sentence if the rewards hardly ever differ, so that there is no gradient to speak of; else ""."""
     share = run.get("no_signal")
     if share is not None and np.median(share.values) >= NO_SIGNAL:
-        return f"in {float(np.median(share.values)):.0%} of the groups all rewards are equal (median over steps)"
+        return f"in {percent(float(np.median(share.values)))} of the groups all rewards are equal (median over steps)"
     spread = run.get("reward_std") or run.get("reward_std_within")
     if spread is not None and np.median(spread.values) <= 1e-9:
         return "the rewards of a step do not differ (reward standard deviation 0)"
@@ -384,5 +385,5 @@ def goes_with(run: Run, steps: np.ndarray, candidates: Mapping[str, Sequence[str
         for quantity in quantities:
             share = share_with_spike(run.get(quantity), steps)
             if share >= MOSTLY:
-                return cause, f"{quantity} leaves its usual range at or before {share:.0%} of these steps"
+                return cause, f"{quantity} leaves its usual range at or before {percent(share)} of these steps"
     return "unknown", "nothing else that is logged jumps with it"

@@ -20,7 +20,7 @@ from pydantic import Field
 from steadyrl.core.counting.count import tell
 from steadyrl.core.errors import DataError
 from steadyrl.core.protocols import RewardFn, Task
-from steadyrl.core.sections import PathText, Section
+from steadyrl.core.sections import PathName, PathText, Section
 from steadyrl.core.types import Problem, Rollout, Score
 from steadyrl.environments.code.generated import generated_problems
 from steadyrl.environments.code.judge_tests import Verdict, jailed, judge
@@ -49,7 +49,7 @@ class CodeSettings(Section):
 
     free_on_resume = frozenset({"problems", "heldout"})  # files may move; that they hold the same problems is checked
 
-    problems: PathText = Field("own")
+    problems: PathName = Field("own")
     """'own', 'generated', or a .jsonl or .jsonl.gz file in our format or in that of HumanEval or MBPP."""
     heldout: PathText = Field("")
     """A second file of the same kind for evaluations. Empty holds out a share of the first."""

@@ -20,7 +20,7 @@ from pydantic import Field, field_validator
 from steadyrl.core.counting.count import tell
 from steadyrl.core.errors import DataError
 from steadyrl.core.protocols import RewardFn
-from steadyrl.core.sections import PathText, Section
+from steadyrl.core.sections import PathName, Section
 from steadyrl.core.types import Problem, Rollout, Score
 from steadyrl.environments.search.baselines import (
     BASELINES,
@@ -53,7 +53,7 @@ _PARTS = ("recall", "precision", "bits", "worth", "joint", "structure", "parseab
 class SearchSettings(Section):
     """Settings of the search task."""
 
-    corpus: PathText = Field("stdlib", description="'stdlib', 'generated', or a folder in BEIR format.")
+    corpus: PathName = Field("stdlib", description="'stdlib', 'generated', or a folder in BEIR format.")
     prompt: str = Field("request: {request}\nquery:")
     """Template of the prompt. {request} is replaced by the request, and {found}, if it is there, by up to six words,
     alone or in phrases, of the documents that a ranked search of the request finds first."""

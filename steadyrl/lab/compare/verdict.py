@@ -25,6 +25,7 @@ from steadyrl.core.stats import (
     mcnemar_exact,
     smallest_detectable,
 )
+from steadyrl.core.words import percent
 
 MOST_SAID = 1_000_000  # problems: a larger number is given in words
 
@@ -187,8 +188,8 @@ def in_words(verdict: Verdict, first: str, second: str, metric: str) -> list[str
             sentences.append(f"to show a true difference as small as the one seen takes {count} such problems")
         if verdict.noise is not None:
             sentences.append(
-                f"sampling makes {verdict.noise:.0%} of the spread: that share falls with more samples, the rest falls "
-                "only with more problems"
+                f"sampling makes {percent(verdict.noise)} of the spread: that share falls with more samples, the rest "
+                "falls only with more problems"
             )
     else:
         sentences.append(could_not)

@@ -21,6 +21,7 @@ from steadyrl.core.config import Config
 from steadyrl.core.errors import SteadyError
 from steadyrl.core.rundir import RunDir, read_json, write_json
 from steadyrl.core.types import Sampling
+from steadyrl.core.words import counted
 from steadyrl.doctor.examine import diagnose
 from steadyrl.lab.compare.answers import Questions, answer
 from steadyrl.lab.compare.findings import TOTAL, sample_value
@@ -130,7 +131,7 @@ def make_trial(search: Search, candidate: Candidate) -> Trial:
         critical = f"; critical: {', '.join(trial.critical)}" if trial.critical else ""
         shown = "no score" if score is None else f"score {score:.4f}"
         ending = ", failed" if state == "failed" else ""
-        follow.note(f"{candidate.label}: {shown} after {trial.steps} of {steps} steps{ending}{critical}")
+        follow.note(f"{candidate.label}: {shown} after {trial.steps} of {counted(steps, 'step')}{ending}{critical}")
     return trial
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from steadyrl.backends.torch.device_memory import memory_now
 from steadyrl.core.config import Config, dump, in_force
 from steadyrl.core.types import Finding, Rollout
-from steadyrl.core.words import counted
+from steadyrl.core.words import counted, percent
 from steadyrl.doctor.check import Check, Found, Passed, Result, Unknown, judged
 from steadyrl.doctor.checks.kl import LEAST_SEQUENCE
 from steadyrl.doctor.checks.kl_control import LEAST_TARGET, target_in
@@ -118,12 +118,12 @@ def completions(trial: Trial) -> Result:
     )
     tokens = float(np.mean([r.length for r in rollouts]))
     message = (
-        f"{len(rollouts)} of {tokens:.1f} tokens on average: {truncated:.0%} truncated, {ended:.0%} ended by an "
-        f"end token, {empty:.0%} empty"
+        f"{len(rollouts)} of {tokens:.1f} tokens on average: {percent(truncated)} truncated, {percent(ended)} ended by "
+        f"an end token, {percent(empty)} empty"
     )
     if beyond:
         return Found(
-            "text_after_end", message=f"{message}; {beyond:.0%} go on after it: text that nobody reads is trained"
+            "text_after_end", message=f"{message}; {percent(beyond)} go on after it: text that nobody reads is trained"
         )
     # A stop string ends a completion without an end token.
     if not sampling.stop and any(r.stop_reason == "stop" and not ends[id(r)] for r in rollouts):
@@ -163,12 +163,12 @@ def rewards(trial: Trial) -> Result:
     if trial.session.algorithm.source == "demonstrations":
         return Passed(f"{message}; good answers are imitated, whatever the policy's own earn")
     if len(set(scores)) == 1:
-        rare = f"what fewer than {3 / len(scores):.0%} of answers earn may not show"
+        rare = f"what fewer than {percent(3 / len(scores))} of answers earn may not show"
         return Found("constant", message=f"{message}: all are {scores[0]:g}; {rare}")
     if trial.session.config.rollout.samples_per_prompt == 1:
         return Passed(message)
     signal = _share(len({r.reward for r in group.rollouts} - {None}) > 1 for group in trial.groups)
-    message += f"; {signal:.0%} of {len(trial.groups)} groups have different rewards"
+    message += f"; {percent(signal)} of {len(trial.groups)} groups have different rewards"
     if signal:
         return Passed(message)
     message += ": the reward depends on the problem alone"

@@ -196,10 +196,11 @@ def _takes_seed(reset: Any) -> bool:
 def _tools_of(environment: Any, settings: EnvironmentTask.Settings) -> list[Tool]:
     """Return the tools of an environment and those that the config names."""
     tools = []
-    for source in _listed(environment):
+    for i, source in enumerate(_listed(environment)):
         member = inspect.getattr_static(environment, getattr(source, "__name__", ""), None)
-        tools.append(make_tool(source, method=inspect.isfunction(source) and member is source))
-    tools += [make_tool(plugins.load("tool", path)) for path in settings.tools]
+        method = inspect.isfunction(source) and member is source
+        tools.append(make_tool(source, method, f"the environment's attribute tools[{i}]"))
+    tools += [make_tool(plugins.load("tool", path), place=f"'{path}' of task.args.tools") for path in settings.tools]
     tools += [tool for command in settings.mcp for tool in plugins.load("tool", "mcp")(command)]
     names = [tool.name for tool in tools]
     if repeated := [name for name in names if names.count(name) > 1]:

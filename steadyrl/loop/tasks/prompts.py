@@ -23,7 +23,7 @@ from pydantic import Field
 
 from steadyrl.core.errors import DataError
 from steadyrl.core.protocols import PromptLimit, RewardFn, Task
-from steadyrl.core.sections import PathText, Section
+from steadyrl.core.sections import PathName, PathText, Section
 from steadyrl.core.types import Message, Problem, conversation_text
 from steadyrl.loop.tasks.columns import require_plain, require_read
 from steadyrl.loop.tasks.data_files import DataFiles, find_data
@@ -59,7 +59,7 @@ class PromptsTask(Task):
 
         free_on_resume = frozenset({"path", "heldout"})  # files may move; that they hold the same problems is checked
 
-        path: PathText
+        path: PathName
         """A file with a prompt per row (JSON lines, parquet, Arrow or CSV), a pattern of such files, a folder, whose
         splits are found as `datasets` finds them, or a data set of the Hugging Face hub, as OWNER/NAME."""
         config: str = ""

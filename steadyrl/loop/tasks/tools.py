@@ -62,13 +62,14 @@ class Limits:
     """Of a result; 0 for no limit."""
 
 
-def make_tool(source: Any, method: bool = False) -> Tool:
+def make_tool(source: Any, method: bool = False, place: str = "a tool") -> Tool:
     """Return a tool.
 
     Args:
         source: A function with type hints and a docstring, a JSON schema, with or without "function" around it, or a
             tool, which is returned as it is.
         method: Whether the function's first argument is the environment.
+        place: Where it is named, for an error.
 
     Raises:
         ConfigError: It lacks what the policy has to know, or is neither.
@@ -78,7 +79,7 @@ def make_tool(source: Any, method: bool = False) -> Tool:
     if isinstance(source, Mapping):
         return Tool(_checked_schema(source))
     if not callable(source) or inspect.isclass(source):
-        raise ConfigError(f"a tool is {source!r:.60}; expected a function, or a JSON schema")
+        raise ConfigError(f"{place} is {source!r:.60}; expected a function, or a JSON schema")
     name = getattr(source, "__name__", type(source).__name__)
     description, documented = _documented(source)
     if not description:

@@ -94,8 +94,8 @@ def conclusions(runs: Sequence[Compared]) -> list[Record]:
         conclusion = concluded(_changes(runs[0], run), _deploy(run), {side.name: side.harms for side in (runs[0], run)})
         if conclusion and _changes(runs[0], run)[_deploy(run)]["n"]:
             judged = strong(conclusion.word) if conclusion.doubts else word(conclusion.word)
-            names = (judged, ": ", strong(run.name), f" against {runs[0].name}: {conclusion.sentence}.")
-            records.append(Note(names))
+            against, why = f" against {runs[0].name}: ", f"{conclusion.sentence.removeprefix(conclusion.word)}."
+            records.append(Note((strong(run.name), against, judged, why)))
     return records
 
 

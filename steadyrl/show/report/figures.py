@@ -17,7 +17,7 @@ import numpy as np
 from steadyrl.core.metrics import finite_mean, finite_number, series
 from steadyrl.core.stats import smoothed
 from steadyrl.core.types import DECODINGS, Decoding
-from steadyrl.core.words import counted
+from steadyrl.core.words import counted, percent
 from steadyrl.lab.compare.verdict import Conclusion, conclude, judge
 from steadyrl.show.page.markup import interval, number, signed
 from steadyrl.show.report.evidence import Answer, Evaluation, Evidence, best_step
@@ -233,7 +233,7 @@ def target_sentence(figures: Mapping[str, Any]) -> str:
         return f"{sentence}; no reward is known yet."
     if figures["step"] is not None:
         return f"{sentence}: the smoothed reward reached it at step {figures['step']}; its highest is {number(best)}."
-    share = f", {best / figures['target']:.0%} of it" if figures["target"] > 0 else ""
+    share = f", {percent(best / figures['target'])} of it" if figures["target"] > 0 else ""
     return f"{sentence}, and was not reached: the smoothed reward is {number(best)} at most{share}, at step " + (
         f"{figures['best_step']}."
     )

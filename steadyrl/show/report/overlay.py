@@ -8,6 +8,7 @@ from pathlib import Path
 
 from steadyrl.core.errors import ConfigError, RunError
 from steadyrl.core.rundir import RunDir, write_text
+from steadyrl.core.words import counted
 from steadyrl.doctor.examine import diagnose
 from steadyrl.show.page import html, markdown
 from steadyrl.show.page.records import Heading, Picture, Record, Table, numbers
@@ -29,6 +30,7 @@ def write_overlay(runs: Sequence[RunDir], to: Path) -> Path:
         raise ConfigError("a run is given twice; give different ones")
     if len(runs) > MOST_RUNS:
         raise ConfigError(f"got {len(runs)} runs; expected at most {MOST_RUNS}")
+    title = f"{counted(len(runs), 'run')} over one another"
     letters = string.ascii_uppercase[: len(runs)]
     metrics = {letter: [run.metrics()] for letter, run in zip(letters, runs, strict=True)}
     for run, (records,) in zip(runs, metrics.values(), strict=True):
@@ -41,7 +43,7 @@ def write_overlay(runs: Sequence[RunDir], to: Path) -> Path:
     ]
     svg, label = overlay(metrics), "Every topic that was measured, one line per run"
     page: list[Record] = [
-        Heading(f"{len(runs)} runs over one another", 1),
+        Heading(title, 1),
         Table(("run", "name", "status", *numbers("steps")), rows),
         *conclusions(compared),
         Heading("Curves"),
@@ -52,7 +54,7 @@ def write_overlay(runs: Sequence[RunDir], to: Path) -> Path:
     if svg is not None:
         write_text(to / "overlay.svg", svg)
     write_text(to / "overlay.md", markdown.page(page))
-    write_text(to / "overlay.html", html.page(f"{len(runs)} runs over one another", page))
+    write_text(to / "overlay.html", html.page(title, page))
     return to / "overlay.html"
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from steadyrl.core.metrics import describe
 from steadyrl.core.rundir import write_json, write_text
+from steadyrl.core.words import counted
 from steadyrl.lab.seeds import LEAST_SEEDS, interval
 from steadyrl.lab.study.file import ABSOLUTE, Expect
 from steadyrl.lab.study.outcome import Claim, Judged, Outcome, claims, meets, middle, outcomes, values_of
@@ -113,7 +114,7 @@ def study_view(
         *([Note(study.file.background)] if study.file.background else []),
         Note(
             f"Every number comes from the run directories of `{command}`"
-            f"{', the quick version of the study' if study.quick else ''}: {len(arm_outcomes)} experiments, "
+            f"{', the quick version of the study' if study.quick else ''}: {counted(len(arm_outcomes), 'experiment')}, "
             f'seed{"s" if len(study.seeds) > 1 else ""} {seeds}. "At the end" is the mean over the last '
             f'{100 * rule.share:g} % of the steps, and "at the start" the mean over the first {100 * rule.start:g} %. '
             f"Levels are interquartile means over seeds, and intervals hold {round(100 * rule.confidence)} % over "
@@ -219,7 +220,8 @@ def _weak(study: Study, arm_outcomes: Sequence[Outcome]) -> str:
     text = "This is the quick version, with fewer steps or problems than the study asks for. " if study.quick else ""
     single = sum(count < LEAST_SEEDS for count in seeds)
     if single:
-        who = "Every experiment has" if single == len(seeds) else f"{single} of {len(seeds)} experiments have"
+        verb = "has" if single == 1 else "have"
+        who = "Every experiment has" if single == len(seeds) else f"{single} of {len(seeds)} experiments {verb}"
         text += (
             f"{who} one run at most, which is weak evidence. One run cannot tell an effect from chance, so comparisons "
             'with it are undecided. Where its number is compared with a bound, "supported" and "refuted" mean only '
@@ -274,7 +276,8 @@ def _finding(study: Study, outcome: Outcome) -> str:
         return f"{study.file.metric} was not measured"
     bounds = interval(values, study.file.rule.confidence)
     shown = f" {markup.interval(list(bounds))}" if bounds else ""
-    return f"{study.file.metric}, at the end: {markup.number(level)}{shown}, {len(values)} of {len(study.seeds)} seeds."
+    seeds = f"{len(values)} of {counted(len(study.seeds), 'seed')}"
+    return f"{study.file.metric}, at the end: {markup.number(level)}{shown}, {seeds}."
 
 
 def _topics(study: Study, outcome: Outcome, base: Outcome | None) -> list[Sequence[Text] | str]:
@@ -295,18 +298,18 @@ def _topics(study: Study, outcome: Outcome, base: Outcome | None) -> list[Sequen
 
 def _status(study: Study, outcome: Outcome) -> str:
     if not outcome.runs:
-        return f"not run; {len(study.seeds)} runs are missing"
+        return f"not run; {counted(len(study.seeds), 'run')} to make"
     done = [run for run in outcome.runs if run.state in DONE]
     lengths = sorted({run.steps for run in outcome.runs})
     shown = " to ".join(map(str, lengths[:: max(1, len(lengths) - 1)]))
-    text = f"{len(done)} of {len(study.seeds)} runs are done, with {shown} steps"
+    text = f"{len(done)} of {counted(len(study.seeds), 'run')} done, with {shown} step{'s' * (shown != '1')}"
     for run in outcome.runs:
         if run.ended:
             text += f"; seed {run.seed} was ended by the rule {run.ended}"
         elif run.state == "failed":
-            text += f"; seed {run.seed} failed after {run.steps} steps: {run.error}"
+            text += f"; seed {run.seed} failed after {counted(run.steps, 'step')}: {run.error}"
         elif run.state not in DONE:
-            text += f"; seed {run.seed} is unfinished, {run.steps} steps so far"
+            text += f"; seed {run.seed} is unfinished, {counted(run.steps, 'step')} so far"
     return text
 
 
@@ -327,7 +330,7 @@ def _next(outcome: Outcome) -> str:
 def _open(study: Study, arm_outcomes: Sequence[Outcome]) -> list[str]:
     """Return what the study does not answer: what the file says, and what was not run or not measured."""
     missing = len(jobs(study)) - sum(run.state in DONE for outcome in arm_outcomes for run in outcome.runs)
-    lines = [f"{missing} of {len(jobs(study))} runs are not done."] if missing else []
+    lines = [f"{missing} of {counted(len(jobs(study)), 'run')} not done."] if missing else []
     if len(study.seeds) == 1:
         lines.append(
             "There is one seed: differences have no interval, and all comparisons of experiments are undecided."

@@ -35,6 +35,13 @@ KEYS = {
         objective/{kl,entropy,non_score_reward,rlhf_reward,scores,scores_margin}
         rewards/{chosen,rejected,accuracies,margins} logps/{chosen,rejected} val/contain_eos_token beta loss
     """,
+    "trl-dpo": """
+        loss rewards/{chosen,rejected,accuracies,margins} logps/{chosen,rejected} logits/{chosen,rejected} nll_loss
+        grad_norm learning_rate epoch
+    """,
+    "trl-reward": """
+        loss accuracy margin {min,mean,max}_reward num_tokens grad_norm learning_rate epoch
+    """,
     "trl-sft": """
         loss entropy mean_token_accuracy num_tokens aux_loss grad_norm learning_rate epoch
     """,
@@ -495,6 +502,10 @@ def test_notes_path_and_gaps_of_the_log_are_kept():
         (KEYS["torchtune"], {}, "ppo"),
         (OLD_KEYS["torchtune"][0], {}, "grpo"),
         (KEYS["trl-sft"], {}, "sft"),
+        (KEYS["trl-dpo"], {}, "dpo"),
+        (KEYS["trl-dpo"] + " kl", {}, "kto"),
+        (KEYS["trl-dpo"] + " log_odds_ratio log_odds_chosen", {}, "orpo"),
+        (KEYS["trl-reward"], {}, "reward-model"),
     ],
 )
 def test_the_algorithm_is_derived_where_something_tells(keys, settings, algorithm):

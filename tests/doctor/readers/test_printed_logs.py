@@ -334,7 +334,7 @@ def test_columns_by_the_number_of_the_row_are_read(tmp_path):
     assert list(points(log_of(tmp_path, json.dumps({"kl": {"2": 0.5, "4": 0.75}}), "kl.json"), "kl")) == [2, 4]
 
 
-@pytest.mark.parametrize("document", [{"reward": [[1, 0.5], [2, 0.75]]}, [[1, 0.5], [2, 0.75]], {"log_history": []}])
+@pytest.mark.parametrize("document", [{"reward": [[0.5, 1], [0.75, 2]]}, [[0.5], [0.75]], {"log_history": []}])
 def test_a_document_without_rows_says_what_rows_look_like(tmp_path, document):
     with pytest.raises(RunError, match=r"is a log without a number \(in rows, as \[.*, or in columns, as \{"):
         log_of(tmp_path, json.dumps(document), "pairs.json")

@@ -226,13 +226,40 @@ def test_a_file_without_a_known_metric_is_no_log(tmp_path, name, text, names):
         found(tmp_path / name)
 
 
-@pytest.mark.parametrize("name", ["dice.toml", "ppo_trainer.yaml"])
-def test_a_config_is_answered_with_what_to_give_instead(tmp_path, name):
-    (tmp_path / name).write_text("learning_rate = 1e-5\n")
+TRAINERS_ARGS = {
+    "output_dir": "out",
+    "learning_rate": 2e-6,
+    "beta": 0.02,
+    "num_generations": 4,
+    "max_steps": 300,
+    "bf16": True,
+}
+OWN_ARGS = {"lr": 1e-5, "kl_coef": 0.1, "entropy_coef": 0.0, "batch_size": 16, "steps": 500}
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("dice.toml", "learning_rate = 1e-5\n"),
+        ("ppo_trainer.yaml", "learning_rate: 1e-5\n"),
+        ("args.json", json.dumps(TRAINERS_ARGS)),
+        ("config.json", json.dumps(TRAINERS_ARGS, indent=2)),
+        ("own.json", json.dumps(OWN_ARGS)),
+        ("verl.json", json.dumps({"algorithm": {"kl_ctrl": {"kl_coef": 0.01}}, "trainer": {"total_epochs": 3}})),
+    ],
+)
+def test_settings_alone_are_answered_with_what_to_give_instead(tmp_path, name, text):
+    (tmp_path / name).write_text(text)
     with pytest.raises(
-        RunError, match=f"{name}' is a file of settings and no log; give the run .*LOG --config .*{name}`"
+        RunError, match=f"{name}' is a file of settings or results, and no log; give the run .*LOG --config .*{name}`"
     ):
-        search(tmp_path / name, lambda log: True)
+        search(tmp_path / name, holds_known_metric)
+
+
+@pytest.mark.parametrize("row", [{"reward": 0.3, "kl": 0.02}, {"loss": 0.5, "learning_rate": 1e-6, "grad_norm": 1.0}])
+def test_one_row_of_metrics_is_a_log(tmp_path, row):
+    (tmp_path / "first.jsonl").write_text(json.dumps(row))
+    assert len(search(tmp_path / "first.jsonl", holds_known_metric).logs) == 1
 
 
 def test_one_known_metric_makes_a_log(tmp_path):
@@ -391,3 +418,11 @@ def test_a_pipe_is_read_as_what_is_pasted(tmp_path):
         os.close(end)
         writer.join()
         assert found.path == "-" and found.columns["reward"].values.tolist() == values(10, 0)
+
+
+def test_an_empty_path_is_no_name_of_the_current_folder(tmp_path, monkeypatch):
+    (tmp_path / "run.jsonl").write_text('{"step": 4, "reward": 0.5}\n{"step": 8, "reward": 0.75}\n')
+    monkeypatch.chdir(tmp_path)
+    assert len(search(".", lambda log: True).logs) == 1
+    with pytest.raises(RunError, match="the path is empty; give the log"):
+        search("", lambda log: True)

@@ -207,7 +207,7 @@ def test_a_run_that_fails_leaves_the_others_and_is_reported(file, tmp_path):
     result = CliRunner().invoke(app, ["run", str(path), "--folder", str(tmp_path / "s")])
     assert isinstance(result.exception, SystemExit), result.exception
     assert result.exit_code == 1
-    assert "2 of 2 runs are done" in (tmp_path / "s" / "rates" / "report" / "report.md").read_text()
+    assert "2 of 2 runs done" in (tmp_path / "s" / "rates" / "report" / "report.md").read_text()
     assert "seed 0 failed after 0 steps" in (tmp_path / "s" / "rates" / "report" / "report.md").read_text()
 
 
@@ -275,7 +275,7 @@ def test_a_report_of_one_run_each_says_that_it_is_weak_evidence(file, tmp_path):
     ended = []
     one_more = Follow(stop=lambda: bool(ended), event=lambda told: ended.append(told) if told[1] == "end" else None)
     run_study(study, tmp_path, None, one_more)
-    assert "1 of 2 experiments have one run at most, which" in write_study(study, tmp_path)[0].read_text()
+    assert "1 of 2 experiments has one run at most, which" in write_study(study, tmp_path)[0].read_text()
     run_study(study, tmp_path)
     text = write_study(study, tmp_path)[0].with_suffix(".md").read_text()
     assert "weak evidence" not in text and "2 seeds decide only large differences" in text

@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from steadyrl.loop.rollout.episode import Environment
 from steadyrl.loop.rollout.records import rollout_records
 from steadyrl.loop.tasks.attempts import attempt
 from steadyrl.loop.tasks.check import check_task
+from steadyrl.loop.tasks.environment import EnvironmentTask, _tools_of
 from steadyrl.loop.train import open_session, train
 from steadyrl.maths.advantages import at_turn_ends
 from steadyrl.maths.batch import make_batch
@@ -269,7 +271,7 @@ def test_an_environment_that_breaks_costs_its_own_rollout(environment, why):
         ({"environment": "tests.agents:Absent"}, "has no 'Absent'"),
         ({"environment": "Guess"}, "no environment is called 'Guess'"),
         ({"tools": ["tests.agents:look", "tests.agents:look"]}, "2 tools called 'look'"),
-        ({"tools": ["tests.agents:Guess"]}, "a tool is <class 'tests.agents.Guess'>; expected a function"),
+        ({"tools": ["tests.agents:Guess"]}, "'tests.agents:Guess' of task.args.tools is <class"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_played_is_refused_before_anything_runs(args, why):
@@ -277,6 +279,13 @@ def test_what_cannot_be_played_is_refused_before_anything_runs(args, why):
         settings = config.resolve({"task": {"name": "environment", "args": args}, "rewards": {"length": 1.0}})
         plugins.open_task("environment", settings.task.args, 0)
     assert why in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_a_wrong_tool_of_an_environment_is_named_by_its_place():
+    settings = EnvironmentTask.Settings(environment="tests.agents:Guess")
+    environment = SimpleNamespace(tools=[{"name": "a", "description": "b", "parameters": {}}, 7.5])
+    with pytest.raises(ConfigError, match=r"the environment's attribute tools\[1\] is 7.5; expected a function"):
+        _tools_of(environment, settings)
 
 
 def test_the_code_of_environment_and_tools_is_the_user_s_own():

@@ -1,5 +1,7 @@
 """Several runs in one report: what differs, the numbers of each, and what is refused."""
 
+import re
+
 import pytest
 from typer.testing import CliRunner
 
@@ -60,10 +62,10 @@ def test_the_command_takes_several_runs(tmp_path):
     ("metrics", "panels", "others"),
     [
         ({"clip_fraction": 0.0}, ["Reward"], ["clip fraction"]),  # it never clips: an empty panel
-        ({"clip_fraction": 0.0, "kl_old_k3": 0.1}, ["Reward", "kl_old_k3"], ["clip fraction"]),
-        ({"clip_fraction": 0.1, "kl_old_k3": 0.1}, ["Reward", "clip fraction"], ["kl_old_k3"]),
-        ({"grad_norm": 0.5}, ["Reward", "grad_norm"], ["Value loss"]),
-        ({"grad_norm": 0.5, "loss/value": 0.0}, ["Reward", "Value loss"], ["grad_norm"]),
+        ({"clip_fraction": 0.0, "kl_old_k3": 0.1}, ["Reward", "KL to the old policy"], ["clip fraction"]),
+        ({"clip_fraction": 0.1, "kl_old_k3": 0.1}, ["Reward", "clip fraction"], ["KL to the old policy"]),
+        ({"grad_norm": 0.5}, ["Reward", "Gradient norm"], ["Value loss"]),
+        ({"grad_norm": 0.5, "loss/value": 0.0}, ["Reward", "Value loss"], ["Gradient norm"]),
         ({"entropy": 0.0}, ["Reward", "Entropy"], []),
     ],
 )
@@ -73,3 +75,19 @@ def test_a_picture_has_a_panel_for_what_says_something(metrics, panels, others):
     assert drawn is not None
     assert [name for name in panels if name not in drawn] == []
     assert [name for name in others if name in drawn] == []
+
+
+@pytest.mark.parametrize(
+    ("metric", "title"),
+    [("kl_old_k3", "KL to the old policy (k3)"), ("loss/nll", "Loss of the imitated texts"), ("clip_fraction", "clip")],
+)
+def test_a_metric_in_the_place_of_another_has_a_title_in_words(metric, title):
+    picture = overlay({"A": [[{"step": i, metric: 0.1 * i} for i in range(4)]]})
+    assert title in picture and f">{metric}<" not in picture
+
+
+def test_a_whole_picture_does_not_shrink_on_a_phone(tmp_path):
+    runs = [made(tmp_path, name, 0.1, [1.0, 2.0, 3.0]) for name in "ab"]
+    page = write_overlay(runs, tmp_path / "out").read_text()
+    width = re.search(r'\.picture svg\[viewBox\^="(0 0 \d+ )"\], \.picture img \{ min-width: 36rem; \}', page)
+    assert width is not None and f'viewBox="{width[1]}' in page

@@ -44,6 +44,16 @@ def test_a_panel_whose_numbers_are_all_0_is_drawn_and_says_so():
     assert picture.count("<!-- Clip fraction -->") == 1
 
 
+@pytest.mark.parametrize("part", ["policy", "nll", "value"])
+def test_a_total_loss_that_is_one_of_its_parts_is_not_drawn_twice(part):
+    losses = [{"step": step, f"loss/{part}": 0.25 * step, "loss/total": 0.25 * step} for step in range(7)]
+    titles = [panel.title for panel in plots.measured(plots.PANELS["train"], losses)]
+    assert len(titles) == 1 and "Total loss" not in titles
+    assert "Total loss" not in " ".join(plots.absences(losses))
+    with_kl = [{**record, "loss/total": 0.25 * step + 0.125} for step, record in enumerate(losses)]
+    assert "Total loss" in [panel.title for panel in plots.measured(plots.PANELS["train"], with_kl)]
+
+
 FOUNDING = {  # the panels of the founding documents
     "loss/total": "Total loss", "loss/policy": "Policy loss", "loss/value": "Value loss",
     "value/error": "Value prediction error", "clip_fraction_value": "Value clip fraction",
@@ -131,7 +141,8 @@ def boxes(figure):
 def test_title_legend_and_labels_of_a_panel_are_whole_and_apart(name):
     """The margins are set by hand: nothing may stand outside of the figure."""
     panels = plots.PANELS[name]
-    records = [{"step": i, **{name: -1e-5 * i for panel in panels for name in panel.lines}} for i in range(20)]
+    names = [name for panel in panels for name in panel.lines]
+    records = [{"step": i, **{name: -1e-5 * i * (k + 9) for k, name in enumerate(names)}} for i in range(20)]
     with plots.drawing():
         figures = [plots.single(drawing) for drawing in plots._drawings(panels, records)]
         for figure in figures:

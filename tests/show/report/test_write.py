@@ -350,7 +350,7 @@ def test_the_rewards_that_were_recorded_have_a_histogram(tmp_path):
     assert "<!-- Reward range -->" in picture and "<!-- Rewards by step -->" in picture
     for name in ("report.md", "report.html"):
         page = " ".join(text_of(run, name).split())
-        assert "The histogram is of the 3 steps of 60 whose rollouts were recorded" in page
+        assert "The histogram is of 3 of 60 steps, whose rollouts were recorded" in page
     assert "](rewards.png)" in text_of(run, "report.md")
 
 

@@ -114,6 +114,7 @@ TOPICS = (
     Topic("Spread of the advantage", ("advantage/std",)),
 )
 
+TITLES = {name: panel.title for panels in plots.PANELS.values() for panel in panels for name in panel.lines}
 
 # Text stays text: of a page with twenty pictures, letters as shapes would be the larger part.
 TEXT_STAYS = {"svg.fonttype": "none"}
@@ -184,7 +185,7 @@ def _measured(groups: Mapping[str, Sequence[Records]], topic: Topic) -> str | No
 
 def _draw_topic(axes: Axes, topic: Topic, metric: str, groups: Mapping[str, Sequence[Records]]) -> None:
     description = describe(metric)
-    axes.set_title(topic.name if metric == topic.metrics[0] else metric)
+    axes.set_title(topic.name if metric == topic.metrics[0] else TITLES.get(metric, metric))
     axes.set_xlabel("step")
     axes.set_ylabel((description.unit if description else "") or "no unit")
     axes.xaxis.set_major_locator(MaxNLocator(nbins=4, integer=True))

@@ -85,6 +85,8 @@ class Panel:
     """The lower end of the axis, or None for no limit."""
     estimates: bool = False
     """True if the lines are estimates of one quantity."""
+    total: bool = False
+    """True if the line is a sum of what others show."""
     scale: Mapping[str, float] = field(default_factory=dict)
     """What a line is multiplied by; 1 where it is not named."""
 
@@ -255,8 +257,8 @@ def absences(metrics: Metrics) -> list[str]:
     """Return a sentence for the panels that have no data, and one for each picture that is left out."""
     left_out = {name: why for name, (metric, why) in OPTIONAL.items() if not logged(metrics, metric)}
     panels = [panel for name, panels in PANELS.items() if name not in left_out for panel in panels]
-    shown = measured(panels, metrics)
-    empty = [f"{panel.title} ({', '.join(panel.lines)})" for panel in panels if panel not in shown]
+    lacking = [panel for panel in panels if not any(logged(metrics, name) for name in panel.lines)]
+    empty = [f"{panel.title} ({', '.join(panel.lines)})" for panel in lacking]
     names = f"These panels have no data, for the run logged none of their metrics: {'; '.join(empty)}."
     return [*([names] if empty else []), *left_out.values()]
 
@@ -312,8 +314,15 @@ def as_svg(figure: Figure) -> str:
 
 
 def measured(panels: Iterable[Panel], metrics: Metrics) -> list[Panel]:
-    """Return the panels that have something to show."""
-    return [panel for panel in panels if any(logged(metrics, name) for name in panel.lines)]
+    """Return the panels that have something to show; a total is left out where one of its parts is all of it."""
+    panels = list(panels)
+    parts = [series(metrics, name) for panel in panels if not panel.total for name in panel.lines]
+
+    def repeats(panel: Panel) -> bool:
+        sums = [series(metrics, name) for name in panel.lines if panel.total]
+        return any(np.allclose(part, total, equal_nan=True) for part in parts for total in sums)
+
+    return [panel for panel in panels if any(logged(metrics, name) for name in panel.lines) and not repeats(panel)]
 
 
 def logged(metrics: Metrics, name: str) -> bool:

@@ -14,6 +14,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.ticker import MaxNLocator
 
 from steadyrl.core.metrics import series
+from steadyrl.core.words import counted
 from steadyrl.show.report.pictures import plots
 from steadyrl.show.report.pictures.plots import BLUE, SKY, Metrics, Panel
 
@@ -45,7 +46,7 @@ def sentences(metrics: Metrics, recorded: Recorded) -> list[str]:
     levels = "There is no histogram of the rewards: the run recorded no rollouts with a reward (run.rollouts_every)."
     if recorded:
         levels = (
-            f"The histogram is of the {len(recorded)} steps of {len(metrics)} whose rollouts were recorded "
+            f"The histogram is of {len(recorded)} of {counted(len(metrics), 'step')}, whose rollouts were recorded "
             "(run.rollouts_every) and read. The darker a level, the more of a step's rollouts earned it."
         )
     return [spread, levels]
