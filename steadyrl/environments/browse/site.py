@@ -81,11 +81,7 @@ def _item(world: World, segments: Sequence[str], fields: Fields) -> Page:
         return NOT_FOUND
     world.events.append(f"item {number}")
     product = world.products[number]
-    return (
-        Heading(product.name),
-        row("price", str(product.price)),
-        Form(f"/add/{number}", (row(Button("add")),)),
-    )
+    return (Heading(product.name), row("price", str(product.price)), Form(f"/add/{number}", (row(Button("add")),)))
 
 
 def _add(world: World, segments: Sequence[str], fields: Fields) -> str:
@@ -161,10 +157,7 @@ def _reply(world: World, segments: Sequence[str], fields: Fields) -> str:
 
 
 def _customers(world: World, segments: Sequence[str], fields: Fields) -> Page:
-    return (
-        Heading("customers"),
-        *(row(Link(name, f"/customer/{name.replace(' ', '-')}")) for name in world.groups),
-    )
+    return (Heading("customers"), *(row(Link(name, f"/customer/{name.replace(' ', '-')}")) for name in world.groups))
 
 
 def _customer(world: World, segments: Sequence[str], fields: Fields) -> Page:

@@ -43,10 +43,7 @@ CLIMB = 10.0  # the same while the reward clearly rises, which shows that there 
 SCALE_LOW, SCALE_HIGH = 1e-6, 1e6  # of the configured rate
 LEAST_SHARE = 0.1  # of the rate, by warm-up and schedule; below it a step moves the policy too little to measure
 GAIN, COEF_STEP = 0.3, 1.25  # of the KL coefficient: gain of the controller, factor per step
-COEF_LOW, COEF_HIGH = (
-    0.1,
-    100.0,
-)  # of the configured one; from below, it would come back too late when the KL rises
+COEF_LOW, COEF_HIGH = (0.1, 100.0)  # of the configured one; from below, it would come back too late when the KL rises
 
 
 @dataclass(frozen=True)

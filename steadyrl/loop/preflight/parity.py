@@ -74,9 +74,7 @@ def sampled_entropy(trial: Trial) -> Result:
     if _deliberate(trial.session.sampling):
         return Found("raw_logprobs", message=f"{message}; {DELIBERATE}")
     return Found(
-        "warp",
-        message=f"{message}; {_warped_sampling(trial, difference)}",
-        change=_unwarped(trial.session.sampling),
+        "warp", message=f"{message}; {_warped_sampling(trial, difference)}", change=_unwarped(trial.session.sampling)
     )
 
 
