@@ -30,7 +30,6 @@ _CONSTANT = 0.1  # spread of an offset over its size
 _WIDEST, _FINEST = 8.0, 1.01  # factors of the temperature, where a fitting one is looked for, and how finely
 _SOLVED = 0.1  # share of a gap that is left where a condition explains it
 
-
 NOT_FINITE = "some log-probs are not finite"
 DELIBERATE = (
     "log-probs leave out the temperature or truncation that tokens are drawn with: a deliberate mismatch, for studies"
