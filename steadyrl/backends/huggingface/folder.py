@@ -236,11 +236,7 @@ def beside(path: str) -> dict[str, bytes]:
 
 
 def check_files(path: str) -> None:
-    """Refuse a folder that lacks something, or holds something that is no model, by the names of its files.
-
-    Raises:
-        ModelError: It does.
-    """
+    """Refuse (ModelError) a folder that lacks something, or is no model, by the names of its files."""
     folder = Path(path)
     if not folder.exists():
         if path.startswith((".", "/", "~")) or path.count("/") != 1:
