@@ -98,11 +98,7 @@ def sweep() -> None:
 
 
 def _lock(path: Path, wait: bool) -> int | None:
-    """Return an open file that holds the lock of a folder.
-
-    Raises:
-        OSError: Another program holds it, and waiting was not asked for.
-    """
+    """Return an open file that holds the lock of a folder; OSError where another program holds it."""
     if sys.platform == "win32":  # folders cannot be locked there; a killed program leaves its own
         return None
     import fcntl  # not on Windows

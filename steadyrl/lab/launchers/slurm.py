@@ -139,12 +139,7 @@ def _ask_if_known(argv: list[str]) -> str:
 
 
 def _ask(argv: list[str], script: str = "") -> str:
-    """Return what a command of SLURM prints.
-
-    Raises:
-        ConfigError: There is no such command.
-        EngineError: It failed.
-    """
+    """Return what a command of SLURM prints; EngineError where it fails, ConfigError where there is none."""
     try:
         done = subprocess.run(argv, input=script, capture_output=True, text=True, timeout=_ANSWER_S, check=False)
     except OSError as error:
