@@ -17,11 +17,7 @@ FIRST = ("step", "attempt", "time")
 
 
 def columns(records: Sequence[Mapping[str, Any]]) -> dict[str, list[float | int | None]]:
-    """Return the columns of a run's records; None where a step did not measure a metric.
-
-    Raises:
-        RunError: There are no records.
-    """
+    """Return the columns of a run's records, None where a step lacks a metric; RunError where there is no record."""
     if not records:
         raise RunError("the run has no steps yet; write its metrics when its first step is done")
     names = dict.fromkeys([*FIRST, *(name for record in records for name in record)])
@@ -30,12 +26,7 @@ def columns(records: Sequence[Mapping[str, Any]]) -> dict[str, list[float | int 
 
 
 def write_csv(run: RunDir, path: Path) -> None:
-    """Write a row per step, with a heading; a number that is not known is left empty.
-
-    Raises:
-        RunError: There are no steps.
-        AccessError: The file cannot be written.
-    """
+    """Write a row per step, with a heading; an unknown number is left empty. Errors as of ``columns``."""
     table = columns(run.metrics())
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")

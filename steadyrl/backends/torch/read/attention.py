@@ -97,11 +97,7 @@ def rotated(
 
 
 def register(model: Any) -> None:
-    """Let the modules of a transformers model call our function.
-
-    Raises:
-        ModelError: Its family chooses attention in another way.
-    """
+    """Let the modules of a transformers model call our function, or raise ModelError where its family cannot."""
     model.set_attn_implementation(NAME)
     if model.config.get_text_config()._attn_implementation != NAME:
         raise ModelError(f"the model type '{model.config.model_type}' does not let others compute its attention")
