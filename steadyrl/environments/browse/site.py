@@ -215,10 +215,6 @@ def _allowed(control: Control, value: str) -> str:
     return value.strip()
 
 
-def _done(world: World, segments: Sequence[str], fields: Fields) -> Page:
-    return (Heading("done"),)
-
-
 def _paged(above: Sequence[Block], rows: Sequence[Row], path: str, fields: Fields, per_page: int) -> Page:
     """Return one page of a list with links to its neighbours; the number of the page is a field."""
     last = max(0, (len(rows) - 1) // per_page)
@@ -251,7 +247,7 @@ _VIEWS: dict[str, Callable[[World, Sequence[str], Fields], Page]] = {
     "help": _help,
     "panel": _panel,
     "settings": _settings,
-    "done": _done,
+    "done": lambda world, segments, fields: (Heading("done"),),
 }
 _CHANGES: dict[str, Callable[[World, Sequence[str], Fields], str]] = {
     "add": _add,
