@@ -36,14 +36,7 @@ def scratch_folder() -> Iterator[Path]:
 
 
 class Folder:
-    """A new folder of this program.
-
-    Attributes:
-        path: Where it is.
-
-    Raises:
-        AccessError: It cannot be made.
-    """
+    """A new folder of this program at ``path``; AccessError where none can be made."""
 
     def __init__(self) -> None:
         while True:

@@ -222,11 +222,7 @@ def _factor(kl: float, aim: float, power: float, lower: float, upper: float) -> 
 
 
 def clearly_rising(rewards: Sequence[float]) -> bool | None:
-    """Return whether the rewards of the last 16 steps rise with 99.9 % confidence; None with fewer than 8 steps.
-
-    Args:
-        rewards: Mean rewards of the steps so far, the newest last.
-    """
+    """Return whether mean rewards rise over the last 16 steps with 99.9 % confidence; None with fewer than 8 steps."""
     if len(rewards) < AT_LEAST:
         return None
     slope = block_mean_slope(rewards[-WINDOW:], WINDOW, SURE)
