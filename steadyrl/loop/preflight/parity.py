@@ -158,21 +158,19 @@ def _warp(trial: Trial, gap: np.ndarray) -> Found | None:
                 "the trainer's log-probs are the same with and without temperature and truncation: it ignores them"
             )
             return Found("warp", message=message, change=plain_sampling)
-    ways = {
-        "temperature": (batch, replace(sampling, temperature=1.0)),
-        "truncation": (replace(batch, kept=None), sampling),
-        "temperature and truncation": (batch, replace(sampling, logprobs="raw")),
-    }
-    for name, (rows, variant) in ways.items():
-        if plain_sampling and _within(
-            session, (score(session, rows, variant).logprobs - sampler)[batch.completion_mask]
-        ):
-            return Found(
-                "warp",
-                message=f"measured without the {name} the trainer agrees with the sampler: the sampler reports "
-                f"log-probs from before the {name}",
-                change=plain_sampling,
-            )
+        ways = {
+            "temperature": (batch, replace(sampling, temperature=1.0)),
+            "truncation": (replace(batch, kept=None), sampling),
+            "temperature and truncation": (batch, replace(sampling, logprobs="raw")),
+        }
+        for name, (rows, variant) in ways.items():
+            if _within(session, (score(session, rows, variant).logprobs - sampler)[batch.completion_mask]):
+                return Found(
+                    "warp",
+                    message=f"measured without the {name} the trainer agrees with the sampler: the sampler reports "
+                    f"log-probs from before the {name}",
+                    change=plain_sampling,
+                )
     fitting, left = _fit_temperature(session, lambda scores: float(np.abs(_gap(batch, scores.logprobs)).mean()), batch)
     if left > _SOLVED * np.abs(gap).mean():
         return None
