@@ -36,7 +36,11 @@ class AtOnce:
         self.size, self._setting, self._ran_out = size, setting, ran_out
 
     def fitting(self, work: Callable[[int], Result], most: int | None = None) -> Result:
-        """Do work of a size, and again with half where memory runs out; ModelError if not even one at a time fits."""
+        """Do some work of a size, at most what there is to do, and again with half where memory runs out.
+
+        Raises:
+            ModelError: Not even one at a time fits.
+        """
         while True:
             size = self.size if most is None else min(self.size, most)
             try:

@@ -63,7 +63,11 @@ _NEXT_OVERRIDE = re.compile(r"\s+(?=\w+\.[^\s=]+=)")
 
 
 def load(path: Path | str, overrides: Overrides = ()) -> Config:
-    """Read a TOML file, apply overrides (see ``override_texts``), and validate; ConfigError with every problem."""
+    """Read a TOML file, apply overrides (see ``override_texts``), and validate everything.
+
+    Raises:
+        ConfigError: With every problem found.
+    """
     advice = "`steadyrl new` writes one for your own data, `steadyrl examples` copies one"
     data = read_toml(Path(path), "config", advice)
     if "experiments" in data:
@@ -172,7 +176,11 @@ def _toml_key(key: str) -> str:
 
 
 def merge(data: Mapping[str, Any], overrides: Overrides) -> dict[str, Any]:
-    """Return nested settings with overrides applied, not validated, or raise ConfigError for what is no override."""
+    """Return nested settings with overrides applied, not validated.
+
+    Raises:
+        ConfigError: An override is none.
+    """
     if too_deep(data):
         raise ConfigError(f"the config: {_TOO_DEEP}")
     merged = _copy(data)

@@ -179,7 +179,11 @@ def open_task(name: str, args: Any, seed: int) -> Task:
 
 
 def problems_of(task: Task, split: Literal["train", "heldout"]) -> Sequence[Problem]:
-    """Return the problems of a split, or raise DataError where they are no sequence of problems."""
+    """Return the problems of a split.
+
+    Raises:
+        DataError: They are no sequence of problems.
+    """
     problems = task.problems(split)
     what = f"the task '{task.name}': problems('{split}')"
     if not isinstance(problems, Sequence):
@@ -204,7 +208,11 @@ def require_ids(task: Task, problems: Sequence[Problem]) -> None:
 
 
 def functions_of(task: Task, method: Literal["rewards", "baselines"]) -> Mapping[str, Any]:
-    """Return a task's own rewards, or its answers without a model; ConfigError where they are no functions by name."""
+    """Return a task's own rewards, or its answers without a model.
+
+    Raises:
+        ConfigError: They are no mapping of names to functions.
+    """
     functions = getattr(task, method)() or {}
     if isinstance(functions, Mapping) and all(map(callable, functions.values())):
         return functions

@@ -229,7 +229,11 @@ class RunDir:
         return str(self.info().get("status", "unknown"))
 
     def info(self) -> dict[str, Any]:
-        """Return run.json, or raise RunError where it is missing or damaged."""
+        """Return run.json.
+
+        Raises:
+            RunError: It is missing or damaged.
+        """
         info = read_json(self.info_file)
         for name, kinds in _KINDS_OF_INFO.items():
             if not isinstance(info.get(name), kinds | None):
@@ -238,7 +242,11 @@ class RunDir:
         return info
 
     def resolved(self) -> dict[str, Any]:
-        """Return every setting of the run, or raise RunError where their file is missing or damaged."""
+        """Return every setting of the run.
+
+        Raises:
+            RunError: The file is missing or damaged.
+        """
         settings = read_json(self.resolved_file)
         settings_read(self.resolved_file)
         for name, section in settings.items():
@@ -377,7 +385,11 @@ def _lines(path: Path, start: int) -> Iterator[bytes]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return a JSON object, or raise RunError where it is missing or damaged."""
+    """Return a JSON object.
+
+    Raises:
+        RunError: It is missing or damaged.
+    """
     try:
         with path.open(encoding="utf-8") as file:
             text = file.read(MOST_CHARACTERS + 1)
@@ -392,7 +404,11 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def parse_json(text: str, **hooks: Any) -> Any:
-    """Return what a JSON text holds, or raise ValueError where it is none, or nested deeper than ``DEEPEST``."""
+    """Return what a JSON text holds, at most ``DEEPEST`` lists and objects inside one another.
+
+    Raises:
+        ValueError: It is no JSON, or nested deeper.
+    """
     try:
         parsed = json.loads(text, **hooks)
     except RecursionError as error:

@@ -46,7 +46,11 @@ class Follow:
 
 @contextmanager
 def claimed(folder: Path) -> Iterator[bool]:
-    """Hold a folder if no other process does; yield whether this one does. AccessError where it cannot be written."""
+    """Hold a folder if no other process does; yield whether this one holds it now.
+
+    Raises:
+        AccessError: The folder cannot be written.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -298,7 +298,11 @@ def finish_writing(run: RunDir, keep: int) -> None:
 
 
 def load(run: RunDir, backend: Backend, step: int | None = None) -> State | None:
-    """Read a whole checkpoint, by default the newest, into the backend; return its ``read_state``, None without one."""
+    """Read a complete checkpoint, the newest one by default, into the backend; return its state, or None without one.
+
+    Raises:
+        CheckpointError: It is damaged.
+    """
     steps = run.checkpoints()
     if not steps:
         return None
@@ -308,7 +312,11 @@ def load(run: RunDir, backend: Backend, step: int | None = None) -> State | None
 
 
 def read_state(run: RunDir, step: int) -> State:
-    """Return the state of a complete checkpoint, without its weights, or raise CheckpointError where it is damaged."""
+    """Return the state of a complete checkpoint, without its weights.
+
+    Raises:
+        CheckpointError: It is damaged.
+    """
     folder = run.checkpoint_folder(step)
     try:
         text = (folder / _STATE).read_text(encoding="utf-8")

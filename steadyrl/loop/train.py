@@ -158,7 +158,11 @@ def joined(first: Watch, second: Watch) -> Watch:
 
 @users_errors()
 def open_session(config: Config) -> Session:
-    """Build task, rewards, algorithm and backend, or raise SteadyError where one of them cannot be had."""
+    """Build task, rewards, algorithm and backend.
+
+    Raises:
+        SteadyError: Something in the config cannot be had.
+    """
     require_posix("computing with a model")
     begin(f"reading the data of the task '{config.task.name}'")
     task = plugins.open_task(config.task.name, config.task.args, config.run.seed)

@@ -120,7 +120,11 @@ class Ranks:
         return weights, self._objects
 
     def say(self, what: object) -> None:
-        """Send something to all other ranks, which ``hear`` it; ConfigError for a function that they cannot find."""
+        """Send something to all other ranks, which ``hear`` it.
+
+        Raises:
+            ConfigError: It holds a function that other processes cannot find.
+        """
         if self.place.ranks == 1:
             return
         try:

@@ -34,7 +34,11 @@ def fill(optimizer: torch.optim.Optimizer) -> None:
 
 
 def save(folder: Path, backend: TorchBackend, group: dist.ProcessGroup) -> None:
-    """Write this rank's share of weights and optimizer, or raise OSError where a rank cannot write."""
+    """Write this rank's share of weights and optimizer.
+
+    Raises:
+        OSError: A rank cannot write.
+    """
     shares = folder / SHARES
     shares.mkdir(parents=True, exist_ok=True)  # another machine may not see what rank 0 has just made
     writer = HuggingFaceStorageWriter(str(shares), save_distributed=True)

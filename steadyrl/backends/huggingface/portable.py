@@ -41,7 +41,11 @@ def writing(library_error: type[Exception] = SafetensorError) -> Iterator[None]:
 
 
 def check_readable(path: Path) -> None:
-    """Read a file's table of arrays, or raise CheckpointError where it is missing, cut short or damaged."""
+    """Read a file's table of arrays.
+
+    Raises:
+        CheckpointError: The file is missing, cut short or damaged.
+    """
     try:
         with safe_open(path, "np"):
             return

@@ -56,7 +56,11 @@ class RendererChat:
         return self._end_ids
 
     def encode_prompt(self, messages: Sequence[Message]) -> np.ndarray:
-        """See Chat; ModelError where the model's form of conversations has no place for such messages."""
+        """See Chat.
+
+        Raises:
+            ModelError: The model's form of conversations has no place for such messages.
+        """
         return np.array(self._render(self._before(messages), goes_on=True), np.int32)
 
     def encode_reply(self, message: Message, after: str) -> np.ndarray:

@@ -49,7 +49,12 @@ def check(config: Config, settings: Settings) -> list[str]:
 
 
 def create(config: Config, algorithm: Algorithm) -> MlxBackend:
-    """Build the backend of a run, or raise ModelError where the model cannot be trained with it."""
+    """Build the backend of a run.
+
+    Raises:
+        MissingExtraError: MLX is not installed.
+        ModelError: The model cannot be trained with it.
+    """
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # it would advise to install PyTorch
     if not faster_products(config.backend.threads) and config.backend.threads:
         log.warning("backend.threads = %d has no effect here: MLX manages its own threads", config.backend.threads)

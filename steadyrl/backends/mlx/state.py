@@ -85,7 +85,11 @@ def save_adapter(folder: Path, arrays: Arrays, section: ModelSection, source: Pa
 
 
 def load_adapter(folder: Path, expected: Arrays) -> dict[str, mx.array]:
-    """Read an adapter that ``save_adapter`` or PEFT wrote; errors as of ``fitting`` and ``read_arrays``."""
+    """Read an adapter that ``save_adapter`` or PEFT wrote.
+
+    Raises:
+        CheckpointError: It is damaged or of another model.
+    """
     path = folder / WEIGHTS
     return fitting(path, read_arrays(path), expected, peft_name)
 

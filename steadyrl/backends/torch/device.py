@@ -82,7 +82,11 @@ def sent(array: np.ndarray, device: torch.device) -> torch.Tensor:
 
 
 def chosen_device(name: str) -> torch.device:
-    """Return the device that a setting names, or raise ConfigError where there is none of that name here."""
+    """Return the device that a setting names.
+
+    Raises:
+        ConfigError: There is none of that name here.
+    """
     if name != "auto":
         try:
             probe = torch.zeros(1, device=name)

@@ -34,7 +34,12 @@ def check(config: Config, settings: Settings) -> list[str]:
 
 
 def create(config: Config, algorithm: Algorithm) -> TorchBackend:
-    """Build the backend of a run, or raise ModelError where the model cannot be trained with it."""
+    """Build the backend of a run.
+
+    Raises:
+        MissingExtraError: PyTorch or transformers is not installed.
+        ModelError: The model cannot be trained with it.
+    """
     begin("loading PyTorch and the model")
     plugins.require("torch")
     from steadyrl.backends.torch.backend import TorchBackend  # needs torch, which reading a config does not

@@ -164,7 +164,11 @@ def sampling_values(sampling: Sampling, seed: int, end_ids: Sequence[int]) -> di
 
 
 def checked(where: str, ids: Any, logprobs: Any, reason: Any, sampling: Sampling, end_ids: Sequence[int]) -> Completion:
-    """Return a completion of vLLM, or raise EngineError where it has no ids or log-probs, or ended otherwise."""
+    """Return a completion of vLLM.
+
+    Raises:
+        EngineError: It has no ids or log-probs, or ended otherwise.
+    """
     if not isinstance(ids, list) or not ids:
         raise EngineError(
             f"{where} gives no token ids; expected 'token_ids', as vLLM returns them since autumn 2025: update the "

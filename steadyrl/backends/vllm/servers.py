@@ -58,7 +58,11 @@ class Servers:
     """All servers of a run."""
 
     def __init__(self, settings: VllmSettings, start_command: str):
-        """Connect to them, or raise EngineError where none answers, or one of them serves another model."""
+        """Connect to them.
+
+        Raises:
+            EngineError: None answers, or one of them serves another model.
+        """
         self._wanted, self._requests = settings.model, settings.requests
         self._all = [Server(VllmClient(url, settings.timeout_s, start_command)) for url in settings.urls()]
         try:
@@ -121,7 +125,11 @@ class Servers:
         return [done[row] for row in range(rows)]
 
     def leave_out(self, server: Server, why: EngineError) -> None:
-        """Go on without a server, and say so; raise the error where it is the last one."""
+        """Go on without a server, and say so.
+
+        Raises:
+            EngineError: It is the last one.
+        """
         if len(self.here()) == 1:
             raise why
         server.out = True

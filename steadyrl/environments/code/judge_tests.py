@@ -39,7 +39,11 @@ class Verdict:
 
 
 def judge(sandbox: Sandbox, code: str, problem: CodeProblem) -> Verdict:
-    """Run a program's function on the tests of a problem, or raise JailError where the machine failed."""
+    """Run a program's function on the tests of a problem.
+
+    Raises:
+        JailError: The machine failed; nothing is known of the program.
+    """
     verdict = _by_script(sandbox, code, problem) if problem.script else _by_cases(sandbox, code, problem)
     results = verdict.outcome.results
     if 0 < verdict.passed < verdict.total and all(isinstance(r, Returned) and r.wire is None for r in results):

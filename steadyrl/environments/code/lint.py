@@ -27,7 +27,11 @@ _TIMEOUT_S = 60.0
 
 
 def find_ruff() -> str:
-    """Return the path of ruff's program, beside this Python or on the PATH, or raise MissingExtraError."""
+    """Return the path of ruff's program, beside this Python or on the PATH.
+
+    Raises:
+        MissingExtraError: It is not installed.
+    """
     beside = Path(sys.executable).with_name("ruff")
     path = str(beside) if beside.is_file() else shutil.which("ruff")
     if path is None:

@@ -110,7 +110,11 @@ def is_python(code: str) -> bool:
 
 
 def own_problem(line: Line) -> CodeProblem:
-    """Read a line of our own format (docs/tasks/code.md), or raise DataError with its first defect."""
+    """Read a line of our own format: see docs/tasks/code.md.
+
+    Raises:
+        DataError: Naming the first defect by file and line.
+    """
     _refuse_misspelt(line)
     prompt = line.filled("prompt")
     entry_point = name_field(line, "entry_point")
@@ -166,7 +170,11 @@ def _refuse_misspelt(line: Line) -> None:
 
 
 def name_field(line: Line, key: str) -> str:
-    """Return a field that names a function, or raise DataError where no function can have that name."""
+    """Return a field that names a function.
+
+    Raises:
+        DataError: It is missing, or no name that a function can have.
+    """
     name = line.filled(key)
     if not name.isidentifier() or keyword.iskeyword(name):
         raise DataError(f"{line}: '{key}' is {name!r}; expected the name of a function, such as 'add'")
@@ -186,7 +194,11 @@ def _case(test: Any, line: Line) -> Case:
 
 
 def from_asserts(tests: Sequence[str], entry_point: str, line: Line, setup: str = "") -> tuple[tuple[Case, ...], str]:
-    """Return texts of ``assert`` as cases, or as a script where one is none; errors as of ``parse_tests``."""
+    """Return texts of ``assert`` as cases if each of them can be one, else as a script.
+
+    Raises:
+        DataError: They are no Python, or there is no assert.
+    """
     text = "\n".join(tests)
     cases = cases_of(parse_tests(text, line).body, entry_point)
     if cases is not None and not setup.strip():

@@ -96,7 +96,11 @@ class SearchIndex:
 
     @classmethod
     def open(cls, path: Path) -> SearchIndex:
-        """Open a file that ``build`` wrote, for reading only, or raise DataError where it is missing or another."""
+        """Open a file that ``build`` wrote, for reading only.
+
+        Raises:
+            DataError: If the file is missing or is not a search index.
+        """
         if not path.is_file():
             raise DataError(f"there is no search index at {path}; build it first")
         with contextlib.ExitStack() as on_failure:
@@ -116,7 +120,11 @@ class SearchIndex:
         return len(self.ids)
 
     def number_of(self, id: str) -> int:
-        """Return the number of a document, or raise DataError where none has this id."""
+        """Return the number of a document.
+
+        Raises:
+            DataError: If no document has this id.
+        """
         if id not in self._numbers:
             raise DataError(f"no document of the index has the id {id!r}; are the judgements of another corpus?")
         return self._numbers[id]
@@ -151,7 +159,11 @@ class SearchIndex:
             return numbers
 
     def marks(self, node: Node) -> np.ndarray:
-        """Return whether a query matches each document, a new array [documents] bool; errors as of ``search``."""
+        """Return whether a query matches each document: [documents] bool, a new array.
+
+        Raises:
+            EngineFailure: See ``search``.
+        """
         documents = np.zeros(self.document_count, bool)
         documents[self.search(node)] = True
         return documents

@@ -89,7 +89,11 @@ class _Server:
                 self._ready.set()
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> str:
-        """Return the text of a tool's result, or raise ToolError where the server says that the call failed."""
+        """Return the text of a tool's result.
+
+        Raises:
+            ToolError: The server says that the call failed.
+        """
         calling = self._client.call_tool(name, dict(arguments))
         result = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(calling, self._loop))
         parts = [block.text if block.type == "text" else f"[{block.type}]" for block in result.content]

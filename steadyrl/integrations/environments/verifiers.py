@@ -195,7 +195,11 @@ class _Play:
         return self._episode is not None and self._episode.done() and not self._episode.cancelled()
 
     def trace(self) -> Any:
-        """Return what verifiers recorded of it, or raise EpisodeError where it failed."""
+        """Return what verifiers recorded of it.
+
+        Raises:
+            EpisodeError: It failed.
+        """
         assert self._episode is not None, "it has begun"
         episode = self._episode.result()
         if not episode.ok:

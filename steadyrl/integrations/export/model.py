@@ -126,7 +126,11 @@ def complete(
 
 
 def exporter_of(config: Config) -> Any:
-    """Return what exports the checkpoints of a run's backend; errors as of ``require_exportable``."""
+    """Return what exports the checkpoints of a run's backend.
+
+    Raises:
+        ConfigError: The backend's policy is no model folder.
+    """
     require_exportable(config.backend.name)
     return plugins.load("exporter", config.backend.name)
 

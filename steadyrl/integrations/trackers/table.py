@@ -17,7 +17,11 @@ FIRST = ("step", "attempt", "time")
 
 
 def columns(records: Sequence[Mapping[str, Any]]) -> dict[str, list[float | int | None]]:
-    """Return the columns of a run's records, None where a step lacks a metric; RunError where there is no record."""
+    """Return the columns of a run's records; None where a step did not measure a metric.
+
+    Raises:
+        RunError: There are no records.
+    """
     if not records:
         raise RunError("the run has no steps yet; write its metrics when its first step is done")
     names = dict.fromkeys([*FIRST, *(name for record in records for name in record)])
@@ -26,7 +30,12 @@ def columns(records: Sequence[Mapping[str, Any]]) -> dict[str, list[float | int 
 
 
 def write_csv(run: RunDir, path: Path) -> None:
-    """Write a row per step, with a heading; an unknown number is left empty. Errors as of ``columns``."""
+    """Write a row per step, with a heading; a number that is not known is left empty.
+
+    Raises:
+        RunError: There are no steps.
+        AccessError: The file cannot be written.
+    """
     table = columns(run.metrics())
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")

@@ -64,10 +64,18 @@ class Launcher(Protocol):
     """
 
     def start(self, commands: Sequence[Command]) -> None:
-        """Start commands, or queue them; ConfigError where the scheduler is not there, or refuses them."""
+        """Start commands, or queue them.
+
+        Raises:
+            ConfigError: The scheduler is not there, or refuses them.
+        """
 
     def ended(self) -> list[Ended]:
-        """Return the commands that ended since the last call; EngineError where the scheduler does not answer now."""
+        """Return the commands that ended since the last call.
+
+        Raises:
+            EngineError: The scheduler does not answer now.
+        """
 
     def stop(self) -> None:
         """Send SIGTERM to what runs, and begin nothing that waits; ``ended`` returns all of them in time."""

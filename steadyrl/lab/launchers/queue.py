@@ -14,7 +14,11 @@ class Running(Protocol):
     """A command that has begun."""
 
     def poll(self) -> Ended | None:
-        """Return how it ended, None while it runs, or raise EngineError where nobody knows now."""
+        """Return how it ended, None while it runs.
+
+        Raises:
+            EngineError: Nobody knows now.
+        """
 
     def terminate(self) -> None:
         """Ask it to end; it may take its time."""

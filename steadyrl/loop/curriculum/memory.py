@@ -44,7 +44,11 @@ def recall(data: Mapping[str, Any]) -> Memory:
 
 
 def checked(data: dict[str, Any]) -> dict[str, Any]:
-    """Return data that ``recall`` understands as it is, or raise ValueError where ``plain`` cannot have written it."""
+    """Return data that ``recall`` understands as it is.
+
+    Raises:
+        ValueError: ``plain`` cannot have written it.
+    """
     _MADE.validate_python(data.get("made", []))
     for name, numbers in _SEEN.validate_python(data.get("seen", {})).items():
         if missing := {"rollouts", "last"} - numbers.keys():

@@ -76,7 +76,11 @@ def build(settings: Settings) -> Curriculum:
 
 
 def level_of(problem: Problem, column: str) -> float:
-    """Return a problem's level, or raise DataError where it has none, or none that is a number."""
+    """Return a problem's level.
+
+    Raises:
+        DataError: It has none, or it is no number.
+    """
     level = problem.columns.get(column)
     if not isinstance(level, int | float) or isinstance(level, bool) or not math.isfinite(level):
         raise DataError(

@@ -173,7 +173,11 @@ def score_texts(answers: Sequence[tuple[Problem, str]], terms: Sequence[Term]) -
 
 
 def written(problem: Problem, text: str) -> Rollout:
-    """Return a text that no policy sampled as a rollout without tokens, or raise DataError where it is no text."""
+    """Return a text that no policy sampled as a rollout without tokens.
+
+    Raises:
+        DataError: It is no text.
+    """
     if not isinstance(text, str):
         raise DataError(
             f"the answer {reprlib.repr(text)} ({type(text).__name__}) of gold or of a baseline to the problem "

@@ -40,7 +40,11 @@ UNKNOWN = Unknown("the task knows none; give one to have it checked")
 
 
 def check_task(config: Config) -> list[Finding]:
-    """Check the task and the rewards of a config, or raise SteadyError where the task cannot be built at all."""
+    """Check the task and the rewards of a config.
+
+    Raises:
+        SteadyError: The task cannot be built at all.
+    """
     task, terms = open_to_check(config)
     train, heldout = list(plugins.problems_of(task, "train")), list(plugins.problems_of(task, "heldout"))
     require_columns(terms, "train", train)

@@ -72,13 +72,21 @@ class Line:
         return f"{self.path}, line {self.number}"
 
     def text(self, key: str) -> str:
-        """Return a field, which must exist and be ``checked_text``, and may be empty."""
+        """Return a field. It must exist and be text, and may be empty.
+
+        Raises:
+            DataError: It is missing, of another type, or contains half a surrogate pair, which UTF-8 cannot represent.
+        """
         if key not in self.record:
             raise DataError(f"{self}: '{key}' is missing; the line has {', '.join(self.record) or 'no key'}")
         return checked_text(self.record[key], f"{self}: '{key}'")
 
     def filled(self, key: str) -> str:
-        """Return a field like ``text``, which must also contain more than white space."""
+        """Return a field like ``text``, which must also contain more than white space.
+
+        Raises:
+            DataError: See ``text``; or it is empty.
+        """
         value = self.text(key)
         if not value.strip():
             raise DataError(f"{self}: '{key}' is empty; give it a text or remove the line")

@@ -97,7 +97,11 @@ def rotated(
 
 
 def register(model: Any) -> None:
-    """Let the modules of a transformers model call our function, or raise ModelError where its family cannot."""
+    """Let the modules of a transformers model call our function.
+
+    Raises:
+        ModelError: Its family chooses attention in another way.
+    """
     model.set_attn_implementation(NAME)
     if model.config.get_text_config()._attn_implementation != NAME:
         raise ModelError(f"the model type '{model.config.model_type}' does not let others compute its attention")

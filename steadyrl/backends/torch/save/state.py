@@ -37,7 +37,11 @@ def save_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
 
 
 def load_tensors(path: Path) -> dict[str, torch.Tensor]:
-    """Read named tensors, or raise CheckpointError where the file is missing, cut short or damaged."""
+    """Read named tensors.
+
+    Raises:
+        CheckpointError: The file is missing, cut short or damaged.
+    """
     try:
         return load_file(path)
     except (OSError, SafetensorError) as error:
@@ -91,7 +95,11 @@ def load_policy(folder: Path, model: Any, lora: bool) -> None:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """Return the files of a folder's whole weights, or raise CheckpointError where one is missing or damaged."""
+    """Return the files of a folder's whole weights.
+
+    Raises:
+        CheckpointError: One is missing or damaged.
+    """
     files = sorted(folder.glob("model*.safetensors")) or [folder / "model.safetensors"]
     for file in files:
         check_readable(file)

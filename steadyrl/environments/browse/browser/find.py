@@ -19,7 +19,11 @@ PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 
 
 def find_chromium(settings: BrowserSettings) -> str:
-    """Return the path of the system's Chromium, or raise ConfigError with how to install it."""
+    """Return the path of the system's Chromium.
+
+    Raises:
+        ConfigError: There is none, with how to install it.
+    """
     if settings.executable:
         if not os.access(settings.executable, os.X_OK) or not Path(settings.executable).is_file():
             raise ConfigError(f"browser.executable is '{settings.executable}', which is no program that can be run")
@@ -34,7 +38,11 @@ def find_chromium(settings: BrowserSettings) -> str:
 
 
 def playwright_api() -> Any:
-    """Return Playwright's asynchronous interface, or raise MissingExtraError with the extra that brings it."""
+    """Return Playwright's asynchronous interface.
+
+    Raises:
+        MissingExtraError: Playwright is not installed, with the extra that brings it.
+    """
     plugins.require("playwright")
     return plugins.require("playwright.async_api")
 

@@ -82,7 +82,11 @@ class Worker:
             raise JailError(f"{jail}: {error_lines[-1] if error_lines else 'the worker did not start'}")
 
     def run(self, job: bytes, steps: int) -> Outcome:
-        """Run one candidate, or raise JailError where the worker is gone, which cannot be used again."""
+        """Run one candidate.
+
+        Raises:
+            JailError: The worker is gone; this one cannot be used again.
+        """
         with (
             _pipe() as (job_read, job_write),
             _pipe() as (result_read, result_write),

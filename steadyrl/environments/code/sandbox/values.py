@@ -52,7 +52,11 @@ def line(value: Any) -> bytes:
 
 
 def read_line(data: bytes) -> Any:
-    """Return what ``line`` was given, or raise ValueError or RecursionError where it is no such line."""
+    """Return what ``line`` was given.
+
+    Raises:
+        ValueError, RecursionError: It is no such line.
+    """
     if b"{" in data:
         raise ValueError("a brace")
     return json.loads(data.decode("ascii"))
@@ -130,7 +134,11 @@ def decode(wire: Any, results: Sequence[Any] = ()) -> Any:
 
 
 def check(wire: Any, room: int = MAX_DEPTH) -> None:
-    """Raise ValueError where a wire form is none that a candidate may send, or is nested too deeply."""
+    """Check that a wire form is one that a candidate may send.
+
+    Raises:
+        ValueError: It is none, or nested too deeply.
+    """
     if not isinstance(wire, list):
         return
     match wire:

@@ -61,7 +61,11 @@ class Judge:
         self._panel = LikelihoodPanel(section) if section.mode == "likelihood" else Panel(section)
 
     def __call__(self, pairs: Pairs) -> list[Score]:
-        """Return a score for each rollout, in order; errors as of ``Panel.answers``."""
+        """Return a score for each rollout, in order.
+
+        Raises:
+            EngineError: Too many verdicts failed, lately.
+        """
         gated = self._gate(pairs) if self._gate else [Score(1.0)] * len(pairs)
         eligible = [
             bool(_answer(rollout)) and gate.value is not None and gate.value >= 1.0
