@@ -314,26 +314,16 @@ def drop(series: Series) -> Drop | None:
     n = len(series)
     if n < AFTER + 1:
         return None
-    place, left = split(series.values, AFTER)
-    if not np.isfinite(left):
-        return None
-    before, after = float(series.values[:place].mean()), float(series.values[place:].mean())
-    scatter = float(np.sqrt(max(left, 0.0) / max(n - 2, 1)))
-    clear = DROP_CLEAR if place >= AFTER else DROP_CLEAR_FROM_FEW
-    least = clear * max(scatter, ROUNDING * max(abs(before), abs(after)))
-    return Drop(int(series.steps[place]), before, after) if before - after > least else None
-
-
-def split(x: np.ndarray, after: int = 1) -> tuple[int, float]:
-    """Return the index that splits x [n] into two levels best, and the squared distances from them that are left.
-
-    Args:
-        x: [n > after].
-        after: Points that the second level has at least.
-    """
-    n, k = len(x), np.arange(1, len(x) - after + 1)  # points before
+    x, k = series.values, np.arange(1, n - AFTER + 1)  # points before the split
     with np.errstate(over="ignore", invalid="ignore"):
         sums = np.cumsum(x)
         errors = float(x @ x) - sums[k - 1] ** 2 / k - (sums[-1] - sums[k - 1]) ** 2 / (n - k)
     at = int(errors.argmin())  # of a NaN, where there is one
-    return int(k[at]), float(errors[at])
+    place, left = int(k[at]), float(errors[at])
+    if not np.isfinite(left):
+        return None
+    before, after = float(x[:place].mean()), float(x[place:].mean())
+    scatter = float(np.sqrt(max(left, 0.0) / max(n - 2, 1)))
+    clear = DROP_CLEAR if place >= AFTER else DROP_CLEAR_FROM_FEW
+    least = clear * max(scatter, ROUNDING * max(abs(before), abs(after)))
+    return Drop(int(series.steps[place]), before, after) if before - after > least else None

@@ -100,7 +100,8 @@ def _against_usual(series: Series) -> tuple[np.ndarray, np.ndarray]:
     starts = np.arange(MIN_STEPS // 2, len(x), every)  # judged: x[s : s + every], by x[max(0, s - window) : s]
     padded = np.concatenate([np.full(SPIKE_WINDOW, np.nan), x])
     earlier = np.lib.stride_tricks.sliding_window_view(padded, SPIKE_WINDOW)[starts]  # [m, window]
-    centre, scale = _medians(earlier)
+    centre = np.nanmedian(earlier, axis=1)  # the first windows are not whole
+    scale = np.nanmedian(np.abs(earlier - centre[:, None]), axis=1)
     floor = 1e-3 * np.maximum(np.abs(centre), 1e-12)  # a series that hardly moved has no scale of its own
     scale = np.maximum(MAD_TO_STD * scale, floor)
     times = np.full(len(starts), every)
@@ -109,20 +110,6 @@ def _against_usual(series: Series) -> tuple[np.ndarray, np.ndarray]:
     excess = x - np.repeat(centre, times)
     excess[: starts[0]] = -np.inf
     return excess, np.repeat(scale, times)
-
-
-def _medians(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return (median, median absolute deviation) of each row [m, w], NaNs left out; every row has some number."""
-    full = np.isfinite(rows).all(axis=1)
-    centre, scale = np.empty(len(rows)), np.empty(len(rows))
-    if full.any():
-        centre[full] = np.median(rows[full], axis=1)
-        scale[full] = np.median(np.abs(rows[full] - centre[full][:, None]), axis=1)
-    for i in np.flatnonzero(~full):  # the first rows only, before a whole window has passed
-        finite = rows[i][np.isfinite(rows[i])]
-        centre[i] = np.median(finite)
-        scale[i] = np.median(np.abs(finite - centre[i]))
-    return centre, scale
 
 
 def long_run_error(values: np.ndarray) -> float:
