@@ -45,9 +45,7 @@ from steadyrl.doctor.statistics.units import SEQUENCE, find
 ENTROPY_JUMP = 2.0  # times up or down within a tenth of the run after the onset
 KL_REF_JUMP, KL_REF_MUCH = 10.0, 1.0  # times, likewise, and to so many nats per token
 GONE = 0.1  # of its start: an entropy below is not coming back by itself
-TURNED_BACK = (
-    -0.2
-)  # cosine of a gradient and those before; 0.04 at a sound rate, -0.03 at ten times, -0.32 at 100 times
+TURNED_BACK = -0.2  # cosine of a gradient and those before; 0.04 at a sound rate, -0.03 at 10 times, -0.32 at 100 times
 LEAP_FROM = 0.1  # of the KL after the step: so near the reference, a step's own KL is that to the reference
 UPDATE_LEAST = 1e-3  # nats per token: the lower end of what a step of a healthy run comes to
 STILL_THERE = 0.8  # of its start: an entropy above is that of a policy that has hardly changed
@@ -71,7 +69,10 @@ def learning_rate_too_high(run: Run) -> Result:
     if alone is not None:
         direct.append((alone, f"the KL of one step's updates is above {LOST_UPDATE:g} at step {alone}"))
     direct += [sign for sign in (_leap(run), _plunge(run)) if sign is not None]
-    if not direct or _broken_at_once(run):
+    # Where the first gradient is not finite, no step was taken that could have been too large.
+    norms = [norm for norm in run.series.get("grad_norm", ()) if len(norm)]
+    broken = any(norm.steps[0] == run.span[0] and not np.isfinite(norm.values[0]) for norm in norms)
+    if not direct or broken:
         return None
     since = min(start for start, _ in direct)
     later, worse = _consequences(run, since)
@@ -96,12 +97,6 @@ def learning_rate_too_high(run: Run) -> Result:
 def _rate(run: Run) -> tuple[str, ...]:
     rate = learning_rate(run)
     return () if rate is None else (f"the learning rate is {rate:g}",)
-
-
-def _broken_at_once(run: Run) -> bool:
-    """Return whether the first gradient is not finite: no step was taken that could have been too large."""
-    norms = [norm for norm in run.series.get("grad_norm", ()) if len(norm)]
-    return any(norm.steps[0] == run.span[0] and not np.isfinite(norm.values[0]) for norm in norms)
 
 
 def _leap(run: Run) -> tuple[int, str] | None:
