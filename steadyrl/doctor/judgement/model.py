@@ -132,12 +132,7 @@ def _weights() -> Mapping[str, Any]:
 
 
 def judge(run: Run, contradicted: bool = False) -> Judgement:
-    """Return the judgement of a run.
-
-    Args:
-        run: Whose log is compared with the labelled ones.
-        contradicted: Whether something that the log shows forbids to call the run healthy.
-    """
+    """Compare a run with labelled logs; where it is ``contradicted``, something forbids to call it healthy."""
     if run.traits.trains_on == "given" or ("loss" in run.series and run.series.keys() <= OF_ALL):
         why = run.algorithm or ("pairs of answers" if run.traits.trains_on == "given" else "no reward is logged")
         return Judgement("", 0.0, 0.0, "", "", "", "", (), (), why)
@@ -190,10 +185,7 @@ def probability(
 ) -> tuple[float, Mapping[str, float]]:
     """Return the probability of a state, 0 to 1, and what each logged quantity adds to its log-odds beyond the usual.
 
-    Args:
-        values: Of the quantities that a log holds.
-        state: "sick" or "healthy".
-        weights: As weights.toml holds them.
+    ``values`` are of the quantities that a log holds; the state is "sick" or "healthy"; weights are as in weights.toml.
     """
     odds, shares = float(weights[f"base_{state}"]), {}
     for name in QUANTITIES:
