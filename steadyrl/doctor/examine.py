@@ -15,7 +15,7 @@ from steadyrl.core.errors import RunError
 from steadyrl.core.types import Finding
 from steadyrl.doctor.causes import arrange
 from steadyrl.doctor.check import Check
-from steadyrl.doctor.judgement.model import Judgement, judge
+from steadyrl.doctor.judgement.model import HIDDEN, JUDGED, Judgement, judge
 from steadyrl.doctor.names.identify import checked_names, holds_known_metric, identify, require_named
 from steadyrl.doctor.readers.search import search, search_rows
 from steadyrl.doctor.readers.spelling import settings_of
@@ -44,19 +44,6 @@ TOPICS: Mapping[str, tuple[Check[Run], ...]] = {
     for topic in dict.fromkeys(check.topic for check in CHECKS)
 }
 Verdict = Literal["healthy", "sick", "too little to judge"]
-# What has to be judged before a run is called healthy; of each one check is enough.
-JUDGED: Mapping[str, str] = {
-    "reward": "the course of the reward",
-    "signal": "the learning signal",
-    "length": "the length of the answers",
-    "gradient": "the gradient",
-}
-# What a reward that clearly rises leaves open of the others.
-HIDDEN: Mapping[str, str] = {
-    "signal": "groups that teach nothing cost time and would not show",
-    "length": "answers that are cut off, or grow for the reward, would not show",
-    "gradient": "single updates that are too large would not show",
-}
 ENOUGH = 30  # steps
 
 

@@ -67,6 +67,8 @@ class Quantity:
 
 _WORDS = tomllib.loads((FOLDER / "families.toml").read_text(encoding="utf-8"))
 FAMILIES: Mapping[str, Family] = {name: Family(**entry) for name, entry in _WORDS["families"].items()}
+JUDGED: Mapping[str, str] = _WORDS["judged"]
+HIDDEN: Mapping[str, str] = _WORDS["hidden"]
 QUANTITIES: Mapping[str, Quantity] = {name: Quantity(**entry) for name, entry in _WORDS["quantities"].items()}
 
 
