@@ -46,14 +46,6 @@ from steadyrl.show.report.rows import (
 from steadyrl.show.review.epochs import epoch_table
 
 FORM_ONLY = frozenset({"length", "boolean_format", "structure"})  # rewards that look at the written form alone
-LABELS = {  # of the pictures, in the order of the page
-    "overview": "Reward in training over the steps",
-    "train": "Reward, KL to the reference, and the loss with its parts over the steps",
-    "rewards": "Range of the reward, and histogram of the rewards, over the steps",
-    "policy": "Behaviour of the policy over the steps",
-    "groups": "Groups of answers over the steps",
-    "curriculum": "Choice of the problems over the steps",
-}
 EPOCHS: tuple[records.Record, ...] = (
     records.Heading("Epoch by epoch"),
     records.Note(
@@ -142,12 +134,12 @@ def report_view(report: Report, panels: Mapping[str, Sequence[str]] | None = Non
         texts = plots.captions(*pictured(report))
         texts["rewards"] = " ".join(reward_histogram.sentences(evidence.metrics, evidence.recorded))
         pictures = {
-            name: records.Picture(f"{name}.png", LABELS[name], texts[name], svgs) for name, svgs in panels.items()
+            name: records.Picture(f"{name}.png", plots.LABELS[name], texts[name], svgs) for name, svgs in panels.items()
         }
         absent = plots.absences(evidence.metrics)
         if "rewards" not in pictures:
             absent = [texts["rewards"], *absent]
-        later = [pictures[name] for name in LABELS if name in pictures and name != "overview"]
+        later = [pictures[name] for name in plots.LABELS if name in pictures and name != "overview"]
         training = [records.Heading("Training"), *later, *([records.Note(" ".join(absent), "soft")] if absent else [])]
     seeds = "The interval is over held-out problems; another training seed can differ by more."
     verdict = f"The verdict in full: {summary['conclusion']}. {seeds}"

@@ -15,24 +15,13 @@ import numpy as np
 from steadyrl.core.metrics import finite_mean, finite_number, series
 from steadyrl.core.stats import block_mean_slope, difference_of_means
 from steadyrl.core.types import Finding
+from steadyrl.show.report.topics import EPOCHS
 
 Records = Sequence[Mapping[str, Any]]
 
 MOST_ROWS = 14  # of the table; in longer runs a row is several epochs
 LEAST_EPOCHS = 2  # fewer are no series
-# Column of the table -> metric. Likelihoods have a column of their own: they replace the policy loss.
-MEANS = {
-    "reward": "reward/mean",
-    "loss": "loss/total",
-    "loss_policy": "loss/policy",
-    "loss_nll": "loss/nll",
-    "loss_reward_nll": "loss/reward_nll",
-    "loss_kl": "loss/kl",
-    "loss_value": "loss/value",
-    "best": "groups/best",
-    "grad_norm": "grad_norm",
-}
-SQUARES = {"variance": "reward/std", "within": "reward/std_within", "between": "groups/mean_std"}
+MEANS, SQUARES = EPOCHS["means"], EPOCHS["squares"]  # the metric of each column
 TRENDS = tuple("reward loss loss_policy loss_nll loss_reward_nll loss_kl loss_value variance gap grad_norm".split())
 WORST = ("critical", "warning")
 
@@ -100,12 +89,8 @@ def split(metrics: Records) -> list[tuple[str, Records]] | None:
 def values_of(metrics: Records, column: str) -> np.ndarray:
     """Return a column of the table step by step, [S]; NaN if it was not measured."""
     if column == "gap":
-        gap: np.ndarray = series(metrics, "groups/best") - series(metrics, "reward/mean")
-        return gap
-    if column in SQUARES:
-        variance: np.ndarray = series(metrics, SQUARES[column]) ** 2
-        return variance
-    return series(metrics, MEANS[column])
+        return np.asarray(series(metrics, "groups/best") - series(metrics, "reward/mean"))
+    return np.square(series(metrics, SQUARES[column])) if column in SQUARES else series(metrics, MEANS[column])
 
 
 def _raised(live: Sequence[Mapping[str, Any]]) -> Iterator[_Notice]:
