@@ -123,8 +123,9 @@ class Diagnosis:
 
         So do scores that training has raised.
         """
+        minor = tuple(aspect for aspect in self._gaps if aspect in HIDDEN)
         if any(finding.check == "heldout_no_gain" for finding in self.fine):
-            return tuple(aspect for aspect in self._gaps if aspect in HIDDEN)
+            return minor
         reward = self.run.get("reward")
         with np.errstate(over="ignore", invalid="ignore"):
             course = None if reward is None else measure(reward)
@@ -135,9 +136,7 @@ class Diagnosis:
         change = course.change
         one_gap = len(self._gaps) == 1
         rose |= one_gap and learns(self.run) is True
-        if not rose and change.low <= (0.0 if one_gap else (change.high - change.low) / 2.0):
-            return ()
-        return tuple(aspect for aspect in self._gaps if aspect in HIDDEN)
+        return minor if rose or change.low > (0.0 if one_gap else (change.high - change.low) / 2.0) else ()
 
     @cached_property
     def _gaps(self) -> dict[str, str]:

@@ -319,10 +319,8 @@ def _held_by_gradient(
 def _weaker(run: Run, where: Balance) -> Mapping[str, Value]:
     """Return the coefficient whose balance is as far from the reference as a healthy run may come, or the target.
 
-    No coefficient is above the default.
-
-    A controller raises a lower coefficient until the KL is at its target again: it is switched off, where its name is
-    known.
+    No coefficient is above the default. A controller raises a lower one until the KL is at its target again: it is
+    switched off, where its name is known.
     """
     target, fixed = target_in(run), _fixed(run)
     if target is not None and target[1] == SEQUENCE and run.settings.get("kl_adaptive") and not fixed:

@@ -317,8 +317,7 @@ def _latest(steps: np.ndarray, attempts: np.ndarray) -> np.ndarray:
     """Return which rows [n] no later attempt wrote again, as bool."""
     order = np.lexsort((attempts, steps))
     last = order[np.append(np.diff(steps[order]) != 0, True)] if len(order) else order
-    latest: np.ndarray = attempts[last][np.searchsorted(steps[last], steps)] == attempts
-    return latest
+    return np.asarray(attempts[last][np.searchsorted(steps[last], steps)] == attempts)
 
 
 def _numbers_of(value: Any) -> np.ndarray | None:

@@ -241,8 +241,7 @@ def scatter(x: np.ndarray) -> float:
 
 def about_line(x: np.ndarray) -> np.ndarray:
     """Return the distances of x [n] from its straight line."""
-    errors: np.ndarray = about_lines(x[None])[0]
-    return errors
+    return np.asarray(about_lines(x[None])[0])
 
 
 def about_lines(rows: np.ndarray) -> np.ndarray:

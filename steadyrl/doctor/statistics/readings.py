@@ -255,8 +255,7 @@ def kl_coef(run: Run, like: Series) -> np.ndarray | None:
     logged = run.get("kl_coef")
     if logged is not None:
         at = np.searchsorted(logged.steps, like.steps, side="right") - 1
-        coefficients: np.ndarray = logged.values[np.maximum(at, 0)]
-        return coefficients
+        return np.asarray(logged.values[np.maximum(at, 0)])
     fixed = setting(run, "kl_coef")
     return None if fixed is None else np.full(len(like), fixed)
 
