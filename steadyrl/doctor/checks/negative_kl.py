@@ -34,16 +34,11 @@ PAD_K3 = 1.5  # k3 over |k1|; simulated 2.2 with padding, 0.7 to 1.3 with a samp
 class _Below:
     """Where a KL lies below 0."""
 
-    since: int
-    """First step."""
-    level: float
-    """Median from there on."""
-    noise: str
-    """What chance could do there, in words."""
-    lasts: bool
-    """True if it still is at the end."""
-    at_start: bool
-    """True if it holds from the first steps on, at the size that it has later."""
+    since: int  # the first step
+    level: float  # the median from there on
+    noise: str  # what chance could do there, in words
+    lasts: bool  # whether it still is at the end
+    at_start: bool  # whether it holds from the first steps on, at the size that it has later
 
 
 @check("negative_kl")

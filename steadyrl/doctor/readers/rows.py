@@ -64,16 +64,11 @@ AVERAGED = "values that are means of several of the same step"
 
 
 class Rows:
-    """Takes rows in the order of writing; the first chunk decides which key is the step.
-
-    Attributes:
-        step_key: The key of the step, None where there is none: then rows are numbered from 1.
-        count: How many rows were added.
-    """
+    """Takes rows in the order of writing; the first chunk decides which key is the step."""
 
     def __init__(self, step_keys: Sequence[str] = STEP_KEYS, null: float | None = math.nan, null_breaks: bool = False):
-        self.step_key: str | None = None
-        self.count = 0
+        self.step_key: str | None = None  # None where no key is the step: then rows are numbered from 1
+        self.count = 0  # rows that were added
         self._candidates = step_keys
         self._null, self._null_breaks = null, null_breaks  # the latter: a null is no finite number, as verl writes
         self._nulls: dict[str, list[np.ndarray]] = {}  # places of rows, by name

@@ -134,16 +134,11 @@ class Words:
 
 
 class _Records:
-    """Records of one way to tell where they end.
-
-    Attributes:
-        record: The one that is being filled.
-        count: How many ended.
-        metrics: How many of them hold a metric.
-    """
+    """Records of one way to tell where they end: the one that is being filled, and of those that ended a count."""
 
     def __init__(self, step_keys: tuple[str, ...]):
-        self.rows, self.record, self.count, self.metrics = Rows(step_keys), dict[str, Any](), 0, 0
+        self.rows, self.record = Rows(step_keys), dict[str, Any]()
+        self.count = self.metrics = 0  # of all, and of those that hold a metric
 
     def end(self) -> None:
         """Put the record to the rows, if it holds more than its step, and begin another."""

@@ -53,11 +53,7 @@ def sentences(metrics: Metrics, recorded: Recorded) -> list[str]:
 
 
 def histogram(recorded: Recorded) -> tuple[np.ndarray, np.ndarray]:
-    """Count rewards by step and level.
-
-    Returns:
-        Shares of a step's rollouts [levels, steps], and the borders of the levels, [levels + 1].
-    """
+    """Return the shares of each step's rollouts by level, [levels, steps], and the levels' borders, [levels + 1]."""
     every = np.concatenate([np.asarray(rewards, dtype=np.float64) for rewards in recorded.values()])
     low, high = float(every.min()), float(every.max())
     borders = np.linspace(low, high, LEVELS + 1) if high > low else np.array([low - 0.5, high + 0.5])
