@@ -21,18 +21,9 @@ from steadyrl.doctor.examine import Diagnosis, examine
 from steadyrl.doctor.names.identify import identify
 from steadyrl.doctor.readers.own import read as read_log
 from steadyrl.show.page import html, markdown, markup, records
+from steadyrl.show.report import figures
 from steadyrl.show.report.diagnosis import checks_table
 from steadyrl.show.report.evidence import Evidence, read_evidence
-from steadyrl.show.report.figures import (
-    best_figures,
-    best_sentences,
-    contradicting,
-    means,
-    metric_values,
-    summarise,
-    target_sentence,
-    why_undecided,
-)
 from steadyrl.show.report.pictures import plots, reward_histogram
 from steadyrl.show.report.rows import (
     actions_view,
@@ -111,7 +102,7 @@ def read_report(path: Path | str) -> Report:
     """
     evidence = read_evidence(path)
     diagnosis = examine(identify(read_log(Path(path))))
-    summary = {**summarise(evidence, diagnosis.harmful), "best": best_figures(evidence)}
+    summary = {**figures.summarise(evidence, diagnosis.harmful), "best": figures.best_figures(evidence)}
     summary |= {
         "epochs": epoch_table(evidence.metrics, diagnosis.findings, evidence.findings),
         "doctor": {
@@ -193,7 +184,7 @@ def _before_and_after(rows: Mapping[str, Sequence[Mapping[str, Any]]], metric: s
         *(
             records.Note(f"{row['name']}, {row['decoding']}: {row['word']}{why}.")
             for row in rows["main"]
-            if (why := why_undecided(row))
+            if (why := figures.why_undecided(row))
         ),
         *(
             [records.Fold(f"{count} other measurements, {meaning}", [_comparison(rows["other"], None)])]
@@ -251,7 +242,7 @@ def headline(summary: Mapping[str, Any]) -> str:
     after, difference = markup.number(summary["after"]), markup.signed(summary["difference"])
     bounds = "" if summary["interval"] is None else f" {markup.interval(summary['interval'])}"
     sick = ["the doctor calls the run sick"] if summary["doctor"]["verdict"] == "sick" else []
-    contradictions = contradicting(summary)
+    contradictions = figures.contradicting(summary)
     joined = "and" if summary["verdict"] == "worse" and not contradictions else "but"
     doubts = f", {joined} {', and '.join([*contradictions, *sick])}" if contradictions or sick else ""
     return f"{what} {before} → {after}, {difference}{bounds}, n = {n}: {summary['verdict']}{doubts}"
@@ -272,8 +263,8 @@ def _holes(steps: Sequence[int]) -> Iterator[str]:
 
 def _notes(evidence: Evidence, summary: Mapping[str, Any]) -> list[str]:
     """Return the notes that a reader needs before the tables."""
-    notes = [target_sentence(summary["target"])] if summary["target"] else []
-    notes += best_sentences(summary, evidence.info)
+    notes = [figures.target_sentence(summary["target"])] if summary["target"] else []
+    notes += figures.best_sentences(summary, evidence.info)
     status, error = evidence.info.get("status"), evidence.info.get("error")
     if not evidence.after.answers:
         notes.append(
@@ -323,9 +314,9 @@ def changes(summary: Mapping[str, Any], weights: Mapping[str, float]) -> dict[st
     average = f"sampled, avg@{summary['samples']}" if summary["samples"] > 1 else "sampled"
     called = {"sampled": average, "greedy": "greedy"}
     rows: dict[str, list[dict[str, Any]]] = {"main": [], "other": []}
-    for prefix, figures in (("", summary), *((f"{name}: ", figures) for name, figures in summary["sets"].items())):
-        scores = [(metric, called[decoding], 1.0, figures[decoding]) for decoding in DECODINGS]
-        for part, comparison in figures["parts"].items():
+    for prefix, compared in (("", summary), *((f"{name}: ", of_set) for name, of_set in summary["sets"].items())):
+        scores = [(metric, called[decoding], 1.0, compared[decoding]) for decoding in DECODINGS]
+        for part, comparison in compared["parts"].items():
             pass_at = part.startswith("pass@")
             sign = 1.0 if pass_at else weights.get(part, 0.0)
             if part != metric:
@@ -356,10 +347,10 @@ def _ranking(evidence: Evidence, summary: Mapping[str, Any]) -> list[records.Rec
     metric, rows = summary["metric"] or "metric", []
     for when, evaluation in (("before", evidence.before), ("after", evidence.after)):
         answers = evaluation.of(evidence.deploy)
-        if scored := metric_values(answers):
-            rows.append((f"this model, {when} training", True, len(scored), means(answers)))
+        if scored := figures.metric_values(answers):
+            rows.append((f"this model, {when} training", True, len(scored), figures.means(answers)))
     for name, part_means in summary["baselines"].items():
-        rows.append((name, False, len(metric_values(evidence.baselines.of(name))), part_means))
+        rows.append((name, False, len(figures.metric_values(evidence.baselines.of(name))), part_means))
     rows.sort(key=lambda row: (row[3]["metric"] is None, -(row[3]["metric"] or 0.0)))
     return [
         records.Heading("Compared with answers that need no model"),
