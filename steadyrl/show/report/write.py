@@ -22,18 +22,10 @@ from steadyrl.doctor.names.identify import identify
 from steadyrl.doctor.readers.own import read as read_log
 from steadyrl.show.page import html, markdown, markup, records
 from steadyrl.show.report import figures
+from steadyrl.show.report import rows as views
 from steadyrl.show.report.diagnosis import checks_table
 from steadyrl.show.report.evidence import Evidence, read_evidence
 from steadyrl.show.report.pictures import plots, reward_histogram
-from steadyrl.show.report.rows import (
-    actions_view,
-    epochs_view,
-    forms_view,
-    moment,
-    overview,
-    samples_view,
-    settings_view,
-)
 from steadyrl.show.review.epochs import epoch_table
 
 FORM_ONLY = frozenset({"length", "boolean_format", "structure"})  # rewards that look at the written form alone
@@ -139,31 +131,31 @@ def report_view(report: Report, panels: Mapping[str, Sequence[str]] | None = Non
     if info.get("commit"):
         lines.insert(0, f"git checkout {info['commit']}")
     facts = [(key, f"{info[key]}") for key in ("seed", "status", "python") if info.get(key) is not None]
-    facts += [(key, moment(info[key])) for key in ("started", "ended") if info.get(key) is not None]
+    facts += [(key, views.moment(info[key])) for key in ("started", "ended") if info.get(key) is not None]
     for key in ("packages", "machine"):
         entries = [f"{name} {value}" for name, value in (info.get(key) or {}).items() if value is not None]
         if entries:
             facts.append((key, ", ".join(entries)))
     return [
         records.Note(headline(summary), "headline"),
-        records.Facts(overview(evidence, summary, report.diagnosis)),
+        records.Facts(views.overview(evidence, summary, report.diagnosis)),
         *([pictures["overview"]] if pictures else []),
         *([records.Note(verdict, "soft")] if summary["conclusion"] else []),
         *(records.Note(text, "note") for text in _notes(evidence, summary)),
         *_before_and_after(changes(summary, reward_weights(evidence.settings)), summary["metric"]),
-        *forms_view(evidence),
+        *views.forms_view(evidence),
         *_ranking(evidence, summary),
         records.Heading("Health"),
         records.Note(("The doctor's verdict: ", records.word(report.diagnosis.verdict))),
         *([records.Findings(tree(report.diagnosis.findings))] if report.diagnosis.findings else []),
         checks_table(report.diagnosis),
-        *actions_view(evidence.actions),
+        *views.actions_view(evidence.actions),
         *(EPOCHS if summary["epochs"] else ()),
-        *epochs_view(summary["epochs"]),
+        *views.epochs_view(summary["epochs"]),
         *training,
-        *samples_view(evidence, summary["metric"] or "metric"),
+        *views.samples_view(evidence, summary["metric"] or "metric"),
         records.Heading("Settings"),
-        *settings_view(evidence.settings),
+        *views.settings_view(evidence.settings),
         records.Facts(facts),
         records.Heading("How to repeat it"),
         records.Code("\n".join([*lines, "steadyrl report <the new run directory>"])),
