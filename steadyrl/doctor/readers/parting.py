@@ -10,17 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from steadyrl.core.errors import RunError
-from steadyrl.doctor.readers.rows import (
-    MAX_RUNS,
-    MIN_ROWS,
-    POINT,
-    STEP_KEYS,
-    TOO_MANY_RUNS,
-    Rows,
-    find_step_key,
-    step_numbers,
-)
+from steadyrl.doctor.readers.rows import MIN_ROWS, POINT, STEP_KEYS, Rows, find_step_key, require_few, step_numbers
 from steadyrl.doctor.readers.spelling import spelled
 
 Row = dict[str, Any]
@@ -120,8 +110,8 @@ class Runs:
                 self._rows_of(run or name).put(part)
 
     def _rows_of(self, run: str) -> Rows:
-        if run not in self._runs and len(self._runs) >= MAX_RUNS:
-            raise RunError(TOO_MANY_RUNS)
+        if run not in self._runs:
+            require_few(len(self._runs) + 1)
         return self._runs.setdefault(run, Rows(self._step_keys, null_breaks=self._null_breaks))
 
 

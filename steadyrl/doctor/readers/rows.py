@@ -48,7 +48,6 @@ MIN_ROWS = 3  # that tell how far rows are apart
 MAX_ROWS = 4_000_000  # of a run, which has one or a few for each step; a packed file of kilobytes can hold any number
 MAX_POINTS = 40_000_000  # of a run, where each row is one value
 MAX_RUNS = 1000  # of a file
-TOO_MANY_RUNS = f"the log names more than {MAX_RUNS:,} runs, which is more than is read; name a log of fewer"
 MAX_GAPS, MAX_UNLIKE = 20_000_000, 1000  # values and columns that are searched for gaps
 CHUNK = 4096  # rows that wait to be added together
 SUMMARIES: Mapping[str, Callable[[np.ndarray], float]] = {"mean": np.mean, "std": np.std, "min": np.min, "max": np.max}
@@ -291,6 +290,12 @@ class Rows:
             some = [(i, array) for i, array in lists if part != "std" or len(array) > 1]
             summed = np.array([summary(array) for _, array in some], np.float64)
             self._add(f"{name}/{part}", places[[i for i, _ in some]], summed)
+
+
+def require_few(runs: int) -> None:
+    """Refuse more runs of one file than are read."""
+    if runs > MAX_RUNS:
+        raise RunError(f"the log names more than {MAX_RUNS:,} runs, which is more than is read; name a log of fewer")
 
 
 def _steps_of(rows: list[dict[str, Any]], key: str) -> np.ndarray:
