@@ -256,11 +256,9 @@ def kl_penalty_holds(run: Run) -> Result:
     course, later = readings.direction(reward), readings.direction(reward.at(slice(len(reward) // 2, None)))
     if readings.nothing_to_learn(run) or readings.solved(run):
         return None
-    measured = (
-        ""
-        if length_ratio is None
-        else f"the penalty's gradient is {number(length_ratio)} times as long as the reward's"
-    )
+    measured = ""
+    if length_ratio is not None:
+        measured = f"the penalty's gradient is {number(length_ratio)} times as long as the reward's"
     pulled = length_ratio is not None and length_ratio >= PULLED and RESTS <= where.share <= DRIVEN
     arrived = _at_balance(run, where)
     if course < 0 or not (arrived or (later <= 0 and (where.holds or pulled))):

@@ -142,11 +142,10 @@ def _below(kl: Series, errors: Series | None) -> _Below | None:
         logged = np.sqrt((errors.values[: count * width] ** 2).reshape(count, width).sum(axis=1)) / width
         noise, z = np.maximum(noise, logged), Z
     bad = means < -np.maximum(z * noise, FLOOR.get(kl.unit, FLOOR[""]))
-    if z == Z_SPREAD and not (bad[1:] & bad[:-1]).any():
+    starts = bad[1:] & bad[:-1] if z == Z_SPREAD else bad  # of spreads two windows in a row
+    if not starts.any():
         return None
-    if not bad.any():
-        return None
-    first = int((bad[1:] & bad[:-1]).argmax()) if z == Z_SPREAD else int(bad.argmax())
+    first = int(starts.argmax())
     at = first * width
     from_here = kl.values[at:]
     opening = kl.values[:3].mean()

@@ -70,12 +70,8 @@ class Suspect:
     """Of the finding that names it."""
 
 
-USUAL: Mapping[str, Usual] = {
-    name: Usual(**fields)
-    for name, fields in tomllib.loads(
-        (Path(__file__).parent.parent / "names" / "usual.toml").read_text(encoding="utf-8")
-    ).items()
-}
+_TABLES = tomllib.loads((Path(__file__).parent.parent / "names" / "usual.toml").read_text(encoding="utf-8"))
+USUAL: Mapping[str, Usual] = {name: Usual(**fields) for name, fields in _TABLES.items()}
 
 
 def suspects(run: Run) -> list[Suspect]:

@@ -116,16 +116,12 @@ class Judgement:
     @property
     def reasons(self) -> Mapping[str, str]:
         """What the sentence rests on, each with its heading."""
-        listed = (
-            {}
-            if self.supervised
-            else {
-                "speaks for a fault": "; ".join(self.speaks_for),
-                "speaks against one": "; ".join(self.speaks_against),
-                "would decide": self.decide if self.verdict != "healthy" else "",
-            }
-        )
-        return {heading: text for heading, text in listed.items() if text}
+        listed = {
+            "speaks for a fault": "; ".join(self.speaks_for),
+            "speaks against one": "; ".join(self.speaks_against),
+            "would decide": self.decide if self.verdict != "healthy" else "",
+        }
+        return {heading: text for heading, text in listed.items() if text and not self.supervised}
 
 
 @cache
@@ -158,6 +154,7 @@ def judge(run: Run, contradicted: bool = False) -> Judgement:
         verdict = "sick"
     elif healthy >= limits["limit_healthy"] and sick <= DOUBT and covered >= FEW_STEPS and not contradicted:
         verdict = "healthy"
+    state = verdict or "sick"
     ordered = sorted(shares, key=lambda name: -abs(shares[name]))
     sentences = {name: QUANTITIES[name].sentence(values[name]) for name in ordered}
     speaks_for = dict.fromkeys(sentences[name] for name in ordered if shares[name] >= SPEAKING)
@@ -169,9 +166,7 @@ def judge(run: Run, contradicted: bool = False) -> Judgement:
         cause=cause if family.title else "",
         fault=family.title,
         decide=family.decide,
-        alike=_alike(limits["labelled_healthy"], healthy)
-        if verdict == "healthy"
-        else _alike(limits["labelled_sick"], sick),
+        alike=_alike(limits[f"labelled_{state}"], healthy if state == "healthy" else sick),
         speaks_for=tuple(speaks_for)[:MOST],
         speaks_against=tuple(sentence for sentence in against if sentence not in speaks_for)[:MOST],
     )

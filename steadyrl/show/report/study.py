@@ -239,8 +239,7 @@ def numbers_of(judged: Judged) -> str:
             return f"{what}: not measured."
         met = sum(meets(expect, value) for value in judged.values)
         shown = ", ".join(markup.number(value) for value in judged.values)
-        seeds = "seed" if len(judged.values) == 1 else "seeds"
-        return f"{what}: {shown}; {expect.be} {expect.value:g} in {met} of {len(judged.values)} {seeds}."
+        return f"{what}: {shown}; {expect.be} {expect.value:g} in {met} of {counted(len(judged.values), 'seed')}."
     if judged.change is None:
         return f"{what}: not measured in both."
     change = judged.change
