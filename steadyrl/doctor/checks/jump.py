@@ -131,10 +131,8 @@ def value_jump(run: Run) -> Result:
             continue  # it comes to what is earned, as a head does that learns
         if rewards[i] > REWARD_STAYS * MAD_TO_STD * float(np.median(rewards[before])) or _policy_jumps(run, since):
             continue
-        message = (
-            f"the mean prediction of the value head jumps at step {since}, the rewards do not: it lost its weights"
-        )
+        message = f"the mean prediction of the value head jumps at step {since}, the rewards do not"
         jump = f"mean prediction {number(float(value.values[i]))} before, {number(float(value.values[i + 1]))} at step"
         shown = f"{jump} {since}; returns have a standard deviation of {number(width)}"
-        return Found("value_reset", "warning", since, message, (shown,))
+        return Found("value_reset", "warning", since, f"{message}: it lost its weights", (shown,))
     return None

@@ -138,9 +138,8 @@ def _hidden(run: Run) -> Result:
     hidden, times = full.values - full.values[0] > HIDDEN_TOKEN, full.values / np.maximum(kl.values, ZERO)
     if (since := first_lasting(full, hidden & (times > HIDDEN_TIMES), LASTING)) is None or not hidden[-1]:
         return None
-    message = (
-        f"kl_ref_full is {number(tail(full))} nats per token, kl_ref {number(tail(kl))}: the KL sees nothing of it"
-    )
+    lead = f"kl_ref_full is {number(tail(full))} nats per token, kl_ref {number(tail(kl))}"
+    message = f"{lead}: the KL sees nothing of it"
     severity: Severity = "info" if readings.solved(run) else "warning"
     return Found("truncation", severity, since, message, (readings.levels("kl_ref_full", full),))
 

@@ -84,10 +84,8 @@ def _ended(rate: Series) -> Result:
 
 def has_target(run: Run) -> bool:
     """Return whether a run has a target for its reward, its answers or its KL, or a limit to the KL of a step."""
-    targets = (setting(run, name) for name in ("reward_target", "solved"))
-    return any(target is not None for target in targets) or any(
-        setting(run, n) for n in ("kl_ref_target", "kl_old_limit")
-    )
+    limits = any(setting(run, name) for name in ("kl_ref_target", "kl_old_limit"))
+    return limits or any(setting(run, name) is not None for name in ("reward_target", "solved"))
 
 
 @check("target_out_of_reach", when=has_target)

@@ -136,10 +136,8 @@ def _of_pairs(log: RawLog, run_traits: Traits) -> Traits:
     Over given texts the mean log-ratio to the reference is no KL, and may lie below 0.
     """
     of_pairs = {word for name in log.columns for word in words(name)} >= {"chosen", "rejected"}
-    sampled = (
-        any("reward" in words(name) and not PAIRED.search(name) for name in log.columns)
-        or "objective/kl" in log.columns
-    )
+    rewarded = any("reward" in words(name) and not PAIRED.search(name) for name in log.columns)
+    sampled = rewarded or "objective/kl" in log.columns
     return replace(run_traits, trains_on="given") if of_pairs and not sampled else run_traits
 
 

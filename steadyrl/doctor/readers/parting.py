@@ -28,15 +28,11 @@ MAX_NAME = 80  # characters of a run's name
 
 
 class Parting:
-    """Tells of rows in the order of writing which run each is of.
-
-    Attributes:
-        run: The run of the latest row, "" for the first one.
-        first_name: What the column that parted the runs says of the first one, "" while there is one alone.
-    """
+    """Tells of rows in the order of writing which run each is of."""
 
     def __init__(self, step_key: str | None, row: Mapping[str, Any]):
-        self.run = self.first_name = ""
+        self.run = ""  # of the latest row, "" for the first run
+        self.first_name = ""  # what the column that parted the runs says of the first one, "" while there is one alone
         self._step_key, self._steps, self._count = step_key or "", [row.get(step_key or "")] * 2, 0
         texts = {key: x for key, x in row.items() if step_key and key != step_key and _names(key, x)}
         self._latest, self._seen = texts, {key: {str(x)} for key, x in texts.items()}

@@ -65,15 +65,11 @@ METRIC = re.compile(r"loss|reward|score|\bkl\b|entropy|grad|advantage", re.IGNOR
 
 
 class Words:
-    """Takes lines in their order and makes records of them.
-
-    Attributes:
-        sure: Whether the lines so far hold a record of metrics for sure.
-        unended: The line before with a list of numbers that goes on in the next one; "" for none.
-    """
+    """Takes lines in their order and makes records of them."""
 
     def __init__(self) -> None:
-        self.sure, self.unended = False, ""
+        self.sure = False  # whether the lines so far hold a record of metrics
+        self.unended = ""  # the line before with a list of numbers that goes on in the next one
         self._by_step, self._by_name = _Records(("step",)), _Records(("epoch",))
         self._seen, self._beside = Counter[str](), Counter[str]()  # names, and metrics on the lines that name a step
 
