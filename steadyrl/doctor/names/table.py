@@ -171,12 +171,24 @@ class Table:
         spellings = [logged] if (spelled := spell(logged)) == logged else [logged, spelled]
         stripped = [name[len(prefix) :] for name in spellings for prefix in self.prefixes if name.startswith(prefix)]
         bare_names = (*spellings, *(bare_name for bare_name in stripped if bare_name))
-        return (*bare_names, *(self.flat[flat] for name in bare_names if (flat := flatten(name)) in self.flat))
+        return (*bare_names, *(unfolded for name in bare_names for unfolded in self._unfolded(flatten(name))))
+
+    def _unfolded(self, flat: str) -> Iterator[str]:
+        """Yield the name with slashes of a name that an export without any has underscores in."""
+        if flat in self.flat:
+            yield self.flat[flat]
+        elif "_" in flat:
+            parts = ((name, wildcard(pattern, flat)) for pattern, name in self.flat.items() if "*" in pattern)
+            yield from (name.replace("*", part) for name, part in parts if part)
 
     @cached_property
     def flat(self) -> Mapping[str, str]:
-        """Its names by what becomes of them where slashes are not allowed, as in some exports."""
-        return {flatten(name): name for name in self.names if "/" in name and "*" not in name}
+        """Its names by what becomes of them where slashes are not allowed, as in some exports.
+
+        A pattern that is open at an end could be anything there.
+        """
+        slashed = (name for name in self.names if "/" in name and name.strip("*") == name)
+        return {flatten(name): name for name in slashed}
 
 
 @cache

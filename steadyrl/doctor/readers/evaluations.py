@@ -37,6 +37,7 @@ BEFORE = re.compile(
     _AS_WORD.format("untrained|before|pre-?(?:rl|training|grpo|ppo)|no (?:rl|grpo|ppo|training)"), re.IGNORECASE
 )
 LATER = re.compile(_AS_WORD.format("checkpoint|ckpt|ours|(?:step|epoch)[- ]?\\d+"), re.IGNORECASE)
+ANY_STAGE = re.compile("|".join(words.pattern for words in (TRAINED, BASE, BEFORE)), re.IGNORECASE)
 # Of an arm of a comparison, or the best of several; and of a column of differences.
 OTHER = re.compile(
     r"(?<![a-z])(?:no|with|without)[ _-]base|vanilla|best|[\u0394\u2206]|"
@@ -127,9 +128,9 @@ def _of_lines(text: Sequence[str]) -> Iterator[Evaluation]:
     """Yield the scores of lines that differ in the words for a stage alone, the first and the last stage of each."""
     before, after = dict[str, tuple[str, str]](), dict[str, tuple[str, str]]()
     for line in text:
-        stated = STATED.match(line) if ":" in line or "=" in line else None
+        stated = STATED.match(line) if ANY_STAGE.search(line) else None
         label = english(stated[1]).replace("_", " ") if stated else ""
-        if stated is None or (stage := _stage(label)) is None:
+        if stated is None or (stage := _stage(label, in_table=False)) is None:
             continue
         name = _measured(label)
         (before.setdefault if stage == 0 else after.__setitem__)(name, (label, stated[2]))
@@ -168,14 +169,12 @@ def _measured(label: str) -> str:
     return " ".join(re.sub(r"[^\w@/.]", " ", words).split()).lower()
 
 
-def _stage(label: str) -> int | None:
-    """Return 0 for a name of what training began with, 1 for what it led to, None for others."""
+def _stage(label: str, in_table: bool = True) -> int | None:
+    """Return 0 for a name of what training began with, 1 for what it led to, None for others.
+
+    In a table a step is a checkpoint; in a line it is one of a log.
+    """
     if len(label) > MOST_LABEL or OTHER.search(label):
         return None
-    kinds = (
-        (BEFORE, 0),
-        (TRAINED, 1),
-        (BASE, 0),
-        (LATER, 1),
-    )  # "base, before GRPO", "GRPO on the base", "base, step 0"
-    return next((stage for words, stage in kinds if words.search(label)), None)
+    kinds = ((BEFORE, 0), (TRAINED, 1), (BASE, 0), (LATER, 1))  # "base, before GRPO", "GRPO on base", "base, step 0"
+    return next((stage for words, stage in kinds[: None if in_table else -1] if words.search(label)), None)

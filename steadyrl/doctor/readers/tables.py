@@ -411,8 +411,9 @@ def _is_header(cells: list[str]) -> bool:
         return False
     if not any(map(STEPS.search, map(english, cells))):
         return False
-    named = (cell[0].isalpha() or STEP_FORMS.match(cell) is None for cell in cells if cell)
-    return all(cell and spelled(cell) is None and len(cell) <= 80 for cell in cells) and all(named)
+    if not all(cell[0].isalpha() or STEP_FORMS.match(cell) is None for cell in cells if cell):
+        return False
+    return all(cell and spelled(cell) is None and len(cell) <= 80 for cell in cells)
 
 
 def _is_row(cells: list[str]) -> bool:

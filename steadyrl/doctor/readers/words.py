@@ -18,6 +18,7 @@ from typing import Any
 from steadyrl.doctor.readers.progress import BAR
 from steadyrl.doctor.readers.rows import Rows
 from steadyrl.doctor.readers.spelling import LISTED, listed, spelled
+from steadyrl.doctor.readers.templates import Templates
 from steadyrl.doctor.series import Column, RawLog
 
 MAX_TEXT = 1 << 14  # characters of a line of metrics
@@ -58,6 +59,7 @@ WHOLE = re.compile(rf"^([a-z][\w ./@()-]{{0,60}}?) ?= ?({_VALUE})(?=$|\s)")
 OF_EPOCH = re.compile(r"^\W*epoch\W{0,3}(\d{1,9})\s*[:|,-]", re.IGNORECASE)
 EPOCH = re.compile(r"\bepoch\W{0,3}(\d{1,9})\b", re.IGNORECASE)
 FRAMES = ("│", "|")
+STARTING, ELSEWHERE = "\0starting", "\0elsewhere"  # names of the step that a line names
 STEP_NAMES = ("step", "global_step", "iteration", "iter")
 FEWER = 3  # times as many records by names than by steps, from which the steps are not the rows'
 BESIDE = 0.9  # of the steps, whose own lines hold a metric, from which those lines are the rows
@@ -71,6 +73,7 @@ class Words:
         self.sure = False  # whether the lines so far hold a record of metrics
         self.unended = ""  # the line before with a list of numbers that goes on in the next one
         self._by_step, self._by_name = _Records(("step",)), _Records(("epoch",))
+        self._templates = Templates(_parse)
         self._seen, self._beside = Counter[str](), Counter[str]()  # names, and metrics on the lines that name a step
 
     def add(self, line: str) -> None:
@@ -82,16 +85,9 @@ class Words:
             return
         line = NUMBERED.sub(r"step \1 | ", line.replace(" -- ", " | "))
         line = DRESSED.sub(r"\1", line) if DRESSED.search(line) else line
-        # The bar of a loop inside a step may have the step's number in front of it, and counts something else.
-        begins = STEP.search(line) if "%|" not in line and COUNTER.search(line) else None
-        pairs = pairs_in(line, begins)
-        step = next((x for name, x in pairs.items() if name.lower() in STEP_NAMES), None)
-        if begins:
-            counters = OF_TOTAL.findall(line) if "/" in line else []
-            step = int(max(counters, key=lambda counter: int(counter[1]))[0] if counters else begins[2])
-        elif step is None and "%|" in line and (bar := BAR.search(line)):
-            step = int(bar[1])
-        values = {name: value for name, value in pairs.items() if name.lower() not in STEP_NAMES}
+        values = self._templates.read(line)
+        begins = STARTING in values
+        step = values.pop(STARTING, values.pop(ELSEWHERE, None))
         by_step, by_name = self._by_step, self._by_name
         self._seen.update(list(values))
         self._beside.update(name for name in values if begins and _is_metric(name))
@@ -143,6 +139,21 @@ class _Records:
             self.count += 1
             self.metrics += any(map(_is_metric, record))
             self.rows.put(record)
+
+
+def _parse(line: str) -> dict[str, Any]:
+    """Return the numbers of a line by their names, and the step that it names at its start or elsewhere."""
+    # The bar of a loop inside a step may have the step's number in front of it, and counts something else.
+    begins = STEP.search(line) if "%|" not in line and COUNTER.search(line) else None
+    pairs = pairs_in(line, begins)
+    step = next((x for name, x in pairs.items() if name.lower() in STEP_NAMES), None)
+    if begins:
+        counters = OF_TOTAL.findall(line) if "/" in line else []
+        step = int(max(counters, key=lambda counter: int(counter[1]))[0] if counters else begins[2])
+    elif step is None and "%|" in line and (bar := BAR.search(line)):
+        step = int(bar[1])
+    values = {name: value for name, value in pairs.items() if name.lower() not in STEP_NAMES}
+    return values if step is None else {STARTING if begins else ELSEWHERE: step, **values}
 
 
 def _from_first(columns: dict[str, Column]) -> dict[str, Column]:
