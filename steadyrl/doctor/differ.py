@@ -176,8 +176,8 @@ def sentences(difference: Difference) -> list[str]:
     lines += [f"differs: {_where(part)}: {_levels(part)}" for part in lasting[:MOST_SHOWN]]
     if later := [part.quantity for part in lasting[MOST_SHOWN:]]:
         lines.append(f"differ later, or with these: {listed(later)}")
-    others = difference.parted[len(lasting) :]
-    if brief := [f"{part.quantity} from step {part.step} ({_levels(part)})" for part in others]:
+    briefly = difference.parted[len(lasting) :]
+    if brief := [f"{part.quantity} from step {part.step} ({_levels(part)})" for part in briefly]:
         lines.append(f"differ by no more than another seed may: {listed(brief)}")
     for which, names in zip(("first", "second"), difference.alone, strict=True):
         lines += [f"logged by the {which} only: {listed(names)}"] if names else []

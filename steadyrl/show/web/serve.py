@@ -105,10 +105,10 @@ def listen(host: str, port: int) -> socket.socket:
     family, _, _, _, address = min(addresses, key=lambda entry: entry[0] != socket.AF_INET)
     last = min(port + TRIED_PORTS, 1 << 16) if port else 1
     for tried in range(port, last):
-        both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
+        dual = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
         try:
             return socket.create_server(
-                (address[0], tried, *address[2:]), family=family, backlog=128, dualstack_ipv6=both
+                (address[0], tried, *address[2:]), family=family, backlog=128, dualstack_ipv6=dual
             )
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
