@@ -103,13 +103,13 @@ def heldout_no_gain(run: Run) -> Result:
     if not run.evaluations:
         return Unknown("no scores before and after training stand beside the log", ("evaluations",))
     changes = {of: _gain(of) for of in run.evaluations if not COSTS.search(of.name) and of.answers not in FEW}
-    later = {of: gain for of, gain in changes.items() if of.from_training and not PROXY.search(of.name)}
+    later = {of: gain for of, gain in changes.items() if of.from_training and not _is_proxy(of.name)}
     lost = [of for of, gain in later.items() if gain < 0]
     if len(lost) > len(later) / 2.0:
         shown = f"of {counted(len(later), 'score')}, {len(lost)} fell beyond the noise after {lost[0].stages[0]}"
         return Found("past_peak", "warning", None, f"a later checkpoint scores less: {_courses(lost)}", (shown,))
     trained = {of: gain for of, gain in changes.items() if not of.from_training and not FORM.search(of.name)}
-    aims = {of: gain for of, gain in trained.items() if not PROXY.search(of.name)} or trained
+    aims = {of: gain for of, gain in trained.items() if not _is_proxy(of.name)} or trained
     if not any(AIM.search(f"{of.name} {of.problems} {' '.join(of.stages)}") for of in trained):
         return Unknown("no score before and after training is of enough answers, and of what is right in them")
     gains = list(aims.values())
@@ -128,6 +128,10 @@ def heldout_no_gain(run: Run) -> Result:
         cause, message = "no_gain", f"training did not raise the scores: {_courses(aims)}"
     shown = f"of {counted(len(aims), 'score')} none rose beyond its noise, and {len(fell)} fell beyond it"
     return Found(cause, "warning", None, message, (shown,))
+
+
+def _is_proxy(name: str) -> bool:
+    return PROXY.search(name) is not None and not pays_for_right(name)
 
 
 def _gain(of: Evaluation) -> int:

@@ -56,9 +56,13 @@ COUNTS = re.compile(
 RIGHT = re.compile("correct|solved|passed|right", re.IGNORECASE)  # of which a count is as good as their share
 LETTERS = re.compile(r"[^\W\d_]{2}")
 WORD = re.compile(r"[^\W\d_]+")
+OF_TRAINING = re.compile("rewards?$")  # what a line calls so is as a rule the training's own
 OF_COUNT = re.compile(r"(?<![a-z])n ?= ?(\d{1,7})", re.IGNORECASE)
+HEADING = re.compile(r"\s*(?:#{1,6} |={2,} ?|\*\*)(.{3,80}?)[\s=#*:]*$")
 _LABEL = r"[A-Za-z][\w ,./()@\]-]{2,60}?"
-STATED = re.compile(rf"\W{{0,4}}({_LABEL})\W{{0,3}}[:=]\W{{0,3}}({_VALUE}(?: ?/ ?\d{{1,7}})?)(?![\w.])")
+STATED = re.compile(
+    rf"(?:\s*\d{{1,3}}[.)] )?\W{{0,4}}({_LABEL})\W{{0,3}}[:=]\W{{0,3}}({_VALUE}(?: ?/ ?\d{{1,7}})?)(?![\w.])"
+)
 
 
 def find(path: Path) -> tuple[Evaluation, ...]:
@@ -125,19 +129,25 @@ def _of_rows(header: list[str], rows: Table) -> Iterator[Evaluation]:
 
 
 def _of_lines(text: Sequence[str]) -> Iterator[Evaluation]:
-    """Yield the scores of lines that differ in the words for a stage alone, the first and the last stage of each."""
-    before, after = dict[str, tuple[str, str]](), dict[str, tuple[str, str]]()
+    """Yield the scores of lines that differ in the words for a stage alone, or below headings with these.
+
+    Of each the first one before training counts, and the last one after it.
+    """
+    before, after, heading = dict[str, tuple[str, str]](), dict[str, tuple[str, str]](), ""
     for line in text:
-        stated = STATED.match(line) if ANY_STAGE.search(line) else None
+        if headed := HEADING.match(line):
+            heading = headed[1] if ANY_STAGE.search(headed[1]) else ""
+        stated = STATED.match(line) if heading or ANY_STAGE.search(line) else None
         label = english(stated[1]).replace("_", " ") if stated else ""
-        if stated is None or (stage := _stage(label, in_table=False)) is None:
+        stages = (_stage(words, in_table=False) for words in (label, heading))
+        if stated is None or (stage := next((stage for stage in stages if stage is not None), None)) is None:
             continue
         name = _measured(label)
         (before.setdefault if stage == 0 else after.__setitem__)(name, (label, stated[2]))
     shared = sorted(filter(None, before.keys() & after.keys()))
     count = next((f"n={after[name][1]}" for name in shared if COUNTS.fullmatch(name)), "")
     for name in shared:
-        if not COUNTS.fullmatch(name):
+        if not COUNTS.fullmatch(name) and not OF_TRAINING.search(name):
             yield from _pair(name, count, [before[name][1], after[name][1]], (before[name][0], after[name][0]))
 
 

@@ -39,6 +39,14 @@ FORMS = {
         saving the adapter
         [trained] accuracy: {count}/400
     """,
+    "headings.md": """
+        ## Untrained model
+        1. Accuracy: 126/400
+        2. Tokens: 210
+        ### After PPO
+        1. Accuracy: {count}/400
+        2. Tokens: 190
+    """,
     "nested.json": """
         {{"base": {{"accuracy": 0.315, "n": 400}}, "grpo": {{"accuracy": 0.{digits}, "n": 400}}}}
     """,
