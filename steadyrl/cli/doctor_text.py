@@ -96,7 +96,7 @@ def _verdict(diagnosis: Diagnosis, full: bool) -> str:
     if diagnosis.verdict == "sick":
         return "sick"
     names = f" ({', '.join(finding.check for finding in diagnosis.fine)})" if full else ""
-    minor = f"; not known, and of minor weight while the reward rises: {'; '.join(diagnosis.minor)}"
+    minor = f"; not known, and of minor weight {diagnosis.rise}: {'; '.join(diagnosis.minor)}"
     summary = f"healthy: {len(diagnosis.fine)} of {len(CHECKS)} checks could tell and found no harm{names}"
     return summary + (minor if diagnosis.minor else "")
 

@@ -118,13 +118,23 @@ class Diagnosis:
         return judge(self.run, contradicted=bool(self._doubts))
 
     @property
+    def rise(self) -> str:
+        """What makes the rest weigh little, as the end of a sentence."""
+        return f"beside {self._scores}" if self._scores else "while the reward rises"
+
+    @property
+    def _scores(self) -> str:
+        """Says which scores training has raised; "" where none are known to be."""
+        return next((finding.message for finding in self.fine if finding.check == "heldout_no_gain"), "")
+
+    @property
     def _minor(self) -> tuple[str, ...]:
         """What could not be judged and weighs little: a reward that clearly rises shows a signal and a gradient.
 
         So do scores that training has raised.
         """
         minor = tuple(aspect for aspect in self._gaps if aspect in HIDDEN)
-        if any(finding.check == "heldout_no_gain" for finding in self.fine):
+        if self._scores:
             return minor
         reward = self.run.get("reward")
         with np.errstate(over="ignore", invalid="ignore"):

@@ -89,7 +89,9 @@ def headline(diagnosis: Diagnosis) -> str:
         return f"{diagnosis.judgement.sentence[:1].upper()}{diagnosis.judgement.sentence[1:]}."
     if diagnosis.verdict == "healthy":
         count = len(diagnosis.findings)
-        minor = f" Not known, of minor weight: {'; '.join(diagnosis.minor)}." if diagnosis.minor else ""
+        minor = (
+            f" Not known, of minor weight {diagnosis.rise}: {'; '.join(diagnosis.minor)}." if diagnosis.minor else ""
+        )
         return f"Healthy: no harmful finding{f'; {count} for information only' if count else ''}.{minor}"
     worst, *more = harmful_roots(diagnosis)
     further = f" ({len(more)} further root cause{'s' * (len(more) > 1)})" if more else ""

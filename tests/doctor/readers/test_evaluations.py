@@ -165,3 +165,11 @@ def test_a_later_checkpoint_that_scores_less_is_past_the_peak(tmp_path: Path) ->
         table = "\n".join(["| Model | accuracy | solved |", "|--|--|--|", *(f"| {row} |" for row in rows)])
         path.write_text(table.format(last))
         assert [finding.cause for finding in examined(path).findings] == ([cause] if cause else [])
+
+
+def test_a_verdict_on_scores_alone_shows_them(tmp_path: Path) -> None:
+    path = tmp_path / "end.log"
+    path.write_text("untrained exact match: 0.125\ntrained exact match: 0.5\n")
+    diagnosis = examined(path)
+    assert diagnosis.verdict == "healthy"
+    assert diagnosis.rise == "beside scores before and after training: exact match 0.125 -> 0.5"
