@@ -30,7 +30,7 @@ from steadyrl.show.page import markup, records
 from steadyrl.show.page.records import Heading, Note, Record, Sample, Span, Table, Text, numbers, strong
 from steadyrl.show.report.evidence import Evidence
 from steadyrl.show.report.figures import contradicting
-from steadyrl.show.report.topics import EPOCHS
+from steadyrl.show.review.epochs import EPOCHS
 
 Line = Mapping[str, Any]
 NOT_SET = "not set"

@@ -21,7 +21,6 @@ OVERVIEW: Mapping[str, Sequence[str]] = _TABLES["overview"]
 MOST_OVERVIEW = 4
 COMPARED: Mapping[str, Sequence[tuple[str, Take]]] = _TABLES["compared"]
 TAKES: Mapping[Take, str] = _TABLES["takes"]
-EPOCHS: Mapping[str, Mapping[str, str]] = _TABLES["epochs"]
 DIAGNOSED: Mapping[str, Sequence[str]] = _TABLES["diagnosed"]
 NOT_EXPLORED = tuple(_TABLES["not_explored"])
 _NAMES = {name: title for title, names in TOGETHER.items() for name in names}

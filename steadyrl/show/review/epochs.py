@@ -6,8 +6,10 @@ claim a direction even if noise of the same size goes the other way in the next 
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,12 +17,12 @@ import numpy as np
 from steadyrl.core.metrics import finite_mean, finite_number, series
 from steadyrl.core.stats import block_mean_slope, difference_of_means
 from steadyrl.core.types import Finding
-from steadyrl.show.report.topics import EPOCHS
 
 Records = Sequence[Mapping[str, Any]]
 
 MOST_ROWS = 14  # of the table; in longer runs a row is several epochs
 LEAST_EPOCHS = 2  # fewer are no series
+EPOCHS: Mapping[str, Mapping[str, str]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 MEANS, SQUARES = EPOCHS["means"], EPOCHS["squares"]  # the metric of each column
 TRENDS = tuple("reward loss loss_policy loss_nll loss_reward_nll loss_kl loss_value variance gap grad_norm".split())
 WORST = ("critical", "warning")
