@@ -36,7 +36,7 @@ def main() -> None:
         "date": date.today().isoformat(),
         "machine": {"system": platform.system(), "processor": platform.machine(), "cores": os.cpu_count()},
         "model": session.backend.describe(),
-        "rollouts": session.config.rollout.prompts_per_step * session.config.rollout.samples_per_prompt,
+        "rollouts": session.config.rollout.rollouts,
         "steps": args.steps,
         "median": {name: statistics.median(r[name] for r in records) for name in (*phases, "tokens/per_second")},
     }

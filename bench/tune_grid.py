@@ -139,7 +139,7 @@ def row(name: str, folder: Path) -> str:
         )
     made, most = sum(map(len, grid.values())), max(map(len, grid.values()))
     best = max((rate for rate in grid if len(grid[rate]) == most), key=lambda rate: float(np.mean(grid[rate])))
-    per_run = settings.run.steps * settings.rollout.prompts_per_step * settings.rollout.samples_per_prompt
+    per_run = settings.run.steps * settings.rollout.rollouts
     runs = len(grid) * most
     budget = int(SHARE * runs * per_run)
     start = config.resolve(config.dump(settings), [f"{RATE}={OFF * best}"])

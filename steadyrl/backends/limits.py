@@ -19,11 +19,7 @@ MOST_COMPARED = 1 << 31  # bytes of gradients that are held beside one another, 
 
 
 def require_room(context: int | None, prompt: int, new: int) -> None:
-    """Refuse a text beyond a model's positions (None: no limit): some fail there, others write nonsense.
-
-    Raises:
-        ModelError: The two together are more.
-    """
+    """Refuse (ModelError) a text beyond a model's positions (None: no limit): some write nonsense there."""
     if context is not None and prompt + new > context:
         left = context - prompt
         raise ModelError(

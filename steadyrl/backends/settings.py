@@ -14,9 +14,8 @@ MICRO_BATCH_TOKENS = 8192  # where nothing else is set or known
 class GradientSettings(Section):
     """How weights are kept, and what the backward pass needs of the forward pass."""
 
-    free_on_resume = frozenset(
-        {"gradient_checkpointing", "micro_batch_tokens", "generate_rows"}
-    )  # they change no number
+    # They change no number.
+    free_on_resume = frozenset({"gradient_checkpointing", "micro_batch_tokens", "generate_rows"})
 
     weights: Literal["fp32", "bf16"] = Field("fp32")
     """'bf16' keeps the model's weights in bfloat16. The optimizer then updates float32 copies of them."""

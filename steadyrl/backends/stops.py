@@ -28,10 +28,6 @@ class StopStrings:
         self.reach = max(len(text.encode()) for text in texts) + SPARE
 
     def ended(self, drawn: Iterable[np.ndarray]) -> list[bool]:
-        """Return which texts hold one of the strings.
-
-        Args:
-            drawn: Of each text the last ids so far, ``reach`` of them.
-        """
+        """Return which texts hold one of the strings, of each text by the last ``reach`` ids so far."""
         texts = [self._decode(ids) for ids in drawn]
         return [any(stop in text for stop in self._texts) for text in texts]

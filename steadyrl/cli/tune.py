@@ -14,7 +14,6 @@ from steadyrl.cli.terminal import near, note
 from steadyrl.core import config as configs
 from steadyrl.core.errors import ConfigError
 from steadyrl.lab.jobs import Event, Follow, awaited
-from steadyrl.lab.tune.trial import samples_per_step
 from steadyrl.lab.tune.tune import Options, require_searchable, tune, tune_together
 from steadyrl.show.page import terminal
 
@@ -34,7 +33,7 @@ def tune_command(
 ) -> None:
     """Find the learning rate of a config: a range test, a search by Optuna, and other seeds for the best."""
     settings, folder = configs.load(config, overrides or []), folder.absolute()
-    words, most = [str(config), *(overrides or [])], samples or 20 * settings.run.steps * samples_per_step(settings)
+    words, most = [str(config), *(overrides or [])], samples or 20 * settings.run.steps * settings.rollout.rollouts
     options = Options(most, seeds, dict(map(_bounds, also or [])), words)
     where = chosen(launcher, launcher_args or [], processes)
     require_searchable(settings, options.space)

@@ -61,11 +61,7 @@ def open_algorithm(name: str, args: Any) -> Algorithm:
 
 
 def _called(what: str, function: Callable[..., Any], lack: Callable[..., str], *arguments: Any) -> Any:
-    """Return what a function returns; ``lack`` of the result and of the first argument is "" or what is wrong.
-
-    Raises:
-        ConfigError: The function returned something that ``lack`` has a word on.
-    """
+    """Return what a function returns; refuse (ConfigError) what ``lack`` of it and the first argument has a word on."""
     result = function(*arguments)
     if fault := lack(result, arguments[0]):
         raise ConfigError(f"{what} returns {fault}")

@@ -312,11 +312,7 @@ def _free(section: BaseModel, where: str) -> Iterator[str]:
 
 
 def validate(section: type[SectionType], data: Mapping[str, Any], where: str) -> SectionType:
-    """Build a section, turning what pydantic found into lines a person can act on.
-
-    Raises:
-        ConfigError: With every problem found.
-    """
+    """Build a section; what pydantic finds becomes a ConfigError of lines that a person can act on."""
     try:
         instance = section.model_validate(data)
     except ValidationError as error:
@@ -399,10 +395,9 @@ def _plugin_problems(config: Config) -> list[str]:
 
 def _problems(config: Config, overrides: Sequence[str]) -> Iterator[str]:
     """Yield what is wrong between sections of which each is right by itself."""
-    rollouts = config.rollout.prompts_per_step * config.rollout.samples_per_prompt
-    if config.update.minibatches > rollouts:
+    if config.update.minibatches > config.rollout.rollouts:
         yield (
-            f"update.minibatches is {config.update.minibatches} but a step has only {rollouts} rollouts "
+            f"update.minibatches is {config.update.minibatches} but a step has only {config.rollout.rollouts} rollouts "
             "(rollout.prompts_per_step x rollout.samples_per_prompt); lower it or collect more"
         )
     engine, name = config.sampler.engine, config.backend.name

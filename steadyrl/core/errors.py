@@ -161,11 +161,7 @@ def users_errors() -> Iterator[None]:
 
 
 def require_posix(what: str) -> None:
-    """Refuse what needs Linux or macOS: locks, limits and processes as POSIX has them.
-
-    Raises:
-        SteadyError: This is Windows.
-    """
+    """Refuse (SteadyError) what needs Linux or macOS: locks, limits and processes as POSIX has them."""
     if sys.platform == "win32":
         raise SteadyError(
             f"{what} needs Linux or macOS, and this is Windows, where steadyrl only reads logs and runs (doctor, "

@@ -198,11 +198,7 @@ def problems_of(task: Task, split: Literal["train", "heldout"]) -> Sequence[Prob
 
 
 def require_ids(task: Task, problems: Sequence[Problem]) -> None:
-    """Refuse two problems of a split that have the same id.
-
-    Raises:
-        DataError: There are two.
-    """
+    """Refuse (DataError) two problems of a split that have the same id."""
     ids = Counter(problem.id for problem in problems)
     if repeated := [id for id, count in ids.items() if count > 1]:
         raise DataError(

@@ -462,11 +462,7 @@ class Referring(Protocol):
     """A backend whose checkpoints know what model the run began from: its frozen reference, an adapter's base."""
 
     def check_reference(self, folder: Path) -> None:
-        """Refuse to go on from a checkpoint with another model under model.path than the run began from.
-
-        Raises:
-            CheckpointError: It is another one.
-        """
+        """Refuse (CheckpointError) a checkpoint of a run that began from another model than model.path names."""
 
 
 @runtime_checkable

@@ -36,14 +36,7 @@ def scratch_folder() -> Iterator[Path]:
 
 
 class Folder:
-    """A new folder of this program.
-
-    Attributes:
-        path: Where it is.
-
-    Raises:
-        AccessError: It cannot be made.
-    """
+    """A new folder of this program at ``path``; AccessError where none can be made."""
 
     def __init__(self) -> None:
         while True:
@@ -98,11 +91,7 @@ def sweep() -> None:
 
 
 def _lock(path: Path, wait: bool) -> int | None:
-    """Return an open file that holds the lock of a folder.
-
-    Raises:
-        OSError: Another program holds it, and waiting was not asked for.
-    """
+    """Return an open file that holds the lock of a folder; OSError where another program holds it."""
     if sys.platform == "win32":  # folders cannot be locked there; a killed program leaves its own
         return None
     import fcntl  # not on Windows

@@ -210,6 +210,11 @@ class RolloutSection(Section):
     the turns whose environments have answered, which keeps the sampler at work while slow tools run. Batches then
     depend on time, and so does the rounding of log-probs."""
 
+    @property
+    def rollouts(self) -> int:
+        """Return how many rollouts a step draws."""
+        return self.prompts_per_step * self.samples_per_prompt
+
 
 def _is_correction(text: str) -> str:
     names = text.split(",")

@@ -389,9 +389,8 @@ def block_mean_slope(values: ArrayLike, blocks: int = 10, confidence: float = 0.
     count = min(blocks, len(finite))
     if count < MIN_BLOCKS:
         return None
-    sizes = np.full(count, len(finite) // count)
-    sizes[: len(finite) % count] += 1
-    starts = np.cumsum(sizes) - sizes
+    starts = block_starts(len(finite), count)
+    sizes = np.diff(starts, append=len(finite))
     steps = np.add.reduceat(finite, starts) / sizes  # [count]
     means = np.add.reduceat(series[finite], starts) / sizes
     centred = steps - steps.mean()

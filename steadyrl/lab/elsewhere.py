@@ -16,7 +16,6 @@ from steadyrl.lab.launchers.command import Command, Ended, Launcher
 
 SILENT_S = 600.0  # a scheduler that is restarted or overloaded does not answer for some minutes
 
-
 End = tuple[Literal["done", "cut", "failed"], str]  # how a command ended, and why
 
 

@@ -94,11 +94,7 @@ def score_name(run: RunDir) -> str:
 
 
 def require_values(run: RunDir, metric: str) -> None:
-    """Refuse a metric that a run has no value of, unless its values may still come.
-
-    Raises:
-        ConfigError: With the names of the metrics like it.
-    """
+    """Refuse (ConfigError) a metric that a run has no value of, unless its values may still come."""
     records, entry = run.metrics(), describe(metric)
     may_come = run.status != "finished" and entry is not None and (entry.name == metric or "/" in metric)
     if not records or may_come or metric == score_name(run) or _has_values(records, metric):

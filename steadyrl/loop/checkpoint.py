@@ -16,9 +16,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, ConfigDict, PlainValidator, TypeAdapter, ValidationError
+from pydantic import AfterValidator, ConfigDict, PlainValidator, TypeAdapter, ValidationError, with_config
 
 from steadyrl.core.config import Config
 from steadyrl.core.counting.interrupts import deferred
@@ -37,6 +37,7 @@ _REQUIRED = ("step", "updates", "problems_drawn", "algorithm")  # a resume witho
 _STRICT = ConfigDict(extra="forbid", strict=True)
 
 
+@with_config(_STRICT)
 @dataclass(frozen=True)
 class LastMove:
     """A move of the autopilot that is not judged yet."""
@@ -54,9 +55,8 @@ class LastMove:
     before: int | float
     """The knob's value before it."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
-
+@with_config(_STRICT)
 @dataclass(frozen=True)
 class PilotState:
     """What the autopilot has set and what it remembers."""
@@ -96,9 +96,8 @@ class PilotState:
     failed_moves: tuple[tuple[str, str, str], ...] = ()
     """(check, cause, move) of moves that did not help and are not made again."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
-
+@with_config(_STRICT)
 @dataclass(frozen=True)
 class Best:
     """The best held-out score so far."""
@@ -113,9 +112,8 @@ class Best:
     problems: int
     """Held-out problems that could be scored."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
-
+@with_config(_STRICT)
 @dataclass
 class State:
     """What the loop needs to go on."""
@@ -143,8 +141,6 @@ class State:
     steps_uncompared: int = 0
     """Steps in a row, up to the last, in which no problem had two scored rollouts to compare, where the algorithm
     compares them."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
 
 @cache

@@ -150,10 +150,8 @@ def _packages() -> dict[str, str]:
     """Return the versions of what is installed, looked up once: a study begins many runs in one process."""
     versions = {}
     for name in _PACKAGES:
-        try:
+        with suppress(PackageNotFoundError):
             versions[name] = version(name)
-        except PackageNotFoundError:
-            continue
     return versions
 
 

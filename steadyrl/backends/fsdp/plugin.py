@@ -37,8 +37,7 @@ def check(config: Config, settings: FsdpSettings) -> list[str]:
             "backend.args.deterministic = true holds on one device; set it to false, or backend.name = 'torch' without "
             "torchrun"
         )
-    rollouts = config.rollout.prompts_per_step * config.rollout.samples_per_prompt
-    rows, ranks = rollouts // config.update.minibatches, place().ranks
+    rows, ranks = config.rollout.rollouts // config.update.minibatches, place().ranks
     if rows < ranks:
         problems.append(
             f"an update has {rows} rollouts for {ranks} ranks (rollout.prompts_per_step x rollout.samples_per_prompt / "
@@ -68,11 +67,7 @@ def create(config: Config, algorithm: Algorithm) -> FsdpBackend:
 
 
 def meet() -> None:
-    """Meet the other ranks, before anything else is done that may take long; see ``Ranks.meet``.
-
-    Raises:
-        RankError: One does not come.
-    """
+    """Meet the other ranks, before anything else is done that may take long; see ``Ranks.meet``."""
     if place().ranks == 1:
         return
     noted()  # before PyTorch is loaded, which takes long

@@ -37,11 +37,7 @@ def place() -> Place:
 
 
 def require_ranks(config: Config) -> None:
-    """Refuse a backend that trains in one process where torchrun started several: each would train a run of its own.
-
-    Raises:
-        ConfigError: It is such a backend.
-    """
+    """Refuse (ConfigError) a backend of one process where torchrun started several, each a run of its own."""
     ranks, name = place().ranks, config.backend.name
     if ranks > 1 and name != NAME:
         raise ConfigError(

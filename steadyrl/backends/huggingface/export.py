@@ -93,11 +93,7 @@ def _write_generation(sampling: SamplingSection, tokenizer: HFTokenizer, folder:
 
 
 def _weights(policy: Path) -> list[str]:
-    """Return the names of the files that whole weights are in: one, or those that an index names.
-
-    Raises:
-        CheckpointError: The index is damaged.
-    """
+    """Return the names of the files that whole weights are in: one, or those that an index names."""
     single_file, index = "model.safetensors", policy / INDEX
     if (policy / single_file).is_file() or not index.is_file():
         return [single_file]
@@ -108,11 +104,7 @@ def _weights(policy: Path) -> list[str]:
 
 
 def _read_object(file: Path) -> dict[str, Any]:
-    """Return the JSON object in a checkpoint's file.
-
-    Raises:
-        CheckpointError: The file is missing, cut short or damaged.
-    """
+    """Return the JSON object in a checkpoint's file, which may be missing or ``damaged``."""
     try:
         parsed = parse_json(file.read_text(encoding="utf-8"))
         if not isinstance(parsed, dict):

@@ -193,11 +193,7 @@ def read_tokenizer(path: str, trusted: bool = False) -> Any:
 
 
 def _check_growth(file: Path) -> None:
-    """Refuse a tokenizer whose replacements blow a text up: one that doubles it 40 times hangs on a single letter.
-
-    Raises:
-        ModelError: It is such a one.
-    """
+    """Refuse (ModelError) a tokenizer that blows texts up: one that doubles them 40 times hangs on a letter."""
     tokenizers = require("tokenizers")
     try:
         stated = json.loads(file.read_text(encoding="utf-8"))
@@ -236,11 +232,7 @@ def beside(path: str) -> dict[str, bytes]:
 
 
 def check_files(path: str) -> None:
-    """Refuse a folder that lacks something, or holds something that is no model, by the names of its files.
-
-    Raises:
-        ModelError: It does.
-    """
+    """Refuse (ModelError) a folder that lacks something, or is no model, by the names of its files."""
     folder = Path(path)
     if not folder.exists():
         if path.startswith((".", "/", "~")) or path.count("/") != 1:

@@ -116,11 +116,7 @@ def check_probe(folder: Path, measure: Measure, precision: str) -> None:
 
 
 def check_reference(folder: Path, model: str, measure: Measure, precision: str) -> None:
-    """Refuse a reference that is not the one that the run began with; a checkpoint without its probe passes.
-
-    Raises:
-        CheckpointError: The log-probs differ by more than rounding explains, or the probe is damaged.
-    """
+    """Refuse a reference that is not the one that the run began with, as ``check_probe`` refuses a policy."""
     gap, most = _gap(folder / REFERENCE / PROBE, measure, precision)
     if not gap <= most:
         raise CheckpointError(

@@ -7,6 +7,7 @@ import json
 import logging
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -253,11 +254,9 @@ class HFTokenizer:
     def _wants_parts(self) -> bool:
         """Return whether the chat template reads a message in parts alone, as many do of models of images too."""
         for self._in_parts in (False, True):
-            try:
+            with suppress(ModelError):
                 if _MARK in self._templated([{"role": "user", "content": _MARK}], add_generation_prompt=True):
                     return self._in_parts
-            except ModelError:
-                continue
         return False
 
     def _require_all(self, messages: Sequence[Message]) -> None:

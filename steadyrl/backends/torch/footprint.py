@@ -244,9 +244,8 @@ def _decoder(shape: Shape, way: Way, lower: int) -> float:
         return FP32 * shape.table
     if way.device == "cpu":  # in blocks
         return lower * shape.linear + FP32 * shape.table
-    joined = shape.linear - shape.layers * shape.hidden * (
-        shape.queries + shape.inner
-    )  # queries, keys ...; gate and up
+    # Queries, keys and values are joined, and gate and up.
+    joined = shape.linear - shape.layers * shape.hidden * (shape.queries + shape.inner)
     merged = shape.linear if way.lora else joined
     return lower * merged + (lower * shape.table if way.kept_in > lower else 0)
 

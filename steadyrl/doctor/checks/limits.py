@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from steadyrl.doctor.check import Found, Result, check
-from steadyrl.doctor.remedies import Value
+from steadyrl.doctor.remedies import Value, default
 from steadyrl.doctor.series import Run
 from steadyrl.doctor.statistics.readings import cut_away, number, setting
 
@@ -56,6 +56,9 @@ def limit_too_narrow(run: Run) -> list[Result]:
         usual, name = float(np.median(sizes)), run.keys.get(limit.setting, limit.setting)
         better = limit.better or (0.0 if measured is None else float(f"{WIDE * usual:.2g}"))
         change: dict[str, Value] | None = {limit.setting: better} if better else None
+        passes, usual_passes = setting(run, "epochs"), default(run, "epochs")
+        if change and cause == "step" and passes and usual_passes and passes > usual_passes:
+            change["epochs"] = int(usual_passes)  # the limit left out what would go too far without it
         message = f"{name} = {value:g}, and {limit.bounds} is {number(usual)}: {number(usual / value)} times as much"
         results.append(Found(cause, "warning", None, message, change=change))
     return results

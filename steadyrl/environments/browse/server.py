@@ -25,11 +25,7 @@ _HEADERS = {
 
 
 class SiteServer:
-    """Serves the site on 127.0.0.1, in a state of its own for every session.
-
-    Attributes:
-        origin: Where.
-    """
+    """Serves the site at ``origin``, on 127.0.0.1, in a state of its own for every session."""
 
     def __init__(self) -> None:
         self._worlds: dict[str, World] = {}  # threads share it; each call does one thing to it, which none interrupts

@@ -81,11 +81,7 @@ def _item(world: World, segments: Sequence[str], fields: Fields) -> Page:
         return NOT_FOUND
     world.events.append(f"item {number}")
     product = world.products[number]
-    return (
-        Heading(product.name),
-        row("price", str(product.price)),
-        Form(f"/add/{number}", (row(Button("add")),)),
-    )
+    return (Heading(product.name), row("price", str(product.price)), Form(f"/add/{number}", (row(Button("add")),)))
 
 
 def _add(world: World, segments: Sequence[str], fields: Fields) -> str:
@@ -161,10 +157,7 @@ def _reply(world: World, segments: Sequence[str], fields: Fields) -> str:
 
 
 def _customers(world: World, segments: Sequence[str], fields: Fields) -> Page:
-    return (
-        Heading("customers"),
-        *(row(Link(name, f"/customer/{name.replace(' ', '-')}")) for name in world.groups),
-    )
+    return (Heading("customers"), *(row(Link(name, f"/customer/{name.replace(' ', '-')}")) for name in world.groups))
 
 
 def _customer(world: World, segments: Sequence[str], fields: Fields) -> Page:
@@ -222,10 +215,6 @@ def _allowed(control: Control, value: str) -> str:
     return value.strip()
 
 
-def _done(world: World, segments: Sequence[str], fields: Fields) -> Page:
-    return (Heading("done"),)
-
-
 def _paged(above: Sequence[Block], rows: Sequence[Row], path: str, fields: Fields, per_page: int) -> Page:
     """Return one page of a list with links to its neighbours; the number of the page is a field."""
     last = max(0, (len(rows) - 1) // per_page)
@@ -258,7 +247,7 @@ _VIEWS: dict[str, Callable[[World, Sequence[str], Fields], Page]] = {
     "help": _help,
     "panel": _panel,
     "settings": _settings,
-    "done": _done,
+    "done": lambda world, segments, fields: (Heading("done"),),
 }
 _CHANGES: dict[str, Callable[[World, Sequence[str], Fields], str]] = {
     "add": _add,

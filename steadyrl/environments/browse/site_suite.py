@@ -101,12 +101,7 @@ class SiteInBrowser:
     """Serves quests and shows them in Chromium."""
 
     def __init__(self, settings: BrowserSettings):
-        """Find Chromium and start the server; browsers start with the first episode.
-
-        Raises:
-            ConfigError: Chromium is not installed.
-            MissingExtraError: Playwright is not installed.
-        """
+        """Find Chromium and start the server; browsers start with the first episode. Errors as of ``Chromium``."""
         self._server = SiteServer()
         self._chromium = Chromium(settings, self._server.origin)
 

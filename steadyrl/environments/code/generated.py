@@ -74,10 +74,7 @@ _TRIES = 50  # draws per wanted problem before the supply counts as used up
 
 
 def generated_problems(
-    count: int,
-    seed: int = 0,
-    steps: Literal["one", "two", "mixed"] = "mixed",
-    half: Literal["a", "b", "both"] = "both",
+    count: int, seed: int = 0, steps: Literal["one", "two", "mixed"] = "mixed", half: Literal["a", "b", "both"] = "both"
 ) -> list[CodeProblem]:
     """Return distinct problems; fewer than asked for where so many do not exist.
 

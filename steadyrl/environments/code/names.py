@@ -11,11 +11,7 @@ _ALWAYS = frozenset(dir(builtins)) | {"__name__"}
 
 
 def names_lacking(code: str) -> frozenset[str]:
-    """Return the global names that code uses and does not define; none where ``import *`` may define any.
-
-    Args:
-        code: Valid Python.
-    """
+    """Return the global names that valid Python uses and does not define; none where ``import *`` may define any."""
     if any(
         isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names)
         for node in ast.walk(ast.parse(code))
@@ -33,11 +29,7 @@ def names_lacking(code: str) -> frozenset[str]:
 
 
 def names_defined(code: str) -> dict[str, bool]:
-    """Return the names that code defines at its margin, and whether each is a class.
-
-    Args:
-        code: Valid Python.
-    """
+    """Return the names that valid Python defines at its margin, and whether each is a class."""
     classes = {node.name for node in ast.parse(code).body if isinstance(node, ast.ClassDef)}
     return {name: name in classes for name in _assigned([symtable.symtable(code, "<given>", "exec")])}
 

@@ -215,8 +215,7 @@ def parse_tests(text: str, line: Line) -> ast.Module:
         DataError: It is no Python, or there is no assert.
     """
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a test's style is its author's
+        with warnings.catch_warnings(action="ignore"):  # a test's style is its author's
             tree, asserts = marked(text)
             compile(tree, "<tests>", "exec", dont_inherit=True)
             plain = ast.parse(text)

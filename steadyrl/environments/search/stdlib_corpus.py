@@ -38,11 +38,7 @@ def is_held_out(module: str) -> bool:
 
 
 def stdlib_corpus(entries: Sequence[Entry] | None = None) -> Corpus:
-    """Build the corpus of the running interpreter.
-
-    Args:
-        entries: What to build it from; the running interpreter's documentation by default.
-    """
+    """Build the corpus of some entries, by default of the running interpreter's documentation."""
     entries = read_entries() if entries is None else entries
     by_module: dict[str, list[Entry]] = defaultdict(list)
     for entry in entries:

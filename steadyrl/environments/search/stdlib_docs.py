@@ -77,8 +77,7 @@ def _source_entries() -> Iterator[Entry]:
             continue
         module = ".".join(p for p in parts if p != "__init__")
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # invalid escapes in old docstrings
+            with warnings.catch_warnings(action="ignore"):  # invalid escapes in old docstrings
                 tree = ast.parse(path.read_text(encoding="utf-8"))
         except (SyntaxError, UnicodeDecodeError, OSError):
             continue

@@ -47,13 +47,7 @@ _EVALUATION_SECONDS = 5.0
 
 
 class ReasoningGymTask:
-    """See Task. Reward: score, what reasoning-gym's own score_answer gives, mostly 0 to 1.
-
-    Attributes:
-        name: "reasoning_gym".
-        metric: "score".
-        sources: Where the problems of each split come from.
-    """
+    """See Task and Sourced. Reward: score, what reasoning-gym's own score_answer gives, mostly 0 to 1."""
 
     class Settings(Section):
         """Settings of the reasoning_gym task."""

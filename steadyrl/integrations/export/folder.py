@@ -46,11 +46,7 @@ def whole_folder(folder: Path) -> Iterator[Path]:
 
 
 def _free_part(folder: Path, place: Path) -> Path:
-    """Return the folder beside the place that is written first.
-
-    Raises:
-        AccessError: The place or that folder is taken.
-    """
+    """Return the folder beside the place that is written first; refuse (AccessError) one that is taken."""
     part = place.parent / f"{place.name}.part"
     if os.path.lexists(place) and not place.is_dir():
         raise AccessError(f"'{folder}' is a file; give a folder that is empty or not there yet")

@@ -69,12 +69,7 @@ def export_joined(
 
 
 def _require_one_start(runs: Sequence[RunDir], settings: Sequence[Config]) -> None:
-    """Refuse runs whose policies did not start as one, or are not asked in one way.
-
-    Raises:
-        RunError: A run is given twice.
-        ConfigError: Their models differ.
-    """
+    """Refuse runs whose policies did not start as one, or are not asked in one way."""
     places = [run.path.resolve() for run in runs]
     for place in places:
         if places.count(place) > 1:

@@ -136,11 +136,7 @@ def exporter_of(config: Config) -> Any:
 
 
 def require_exportable(name: str) -> None:
-    """Refuse a backend whose policy is no model folder.
-
-    Raises:
-        ConfigError: It is such a backend.
-    """
+    """Refuse (ConfigError) a backend whose policy is no model folder."""
     if ":" in name or name not in plugins.BUILT_IN["exporter"]:
         backends = ", ".join(f"'{backend}'" for backend in plugins.BUILT_IN["exporter"])
         raise ConfigError(

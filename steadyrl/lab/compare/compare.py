@@ -254,11 +254,7 @@ def _recorded_parts(subjects: Sequence[Subject], questions: Questions) -> set[st
 
 
 def _require_metric(metric: str, questions: Questions, parts: Collection[str]) -> None:
-    """Refuse a metric that is neither a reward nor, where the answers' parts are known, one of these.
-
-    Raises:
-        DataError: It is none.
-    """
+    """Refuse (DataError) a metric that is neither a reward nor, where the answers' parts are known, one of these."""
     names = {TOTAL, *MEASURED, *parts}
     if parts and metric not in names and metric not in {term.name for term in questions.terms}:
         close = difflib.get_close_matches(metric, names, n=1)

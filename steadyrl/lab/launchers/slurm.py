@@ -23,7 +23,6 @@ _SAVE_S = 120  # before the time limit a run is asked to end, and saves
 _ENDED = tuple("BOOT_FAIL CANCELLED COMPLETED DEADLINE FAILED NODE_FAIL OUT_OF_MEMORY PREEMPTED TIMEOUT".split())
 _FORGOTTEN = "Invalid job id"  # what scancel says of a job that ended, and squeue some minutes after its end
 
-
 _IN_QUEUE = ("--noheader", "--array", "--states=all", "--Format=JobArrayID:40,State:30,exit_code:20")
 _IN_ACCOUNTS = ("--noheader", "--parsable2", "--allocations", "--format=JobID,State,ExitCode")
 
@@ -140,12 +139,7 @@ def _ask_if_known(argv: list[str]) -> str:
 
 
 def _ask(argv: list[str], script: str = "") -> str:
-    """Return what a command of SLURM prints.
-
-    Raises:
-        ConfigError: There is no such command.
-        EngineError: It failed.
-    """
+    """Return what a command of SLURM prints; EngineError where it fails, ConfigError where there is none."""
     try:
         done = subprocess.run(argv, input=script, capture_output=True, text=True, timeout=_ANSWER_S, check=False)
     except OSError as error:

@@ -16,14 +16,7 @@ from steadyrl.doctor.causes import tree
 from steadyrl.doctor.examine import diagnose
 from steadyrl.lab.jobs import find_run
 from steadyrl.lab.measure import ended_by, measure
-from steadyrl.lab.seeds import (
-    Difference,
-    Word,
-    difference,
-    difference_of_pairs,
-    interquartile_mean,
-    judge,
-)
+from steadyrl.lab.seeds import Difference, Word, difference, difference_of_pairs, interquartile_mean, judge
 from steadyrl.lab.study.file import ABSOLUTE, Expect, Rule, Take
 from steadyrl.lab.study.plan import Arm, Study, job_of
 from steadyrl.lab.study.study import DONE, state_of

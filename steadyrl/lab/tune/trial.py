@@ -81,11 +81,6 @@ class Search:
         return Job(f"rate-{config.update.learning_rate:.3g}", config)
 
 
-def samples_per_step(config: Config) -> int:
-    """Return the completions that a step of training samples."""
-    return config.rollout.prompts_per_step * config.rollout.samples_per_prompt
-
-
 def try_all(search: Search, candidates: Sequence[Candidate]) -> list[Trial] | None:
     """Try candidates that have not been tried, beside other processes; None where the user stopped it."""
     places = {f"{n}": folder_of_job(search.folder, search.job(candidate)) for n, candidate in enumerate(candidates)}
@@ -143,7 +138,7 @@ def score_of(config: Config, run: RunDir) -> tuple[float | None, float]:
     """
     task = plugins.open_task(config.task.name, config.task.args, config.run.seed)
     sampling = config.sampling.model_dump()
-    wanted = min(ANSWERS, max(1, config.run.steps // QUARTERS) * samples_per_step(config))
+    wanted = min(ANSWERS, max(1, config.run.steps // QUARTERS) * config.rollout.rollouts)
     problems = pick_heldout(pick_heldout(plugins.problems_of(task, "heldout"), config.evaluate.problems), wanted)
     if not problems:
         return None, 0.0

@@ -35,12 +35,11 @@ from steadyrl.lab.jobs import Follow, awaited, share
 from steadyrl.lab.launchers.command import Command, Ended, Launcher, our_command
 from steadyrl.lab.seeds import difference, interquartile_mean
 from steadyrl.lab.tune.rate_range import RATE, Point, Range, range_test
-from steadyrl.lab.tune.trial import QUARTERS, Candidate, Search, Trial, best_first, samples_per_step, try_all
+from steadyrl.lab.tune.trial import QUARTERS, Candidate, Search, Trial, best_first, try_all
 
 BELOW, ABOVE = 30.0, 10.0  # the search reaches from centre / 30 to centre * 10
 FINALISTS = 3
 RESULT = "result.json"
-
 
 # Settings by dotted name: lowest and highest value on a logarithmic scale, and whether the setting is a whole number.
 Space = Mapping[str, tuple[float, float, bool]]
@@ -73,7 +72,7 @@ def tune(config: Config, folder: Path, options: Options, follow: Follow | None =
     """
     search = Search(config, folder, follow or Follow())
     require_searchable(config, options.space)
-    per_run = config.run.steps * samples_per_step(config)
+    per_run = config.run.steps * config.rollout.rollouts
     rate_range = _range(search, options.space)
     if rate_range is None:
         return None
@@ -83,7 +82,7 @@ def tune(config: Config, folder: Path, options: Options, follow: Follow | None =
             f"{per_run}. Give at least {rate_range.samples + (options.seeds + 1) * per_run}, or lower run.steps"
         )
     budget = options.samples - rate_range.samples - per_run * (options.seeds - 1) * FINALISTS
-    trials = _rounds(search, rate_range.centre, options.space, max(per_run, budget) // samples_per_step(config))
+    trials = _rounds(search, rate_range.centre, options.space, max(per_run, budget) // config.rollout.rollouts)
     finals = None if trials is None else _finals(search, trials, options.seeds)
     if trials is None or finals is None:
         return None
@@ -225,7 +224,7 @@ def _result(
         "critical": sorted({name for run in runs for name in run.critical}),
         "paused": best.steps if best.state == "paused" else None,
         "lead": lead,
-        "samples": rate_range.samples + samples_per_step(config) * sum(trial.steps for trial in all_trials),
+        "samples": rate_range.samples + config.rollout.rollouts * sum(trial.steps for trial in all_trials),
         "range": {"centre": rate_range.centre, "points": [asdict(point) for point in rate_range.points]},
         "trials": [asdict(trial) for trial in trials],
         "finals": [[asdict(run) for run in several] for _, several in finals],

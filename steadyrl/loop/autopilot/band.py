@@ -43,10 +43,7 @@ CLIMB = 10.0  # the same while the reward clearly rises, which shows that there 
 SCALE_LOW, SCALE_HIGH = 1e-6, 1e6  # of the configured rate
 LEAST_SHARE = 0.1  # of the rate, by warm-up and schedule; below it a step moves the policy too little to measure
 GAIN, COEF_STEP = 0.3, 1.25  # of the KL coefficient: gain of the controller, factor per step
-COEF_LOW, COEF_HIGH = (
-    0.1,
-    100.0,
-)  # of the configured one; from below, it would come back too late when the KL rises
+COEF_LOW, COEF_HIGH = (0.1, 100.0)  # of the configured one; from below, it would come back too late when the KL rises
 
 
 @dataclass(frozen=True)
@@ -225,11 +222,7 @@ def _factor(kl: float, aim: float, power: float, lower: float, upper: float) -> 
 
 
 def clearly_rising(rewards: Sequence[float]) -> bool | None:
-    """Return whether the rewards of the last 16 steps rise with 99.9 % confidence; None with fewer than 8 steps.
-
-    Args:
-        rewards: Mean rewards of the steps so far, the newest last.
-    """
+    """Return whether mean rewards rise over the last 16 steps with 99.9 % confidence; None with fewer than 8 steps."""
     if len(rewards) < AT_LEAST:
         return None
     slope = block_mean_slope(rewards[-WINDOW:], WINDOW, SURE)

@@ -83,11 +83,7 @@ def require_choice(curriculum: Curriculum, config: Config, task: Task, problems:
 
 
 def require_several(name: str, column: str, values: Collection[object]) -> None:
-    """Refuse a curriculum that goes by a column which has the same value in all problems: it would choose nothing.
-
-    Raises:
-        DataError: There is one value.
-    """
+    """Refuse (DataError) a curriculum by a column with one value in all problems: it would choose nothing."""
     different = set(values)
     if len(different) == 1:
         (value,) = different

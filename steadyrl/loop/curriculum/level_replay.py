@@ -36,10 +36,7 @@ def best_minus_mean(stats: Known) -> np.ndarray:
     return regret
 
 
-SCORES: Mapping[str, Callable[[Known], np.ndarray]] = {
-    "advantage": advantage_size,
-    "best_minus_mean": best_minus_mean,
-}
+SCORES: Mapping[str, Callable[[Known], np.ndarray]] = {"advantage": advantage_size, "best_minus_mean": best_minus_mean}
 
 
 class Settings(Section):

@@ -13,7 +13,7 @@ from steadyrl.backends.torch.device_memory import Memory
 from steadyrl.core.counting.count import duration
 from steadyrl.core.words import counted
 from steadyrl.doctor.check import Check, Found, Passed, Result, Unknown
-from steadyrl.loop.preflight.trial import Timed, Trial, check, step_rollouts
+from steadyrl.loop.preflight.trial import Timed, Trial, check
 from steadyrl.loop.preflight.trial_updates import TrialUpdates
 from steadyrl.loop.train import Session
 
@@ -48,7 +48,7 @@ def run_time(measured: Measured) -> Result:
     trial, session, config = measured.trial, measured.trial.session, measured.trial.session.config
     if measured.updates.updates is None:
         return Unknown("no update could be timed")
-    rows = step_rollouts(session)
+    rows = session.config.rollout.rollouts
     per_reward = trial.reward.seconds / trial.reward.rows
     updates = config.update.epochs * config.update.minibatches
     parts = {
@@ -90,7 +90,7 @@ def memory(measured: Measured) -> Result:
     trial, now = measured.trial, measured.now
     sizes = _held_sizes(trial.session.backend.describe())
     moments = sizes.get("optimizer", 0.0)
-    rows, lengths = step_rollouts(trial.session), trial.batch.lengths
+    rows, lengths = trial.session.config.rollout.rollouts, trial.batch.lengths
     # Rows are computed in parts of bounded size.
     at_once = min(
         rows, _limit(trial.session, "micro_batch_tokens", rows * int(lengths.max())) / max(1.0, float(lengths.mean()))

@@ -30,7 +30,6 @@ _CONSTANT = 0.1  # spread of an offset over its size
 _WIDEST, _FINEST = 8.0, 1.01  # factors of the temperature, where a fitting one is looked for, and how finely
 _SOLVED = 0.1  # share of a gap that is left where a condition explains it
 
-
 NOT_FINITE = "some log-probs are not finite"
 DELIBERATE = (
     "log-probs leave out the temperature or truncation that tokens are drawn with: a deliberate mismatch, for studies"
@@ -74,9 +73,7 @@ def sampled_entropy(trial: Trial) -> Result:
     if _deliberate(trial.session.sampling):
         return Found("raw_logprobs", message=f"{message}; {DELIBERATE}")
     return Found(
-        "warp",
-        message=f"{message}; {_warped_sampling(trial, difference)}",
-        change=_unwarped(trial.session.sampling),
+        "warp", message=f"{message}; {_warped_sampling(trial, difference)}", change=_unwarped(trial.session.sampling)
     )
 
 
@@ -161,21 +158,19 @@ def _warp(trial: Trial, gap: np.ndarray) -> Found | None:
                 "the trainer's log-probs are the same with and without temperature and truncation: it ignores them"
             )
             return Found("warp", message=message, change=plain_sampling)
-    ways = {
-        "temperature": (batch, replace(sampling, temperature=1.0)),
-        "truncation": (replace(batch, kept=None), sampling),
-        "temperature and truncation": (batch, replace(sampling, logprobs="raw")),
-    }
-    for name, (rows, variant) in ways.items():
-        if plain_sampling and _within(
-            session, (score(session, rows, variant).logprobs - sampler)[batch.completion_mask]
-        ):
-            return Found(
-                "warp",
-                message=f"measured without the {name} the trainer agrees with the sampler: the sampler reports "
-                f"log-probs from before the {name}",
-                change=plain_sampling,
-            )
+        ways = {
+            "temperature": (batch, replace(sampling, temperature=1.0)),
+            "truncation": (replace(batch, kept=None), sampling),
+            "temperature and truncation": (batch, replace(sampling, logprobs="raw")),
+        }
+        for name, (rows, variant) in ways.items():
+            if _within(session, (score(session, rows, variant).logprobs - sampler)[batch.completion_mask]):
+                return Found(
+                    "warp",
+                    message=f"measured without the {name} the trainer agrees with the sampler: the sampler reports "
+                    f"log-probs from before the {name}",
+                    change=plain_sampling,
+                )
     fitting, left = _fit_temperature(session, lambda scores: float(np.abs(_gap(batch, scores.logprobs)).mean()), batch)
     if left > _SOLVED * np.abs(gap).mean():
         return None

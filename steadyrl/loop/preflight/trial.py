@@ -85,7 +85,7 @@ def begin_trial(session: Session, phase: Callable[[str], None] = silent) -> Tria
     if not is_large(session):  # what is done once must not be timed; here it would show
         collect(backend, problems[:2], 1, session.sampling, (*key, 0), environment=environment)
     began = time.perf_counter()
-    few = len(problems) if len(problems) * samples == step_rollouts(session) else max(1, len(problems) // 4)
+    few = len(problems) if len(problems) * samples == session.config.rollout.rollouts else max(1, len(problems) // 4)
     groups = collect(backend, problems[:few], samples, session.sampling, (*key, 1), environment=environment)
     part = drawn = Timed(few * samples, time.perf_counter() - began)
     if problems[few:]:
@@ -139,18 +139,13 @@ def _part(session: Session, groups: list[Group]) -> list[Group]:
         return len(set(rewards)) > 1, max(rewards, default=-math.inf), -number
 
     least, share = (LEAST_OF_LARGE, 4) if is_large(session) else (LEAST_SCORED, 2)
-    limit, rows, chosen = max(least, step_rollouts(session) // share), 0, []
+    limit, rows, chosen = max(least, session.config.rollout.rollouts // share), 0, []
     for number in sorted(range(len(groups)), key=teaches, reverse=True):
         if rows and rows + len(groups[number].rollouts) > limit:
             continue
         chosen.append(number)
         rows += len(groups[number].rollouts)
     return [groups[number] for number in sorted(chosen)]
-
-
-def step_rollouts(session: Session) -> int:
-    """Return how many rollouts a step of the run draws."""
-    return session.config.rollout.prompts_per_step * session.config.rollout.samples_per_prompt
 
 
 def score(session: Session, batch: Batch, sampling: Sampling | None = None) -> TokenScores:
@@ -185,7 +180,7 @@ def _choose(session: Session) -> tuple[list[Problem], int]:
     """Return problems whose prompts are of different lengths, and how many samples to draw of each."""
     rollouts = min(ROLLOUTS, max(LEAST_ROLLOUTS, TOKENS // session.sampling.max_new_tokens))
     if is_large(session):
-        rollouts = max(LEAST_OF_LARGE, min(rollouts, step_rollouts(session)))
+        rollouts = max(LEAST_OF_LARGE, min(rollouts, session.config.rollout.rollouts))
     samples = min(session.config.rollout.samples_per_prompt, rollouts // 2)
     count = min(rollouts // samples, len(session.problems))  # a small step's own prompts would tell too little
     indices = uniform(

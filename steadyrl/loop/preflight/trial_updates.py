@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -126,8 +125,8 @@ def make_trial_updates(trial: Trial, phase: Callable[[str], None] = silent) -> T
     if trial.training is None:
         why = "the algorithm kept no rollout to train on"
         return TrialUpdates([Finding(look.name, state="unknown", message=why) for look in UPDATE_CHECKS])
-    _require_room(trial.session)
     with scratch_folder() as folder:
+        _require_room(trial.session, folder)
         start, middle = folder / "start", folder / "middle"
         _save(trial.session, start)
         backend, rows, trial_updates = trial.session.backend, trial.training, None
@@ -405,17 +404,14 @@ def _save(session: Session, folder: Path) -> None:
         ) from error
 
 
-def _require_room(session: Session) -> None:
-    """Refuse a folder for temporary files that has no room for two saved states."""
+def _require_room(session: Session, folder: Path) -> None:
+    """Refuse a folder that has no room for two saved states."""
     described = session.backend.describe()
     trained = described.get("trained", described.get("parameters", 0))
     needed = 2 * _BYTES_PER_PARAMETER * (trained if isinstance(trained, int) else 0)
-    try:
-        free = shutil.disk_usage(tempfile.gettempdir()).free
-    except OSError as error:
-        raise AccessError(f"no folder for temporary files can be made: {error}; set TMPDIR to one with room") from error
+    free = shutil.disk_usage(folder).free
     if free < needed:
         raise AccessError(
-            f"the preflight keeps two copies of the state ({needed / 2**30:.1f} GiB) in {tempfile.gettempdir()}, where "
+            f"the preflight keeps two copies of the state ({needed / 2**30:.1f} GiB) in {folder.parent}, where "
             f"{free / 2**30:.1f} GiB are free; set TMPDIR to a folder with room"
         )

@@ -142,11 +142,7 @@ def term_metrics(terms: Sequence[Term]) -> dict[str, float]:
 
 
 def require_scores(groups: Sequence[Group]) -> None:
-    """Refuse a step in which nothing could be scored.
-
-    Raises:
-        DataError: With the first reason.
-    """
+    """Refuse a step in which nothing could be scored: a DataError with the first reason."""
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     if all(rollout.reward is None for rollout in rollouts):
         raise DataError(

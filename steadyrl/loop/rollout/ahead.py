@@ -56,11 +56,8 @@ def rollouts_of_step(state: State, ahead: int, draw: Draw, backend: Backend, clo
     after = replace(state)
     _take_in(after, place, draw(place, clock))
     yield _due(after, ahead)
-    state.in_flight, state.curriculum, state.problems_drawn = (
-        after.in_flight[1:],
-        after.curriculum,
-        after.problems_drawn,
-    )
+    state.in_flight, state.problems_drawn = after.in_flight[1:], after.problems_drawn
+    state.curriculum = after.curriculum
 
 
 def _beside(state: State, place: State, ahead: int, draw: Draw, clock: Clock) -> Iterator[Drawn]:

@@ -120,11 +120,7 @@ def require_tokens(groups: Sequence[Group], environment: Environment | None) -> 
 
 
 def require_room(rollouts: Sequence[Rollout], environment: Environment | None) -> None:
-    """Refuse rollouts that all lack a turn, some of them because none fits behind the first observation.
-
-    Raises:
-        DataError: With the numbers of tokens, and what to set.
-    """
+    """Refuse (DataError) rollouts that all lack a turn, some of them as none fits behind the first observation."""
     lengths = [len(r.prompt_ids) for r in rollouts if environment and not environment.has_room(len(r.prompt_ids))]
     if not lengths or environment is None:
         return

@@ -87,11 +87,7 @@ class _Setting:
 
 
 def _play(
-    setting: _Setting,
-    attempts: Sequence[Attempt],
-    speak: Speak,
-    policy_version: int,
-    without: Sequence[str] = (),
+    setting: _Setting, attempts: Sequence[Attempt], speak: Speak, policy_version: int, without: Sequence[str] = ()
 ) -> list[Rollout]:
     environment, task = setting.environment, setting.environment.task
     most_open = (task.max_open if isinstance(task, Bounded) else None) or len(attempts)

@@ -58,11 +58,7 @@ def require_read(record: Mapping[str, Any], texts: Collection[str], passed_over:
 
 
 def require_plain(message: Mapping[str, Any], where: str) -> None:
-    """Refuse a message that holds more for a template than its role and its content.
-
-    Raises:
-        DataError: It does.
-    """
+    """Refuse (DataError) a message that holds more for a template than its role and its content."""
     for name in _OF_MESSAGES:
         if name in message and not _empty(message[name]):
             raise DataError(

@@ -38,11 +38,7 @@ KINDS = {
     "ndjson": "json",
 }
 NO_DATA = {"config.json", "dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"}
-_WORDS = {
-    "train": "train|training",
-    "validation": "validation|valid|dev|val",
-    "test": "test|testing|eval|evaluation",
-}
+_WORDS = {"train": "train|training", "validation": "validation|valid|dev|val", "test": "test|testing|eval|evaluation"}
 SPLIT_IN = {
     split: re.compile(rf"(?:^|[-._ 0-9])(?:{words})(?=[-._ 0-9]|$)", re.IGNORECASE) for split, words in _WORDS.items()
 }

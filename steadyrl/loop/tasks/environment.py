@@ -44,14 +44,7 @@ RETURN = "episode_return"
 
 
 class EnvironmentTask(Task):
-    """See Task, Interactive, ToolUsing and Bounded. Reward: episode_return, what the turns and the episode earned.
-
-    Attributes:
-        name: "environment".
-        metric: The reward part that evaluations compare; "" means the weighted total.
-        tools, tool_format: What may be called, and how; see ToolUsing.
-        max_turns, workers, max_open, prompt_limit, sources: See the protocols.
-    """
+    """See Task and the protocols of environments. Reward: episode_return, what the turns and the episode earned."""
 
     class Settings(PromptsTask.Settings):
         """Settings of the environment task: those of prompts, which its problems are read by, and these."""

@@ -45,14 +45,7 @@ _ROLES = {
 
 
 class PromptsTask(Task):
-    """Prompts of a file, read and checked when the task is made.
-
-    Attributes:
-        name: "prompts".
-        metric: The reward part that evaluations compare; "" means the weighted total.
-        prompt_limit: How long prompts may be.
-        sources: Where the problems of each split come from.
-    """
+    """Prompts of a file, read and checked when the task is made; see Task, Limited and Sourced."""
 
     class Settings(Section):
         """Settings of the prompts task."""

@@ -13,6 +13,7 @@ from steadyrl.loop.preflight.trial_updates import limits
         ({"max_grad_norm": 1e-9}, "gradient", ("update.max_grad_norm=1",)),
         ({"reward_limit": 1e-9}, "rewards", ("update.reward_limit=0.8",)),
         ({"kl_old_limit": 1e-7}, "step", ("update.kl_old_limit=0.05",)),
+        ({"kl_old_limit": 1e-6, "epochs": 6}, "step", ("update.kl_old_limit=0.05", "update.epochs=2")),
         ({"kl_band": [1e-12, 1e-11], "autopilot": "act"}, "band", ("autopilot.kl_band=[0.06, 0.3]",)),
     ],
 )

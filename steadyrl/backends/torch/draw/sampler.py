@@ -33,10 +33,8 @@ SPARE = 8
 BLOCK = 128  # tokens whose probabilities are summed together when one is drawn
 LARGEST = 1024  # tokens of a row that are sorted for top-p first; they nearly always hold all that it keeps
 
-
 # The ids [N] of a row that leaves the batch, the cache, and its place there.
 Leaving = Callable[[np.ndarray, Cache, int], None]
-
 
 # The number of a prompt, and its completion.
 Finished = Callable[[int, Completion], None]

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from steadyrl.backends.huggingface import portable
 from steadyrl.backends.huggingface.folder import READING_ERRORS, beside, open_folder, read_tokenizer, reading
 from steadyrl.backends.huggingface.tokenizer import HFTokenizer
 from steadyrl.backends.torch.arithmetic import full_float32
@@ -79,7 +80,7 @@ def load_model(
         )  # fmt: skip
     if quantize == "none":
         model = model.to(device).eval()
-        probe.check(Path(path), model)
+        portable.check_probe(Path(path), *probe.of(model))
     else:  # it is on its device, and computes something else than what was saved
         keep_layout(model.eval())
     if section.lora_rank:

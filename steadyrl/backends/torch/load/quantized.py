@@ -20,10 +20,7 @@ DEVICES = ("cpu", "cuda", "xpu")  # of bitsandbytes
 
 
 def adam(
-    weights: Sequence[nn.Parameter] | Sequence[dict[str, Any]],
-    device: torch.device,
-    bits: int,
-    weight_decay: float,
+    weights: Sequence[nn.Parameter] | Sequence[dict[str, Any]], device: torch.device, bits: int, weight_decay: float
 ) -> torch.optim.Optimizer:
     """Return AdamW with moments of 32 or 8 bits, of weights or of groups of them.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,15 +17,6 @@ def make(model: Any) -> dict[str, Any] | None:
     # Some embeddings have rows that nothing is ever drawn for (Llama 3.2 Vision).
     vocabulary = min(part().weight.shape[0] for part in (model.get_input_embeddings, model.get_output_embeddings))
     return portable.make_probe(vocabulary, context_length(model.config), *of(model))
-
-
-def check(folder: Path, model: Any) -> None:
-    """See ``portable.check_probe``.
-
-    Raises:
-        CheckpointError: It does.
-    """
-    portable.check_probe(folder, *of(model))
 
 
 def of(model: Any) -> tuple[portable.Measure, str]:

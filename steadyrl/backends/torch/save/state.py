@@ -22,11 +22,7 @@ SHARES = "shares"  # the folder of the backend fsdp, instead of a file of the op
 
 
 def require_one_process(folder: Path) -> None:
-    """Refuse a checkpoint that several ranks wrote.
-
-    Raises:
-        CheckpointError: They did.
-    """
+    """Refuse (CheckpointError) a checkpoint that several ranks wrote."""
     if (folder / SHARES).is_dir():
         raise CheckpointError(
             f"the backend fsdp wrote '{folder}'; resume with backend.name=fsdp, or start a new run with model.path = "
@@ -95,7 +91,7 @@ def load_policy(folder: Path, model: Any, lora: bool) -> None:
     with torch.no_grad():
         for name, tensor in saved:
             own[name].copy_(tensor)
-    probe.check(folder, model)
+    portable.check_probe(folder, *probe.of(model))
 
 
 def weight_files(folder: Path) -> list[Path]:

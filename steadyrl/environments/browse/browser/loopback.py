@@ -13,18 +13,10 @@ from typing import Any
 
 
 class Loopback:
-    """Serves until it is closed.
-
-    Attributes:
-        origin: Where, such as "http://127.0.0.1:8000".
-    """
+    """Serves at ``origin``, such as "http://127.0.0.1:8000", until it is closed."""
 
     def __init__(self, handler: Callable[..., SiteRequest]):
-        """Start to serve.
-
-        Args:
-            handler: Called for every connection, as ThreadingHTTPServer calls it.
-        """
+        """Start to serve; the handler is called for every connection, as ThreadingHTTPServer calls it."""
         self._http = _Server(("127.0.0.1", 0), handler)
         self.origin = f"http://127.0.0.1:{self._http.server_port}"
         self._thread = threading.Thread(target=self._http.serve_forever, name="loopback server", daemon=True)

@@ -109,11 +109,7 @@ def open_sandbox(settings: SandboxSettings) -> Sandbox:
 
 @functools.lru_cache(maxsize=len(jails.NOT_STOPPED))
 def probe(jail: JailName) -> str:
-    """Try to break out of a jail.
-
-    Returns:
-        Why it does not hold here, "" where it does.
-    """
+    """Try to break out of a jail; return why it does not hold here, "" where it does."""
     if lack := jails.missing(jail):
         return lack
     with (

@@ -13,7 +13,6 @@ Verdict = Literal[
     "finished", "syntax", "exception", "no_function", "timeout", "memory", "killed", "malformed", "output"
 ]
 
-
 _NOTE_SHOWN = 300
 _FAILED: dict[str, Verdict] = {"syntax": "syntax", "entry": "no_function", "exception": "exception"}  # by stage
 

@@ -56,12 +56,7 @@ class Judge:
     """See the module. Call it with all rollouts of a step."""
 
     def __init__(self, section: JudgeSettings, gold: Callable[[Problem], str | None], gate: BatchReward | None):
-        """Take the settings, the task's known good answers, and the reward behind ``rewards.judge.gate``.
-
-        Raises:
-            ConfigError: The key is missing.
-            MissingExtraError: The offline judge needs torch.
-        """
+        """Take the settings, the task's known good answers, and the reward behind ``rewards.judge.gate``."""
         self._gold, self._gate = gold, gate
         self._panel = LikelihoodPanel(section) if section.mode == "likelihood" else Panel(section)
 

@@ -52,12 +52,7 @@ class Panel:
     """Asks one endpoint."""
 
     def __init__(self, section: JudgeSettings):
-        """Open the cache and take the key.
-
-        Raises:
-            ConfigError: There is no key where the settings say.
-            AccessError: The cache cannot be written.
-        """
+        """Open the cache and take the key; errors as of ``VerdictCache`` and ``ChatClient``."""
         self._section, self._mode = section, MODES[section.mode]
         self._client = ChatClient(section)
         self._cache = VerdictCache(section) if section.cache else None
