@@ -103,7 +103,11 @@ class Seen:
 
 
 def _whole(step: Any) -> int:
-    """Return a step as a number, which may be a scalar of NumPy or PyTorch; refuse what is no whole number."""
+    """Return a step as a number; it may be a scalar of NumPy or PyTorch.
+
+    Raises:
+        ConfigError: It is no whole number.
+    """
     value = number(plain(step), null=None)
     if value is None or not abs(value) < MAX_STEP or value != int(value):
         raise ConfigError(f"the step is {step!r:.80}; expected a whole number, such as trainer.state.global_step")

@@ -105,7 +105,11 @@ def _written_to(path: Path) -> BinaryIO | None:
 
 
 def _pasted(stream: BinaryIO, what: str, knows: Knows) -> Found:
-    """Read the runs of standard input or of a pipe, under the name "-"; refuse more than a person pastes."""
+    """Read the runs of standard input or of a pipe, under the name "-".
+
+    Raises:
+        RunError: It holds no log, or more than a person pastes.
+    """
     text = stream.read(MAX_PASTED + 1)
     if len(text) > MAX_PASTED:
         raise RunError(f"{what} has more than {MAX_PASTED >> 20} MiB; write it to a file and name that")
@@ -231,7 +235,11 @@ class _Search:
     cut: bool = False
 
     def walk(self) -> Found:
-        """Search the whole folder, but for links, which may lead in a circle; refuse one that holds no log."""
+        """Search the whole folder; links are not followed: they may lead in a circle.
+
+        Raises:
+            RunError: Nothing in it could be a log.
+        """
         for name, inner, files in os.walk(self.root, onerror=self._refused):
             folder = Path(name)
             try:
