@@ -14,8 +14,6 @@ from steadyrl.cli.terminal import printable
 from steadyrl.core import plugins
 from steadyrl.core.rundir import RunDir
 
-RunPath = Annotated[Path, typer.Argument(help="a run directory")]
-
 
 def export_command(
     runs: Annotated[list[Path], typer.Argument(help="a run directory; several runs of one start model are joined")],
@@ -62,7 +60,7 @@ def export_command(
 
 
 def serve_command(
-    run: RunPath,
+    run: Annotated[Path, typer.Argument(help="a run directory")],
     folder: Annotated[Path | None, typer.Option(help="where the policy was exported; RUN/export if not given")] = None,
 ) -> None:
     """Print the commands to serve an exported policy with vLLM, transformers or llama.cpp."""

@@ -254,9 +254,7 @@ RECORDS = Registry.read(*sorted((Path(__file__).parent / "checks").glob("*.toml"
 def check(name: str, when: Callable[[Run], bool] = always) -> Callable[[Find], Check[Run]]:
     """Return what makes a check of runs of a function and of the record of a name.
 
-    Args:
-        name: Of the record.
-        when: False for runs that have nothing of it, beside those that the record excludes.
+    ``when`` is False for runs that have nothing of it, beside those that the record excludes.
     """
 
     def of_runs(find: Find) -> Check[Run]:

@@ -176,9 +176,8 @@ def sentences(difference: Difference) -> list[str]:
     lines += [f"differs: {_where(part)}: {_levels(part)}" for part in lasting[:MOST_SHOWN]]
     if later := [part.quantity for part in lasting[MOST_SHOWN:]]:
         lines.append(f"differ later, or with these: {listed(later)}")
-    if brief := [
-        f"{part.quantity} from step {part.step} ({_levels(part)})" for part in difference.parted[len(lasting) :]
-    ]:
+    briefly = difference.parted[len(lasting) :]
+    if brief := [f"{part.quantity} from step {part.step} ({_levels(part)})" for part in briefly]:
         lines.append(f"differ by no more than another seed may: {listed(brief)}")
     for which, names in zip(("first", "second"), difference.alone, strict=True):
         lines += [f"logged by the {which} only: {listed(names)}"] if names else []
@@ -252,9 +251,8 @@ def _parts(a: Series, b: Series, risk: float) -> Parted | None:
 def _magnitude(more: np.ndarray, less: np.ndarray) -> Gap | None:
     """Return from where on one series [n] is above all that the other becomes, if by ten times over half of the log."""
     least = np.minimum.accumulate(more[::-1])[::-1]
-    apart = least > np.maximum(
-        TENFOLD * np.abs(np.median(less[len(less) // 2 :])), np.maximum.accumulate(less[::-1])[::-1]
-    )
+    most = np.maximum.accumulate(less[::-1])[::-1]
+    apart = least > np.maximum(TENFOLD * np.abs(np.median(less[len(less) // 2 :])), most)
     start = int(apart.argmax())
     return Gap(start, start, start, len(more)) if apart.any() and 2 * start <= len(more) else None
 

@@ -15,7 +15,7 @@ from steadyrl.core.errors import RunError
 from steadyrl.core.types import Finding
 from steadyrl.doctor.causes import arrange
 from steadyrl.doctor.check import Check
-from steadyrl.doctor.judgement.model import Judgement, judge
+from steadyrl.doctor.judgement.model import HIDDEN, JUDGED, Judgement, judge
 from steadyrl.doctor.names.identify import checked_names, holds_known_metric, identify, require_named
 from steadyrl.doctor.readers.search import search, search_rows
 from steadyrl.doctor.readers.spelling import settings_of
@@ -44,19 +44,6 @@ TOPICS: Mapping[str, tuple[Check[Run], ...]] = {
     for topic in dict.fromkeys(check.topic for check in CHECKS)
 }
 Verdict = Literal["healthy", "sick", "too little to judge"]
-# What has to be judged before a run is called healthy; of each one check is enough.
-JUDGED: Mapping[str, str] = {
-    "reward": "the course of the reward",
-    "signal": "the learning signal",
-    "length": "the length of the answers",
-    "gradient": "the gradient",
-}
-# What a reward that clearly rises leaves open of the others.
-HIDDEN: Mapping[str, str] = {
-    "signal": "groups that teach nothing cost time and would not show",
-    "length": "answers that are cut off, or grow for the reward, would not show",
-    "gradient": "single updates that are too large would not show",
-}
 ENOUGH = 30  # steps
 
 
@@ -146,8 +133,9 @@ class Diagnosis:
 
         So do scores that training has raised.
         """
+        minor = tuple(aspect for aspect in self._gaps if aspect in HIDDEN)
         if self._scores:
-            return tuple(aspect for aspect in self._gaps if aspect in HIDDEN)
+            return minor
         reward = self.run.get("reward")
         with np.errstate(over="ignore", invalid="ignore"):
             course = None if reward is None else measure(reward)
@@ -158,9 +146,7 @@ class Diagnosis:
         change = course.change
         one_gap = len(self._gaps) == 1
         rose |= one_gap and learns(self.run) is True
-        if not rose and change.low <= (0.0 if one_gap else (change.high - change.low) / 2.0):
-            return ()
-        return tuple(aspect for aspect in self._gaps if aspect in HIDDEN)
+        return minor if rose or change.low > (0.0 if one_gap else (change.high - change.low) / 2.0) else ()
 
     @cached_property
     def _gaps(self) -> dict[str, str]:

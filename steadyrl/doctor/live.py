@@ -89,18 +89,14 @@ class Seen:
     """The first and the last completions that were shown to it, for trainers that keep none."""
 
     most: int = ENDS
-    _first: list[Written] = field(default_factory=list)
-    _last: deque[Written] = field(default_factory=deque)
+
+    def __post_init__(self) -> None:
+        self._first, self._last = list[Written](), deque[Written](maxlen=self.most)
 
     def add(self, written: Iterable[Written]) -> None:
         """Take in what was written at a step, in the order of steps."""
         for sample in written:
-            if len(self._first) < self.most:
-                self._first.append(sample)
-                continue
-            self._last.append(sample)
-            if len(self._last) > self.most:
-                self._last.popleft()
+            (self._first if len(self._first) < self.most else self._last).append(sample)
 
     def __iter__(self) -> Iterator[Written]:
         return iter([*self._first, *self._last])
@@ -150,8 +146,7 @@ class LiveDoctor:
     def remember(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Take in what was measured before, such as ``RunDir.metrics()`` of a run that is resumed, without examining.
 
-        Args:
-            rows: With a "step" each, in their order.
+        The rows have a "step" each, and stand in their order.
         """
         for row in rows:
             self._keep(_whole(row.get("step")), row)

@@ -98,13 +98,13 @@ def movement_cut(run: Run, usual: float = USUAL_CUT) -> float:
     The KL of a step is limited by the entropy that is left, so that a policy without any after few steps shows less
     than its rate would make; the rate that lets it last is that many times lower.
 
-    Args:
-        run: The run.
-        usual: Without a logged KL, or where it is not large and the run learns nothing: it does not show what is wrong.
+    It is the ``usual`` without a logged KL, or where that is not large and the run learns nothing: it does not show
+    what is wrong.
     """
     values, since = _movements(run), entropy_lost_since(run)
     large = values[values > KL_OLD_LARGE]
-    lasted = 1.0 if since is None else LASTS / max(since - _trained_from(run), 1)
+    began = max(run.span[0], int(setting(run, "value_warmup_steps") or 0))  # before it the value head learns alone
+    lasted = 1.0 if since is None else LASTS / max(since - began, 1)
     if not len(large) and (not len(values) or learns(run) is not True):
         return max(usual, lasted)
     level = np.median(large if len(large) else values)
@@ -115,11 +115,6 @@ def _movements(run: Run) -> np.ndarray:
     """Return the KL of each step, nats per token, while the policy had entropy to lose; none where none is logged."""
     size, since = update_size(run), entropy_lost_since(run)
     return np.zeros(0) if size is None else size.values[size.steps < since] if since is not None else size.values
-
-
-def _trained_from(run: Run) -> int:
-    """Return the first step in which the policy was trained, and not the value head alone."""
-    return max(run.span[0], int(setting(run, "value_warmup_steps") or 0))
 
 
 def slower(run: Run) -> Mapping[str, Value]:

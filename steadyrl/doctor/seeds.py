@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -34,9 +33,7 @@ class Across:
 def across(first: Sequence[Run], second: Sequence[Run]) -> list[Across]:
     """Compare how two sets of runs end, quantity by quantity (Welch, Bonferroni): those that differ most first.
 
-    Args:
-        first: Two runs or more, alike but for their seeds.
-        second: Likewise.
+    Each is of two runs or more, alike but for their seeds.
     """
     runs = [*first, *second]
     shared = [n for n in runs[0].series if all(n in run.series for run in runs) and not n.startswith((*OUTSIDE, *SET))]
@@ -66,13 +63,13 @@ def _late(runs: Sequence[Run], name: str) -> np.ndarray | None:
 def settings_across(first: Sequence[Run], second: Sequence[Run]) -> list[Setting]:
     """Return the settings that are one value in each set and another in the other one."""
     candidates = differ(first[0], second[0]).settings
-    sides = [(first, 0), (second, 1)]
-    return [s for s in candidates if all(_holds(run, s, side) for runs, side in sides for run in runs[1:])]
+    sides = [(run, 0) for run in first[1:]] + [(run, 1) for run in second[1:]]
 
+    def holds(setting: Setting) -> bool:
+        known = [(run.settings.get(setting.name, run.config.get(setting.name)), side) for run, side in sides]
+        return all(value in (None, setting.values[side]) for value, side in known)
 
-def _holds(run: Run, setting: Setting, side: int) -> bool:
-    known: Any = run.settings.get(setting.name, run.config.get(setting.name))
-    return known is None or known == setting.values[side]
+    return list(filter(holds, candidates))
 
 
 def sentences(first: Sequence[Run], second: Sequence[Run]) -> list[str]:

@@ -68,11 +68,8 @@ def _shows_limit(length: Series) -> bool:
     """
     most = float(length.values.max())
     alike = length.values[-GROWN_ROWS:] >= (1.0 - ALIKE) * most
-    if (
-        len(alike) == GROWN_ROWS
-        and alike.all()
-        and most >= max(GROWN_TIMES * head(length, 0.0, AT_FIRST), PINNED_LEAST)
-    ):
+    grown = most >= max(GROWN_TIMES * head(length, 0.0, AT_FIRST), PINNED_LEAST)
+    if len(alike) == GROWN_ROWS and alike.all() and grown:
         return True
     if most != round(most) or most < PINNED_LEAST or len(length) < 2:
         return False

@@ -11,19 +11,8 @@ from steadyrl.doctor.check import Found, Result, Unknown, check
 from steadyrl.doctor.checks.kl_penalty import resting
 from steadyrl.doctor.checks.sampler import sampling_gap
 from steadyrl.doctor.series import Run, Series
-from steadyrl.doctor.statistics.readings import (
-    LN_LARGEST_VOCABULARY,
-    direction,
-    heldout_rises,
-    highest_start,
-    large_updates,
-    learns,
-    levels,
-    nothing_to_learn,
-    number,
-    setting,
-    solved,
-)
+from steadyrl.doctor.statistics import readings
+from steadyrl.doctor.statistics.readings import number
 from steadyrl.doctor.statistics.signals import LASTING, first_lasting, head, tail
 from steadyrl.doctor.statistics.units import TOKEN, find, together
 
@@ -45,33 +34,31 @@ def entropy_collapse(run: Run) -> Result:
         return Unknown("the entropy is not known per token", ("entropy (exact)", "length"))
     if not entropy.values.any():
         return Unknown("the entropy is 0 in every row: it was not measured", ("entropy (exact)",))
-    start, end = highest_start(entropy), tail(entropy)
+    start, end = readings.highest_start(entropy), tail(entropy)
     if start <= 0 or end > FALLEN * start:
         return None
     since = first_lasting(entropy, entropy.values < 0.5 * start, LASTING)
     cause, because = _collapse_cause(run, since)
-    lost = end < COLLAPSED * start and learns(run) is False
+    lost = end < COLLAPSED * start and readings.learns(run) is False
     return Found(
         cause,
         "info" if cause == "learned" else "critical" if lost else "warning",
         since,
         f"the entropy fell to {percent(end / start)} of its start",
-        (levels("the entropy", entropy, entropy.unit), *because),
+        (readings.levels("the entropy", entropy, entropy.unit), *because),
     )
 
 
 def _of_any_unit(run: Run, bound: float) -> Series | None:
     """Return the entropy per token, or in a unit that is not known if the length does not explain its course; or None.
 
-    Args:
-        run: What was read.
-        bound: The entropy as a multiple of its start, from which its course is a finding.
+    From the ``bound`` on, a multiple of its start, its course is a finding.
     """
     logged, length = run.get("entropy"), run.get("length")
     if (known := find(run, "entropy")) is not None or logged is None or logged.unit != "":
         return known
     sign = 1 if bound > 1 else -1
-    if length is None or direction(length) != sign:
+    if length is None or readings.direction(length) != sign:
         return logged
     entropy, length = together(logged, length)
     per_token = replace(entropy, values=entropy.values / np.maximum(length.values, 1.0))  # if it is a sum over tokens
@@ -79,20 +66,20 @@ def _of_any_unit(run: Run, bound: float) -> Series | None:
 
 
 def _collapse_cause(run: Run, since: int | None) -> tuple[str, tuple[str, ...]]:
-    reward, elsewhere = run.get("reward"), heldout_rises(run)
-    evidence = (levels("the reward", reward),) if reward is not None else ()
-    if learns(run):
+    reward, elsewhere = run.get("reward"), readings.heldout_rises(run)
+    evidence = (readings.levels("the reward", reward),) if reward is not None else ()
+    if readings.learns(run):
         if elsewhere is False:
             return "exploitation", (*evidence, "held-out measurements did not rise")
         return "learned", (
             *evidence,
             "held-out measurements rose too" if elsewhere else "there is no held-out measurement",
         )
-    if large := large_updates(run, since):
+    if large := readings.large_updates(run, since):
         return "learning_rate", (*large, *evidence)
     if run.traits.distils:
-        return "distilled", (levels("the KL to the teacher", run.needed("kl_teacher")),)
-    if idle := nothing_to_learn(run):
+        return "distilled", (readings.levels("the KL to the teacher", run.needed("kl_teacher")),)
+    if idle := readings.nothing_to_learn(run):
         return "constant_reward", (idle,)
     return "unknown", (*_bonus(run), *evidence)
 
@@ -100,7 +87,7 @@ def _collapse_cause(run: Run, since: int | None) -> tuple[str, tuple[str, ...]]:
 def _bonus(run: Run) -> tuple[str, ...]:
     """Return a sentence with the coefficient of the entropy bonus, where it is known."""
     logged = run.get("entropy_coef")
-    coefficient = setting(run, "entropy_coef") if logged is None else float(np.median(logged.values))
+    coefficient = readings.setting(run, "entropy_coef") if logged is None else float(np.median(logged.values))
     return () if coefficient is None else (f"the entropy bonus is {coefficient:g}",)
 
 
@@ -110,7 +97,7 @@ def entropy_explosion(run: Run) -> Result:
         return Unknown("the entropy is not known per token", ("entropy (exact)", "length"))
     # Of the first steps only: an explosion can be over within the first tenth of a run.
     start, end = head(entropy, 0.03, OPENING), tail(entropy)
-    vocabulary, cut = setting(run, "vocabulary"), run.get("truncated")
+    vocabulary, cut = readings.setting(run, "vocabulary"), run.get("truncated")
     blind = vocabulary is not None and end > NEAR_UNIFORM * float(np.log(vocabulary)) >= start
     if not blind and (end <= RISEN * start or end - start <= RISEN_BY):
         return None
@@ -120,11 +107,15 @@ def entropy_explosion(run: Run) -> Result:
     speechless = blind or (cut is not None and tail(cut) > NO_END >= head(cut))
     return Found(
         cause,
-        "critical" if blind and learns(run) is False else "warning" if speechless or not learns(run) else "info",
+        "critical"
+        if blind and readings.learns(run) is False
+        else "warning"
+        if speechless or not readings.learns(run)
+        else "info",
         since,
         f"the entropy rose from {number(start)} to {number(end)} {entropy.unit}".rstrip()
         + (f" of {number(float(np.log(vocabulary)))} at most" if vocabulary else ""),
-        (levels("the entropy", entropy, entropy.unit), *because),
+        (readings.levels("the entropy", entropy, entropy.unit), *because),
     )
 
 
@@ -132,37 +123,37 @@ def _explosion_cause(run: Run, since: int | None) -> tuple[str, tuple[str, ...]]
     gap, reward = sampling_gap(run), run.get("reward")
     if gap is not None and gap.sure and gap.gap < 0:
         return "warped_sampling", (gap.sentence,)
-    if large := large_updates(run, since):
+    if large := readings.large_updates(run, since):
         return "learning_rate", large
     if (bonus := _bonus(run)) and not bonus[0].endswith(" 0"):
         return "entropy_coef", bonus
-    return "unknown", () if reward is None else (levels("the reward", reward),)
+    return "unknown", () if reward is None else (readings.levels("the reward", reward),)
 
 
 @check("entropy_held")
 def entropy_held(run: Run) -> Result:
     entropy, length, coef = find(run, "entropy", TOKEN), run.get("length"), run.get("entropy_coef")
-    bonus = setting(run, "entropy_coef") if coef is None else tail(coef)
+    bonus = readings.setting(run, "entropy_coef") if coef is None else tail(coef)
     spread = 1.0 if run.settings.get("whitened") or run.traits.grouped else None
     if spread is None and (advantages := run.get("advantage_std")) is not None:
         spread = tail(advantages)
     if entropy is None or length is None or bonus is None or spread is None:
         return Unknown("it takes the entropy per token, the bonus, the length and the spread of the advantages")
     start, end, reward = head(entropy, 0.0, OPENING), tail(entropy), run.get("reward")
-    if bonus <= 0.0 or start <= 0.0 or reward is None or solved(run) or nothing_to_learn(run):
+    if bonus <= 0.0 or start <= 0.0 or reward is None or readings.solved(run) or readings.nothing_to_learn(run):
         return None
     allowed = float(resting(spread, bonus)) / tail(length)
     if allowed > STAYS * start or not (1.0 - STAYS) * start <= end <= RISEN * start:
         return None
     return Found(
         "bonus",
-        "info" if learns(run) else "warning",
+        "info" if readings.learns(run) else "warning",
         None,
         f"the entropy bonus of {bonus:g} keeps the entropy where it began, beside advantages of spread {spread:g}",
         (
-            levels("the entropy", entropy, entropy.unit),
+            readings.levels("the entropy", entropy, entropy.unit),
             f"advantages and bonus balance {number(allowed)} nats/token below the highest entropy",
-            levels("the reward", reward),
+            readings.levels("the reward", reward),
         ),
     )
 
@@ -172,8 +163,8 @@ def entropy_is_a_sum(run: Run) -> Result:
     logged = (s.finite() for s in run.series["entropy"] if s.unit in (TOKEN, ""))
     if (entropy := next((series for series in logged if len(series) >= OPENING), None)) is None:
         return None
-    vocabulary, length = setting(run, "vocabulary"), run.get("length")
-    most = float(np.log(vocabulary)) if vocabulary else LN_LARGEST_VOCABULARY
+    vocabulary, length = readings.setting(run, "vocabulary"), run.get("length")
+    most = float(np.log(vocabulary)) if vocabulary else readings.LN_LARGEST_VOCABULARY
     level, start = float(np.median(entropy.values)), head(entropy)
     near = vocabulary is not None and vocabulary >= SMALL_VOCABULARY and start > NEAR_UNIFORM * most
     if level <= most and not near:

@@ -7,6 +7,7 @@ import zlib
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 
 from steadyrl.core.types import Severity
 from steadyrl.core.words import percent
@@ -98,12 +99,9 @@ def _loops(text: bytes, words: Sequence[str]) -> bool:
 
 def _ends(run: Run) -> tuple[list[Written], list[Written]]:
     """Return the completions of the first and of the last third of the steps, of each no more than 400."""
-    first: list[Written] = []
-    last: deque[Written] = deque(maxlen=ENDS)
-    for sample in run.completions:
-        if len(first) < ENDS:
-            first.append(sample)
-        last.append(sample)
+    samples = iter(run.completions)
+    first = list(islice(samples, ENDS))
+    last = list(deque(chain(first, samples), maxlen=ENDS))
     steps = sorted({sample.step for sample in (*first, *last)})
     third = max(1, len(steps) // 3)
     early, late = steps[third - 1 : third], steps[-third:][:1]

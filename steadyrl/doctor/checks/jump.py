@@ -35,6 +35,8 @@ def reward_jump(run: Run) -> Result:
             f"the rewards changed around step {moved[0][1].step}, and a row averages {run.averaged_over} steps, too "
             "many to tell a scorer that changed from a policy that learns quickly"
         )
+    # Whether the log says anything of the policy, so that it can be told from what scores it.
+    policy_known = update_size(run) is not None or any(run.get(name) for name in ("kl_ref", "entropy", "length"))
     for since in (jump.step for _, jump, _ in moved):
         if _policy_jumps(run, since):
             continue
@@ -45,7 +47,7 @@ def reward_jump(run: Run) -> Result:
         if any(jumps_at(run.get(name), since, SAME_TIME) for name in LOST):
             continue
         at_once = [(name, jump, wider) for name, jump, wider in moved if abs(jump.step - since) <= SAME_TIME]
-        if not any(wider for _, _, wider in at_once) and (_selected(run, since) or not _policy_known(run)):
+        if not any(wider for _, _, wider in at_once) and (_selected(run, since) or not policy_known):
             continue
         cause, reason = _cause(run, spread, since, at_once)
         return Found(
@@ -78,11 +80,6 @@ def _policy_jumps(run: Run, since: int) -> bool:
             return True
     series = ((run.get("length"), True), (find(run, "kl_ref"), False), (find(run, "entropy"), True))
     return any(jumps_at(metric, since, SAME_TIME, logarithm) for metric, logarithm in series)
-
-
-def _policy_known(run: Run) -> bool:
-    """Return whether the log says anything of the policy, so that it can be told from what scores it."""
-    return update_size(run) is not None or any(run.get(name) for name in ("kl_ref", "entropy", "length"))
 
 
 def _selected(run: Run, since: int) -> bool:
@@ -134,10 +131,8 @@ def value_jump(run: Run) -> Result:
             continue  # it comes to what is earned, as a head does that learns
         if rewards[i] > REWARD_STAYS * MAD_TO_STD * float(np.median(rewards[before])) or _policy_jumps(run, since):
             continue
-        message = (
-            f"the mean prediction of the value head jumps at step {since}, the rewards do not: it lost its weights"
-        )
+        message = f"the mean prediction of the value head jumps at step {since}, the rewards do not"
         jump = f"mean prediction {number(float(value.values[i]))} before, {number(float(value.values[i + 1]))} at step"
         shown = f"{jump} {since}; returns have a standard deviation of {number(width)}"
-        return Found("value_reset", "warning", since, message, (shown,))
+        return Found("value_reset", "warning", since, f"{message}: it lost its weights", (shown,))
     return None

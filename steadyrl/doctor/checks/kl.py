@@ -12,20 +12,8 @@ from steadyrl.doctor.check import Found, Result, Unknown, check
 from steadyrl.doctor.checks.kl_control import coefficient_moves, target_in
 from steadyrl.doctor.remedies import learning_rate
 from steadyrl.doctor.series import Run, Series
-from steadyrl.doctor.statistics.readings import (
-    LN_LARGEST_VOCABULARY,
-    direction,
-    large_updates,
-    leans,
-    learns,
-    levels,
-    nothing_to_learn,
-    number,
-    setting,
-    solved,
-    update_size,
-    within,
-)
+from steadyrl.doctor.statistics import readings
+from steadyrl.doctor.statistics.readings import number
 from steadyrl.doctor.statistics.signals import LASTING, MIN_STEPS, first_lasting, head, tail
 from steadyrl.doctor.statistics.units import SEQUENCE, TOKEN, find, together
 
@@ -67,9 +55,9 @@ def kl_runaway(run: Run) -> Result:
     if (high := _high(run)) is None:
         return None
     since, kl, limit = high
-    per_token, reward, learned = find(run, "kl_ref"), run.get("reward"), learns(run)
+    per_token, reward, learned = find(run, "kl_ref"), run.get("reward"), readings.learns(run)
     lost = per_token is not None and tail(per_token) > LOST_TOKEN and learned is False
-    falls = reward is not None and direction(reward) < 0
+    falls = reward is not None and readings.direction(reward) < 0
     # Longer answers have a larger sum: a policy that runs away does so per token.
     rising = _rises_late(kl) and (per_token is None or _rises_late(per_token))
     cause, because = _runaway_cause(run, since, kl)
@@ -80,7 +68,7 @@ def kl_runaway(run: Run) -> Result:
         harms, because = True, (*because, f"the gradient norm is up to {number(norm.values.max())} meanwhile")
     change, remedy, coefficient = None, "", run.get("kl_coef")
     if cause in ("weak_penalty", "unknown"):
-        now = setting(run, "kl_coef") if coefficient is None else float(coefficient.values[-1])
+        now = readings.setting(run, "kl_coef") if coefficient is None else float(coefficient.values[-1])
         usual = LOSS_COEF if run.traits.grouped else REWARD_COEF
         change = {} if now is None else {"kl_coef": float(f"{2 * now:.1g}") if now else usual}
         if cause == "weak_penalty" and now is not None:
@@ -105,11 +93,11 @@ def _in_any_unit(run: Run) -> Result:
         usual, most = number(float(np.median(kl.values))), number(float(kl.values.max()))
         message = f"the KL to the reference is {usual} in most rows, up to {most} in {int(beyond.sum())} of {len(kl)}"
         message += ": tokens that the policy all but excludes"
-        return Found("spikes", "warning", int(kl.steps[beyond.argmax()]), message, (levels(kl.source, kl),))
+        return Found("spikes", "warning", int(kl.steps[beyond.argmax()]), message, (readings.levels(kl.source, kl),))
     last, start = float(kl.values[-1]), head(kl, least=OPENING)
-    if last <= HIGH_SEQUENCE or last <= GREW * max(start, 0.0) or learns(run):
+    if last <= HIGH_SEQUENCE or last <= GREW * max(start, 0.0) or readings.learns(run):
         return None
-    if direction(replace(kl, values=np.log(np.maximum(kl.values, ZERO)))) <= 0:
+    if readings.direction(replace(kl, values=np.log(np.maximum(kl.values, ZERO)))) <= 0:
         return None
     cause, because = _runaway_cause(run, int(kl.steps[0]), kl)
     paid = (
@@ -126,14 +114,16 @@ def _impossible(run: Run) -> Result:
     kl = find(run, "kl_ref", TOKEN, "k3", "k2", "abs", "exact", "")
     if kl is None or run.traits.kl_place == "reward":
         return None
-    beyond = kl.values > LN_LARGEST_VOCABULARY
-    since, shown = int(kl.steps[beyond.argmax()]), (levels(kl.source, kl),)
+    beyond = kl.values > readings.LN_LARGEST_VOCABULARY
+    since, shown = int(kl.steps[beyond.argmax()]), (readings.levels(kl.source, kl),)
     if beyond.mean() > 0.5:
         message = f"the KL is {number(float(np.median(kl.values)))} nats per token: the policy hardly draws what trains"
         return Found("impossible_tokens", "critical", since, message, shown)
     # In single rows it shows tokens that one of the two models all but excludes.
     enough = SPIKES if run.averaged_over == 1 else 1  # a row that averages several steps stands for as many
-    if beyond.sum() < enough or tail(kl) > LN_LARGEST_VOCABULARY / 4:  # what rises there is a runaway of another kind
+    if (
+        beyond.sum() < enough or tail(kl) > readings.LN_LARGEST_VOCABULARY / 4
+    ):  # what rises there is a runaway of another kind
         return None
     message = f"the KL to the reference is above every possible entropy in {int(beyond.sum())} of {len(kl)} rows, up "
     message += f"to {number(float(kl.values.max()))} nats per token: tokens that the policy all but excludes"
@@ -148,11 +138,10 @@ def _hidden(run: Run) -> Result:
     hidden, times = full.values - full.values[0] > HIDDEN_TOKEN, full.values / np.maximum(kl.values, ZERO)
     if (since := first_lasting(full, hidden & (times > HIDDEN_TIMES), LASTING)) is None or not hidden[-1]:
         return None
-    message = (
-        f"kl_ref_full is {number(tail(full))} nats per token, kl_ref {number(tail(kl))}: the KL sees nothing of it"
-    )
-    severity: Severity = "info" if solved(run) else "warning"
-    return Found("truncation", severity, since, message, (levels("kl_ref_full", full),))
+    lead = f"kl_ref_full is {number(tail(full))} nats per token, kl_ref {number(tail(kl))}"
+    message = f"{lead}: the KL sees nothing of it"
+    severity: Severity = "info" if readings.solved(run) else "warning"
+    return Found("truncation", severity, since, message, (readings.levels("kl_ref_full", full),))
 
 
 def _high(run: Run) -> tuple[int, Series, str] | None:
@@ -199,7 +188,7 @@ def _at_start(run: Run) -> Result:
         return None
     if not exactly and last < GONE * first:
         return None  # another reference stays another one
-    nearer = last < MUCH_NEARER * first or (last < NEARER * first and direction(kl) < 0)
+    nearer = last < MUCH_NEARER * first or (last < NEARER * first and readings.direction(kl) < 0)
     # Where the log speaks of a teacher or of distillation the reference is another model on purpose.
     named = (series.source for several in run.series.values() for series in several)
     words = (*run.unknown, *run.settings, *run.keys.values(), *named)
@@ -207,7 +196,9 @@ def _at_start(run: Run) -> Result:
     # Another reference does no harm while the reward rises and the policy keeps its distance from it. Returns less the
     # penalty, all that some logs have of the reward, rise only with it.
     weak = None if exactly else _weak_penalty(run, kl)
-    rises = learns(run) is True or any(leans(returns) for returns in run.series.get("return_mean", ()))
+    rises = readings.learns(run) is True or any(
+        readings.leans(returns) for returns in run.series.get("return_mean", ())
+    )
     harmless = teacher or weak is not None or (not exactly and last > MUCH_NEARER * first and rises)
     return Found(
         "teacher" if teacher else "reference_mismatch",
@@ -229,7 +220,7 @@ def _weak_penalty(run: Run, kl: Series) -> float | None:
     advantages are centred and the ratio is 1.
     """
     logged = run.get("kl_coef")
-    stated = float(logged.values.max()) if logged is not None else setting(run, "kl_coef")
+    stated = float(logged.values.max()) if logged is not None else readings.setting(run, "kl_coef")
     if stated is not None:
         return stated if 0 < stated <= WEAK else None
     loss = run.get("loss") if run.traits.kl_place == "loss" else None
@@ -244,10 +235,10 @@ def _weak_penalty(run: Run, kl: Series) -> float | None:
 
 
 def _runaway_cause(run: Run, since: int, kl: Series) -> tuple[str, tuple[str, ...]]:
-    large = large_updates(run, since + max(LASTING, (int(kl.steps[-1]) - int(kl.steps[0])) // 10))
+    large = readings.large_updates(run, since + max(LASTING, (int(kl.steps[-1]) - int(kl.steps[0])) // 10))
     if large:
         return "learning_rate", large
-    moves, fixed = coefficient_moves(run), setting(run, "kl_coef")
+    moves, fixed = coefficient_moves(run), readings.setting(run, "kl_coef")
     if moves is not None:
         slow = "controller_slow" if moves.doubling > moves.remaining else "unknown"
         return "weak_penalty" if moves.constant else slow, (moves.sentence,)
@@ -269,7 +260,7 @@ def kl_zero(run: Run) -> Result:
     until = int(kl.steps[after[0] - 1]) if len(after) else int(kl.steps[-1])
     cause, because = _zero_cause(run, since, until)
     stuck = not len(after) and until - since >= MIN_STEPS and cause in ("no_update", "bf16_rounding", "no_advantage")
-    harmless = len(after) or (run.get("grad_norm") is None and learns(run))
+    harmless = len(after) or (run.get("grad_norm") is None and readings.learns(run))
     if why := _unmeasured(run, kl, cause):
         harmless, because = True, (*because, why)
     return Found(
@@ -295,7 +286,7 @@ def _unmeasured(run: Run, kl: Series, cause: str) -> str:
 
 def _zero_cause(run: Run, since: int, until: int) -> tuple[str, tuple[str, ...]]:
     def during(series: Series | None) -> Series | None:
-        part = None if series is None else within(series, since, until)
+        part = None if series is None else readings.within(series, since, until)
         return part if part is not None and len(part) else None
 
     rate, updates, gradient = (during(run.get(name)) for name in ("learning_rate", "updates", "grad_norm"))
@@ -307,19 +298,23 @@ def _zero_cause(run: Run, since: int, until: int) -> tuple[str, tuple[str, ...]]
     if logged is not None and not np.isfinite(logged.values).any():
         return "no_update", ("the gradient norm is not finite in these steps, so that the optimizer skips them",)
     still = gradient is not None and np.median(gradient.values) <= STILL
-    if (idle := nothing_to_learn(run)) and (gradient is None or still):
+    if (idle := readings.nothing_to_learn(run)) and (gradient is None or still):
         return "no_advantage", (idle,)
     if still:
         return "no_update", ("the gradient norm is 0",)
-    size, clipped, entropy = during(update_size(run)), during(run.get("clip_fraction")), during(find(run, "entropy"))
+    size, clipped, entropy = (
+        during(readings.update_size(run)),
+        during(run.get("clip_fraction")),
+        during(find(run, "entropy")),
+    )
     moves = [
         f"the {name} is {number(float(np.median(part.values)))}"
         for name, part, floor in (("KL of one step's updates", size, UNMOVED), ("clip fraction", clipped, 0.0))
         if part is not None and np.median(part.values) > floor
     ]
-    if entropy is not None and direction(entropy) != 0:
-        moves.append(levels("the entropy", entropy, "nats/token"))
-    if gradient is None and learns(run):
+    if entropy is not None and readings.direction(entropy) != 0:
+        moves.append(readings.levels("the entropy", entropy, "nats/token"))
+    if gradient is None and readings.learns(run):
         moves.append("the reward rises meanwhile")
     if moves:
         return "not_compared", tuple(moves)

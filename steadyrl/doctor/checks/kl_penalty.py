@@ -13,18 +13,8 @@ from steadyrl.doctor.check import Found, Result, Unknown, check
 from steadyrl.doctor.checks.kl_control import HEALTHY_SEQUENCE, ROOM_SEQUENCE, target_in
 from steadyrl.doctor.remedies import Value, default
 from steadyrl.doctor.series import Run, Series
-from steadyrl.doctor.statistics.readings import (
-    direction,
-    falls_short,
-    fell,
-    kl_coef,
-    levels,
-    nothing_to_learn,
-    number,
-    reward_spread,
-    setting,
-    solved,
-)
+from steadyrl.doctor.statistics import readings
+from steadyrl.doctor.statistics.readings import number
 from steadyrl.doctor.statistics.signals import LASTING, first_lasting, head, tail
 from steadyrl.doctor.statistics.units import SEQUENCE, find, together
 
@@ -55,7 +45,7 @@ FIXED: Mapping[str, Value] = {"kl_adaptive": False, "algorithm.args.kl_control":
 
 @check("kl_penalty_off")
 def kl_penalty_off(run: Run) -> Result:
-    coef, measured, fixed = run.get("kl_coef"), _held_in_loss(run), setting(run, "kl_coef")
+    coef, measured, fixed = run.get("kl_coef"), _held_in_loss(run), readings.setting(run, "kl_coef")
     if coef is not None and (since := _dropped(coef)) is not None:
         before = float(coef.values[np.searchsorted(coef.steps, since) - 1])
         return _gone(since, "penalty_switched_off", before, f"the coefficient went from {number(before)} to 0")
@@ -128,7 +118,7 @@ def _penalty(run: Run, longer: float = 1.0) -> Penalty | None:
     if run.traits.kl_place == "loss":
         return None
     kl, reward = find(run, "kl_ref", SEQUENCE), run.get("reward")
-    coefficient = None if kl is None else kl_coef(run, kl)
+    coefficient = None if kl is None else readings.kl_coef(run, kl)
     paid = run.traits.kl_place == "reward" or run.traits.critic
     if kl is None or coefficient is None or reward is None or not paid:
         return None
@@ -136,7 +126,7 @@ def _penalty(run: Run, longer: float = 1.0) -> Penalty | None:
     penalty, at = float(np.median(taken[:OPENING])), float(coefficient[0])
     later = slice(len(kl) // 2, None)
     # A policy that learns may pay more for its distance than its reward differs by, and so may one that is driven away.
-    flat = direction(reward) <= 0 and float(np.median(kl.values[later])) <= HEALTHY_SEQUENCE
+    flat = readings.direction(reward) <= 0 and float(np.median(kl.values[later])) <= HEALTHY_SEQUENCE
     if flat or longer > 1.0:
         then = float(np.median(taken[later])) * longer, float(np.median(coefficient[later]))
         penalty, at = max((penalty, at), then)
@@ -168,7 +158,9 @@ def penalty_pays(run: Run) -> str:
 @check("kl_penalty_outweighs")
 def kl_penalty_outweighs(run: Run) -> Result:
     shrank = _shrank(run)
-    penalty = _penalty(run, shrank if falls_short(run) else 1.0)  # of long answers: it is what short ones are for
+    penalty = _penalty(
+        run, shrank if readings.falls_short(run) else 1.0
+    )  # of long answers: it is what short ones are for
     if penalty is None:
         return Unknown("it takes a KL in the reward, its coefficient, the lengths and the range of the rewards")
     kl = find(run, "kl_ref", SEQUENCE)
@@ -177,10 +169,10 @@ def kl_penalty_outweighs(run: Run) -> Result:
     weaker = float(f"{penalty.coefficient * FRACTION * penalty.width / penalty.cost:.1g}")
     return Found(
         "ends_early" if shrank != 1.0 else "reward_drowned",
-        "warning" if shrank != 1.0 or fell(run, "reward") else "info",
+        "warning" if shrank != 1.0 or readings.fell(run, "reward") else "info",
         int(kl.steps[0]),
         f"the KL penalty outweighs the reward: {penalty.sentence}",
-        (f"coefficient {number(penalty.coefficient)}, {levels('the KL', kl, 'nats per completion')}",),
+        (f"coefficient {number(penalty.coefficient)}, {readings.levels('the KL', kl, 'nats per completion')}",),
         change={"kl_coef": weaker, **_fixed(run)},
     )
 
@@ -227,8 +219,8 @@ class Balance:
 
 def balance(run: Run) -> Balance | None:
     """Return where a run stands between reward and penalty; None where that is not known or there is no penalty."""
-    kl, spread = find(run, "kl_ref", SEQUENCE), reward_spread(run)
-    coefficient = None if kl is None else kl_coef(run, kl)
+    kl, spread = find(run, "kl_ref", SEQUENCE), readings.reward_spread(run)
+    coefficient = None if kl is None else readings.kl_coef(run, kl)
     if kl is None or coefficient is None or spread is None or not spread.values.any() or not coefficient.any():
         return None
     width = differ = head(spread)
@@ -261,27 +253,25 @@ def kl_penalty_holds(run: Run) -> Result:
     reward, where, length_ratio = run.needed("reward"), balance(run), penalty_gradient(run)
     if where is None:
         return Unknown("it takes the KL to the reference, its coefficient and the spread of the rewards")
-    course, later = direction(reward), direction(reward.at(slice(len(reward) // 2, None)))
-    if nothing_to_learn(run) or solved(run):
+    course, later = readings.direction(reward), readings.direction(reward.at(slice(len(reward) // 2, None)))
+    if readings.nothing_to_learn(run) or readings.solved(run):
         return None
-    measured = (
-        ""
-        if length_ratio is None
-        else f"the penalty's gradient is {number(length_ratio)} times as long as the reward's"
-    )
+    measured = ""
+    if length_ratio is not None:
+        measured = f"the penalty's gradient is {number(length_ratio)} times as long as the reward's"
     pulled = length_ratio is not None and length_ratio >= PULLED and RESTS <= where.share <= DRIVEN
     arrived = _at_balance(run, where)
     if course < 0 or not (arrived or (later <= 0 and (where.holds or pulled))):
-        return _held_by_gradient(run, where, length_ratio, course, (levels("the reward", reward), measured))
+        return _held_by_gradient(run, where, length_ratio, course, (readings.levels("the reward", reward), measured))
     held_at = float(resting(where.spread, where.coefficient))
     return Found(
         "penalty_too_strong",
-        "warning" if where.holds or arrived or course == 0 or falls_short(run) else "info",
+        "warning" if where.holds or arrived or course == 0 or readings.falls_short(run) else "info",
         None,
         f"the KL penalty holds the policy where it is: coefficient {number(where.coefficient)} beside rewards that "
         f"differ by {number(where.spread)}",
         (
-            levels("the reward", reward),
+            readings.levels("the reward", reward),
             f"reward and penalty balance at a KL of {number(held_at)} nats per completion, and the KL is "
             f"{number(where.kl)}: a higher learning rate would not move the policy further",
             *_share_of_advantage(run, where),
@@ -299,7 +289,7 @@ def _at_balance(run: Run, where: Balance) -> bool:
     low, high = AT_BALANCE
     reward = run.needed("reward")
     rose = tail(reward) - head(reward) >= OF_GAIN * where.gain
-    return rose and not run.settings.get("kl_adaptive") and low <= where.share <= high and falls_short(run)
+    return rose and not run.settings.get("kl_adaptive") and low <= where.share <= high and readings.falls_short(run)
 
 
 def _held_by_gradient(
@@ -309,7 +299,7 @@ def _held_by_gradient(
     if length_ratio is None or length_ratio < STRONG:
         return None
     message = f"the KL penalty takes back much of what the reward asks for, at a coefficient of {where.coefficient:.3g}"
-    severity: Severity = "warning" if course >= 0 and falls_short(run) else "info"
+    severity: Severity = "warning" if course >= 0 and readings.falls_short(run) else "info"
     if where.coefficient >= ROOM * where.spread:
         return Found("penalty_too_strong", severity, None, message, evidence, change=_weaker(run, where))
     less = where.coefficient * max(LESS, WEAK_PENALTY / length_ratio)
@@ -319,10 +309,8 @@ def _held_by_gradient(
 def _weaker(run: Run, where: Balance) -> Mapping[str, Value]:
     """Return the coefficient whose balance is as far from the reference as a healthy run may come, or the target.
 
-    No coefficient is above the default.
-
-    A controller raises a lower coefficient until the KL is at its target again: it is switched off, where its name is
-    known.
+    No coefficient is above the default. A controller raises a lower one until the KL is at its target again: it is
+    switched off, where its name is known.
     """
     target, fixed = target_in(run), _fixed(run)
     if target is not None and target[1] == SEQUENCE and run.settings.get("kl_adaptive") and not fixed:
@@ -339,7 +327,7 @@ def _fixed(run: Run) -> Mapping[str, Value]:
 
 def _share_of_advantage(run: Run, where: Balance) -> tuple[str, ...]:
     """Return by how much the penalty of a completion differs beside its reward, where the KL's error is logged."""
-    errors, completions = run.get("kl_ref_se", SEQUENCE), setting(run, "batch_size")
+    errors, completions = run.get("kl_ref_se", SEQUENCE), readings.setting(run, "batch_size")
     if errors is None or not completions:
         return ()
     penalty = where.coefficient * tail(errors) * float(np.sqrt(completions))  # an error of a mean, times the root of n

@@ -4,19 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from steadyrl.doctor import remedies
 from steadyrl.doctor.check import Found, Result, check
 from steadyrl.doctor.checks.kl import BF16_RATE, ZERO
 from steadyrl.doctor.checks.kl_penalty import RESTS, STRONG, balance, penalty_gradient, penalty_pays
-from steadyrl.doctor.remedies import (
-    LEAST_RAISE,
-    USUAL_CUT,
-    calmer,
-    go_back,
-    learning_rate,
-    movement_cut,
-    multiple,
-    slower,
-)
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.levels import measure
 from steadyrl.doctor.statistics.readings import (
@@ -45,9 +36,7 @@ from steadyrl.doctor.statistics.units import SEQUENCE, find
 ENTROPY_JUMP = 2.0  # times up or down within a tenth of the run after the onset
 KL_REF_JUMP, KL_REF_MUCH = 10.0, 1.0  # times, likewise, and to so many nats per token
 GONE = 0.1  # of its start: an entropy below is not coming back by itself
-TURNED_BACK = (
-    -0.2
-)  # cosine of a gradient and those before; 0.04 at a sound rate, -0.03 at ten times, -0.32 at 100 times
+TURNED_BACK = -0.2  # cosine of a gradient and those before; 0.04 at a sound rate, -0.03 at 10 times, -0.32 at 100 times
 LEAP_FROM = 0.1  # of the KL after the step: so near the reference, a step's own KL is that to the reference
 UPDATE_LEAST = 1e-3  # nats per token: the lower end of what a step of a healthy run comes to
 STILL_THERE = 0.8  # of its start: an entropy above is that of a policy that has hardly changed
@@ -71,7 +60,10 @@ def learning_rate_too_high(run: Run) -> Result:
     if alone is not None:
         direct.append((alone, f"the KL of one step's updates is above {LOST_UPDATE:g} at step {alone}"))
     direct += [sign for sign in (_leap(run), _plunge(run)) if sign is not None]
-    if not direct or _broken_at_once(run):
+    # Where the first gradient is not finite, no step was taken that could have been too large.
+    norms = [norm for norm in run.series.get("grad_norm", ()) if len(norm)]
+    broken = any(norm.steps[0] == run.span[0] and not np.isfinite(norm.values[0]) for norm in norms)
+    if not direct or broken:
         return None
     since = min(start for start, _ in direct)
     later, worse = _consequences(run, since)
@@ -81,6 +73,7 @@ def learning_rate_too_high(run: Run) -> Result:
     large = np.zeros(0) if size is None else size.values[size.values > KL_OLD_LARGE]
     lost = len(large) > 0 and float(np.median(large)) > LOST_UPDATE
     passes = setting(run, "epochs") or 0.0
+    cut = remedies.movement_cut(run, remedies.USUAL_CUT * max(passes, 1.0))
     movement = "passes over a batch times the learning rate" if passes > 1 else "the learning rate"
     return Found(
         "epochs" if passes > 2 else "learning_rate",
@@ -88,20 +81,14 @@ def learning_rate_too_high(run: Run) -> Result:
         since,
         f"from step {since} on single steps move the policy too far, as {len(signs)} signs agree",
         (*signs, *_rate(run)),
-        f"Divide {movement} by about {movement_cut(run, USUAL_CUT * max(passes, 1.0)):.0f}, and {go_back(since)}.",
-        calmer(run) if passes > 1 else slower(run),
+        f"Divide {movement} by about {cut:.0f}, and {remedies.go_back(since)}.",
+        remedies.calmer(run) if passes > 1 else remedies.slower(run),
     )
 
 
 def _rate(run: Run) -> tuple[str, ...]:
-    rate = learning_rate(run)
+    rate = remedies.learning_rate(run)
     return () if rate is None else (f"the learning rate is {rate:g}",)
-
-
-def _broken_at_once(run: Run) -> bool:
-    """Return whether the first gradient is not finite: no step was taken that could have been too large."""
-    norms = [norm for norm in run.series.get("grad_norm", ()) if len(norm)]
-    return any(norm.steps[0] == run.span[0] and not np.isfinite(norm.values[0]) for norm in norms)
 
 
 def _leap(run: Run) -> tuple[int, str] | None:
@@ -224,7 +211,7 @@ def _still_rising(run: Run) -> Result:
     balanced = where is not None and (where.holds or where.share >= RESTS)
     if balanced or (penalty_gradient(run) or 0.0) >= STRONG or direction(reward) <= 0 or direction(later) <= 0:
         return None
-    change = multiple(run, "learning_rate", LEAST_RAISE)
+    change = remedies.multiple(run, "learning_rate", remedies.LEAST_RAISE)
     course = (levels("the reward", reward), levels("the entropy", entropy, "nats/token"))
     return Found(
         "slow", "info", None, "the reward still rises where the run ends, and has far to go", course, change=change
@@ -277,7 +264,7 @@ def _low_cause(run: Run) -> tuple[str, list[str]]:
     logged, warm_up = run.get("learning_rate"), setting(run, "warmup_steps")
     if logged is not None and warm_up and logged.steps[-1] < warm_up:
         return "warm_up", [f"the learning rate is {logged.values[-1]:g} at the end of the log"]
-    rate = learning_rate(run)
+    rate = remedies.learning_rate(run)
     low = (run.settings.get("lora"), LORA_RATE, "an adapter is trained"), (
         run.settings.get("dtype") == "bfloat16", BF16_RATE, "the weights are bfloat16")  # fmt: skip
     reasons = [reason for applies, limit, reason in low if applies and rate is not None and rate <= limit]

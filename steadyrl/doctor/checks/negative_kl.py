@@ -34,16 +34,11 @@ PAD_K3 = 1.5  # k3 over |k1|; simulated 2.2 with padding, 0.7 to 1.3 with a samp
 class _Below:
     """Where a KL lies below 0."""
 
-    since: int
-    """First step."""
-    level: float
-    """Median from there on."""
-    noise: str
-    """What chance could do there, in words."""
-    lasts: bool
-    """True if it still is at the end."""
-    at_start: bool
-    """True if it holds from the first steps on, at the size that it has later."""
+    since: int  # the first step
+    level: float  # the median from there on
+    noise: str  # what chance could do there, in words
+    lasts: bool  # whether it still is at the end
+    at_start: bool  # whether it holds from the first steps on, at the size that it has later
 
 
 @check("negative_kl")
@@ -147,11 +142,10 @@ def _below(kl: Series, errors: Series | None) -> _Below | None:
         logged = np.sqrt((errors.values[: count * width] ** 2).reshape(count, width).sum(axis=1)) / width
         noise, z = np.maximum(noise, logged), Z
     bad = means < -np.maximum(z * noise, FLOOR.get(kl.unit, FLOOR[""]))
-    if z == Z_SPREAD and not (bad[1:] & bad[:-1]).any():
+    starts = bad[1:] & bad[:-1] if z == Z_SPREAD else bad  # of spreads two windows in a row
+    if not starts.any():
         return None
-    if not bad.any():
-        return None
-    first = int((bad[1:] & bad[:-1]).argmax()) if z == Z_SPREAD else int(bad.argmax())
+    first = int(starts.argmax())
     at = first * width
     from_here = kl.values[at:]
     opening = kl.values[:3].mean()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from steadyrl.core.stats import smoothed
+from steadyrl.core.types import Severity
 from steadyrl.core.words import percent
 from steadyrl.doctor.check import Found, Passed, Result, check
 from steadyrl.doctor.checks.kl_control import OFF_TARGET
@@ -35,21 +36,17 @@ def rate_not_reached(run: Run) -> Result:
     if not plans_a_rate(run):
         return Passed("The learning rate is not 0 before the log ends.")
     steps, warm_up, rate = (setting(run, name) or 0.0 for name in ("steps", "warmup_steps", "learning_rate"))
+    severity: Severity = "warning" if steps >= LEAST else "info"
     if (head_alone := setting(run, "value_warmup_steps") or 0.0) >= steps:
-        return Found(
-            "value_warm_up",
-            "warning" if steps >= LEAST else "info",
-            None,
-            f"only the value head learns in the first {head_alone:.0f} steps, and the run has {steps:.0f}: the policy "
-            "is not trained at all",
-            change={"value_warmup_steps": max(1, round(WARM * steps))},
-        )
+        message = f"only the value head learns in the first {head_alone:.0f} steps, and the run has {steps:.0f}"
+        change = {"value_warmup_steps": max(1, round(WARM * steps))}
+        return Found("value_warm_up", severity, None, f"{message}: the policy is not trained at all", change=change)
     reward = run.get("reward")
     too_fast = (reward is not None and direction(reward.at(slice(len(reward) // 2, None))) < 0) or entropy_lost(run)
     if warm_up >= steps and not too_fast:  # what breaks while its rate still rises needs no higher one
         return Found(  # in the mean the rate is half of that at the most
             "warm_up",
-            "warning" if steps >= LEAST else "info",
+            severity,
             None,
             f"the warm-up of {warm_up:.0f} steps takes all {steps:.0f} steps of the run: the learning rate rises "
             f"until its end, to {steps / warm_up * rate:.3g} of the {rate:g} that is set",
@@ -87,10 +84,8 @@ def _ended(rate: Series) -> Result:
 
 def has_target(run: Run) -> bool:
     """Return whether a run has a target for its reward, its answers or its KL, or a limit to the KL of a step."""
-    targets = (setting(run, name) for name in ("reward_target", "solved"))
-    return any(target is not None for target in targets) or any(
-        setting(run, n) for n in ("kl_ref_target", "kl_old_limit")
-    )
+    limits = any(setting(run, name) for name in ("kl_ref_target", "kl_old_limit"))
+    return limits or any(setting(run, name) is not None for name in ("reward_target", "solved"))
 
 
 @check("target_out_of_reach", when=has_target)

@@ -8,16 +8,8 @@ from steadyrl.core.words import percent
 from steadyrl.doctor.check import Found, Result, Unknown, check
 from steadyrl.doctor.remedies import learning_rate
 from steadyrl.doctor.series import Run, Series
-from steadyrl.doctor.statistics.readings import (
-    KL_OLD_LARGE,
-    large_updates,
-    moves_at_once,
-    number,
-    setting,
-    update_size,
-    updates_per_step,
-    within,
-)
+from steadyrl.doctor.statistics import readings
+from steadyrl.doctor.statistics.readings import number
 from steadyrl.doctor.statistics.signals import LASTING, first_lasting, strays, tail
 
 RATIO_MEAN = (0.9, 1.1)  # its expectation is 1, exactly so in the first minibatch
@@ -53,8 +45,8 @@ def ratio_off(run: Run) -> Result:
         if (since := first_lasting(series, off, lasting)) is None:
             continue
         text = f"{series.source} is {number(float(np.median(series.values[off])))} from step {since} on"
-        early = bool(off[0]) and not moves_at_once(run)
-        because = ("it is so at the first step already",) if early else large_updates(run, since)
+        early = bool(off[0]) and not readings.moves_at_once(run)
+        because = ("it is so at the first step already",) if early else readings.large_updates(run, since)
         shown = (f"{text} (median where it is off)", *because)
         cause = "old_logprobs" if early else "learning_rate"
         return Found(cause, "warning", since, "the ratio of new to old probabilities is far from 1", shown)
@@ -70,14 +62,14 @@ def learning_moves(run: Run) -> bool:
 @check("clip_fraction_high", when=learning_moves)
 def clip_fraction_high(run: Run) -> Result:
     clipped = run.needed("clip_fraction")
-    updates = updates_per_step(run)
+    updates = readings.updates_per_step(run)
     grouped = run.traits.critic is False and (updates is None or updates <= FEW_UPDATES)
     limit = CLIP_HIGH_GROUPED if grouped else CLIP_HIGH
     since = _level_above(clipped, limit)
     if since is None:
         return None
     cause, because = _clip_cause(run, clipped, limit, updates)
-    level = float(np.median(within(clipped, since, int(clipped.steps[-1])).values))
+    level = float(np.median(readings.within(clipped, since, int(clipped.steps[-1])).values))
     over = tail(clipped) <= limit / 2.0 and cause not in ("old_logprobs", "epochs")
     return Found(
         cause,
@@ -104,25 +96,28 @@ def _clip_cause(run: Run, clipped: Series, limit: float, updates: float | None) 
         return "old_logprobs", ("there is one update per batch, whose ratio has to be exactly 1",)
     opening, rate, most = float(np.median(clipped.values[:3])), run.get("learning_rate"), learning_rate(run)
     warming = rate is not None and most is not None and float(rate.values[0]) < WARMING * most
-    if opening > limit and warming and not moves_at_once(run):
+    if opening > limit and warming and not readings.moves_at_once(run):
         text = f"it is {number(opening)} in the first steps, whose learning rate is a small part of the later one"
         return "old_logprobs", (text,)
-    size, epochs = update_size(run), run.get("epochs")
-    passes = setting(run, "epochs") if epochs is None else float(np.median(epochs.values))
+    size, epochs = readings.update_size(run), run.get("epochs")
+    passes = readings.setting(run, "epochs") if epochs is None else float(np.median(epochs.values))
     moved = None if size is None else float(np.median(size.values))
     much = () if moved is None else (f"KL of one step's updates: {number(moved)} nats/token (median)",)
     if passes is not None and passes > MANY_EPOCHS and (moved is None or moved > KL_OLD_NOTABLE):
         return "epochs", (f"{passes:g} passes over each batch", *much)
     if moved is not None and moved > KL_OLD_NOTABLE:
         return "learning_rate", much
-    if 0.0 < (setting(run, "clip") or USUAL_CLIP) < NARROW * USUAL_CLIP:
-        return "narrow_range", (f"the upper clip range is {setting(run, 'clip'):g}; {USUAL_CLIP:g} is usual", *much)
+    if 0.0 < (readings.setting(run, "clip") or USUAL_CLIP) < NARROW * USUAL_CLIP:
+        return "narrow_range", (
+            f"the upper clip range is {readings.setting(run, 'clip'):g}; {USUAL_CLIP:g} is usual",
+            *much,
+        )
     return "unknown", much
 
 
 @check("policy_loss_spikes")
 def policy_loss_spikes(run: Run) -> Result:
-    loss, size = run.needed("loss_policy"), update_size(run)
+    loss, size = run.needed("loss_policy"), readings.update_size(run)
     ratio, greatest = run.get("ratio_mean"), run.get("ratio_max")
     if ratio is None and greatest is None and size is None:
         why = "the loss alone says nothing: neither ratios nor the KL of a step's updates are logged"
@@ -132,7 +127,7 @@ def policy_loss_spikes(run: Run) -> Result:
         for name, series, low, high in (
             ("mean ratio", ratio, *LOSS_RATIOS),
             ("greatest ratio", greatest, 0.0, RATIO_SKIP),
-            ("KL of one step's updates", size, 0.0, KL_OLD_LARGE),
+            ("KL of one step's updates", size, 0.0, readings.KL_OLD_LARGE),
         )
         if series is not None
     ]

@@ -9,25 +9,9 @@ from steadyrl.core.words import percent
 from steadyrl.doctor.check import Found, Passed, Result, Unknown, check
 from steadyrl.doctor.remedies import LITTLE_UPDATE, learning_rate
 from steadyrl.doctor.series import Run, Series
+from steadyrl.doctor.statistics import readings
 from steadyrl.doctor.statistics.levels import AFTER, Drop, Levels, drop, measure
-from steadyrl.doctor.statistics.readings import (
-    at_top,
-    direction,
-    fell,
-    gained,
-    heldout_rises,
-    highest,
-    learns,
-    levels,
-    nothing_to_learn,
-    number,
-    rises,
-    setting,
-    update_size,
-    updates_per_step,
-    within,
-    worth_having,
-)
+from steadyrl.doctor.statistics.readings import number
 from steadyrl.doctor.statistics.signals import MIN_STEPS, long_run_error, tail
 from steadyrl.doctor.statistics.units import SEQUENCE, find
 
@@ -60,17 +44,17 @@ def reward_flat(run: Run) -> Result:
         return Unknown(f"{len(reward)} rows are too few to tell a level reward from noise")
     change, level, near = course.change, float(np.median(reward.values)), _near_reference(run)
     # What looks like a gain is noise where the policy is too near its reference to have gained what matters.
-    if rises(run) or gained(run) or (change.leans and not near):
+    if readings.rises(run) or readings.gained(run) or (change.leans and not near):
         return None
-    if fell(run, "reward") or course.loss(wanted):
+    if readings.fell(run, "reward") or course.loss(wanted):
         return None  # another check speaks of a fall; of one that only the trend shows no other does
     if np.ptp(reward.values) == 0:
         return Unknown("the reward never changes")
     # A level that was there before training is no success while more than a little is left to gain.
-    if at_top(reward) and not (near and (highest(reward) or level) - level > wanted):
+    if readings.at_top(reward) and not (near and (readings.highest(reward) or level) - level > wanted):
         return Passed(f"The reward rests at {number(level)}, near the most that it reaches.")
     cause, reason = _flat_cause(run)
-    if (cause == "unknown" or change.high < 0) and heldout_rises(run):
+    if (cause == "unknown" or change.high < 0) and readings.heldout_rises(run):
         return Passed("The reward of training does not rise, and held-out measurements rose.")
     if cause == "unknown" and run.covers(reward) < FLAT_FROM:
         few = f"{run.covers(reward)} steps are few for a reward to rise"
@@ -95,7 +79,7 @@ def reward_flat(run: Run) -> Result:
         shown = f"{shown}; the means of all blocks are equal"
     message = f"the reward does not rise in {run.covers(reward)} steps: {reason}"
     remedy = _log_more(run) if cause == "unknown" else ""
-    return Found(cause, "warning", None, message, (shown, levels("it", reward)), remedy)
+    return Found(cause, "warning", None, message, (shown, readings.levels("it", reward)), remedy)
 
 
 def _log_more(run: Run) -> str:
@@ -112,7 +96,7 @@ def _log_more(run: Run) -> str:
 def shows_no_gain(run: Run) -> bool:
     """Return True if the 95 % interval of the reward's trend holds no gain that would be worth having."""
     course = _course(run)
-    return course is not None and course.change.high < _worth(run) and not gained(run)
+    return course is not None and course.change.high < _worth(run) and not readings.gained(run)
 
 
 def worsens(run: Run) -> bool:
@@ -128,27 +112,30 @@ def _course(run: Run) -> Levels | None:
 
 
 def _worth(run: Run) -> float:
-    return worth_having(run, float(np.median(run.needed("reward").values)))
+    return readings.worth_having(run, float(np.median(run.needed("reward").values)))
 
 
 def _flat_cause(run: Run) -> tuple[str, str]:
     """Return (cause, the sentence that tells it)."""
-    kl, rate, size = _kl_of_sequence(run), run.get("learning_rate"), update_size(run)
+    kl, rate, size = _kl_of_sequence(run), run.get("learning_rate"), readings.update_size(run)
     # With one update per batch it is measured before that update, and is 0 by construction.
     step = None if size is None or not size.values.any() else float(np.median(size.values))
-    if sentence := nothing_to_learn(run) or _at_least(run.needed("reward"), FLAT_FROM, OFTEN):
+    if sentence := readings.nothing_to_learn(run) or _at_least(run.needed("reward"), FLAT_FROM, OFTEN):
         return "no_signal", sentence
     if sentence := _near_reference(run) or _noise_about_0(run.get("kl_ref")):
         return "not_moving", sentence
     if rate is not None and not rate.values.any():
         return "not_moving", "the learning rate is 0 in every step"
-    if step is not None and step < LITTLE_UPDATE and updates_per_step(run) != 1:
+    if step is not None and step < LITTLE_UPDATE and readings.updates_per_step(run) != 1:
         return "not_moving", f"a step's updates change the policy by {number(step)} nats per token"
     if kl is None and step is None:
         entropy = run.get("entropy")
-        if entropy is None or direction(entropy) == 0:
+        if entropy is None or readings.direction(entropy) == 0:
             return "unknown", "the log does not tell whether the policy moves"
-        return "moving_without_gain", f"{levels('the entropy', entropy)}: the policy moves, the reward does not follow"
+        return (
+            "moving_without_gain",
+            f"{readings.levels('the entropy', entropy)}: the policy moves, the reward does not follow",
+        )
     far = "" if kl is None else f" (the KL to the reference is {number(tail(kl))} {kl.unit} at the end)"
     return "moving_without_gain", f"the policy moves, the reward does not follow{far}"
 
@@ -165,7 +152,7 @@ def _kl_of_sequence(run: Run) -> Series | None:
 def _near_reference(run: Run) -> str:
     """Return a sentence if the policy is too near its reference to have gained what matters, with a signal; else ""."""
     kl = _kl_of_sequence(run)
-    if kl is None or abs(tail(kl)) >= NOT_MOVED or nothing_to_learn(run):
+    if kl is None or abs(tail(kl)) >= NOT_MOVED or readings.nothing_to_learn(run):
         return ""
     rate = learning_rate(run)
     at = "" if rate is None else f" (learning rate {number(rate)})"
@@ -207,15 +194,15 @@ def reward_constant(run: Run) -> Result:
         if rows == len(reward) and run.covers(reward) < CONSTANT_STEPS:
             return Unknown(f"{rows} equal rewards do not tell a constant one")
         sentence = _at_least(reward, MOSTLY_ROWS, MOSTLY)
-        if (frozen := _frozen(run, reward)) or not sentence or learns(run) is not False:
+        if (frozen := _frozen(run, reward)) or not sentence or readings.learns(run) is not False:
             return frozen
-        return Found("mostly_least", "warning", int(reward.steps[0]), sentence, (levels("it", reward),))
+        return Found("mostly_least", "warning", int(reward.steps[0]), sentence, (readings.levels("it", reward),))
     before, most = reward.values[:start], run.get("reward_max")
     spreads = np.zeros(0) if spread is None else spread.values[spread.steps < since]
     # Whether no completion of the run earned more than all do now, and whether the policy has no entropy left.
     best = most is not None and start > 0 and last >= float(most.values.max()) - SAME
     entropy = find(run, "entropy")
-    then = np.zeros(0) if entropy is None else within(entropy, since, since + NEAR_STEPS).values
+    then = np.zeros(0) if entropy is None else readings.within(entropy, since, since + NEAR_STEPS).values
     alone = entropy is not None and len(then) > 0 and bool(np.median(then) < NO_ENTROPY * entropy.values[0])
     # What is learned comes near the best level first: completions that are all right were mostly right before. Where
     # none can earn more, half of the way is near.
@@ -288,7 +275,7 @@ def _luck(run: Run, lost: Drop) -> float:
     reward, spread = run.needed("reward"), run.get("reward_std") or run.get("reward_std_within")
     if spread is None or int((reward.steps < lost.step).sum()) >= AFTER:
         return 0.0
-    batch = setting(run, "batch_size") or FEW
+    batch = readings.setting(run, "batch_size") or FEW
     return LUCKY * float(spread.values[spread.steps < lost.step].max(initial=0.0)) / float(np.sqrt(batch))
 
 

@@ -12,15 +12,8 @@ from steadyrl.doctor.check import FEWEST_ROWS, Found, Result, Unknown, check
 from steadyrl.doctor.checks.hacking import pays_for_right
 from steadyrl.doctor.checks.reward import shows_no_gain, worsens
 from steadyrl.doctor.series import Run, Series
-from steadyrl.doctor.statistics.readings import (
-    direction,
-    heldout_rises,
-    is_penalty,
-    learns,
-    number,
-    setting,
-    worth_having,
-)
+from steadyrl.doctor.statistics import readings
+from steadyrl.doctor.statistics.readings import number
 from steadyrl.doctor.statistics.signals import MIN_STEPS, first_lasting, head, tail
 from steadyrl.doctor.statistics.units import find, together
 
@@ -100,7 +93,7 @@ def no_signal_groups(run: Run) -> Result:
     # What is learned within the first tenth shows in the first rows alone.
     early = min(float(share.values[:rows].mean()) for rows in (max(few, len(share) // 10, 1), AT_ONCE))
     nothing = bool((share.values >= NO_SIGNAL_AT_ALL).all())
-    learned, moves = learns(run), bool(heldout_rises(run)) or worsens(run)
+    learned, moves = readings.learns(run), bool(readings.heldout_rises(run)) or worsens(run)
     long = run.covers(share) >= LONG
     mean = float(share.values.mean())
     if what.startswith(ROWS):  # a row that averages several steps has no spread only if none of them has
@@ -109,7 +102,7 @@ def no_signal_groups(run: Run) -> Result:
     idle = what.startswith(ROWS) and mean > HALF_LOST and len(share) >= MIN_STEPS and learned is False and not moves
     half = min(late, mean) > HALF_LOST and long
     from_start = half and shows_no_gain(run) and not moves
-    if len(share) < FEWEST_ROWS and not nothing and late > HALF_LOST and direction(share) <= 0:
+    if len(share) < FEWEST_ROWS and not nothing and late > HALF_LOST and readings.direction(share) <= 0:
         return Unknown(f"{percent(late)} of the groups have equal rewards, in {len(share)} rows only")
     if late <= HALF_LOST and not half and not idle:
         return None
@@ -157,7 +150,7 @@ def _equal_cause(run: Run) -> tuple[str, str]:
         return "unknown", "no two rewards of the run differ"
     place, low, high = placed
     parts = run.parts("reward_part/").items()
-    unpaid = [name for name, part in parts if not is_penalty(name, part) and not part.values.any()]
+    unpaid = [name for name, part in parts if not readings.is_penalty(name, part) and not part.values.any()]
     if place > RIGHT and unpaid:
         return "too_hard", f"what is paid is the same for all, and {', '.join(unpaid)} never pays"
     cut = run.get("truncated")
@@ -194,7 +187,7 @@ def _many_earn_some(run: Run, place: float, width: float) -> bool:
 def advantage_baseline(run: Run) -> Result:
     reason = _equals_reward(run)
     severity: Severity = "warning"
-    if run.traits.grouped and setting(run, "samples_per_prompt") == 1:
+    if run.traits.grouped and readings.setting(run, "samples_per_prompt") == 1:
         reason, severity = "it compares the completions of a prompt with each other, and draws one", "critical"
     if reason is None:
         return Unknown("neither the advantages' mean nor their bounds are logged", ("advantage_mean", "advantage_max"))
@@ -248,11 +241,11 @@ def reward_part_idle(run: Run) -> Result | list[Result]:
         ("never_pays", [name for name in unpaid if not pays_for_right(name)]),
         ("never_differs", [name for name, part in idle.items() if part.values[0] != 0.0]),
     ):
-        owed = [name for name in names if not is_penalty(name, idle[name])]
+        owed = [name for name in names if not readings.is_penalty(name, idle[name])]
         long = run.covers(reward) >= RARE_STEPS
         never = [name for name in owed if not np.ptp(idle[name].values)]
         # A gain that noise could explain is none where nothing that pays for being right ever pays.
-        gains = learns(run) or (not (cause == "never_right" and none_right) and _gains(run))
+        gains = readings.learns(run) or (not (cause == "never_right" and none_right) and _gains(run))
         harms = cause != "never_differs" and never and long and not gains
         shown = tuple(
             f"{name} is {number(float(idle[name].values[0]))} in {_all_or(idle[name])} rows" for name in names
@@ -272,7 +265,7 @@ def _gains(run: Run) -> bool:
     if len(rewards) < 3:
         return False
     first, *_, last = (float(third.mean()) for third in np.array_split(rewards, 3))
-    return last - first > worth_having(run, first)
+    return last - first > readings.worth_having(run, first)
 
 
 def _never_moves(run: Run, name: str, part: Series) -> bool:

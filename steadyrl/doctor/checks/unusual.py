@@ -70,12 +70,8 @@ class Suspect:
     """Of the finding that names it."""
 
 
-USUAL: Mapping[str, Usual] = {
-    name: Usual(**fields)
-    for name, fields in tomllib.loads(
-        (Path(__file__).parent.parent / "names" / "usual.toml").read_text(encoding="utf-8")
-    ).items()
-}
+_TABLES = tomllib.loads((Path(__file__).parent.parent / "names" / "usual.toml").read_text(encoding="utf-8"))
+USUAL: Mapping[str, Usual] = {name: Usual(**fields) for name, fields in _TABLES.items()}
 
 
 def suspects(run: Run) -> list[Suspect]:
@@ -150,12 +146,8 @@ def _beyond(size: float, least: float | None, most: float | None) -> tuple[float
     return 0.0, ""
 
 
-def is_ours(run: Run) -> bool:
-    """Return whether a run's settings are all known, with the defaults."""
-    return run.trainer == "steadyrl" and "update.epochs" in run.config
-
-
-@check("unusual_setting", when=is_ours)
+# Of our own runs all settings are known, with the defaults.
+@check("unusual_setting", when=lambda run: run.trainer == "steadyrl" and "update.epochs" in run.config)
 def unusual_setting(run: Run) -> Result:
     unusual = [suspect for suspect in suspects(run) if suspect.name not in COURSE_OF_RATE or not entropy_lost(run)]
     short, below = falls_short(run), near_best(run) and not near_best(run, NEAR_BEST)

@@ -8,16 +8,8 @@ import numpy as np
 
 from steadyrl.doctor.check import Found, Result, Unknown, check
 from steadyrl.doctor.series import Run
+from steadyrl.doctor.statistics import signals
 from steadyrl.doctor.statistics.readings import goes_with, learns, number, setting, share_with_spike
-from steadyrl.doctor.statistics.signals import (
-    BURSTS_FROM,
-    LASTING,
-    MIN_STEPS,
-    block_medians,
-    bursts,
-    first_lasting,
-    tail,
-)
 from steadyrl.doctor.statistics.units import together
 
 SPIKE_FACTOR = 5.0  # times the usual level; the value loss of healthy runs stays within it from step to step
@@ -43,9 +35,9 @@ ADVANTAGE_SE = 3.0
 @check("value_loss_spikes")
 def value_loss_spikes(run: Run) -> Result:
     series = run.needed("loss_value")
-    if len(series) <= BURSTS_FROM:
+    if len(series) <= signals.BURSTS_FROM:
         return Unknown(f"{len(series)} steps are too few to tell what is usual")
-    far = bursts(series, SPIKE_FACTOR)
+    far = signals.bursts(series, SPIKE_FACTOR)
     if not len(far):
         return None
     cause, reason = goes_with(run, series.steps[far], SPIKES_WITH)
@@ -66,10 +58,10 @@ def explained_variance_low(run: Run) -> Result:
         return far
     if (series := run.get("explained_variance")) is None:
         return Unknown("the log has no explained variance", ("explained_variance",))
-    warm = max(MIN_STEPS, int(WARM_SHARE * len(series)))
+    warm = max(signals.MIN_STEPS, int(WARM_SHARE * len(series)))
     if len(series) < warm + SETTLED:
         return Unknown(f"the value head is given {warm} steps to settle; few follow")
-    steps, medians = block_medians(series.at(slice(warm, None)))
+    steps, medians = signals.block_medians(series.at(slice(warm, None)))
     if (start := _lasting_from(medians < EV_BAD)) is None:
         return None
     low = float(np.median(medians[start:]))
@@ -88,19 +80,19 @@ def _far_off(run: Run) -> Result:
     """Find a value head whose squared error is far beyond anything that the logged returns, or rewards, could make."""
     loss, mean = run.get("loss_value"), run.get("return_mean") or run.get("reward")
     spread = run.get("return_std") if run.get("return_mean") else run.get("reward_std")
-    if loss is None or mean is None or len(loss) < LASTING or run.traits.critic is False:
+    if loss is None or mean is None or len(loss) < signals.LASTING or run.traits.critic is False:
         return None
     if spread is None and mean.quantity == "reward" and abs(float(np.median(mean.values))) < LEAST_MEAN:
         return None  # rewards of both signs, or per token, have a mean near 0 and any width
-    error = tail(loss)
-    around = float(np.std(mean.values)) if spread is None else tail(spread)
+    error = signals.tail(loss)
+    around = float(np.std(mean.values)) if spread is None else signals.tail(spread)
     width = max(math.hypot(float(np.median(mean.values)), around), CONSTANT)
     most = FAR_OFF * width * width
     if error <= most:
         return None
     message = f"the value head is off by about {number(float(np.sqrt(error)))}, and returns are about {number(width)}"
     shown = f"{loss.source or 'the value loss'} is {number(error)} at the end; it is a squared error, or half of one"
-    return Found("value_far_off", "warning", first_lasting(loss, loss.values > most), message, (shown,))
+    return Found("value_far_off", "warning", signals.first_lasting(loss, loss.values > most), message, (shown,))
 
 
 def _outside(run: Run) -> Result:
@@ -108,7 +100,7 @@ def _outside(run: Run) -> Result:
     value, least, most = (run.get(name) for name in ("value_mean", "return_min", "return_max"))
     if value is None or least is None or most is None or run.span[1] < SETTLED_BY:
         return None
-    at, low, high = tail(value), tail(least), tail(most)
+    at, low, high = signals.tail(value), signals.tail(least), signals.tail(most)
     if max(low - at, at - high) <= OUTSIDE * max(high - low, CONSTANT * abs(high)):
         return None
     message = f"the values are {number(at)} in the mean, and all returns lie between {number(low)} and {number(high)}"
@@ -148,7 +140,7 @@ def advantage_off(run: Run) -> Result:
     scatter = float(np.std(np.diff(series.values)) / np.sqrt(2.0))
     error = std / float(np.sqrt(completions)) if completions else scatter
     limit = max(ADVANTAGE_FLOOR * std, ADVANTAGE_SE * error)
-    steps, medians = block_medians(series)
+    steps, medians = signals.block_medians(series)
     start = _lasting_from(np.abs(medians) > limit)
     if start is None or len(set(np.sign(medians[start:]))) > 1:
         return None

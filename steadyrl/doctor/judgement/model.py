@@ -67,6 +67,8 @@ class Quantity:
 
 _WORDS = tomllib.loads((FOLDER / "families.toml").read_text(encoding="utf-8"))
 FAMILIES: Mapping[str, Family] = {name: Family(**entry) for name, entry in _WORDS["families"].items()}
+JUDGED: Mapping[str, str] = _WORDS["judged"]
+HIDDEN: Mapping[str, str] = _WORDS["hidden"]
 QUANTITIES: Mapping[str, Quantity] = {name: Quantity(**entry) for name, entry in _WORDS["quantities"].items()}
 
 
@@ -114,16 +116,12 @@ class Judgement:
     @property
     def reasons(self) -> Mapping[str, str]:
         """What the sentence rests on, each with its heading."""
-        listed = (
-            {}
-            if self.supervised
-            else {
-                "speaks for a fault": "; ".join(self.speaks_for),
-                "speaks against one": "; ".join(self.speaks_against),
-                "would decide": self.decide if self.verdict != "healthy" else "",
-            }
-        )
-        return {heading: text for heading, text in listed.items() if text}
+        listed = {
+            "speaks for a fault": "; ".join(self.speaks_for),
+            "speaks against one": "; ".join(self.speaks_against),
+            "would decide": self.decide if self.verdict != "healthy" else "",
+        }
+        return {heading: text for heading, text in listed.items() if text and not self.supervised}
 
 
 @cache
@@ -132,12 +130,7 @@ def _weights() -> Mapping[str, Any]:
 
 
 def judge(run: Run, contradicted: bool = False) -> Judgement:
-    """Return the judgement of a run.
-
-    Args:
-        run: Whose log is compared with the labelled ones.
-        contradicted: Whether something that the log shows forbids to call the run healthy.
-    """
+    """Compare a run with labelled logs; where it is ``contradicted``, something forbids to call it healthy."""
     if run.traits.trains_on == "given" or ("loss" in run.series and run.series.keys() <= OF_ALL):
         why = run.algorithm or ("pairs of answers" if run.traits.trains_on == "given" else "no reward is logged")
         return Judgement("", 0.0, 0.0, "", "", "", "", (), (), why)
@@ -161,6 +154,7 @@ def judge(run: Run, contradicted: bool = False) -> Judgement:
         verdict = "sick"
     elif healthy >= limits["limit_healthy"] and sick <= DOUBT and covered >= FEW_STEPS and not contradicted:
         verdict = "healthy"
+    state = verdict or "sick"
     ordered = sorted(shares, key=lambda name: -abs(shares[name]))
     sentences = {name: QUANTITIES[name].sentence(values[name]) for name in ordered}
     speaks_for = dict.fromkeys(sentences[name] for name in ordered if shares[name] >= SPEAKING)
@@ -172,9 +166,7 @@ def judge(run: Run, contradicted: bool = False) -> Judgement:
         cause=cause if family.title else "",
         fault=family.title,
         decide=family.decide,
-        alike=_alike(limits["labelled_healthy"], healthy)
-        if verdict == "healthy"
-        else _alike(limits["labelled_sick"], sick),
+        alike=_alike(limits[f"labelled_{state}"], healthy if state == "healthy" else sick),
         speaks_for=tuple(speaks_for)[:MOST],
         speaks_against=tuple(sentence for sentence in against if sentence not in speaks_for)[:MOST],
     )
@@ -190,10 +182,7 @@ def probability(
 ) -> tuple[float, Mapping[str, float]]:
     """Return the probability of a state, 0 to 1, and what each logged quantity adds to its log-odds beyond the usual.
 
-    Args:
-        values: Of the quantities that a log holds.
-        state: "sick" or "healthy".
-        weights: As weights.toml holds them.
+    ``values`` are of the quantities that a log holds; the state is "sick" or "healthy"; weights are as in weights.toml.
     """
     odds, shares = float(weights[f"base_{state}"]), {}
     for name in QUANTITIES:

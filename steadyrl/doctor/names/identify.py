@@ -70,11 +70,7 @@ class _Entry:
 
 
 def identify(log: RawLog) -> Run:
-    """Return a log as quantities with unit and estimator, and canonical settings.
-
-    Args:
-        log: As a reader gave it.
-    """
+    """Return a log, as a reader gave it, as quantities with unit and estimator, and canonical settings."""
     log = _with_means(_unwrapped(log))
     table = recognise(log)
     log = replace(log, settings={key.removeprefix(table.wrapper): value for key, value in log.settings.items()})
@@ -140,10 +136,8 @@ def _of_pairs(log: RawLog, run_traits: Traits) -> Traits:
     Over given texts the mean log-ratio to the reference is no KL, and may lie below 0.
     """
     of_pairs = {word for name in log.columns for word in words(name)} >= {"chosen", "rejected"}
-    sampled = (
-        any("reward" in words(name) and not PAIRED.search(name) for name in log.columns)
-        or "objective/kl" in log.columns
-    )
+    rewarded = any("reward" in words(name) and not PAIRED.search(name) for name in log.columns)
+    sampled = rewarded or "objective/kl" in log.columns
     return replace(run_traits, trains_on="given") if of_pairs and not sampled else run_traits
 
 

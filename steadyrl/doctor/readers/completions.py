@@ -62,7 +62,11 @@ class PrintedTables:
                 cells = _joined(cells, text[1:-1].split("│"))
             elif text[:1] in ("├", "└") and cells:
                 if len(cells) == len(names) and names[:2] == ["Prompt", "Completion"]:
-                    yield Written(step, cells[0], cells[1], _summed(dict(zip(names[2:], cells[2:], strict=True))))
+                    # Reward functions stand in columns of their own, and are summed.
+                    named = zip(names[2:], cells[2:], strict=True)
+                    parts = [spelled(cell) for name, cell in named if name != "Advantage"]
+                    rewards = [part for part in parts if part is not None]
+                    yield Written(step, cells[0], cells[1], sum(rewards) if rewards else None)
                 cells = []
 
 
@@ -74,13 +78,6 @@ def _joined(row: list[str], cells: list[str]) -> list[str]:
     if len(row) != len(stripped):
         return row
     return [f"{above}\n{below}".strip()[:MAX_TEXT] for above, below in zip(row, stripped, strict=True)]
-
-
-def _summed(cells: dict[str, str]) -> float | None:
-    """Return the sum over the reward functions, which stand in columns of their own; None where none is a number."""
-    rewards = [spelled(cell) for name, cell in cells.items() if name != "Advantage"]
-    numeric = [reward for reward in rewards if reward is not None]
-    return sum(numeric) if numeric else None
 
 
 def beside(folder: Path) -> tuple[Path, ...]:

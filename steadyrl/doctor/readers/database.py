@@ -16,7 +16,7 @@ from typing import Any
 from steadyrl.core.errors import RunError
 from steadyrl.doctor.readers.lines import MAX_LINE, parse_json, text_of
 from steadyrl.doctor.readers.mlflow import finite_or_not
-from steadyrl.doctor.readers.rows import MAX_RUNS, POINT, TOO_MANY_RUNS, TRACKER_STEP_KEYS, Rows
+from steadyrl.doctor.readers.rows import MAX_RUNS, POINT, TRACKER_STEP_KEYS, Rows, require_few
 from steadyrl.doctor.readers.spelling import flat_settings, number, typed
 from steadyrl.doctor.series import RawLog
 
@@ -107,8 +107,7 @@ def _read_mlflow(connection: sqlite3.Connection, path: Path) -> list[RawLog]:
 
 def _runs(connection: sqlite3.Connection, query: str) -> list[tuple[Any, ...]]:
     runs = connection.execute(query).fetchmany(MAX_RUNS + 1)
-    if len(runs) > MAX_RUNS:
-        raise RunError(TOO_MANY_RUNS)
+    require_few(len(runs))
     return runs
 
 

@@ -159,8 +159,9 @@ def _parts(data: Mapping[str, Any], path: str = "", depth: int = 0) -> Iterator[
             part.settings[key] = value
     longest_list = max(map(len, part.lists.values()), default=0)
     for key, value in list(inner):
-        # Further columns, such as the parts of the reward.
-        if all(_numbers(items, longest_list) for items in value.values()) and (longest_list or _are_of_one(key, value)):
+        # Further columns, such as the parts of the reward; or those of one metric, as its mean, which name none.
+        of_one = METRIC.search(key) is not None and not any(map(METRIC.search, value))
+        if all(_numbers(items, longest_list) for items in value.values()) and (longest_list or of_one):
             part.lists |= {f"{key}/{name}": items for name, items in value.items()}
             inner.remove((key, value))
     above = f"{path}." if path else ""
@@ -173,11 +174,6 @@ def _parts(data: Mapping[str, Any], path: str = "", depth: int = 0) -> Iterator[
         yield _Part(f"{above}{key}", rows=rows)
     for key, value in inner if depth < MAX_NESTING else ():
         yield from _parts(value, f"{above}{key}", depth + 1)
-
-
-def _are_of_one(name: str, columns: Mapping[str, Any]) -> bool:
-    """Return whether columns are of the metric that they stand below, such as its mean: they name none themselves."""
-    return METRIC.search(name) is not None and not any(map(METRIC.search, columns))
 
 
 def _numbers(value: Any, count: int = 0) -> bool:

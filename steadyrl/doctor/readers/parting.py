@@ -10,17 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from steadyrl.core.errors import RunError
-from steadyrl.doctor.readers.rows import (
-    MAX_RUNS,
-    MIN_ROWS,
-    POINT,
-    STEP_KEYS,
-    TOO_MANY_RUNS,
-    Rows,
-    find_step_key,
-    step_numbers,
-)
+from steadyrl.doctor.readers.rows import MIN_ROWS, POINT, STEP_KEYS, Rows, find_step_key, require_few, step_numbers
 from steadyrl.doctor.readers.spelling import spelled
 
 Row = dict[str, Any]
@@ -38,15 +28,11 @@ MAX_NAME = 80  # characters of a run's name
 
 
 class Parting:
-    """Tells of rows in the order of writing which run each is of.
-
-    Attributes:
-        run: The run of the latest row, "" for the first one.
-        first_name: What the column that parted the runs says of the first one, "" while there is one alone.
-    """
+    """Tells of rows in the order of writing which run each is of."""
 
     def __init__(self, step_key: str | None, row: Mapping[str, Any]):
-        self.run = self.first_name = ""
+        self.run = ""  # of the latest row, "" for the first run
+        self.first_name = ""  # what the column that parted the runs says of the first one, "" while there is one alone
         self._step_key, self._steps, self._count = step_key or "", [row.get(step_key or "")] * 2, 0
         texts = {key: x for key, x in row.items() if step_key and key != step_key and _names(key, x)}
         self._latest, self._seen = texts, {key: {str(x)} for key, x in texts.items()}
@@ -120,8 +106,8 @@ class Runs:
                 self._rows_of(run or name).put(part)
 
     def _rows_of(self, run: str) -> Rows:
-        if run not in self._runs and len(self._runs) >= MAX_RUNS:
-            raise RunError(TOO_MANY_RUNS)
+        if run not in self._runs:
+            require_few(len(self._runs) + 1)
         return self._runs.setdefault(run, Rows(self._step_keys, null_breaks=self._null_breaks))
 
 

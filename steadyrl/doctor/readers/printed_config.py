@@ -34,16 +34,11 @@ FORMS = (
 
 
 class PrintedConfig:
-    """Takes the lines of a console in their order; the first value of a key counts.
-
-    Attributes:
-        settings: What was found, nested keys joined with dots.
-        complete: Whether the summary of a finished run was printed.
-    """
+    """Takes the lines of a console in their order; the first value of a key counts."""
 
     def __init__(self) -> None:
-        self.settings: dict[str, Any] = {}
-        self.complete = False
+        self.settings: dict[str, Any] = {}  # nested keys joined with dots
+        self.complete = False  # whether the summary of a finished run was printed
         self._open: list[tuple[int, str]] = []  # the column of the keys of each dict that is open, and its own key
         self._arguments = False
         self._lines_since = 0  # lines since the last one of a dict

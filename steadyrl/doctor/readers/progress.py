@@ -17,13 +17,10 @@ class Bars:
     """Remembers which bar stood before and which after each row.
 
     Bars that count to different totals are of different things: of the training, and of an evaluation in between.
-
-    Attributes:
-        rows: How many there were so far.
     """
 
     def __init__(self) -> None:
-        self.rows = 0
+        self.rows = 0  # so far
         # By the bar's total: where it stood, by the row after it and by the row before it.
         self._before: dict[int, dict[int, int]] = defaultdict(dict)
         self._after: dict[int, dict[int, int]] = defaultdict(dict)

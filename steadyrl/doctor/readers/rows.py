@@ -48,7 +48,6 @@ MIN_ROWS = 3  # that tell how far rows are apart
 MAX_ROWS = 4_000_000  # of a run, which has one or a few for each step; a packed file of kilobytes can hold any number
 MAX_POINTS = 40_000_000  # of a run, where each row is one value
 MAX_RUNS = 1000  # of a file
-TOO_MANY_RUNS = f"the log names more than {MAX_RUNS:,} runs, which is more than is read; name a log of fewer"
 MAX_GAPS, MAX_UNLIKE = 20_000_000, 1000  # values and columns that are searched for gaps
 CHUNK = 4096  # rows that wait to be added together
 SUMMARIES: Mapping[str, Callable[[np.ndarray], float]] = {"mean": np.mean, "std": np.std, "min": np.min, "max": np.max}
@@ -64,16 +63,11 @@ AVERAGED = "values that are means of several of the same step"
 
 
 class Rows:
-    """Takes rows in the order of writing; the first chunk decides which key is the step.
-
-    Attributes:
-        step_key: The key of the step, None where there is none: then rows are numbered from 1.
-        count: How many rows were added.
-    """
+    """Takes rows in the order of writing; the first chunk decides which key is the step."""
 
     def __init__(self, step_keys: Sequence[str] = STEP_KEYS, null: float | None = math.nan, null_breaks: bool = False):
-        self.step_key: str | None = None
-        self.count = 0
+        self.step_key: str | None = None  # None where no key is the step: then rows are numbered from 1
+        self.count = 0  # rows that were added
         self._candidates = step_keys
         self._null, self._null_breaks = null, null_breaks  # the latter: a null is no finite number, as verl writes
         self._nulls: dict[str, list[np.ndarray]] = {}  # places of rows, by name
@@ -110,11 +104,7 @@ class Rows:
     def log(self, path: str, kind: str, settings: Mapping[str, Any] | None = None, notes: Sequence[str] = ()) -> RawLog:
         """Return the log, each column with strictly increasing steps; takes no more rows afterwards.
 
-        Args:
-            path: Of the run.
-            kind: ``RawLog.format``.
-            settings: Of the run, nested keys joined with dots.
-            notes: What the reader left out so far.
+        Arguments are as the fields of ``RawLog``; ``notes`` say what the reader left out so far.
         """
         self._take()
         logged = np.concatenate([np.empty(0), *self._steps])
@@ -302,6 +292,12 @@ class Rows:
             self._add(f"{name}/{part}", places[[i for i, _ in some]], summed)
 
 
+def require_few(runs: int) -> None:
+    """Refuse more runs of one file than are read."""
+    if runs > MAX_RUNS:
+        raise RunError(f"the log names more than {MAX_RUNS:,} runs, which is more than is read; name a log of fewer")
+
+
 def _steps_of(rows: list[dict[str, Any]], key: str) -> np.ndarray:
     """Return the steps [n] of rows, NaN where one has none."""
     try:
@@ -321,8 +317,7 @@ def _latest(steps: np.ndarray, attempts: np.ndarray) -> np.ndarray:
     """Return which rows [n] no later attempt wrote again, as bool."""
     order = np.lexsort((attempts, steps))
     last = order[np.append(np.diff(steps[order]) != 0, True)] if len(order) else order
-    latest: np.ndarray = attempts[last][np.searchsorted(steps[last], steps)] == attempts
-    return latest
+    return np.asarray(attempts[last][np.searchsorted(steps[last], steps)] == attempts)
 
 
 def _numbers_of(value: Any) -> np.ndarray | None:

@@ -126,11 +126,9 @@ def _written(name: str, text: bytes, knows: Knows) -> Found:
         except RunError as error:
             raise RunError(str(error).replace(str(path), name)) from error
         # The file is gone when somebody loops over what it holds.
-        return Found(
-            tuple(
-                replace(log, path=log.path.replace(str(path), name), completions=tuple(log.completions)) for log in logs
-            )
-        )
+        paths = [log.path.replace(str(path), name) for log in logs]
+        read = (replace(log, completions=tuple(log.completions)) for log in logs)
+        return Found(tuple(replace(log, path=at) for log, at in zip(read, paths, strict=True)))
 
 
 def search_rows(rows: Iterable[Mapping[str, Any]] | Mapping[str, Any], knows: Knows) -> Found:
@@ -247,13 +245,8 @@ class _Search:
             try:
                 passed_over = self._folder(folder, sorted(folder / file for file in files))
                 # The output folder of a Trainer has found the newest of its checkpoints.
-                inner[:] = sorted(
-                    subfolder
-                    for subfolder in inner
-                    if subfolder not in passed_over
-                    and subfolder[0] != "."
-                    and not document.is_checkpoint(folder / subfolder)
-                )
+                below = (subfolder for subfolder in inner if subfolder not in passed_over and subfolder[0] != ".")
+                inner[:] = sorted(subfolder for subfolder in below if not document.is_checkpoint(folder / subfolder))
             except OSError as error:
                 error.filename = name
                 self._refused(error)

@@ -10,21 +10,11 @@ from pathlib import Path
 
 from steadyrl.core.errors import RunError
 from steadyrl.core.rundir import RunDir
-from steadyrl.doctor.readers import (
-    console,
-    database,
-    document,
-    evaluations,
-    jsonl,
-    mlflow,
-    own,
-    tables,
-    tensorboard,
-    wandb,
-)
+from steadyrl.doctor.readers import console, database, document, evaluations, jsonl, mlflow, own, tensorboard, wandb
 from steadyrl.doctor.readers.lines import head, lines, parse_objects, text_of
 from steadyrl.doctor.readers.parting import METRIC
 from steadyrl.doctor.readers.rows import find_step_key
+from steadyrl.doctor.readers.tables import chart_in, read_csv, separator_of
 from steadyrl.doctor.series import RawLog
 
 KNOWN = (
@@ -103,12 +93,7 @@ def of_file(path: Path) -> Reader:
 
 
 def sources(folder: Path, files: Sequence[Path]) -> list[Source]:
-    """Find the logs of a folder, not of those below it, the surest first; of its own files a run has one log.
-
-    Args:
-        folder: Of the files.
-        files: Its plain files.
-    """
+    """Find the logs among the files of a folder, the surest first; of its own files a run has one log."""
     logs: list[Source] = []
     if own.is_run_folder(folder):
         logs.append(Source(folder, Kind.RUN, _reader_of(own.read, folder)))
@@ -180,12 +165,12 @@ def _rows(path: Path, needs_step: bool) -> Source | None:
         if path == RunDir(path.parent).metrics_file and any(map(own.is_record, rows)):
             return Source(path, Kind.ROWS, _reader_of(own.read, path.parent))
         return Source(path, Kind.ROWS, lambda: jsonl.read(path)) if find_step_key(rows) or not needs_step else None
-    by_step = tables.chart_in(path)[0] or SERIES.search(start)  # in columns; else in rows
+    by_step = chart_in(path)[0] or SERIES.search(start)  # in columns; else in rows
     by_step = by_step or (METRIC_KEY.search(start) and STEP_KEY.search(start))
     if DOCUMENT.match(start) and (by_step or not needs_step):
         return as_document
-    separator = tables.separator_of(first, needs_step)
-    return Source(path, Kind.ROWS, lambda: tables.read_csv(path, separator)) if separator else None
+    separator = separator_of(first, needs_step)
+    return Source(path, Kind.ROWS, lambda: read_csv(path, separator)) if separator else None
 
 
 def _console(path: Path) -> Source | None:

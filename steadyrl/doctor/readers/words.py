@@ -67,15 +67,11 @@ METRIC = re.compile(r"loss|reward|score|\bkl\b|entropy|grad|advantage", re.IGNOR
 
 
 class Words:
-    """Takes lines in their order and makes records of them.
-
-    Attributes:
-        sure: Whether the lines so far hold a record of metrics for sure.
-        unended: The line before with a list of numbers that goes on in the next one; "" for none.
-    """
+    """Takes lines in their order and makes records of them."""
 
     def __init__(self) -> None:
-        self.sure, self.unended = False, ""
+        self.sure = False  # whether the lines so far hold a record of metrics
+        self.unended = ""  # the line before with a list of numbers that goes on in the next one
         self._by_step, self._by_name = _Records(("step",)), _Records(("epoch",))
         self._templates = Templates(_parse)
         self._seen, self._beside = Counter[str](), Counter[str]()  # names, and metrics on the lines that name a step
@@ -130,16 +126,11 @@ class Words:
 
 
 class _Records:
-    """Records of one way to tell where they end.
-
-    Attributes:
-        record: The one that is being filled.
-        count: How many ended.
-        metrics: How many of them hold a metric.
-    """
+    """Records of one way to tell where they end: the one that is being filled, and of those that ended a count."""
 
     def __init__(self, step_keys: tuple[str, ...]):
-        self.rows, self.record, self.count, self.metrics = Rows(step_keys), dict[str, Any](), 0, 0
+        self.rows, self.record = Rows(step_keys), dict[str, Any]()
+        self.count = self.metrics = 0  # of all, and of those that hold a metric
 
     def end(self) -> None:
         """Put the record to the rows, if it holds more than its step, and begin another."""

@@ -60,7 +60,8 @@ def jumps(series: Series, logarithm: bool = False) -> list[Jump]:
     if n < 2 * WINDOW + WINDOW // 2:
         return []
     at = np.arange(WINDOW, n - WINDOW + 1)  # first points of the later windows
-    means, spread = _windows(x)  # [n - 9] each
+    windows = np.lib.stride_tricks.sliding_window_view(x, WINDOW)
+    means, spread = windows.mean(axis=1), windows.var(axis=1, ddof=1)  # [n - 9] each
     change = means[at] - means[at - WINDOW]
     noise = np.sqrt((spread[at] + spread[at - WINDOW]) / 2.0)
     floor = ROUNDING * np.maximum(np.abs(means[at]) + np.abs(means[at - WINDOW]), ROUNDING)
@@ -84,16 +85,6 @@ def jumps(series: Series, logarithm: bool = False) -> list[Jump]:
         selected.append(Jump(int(steps[at[i]]), float(means[at[i] - WINDOW]), float(means[at[i]])))
         left = left[np.abs(left - i) >= WINDOW]
     return selected
-
-
-def _windows(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the mean and the variance of every ten successive values of x [n], by running sums."""
-    centre = x.mean()
-    sums, squares = (
-        np.concatenate([np.zeros(1), np.cumsum(values)]) for values in (x - centre, (x - centre) * (x - centre))
-    )
-    mean, square = ((total[WINDOW:] - total[:-WINDOW]) / WINDOW for total in (sums, squares))
-    return mean + centre, np.maximum(square - mean * mean, 0.0) * (WINDOW / (WINDOW - 1.0))
 
 
 def _usual(change: np.ndarray) -> float:

@@ -212,10 +212,7 @@ def _about_parts(x: np.ndarray, two: int) -> list[np.ndarray]:
 def parting(x: np.ndarray, least: int, apart: int = 1) -> int | None:
     """Return the index at which two straight lines through x [n] part best, or None with fewer than 2 ``least`` values.
 
-    Args:
-        x: [n].
-        least: Values of each line, at least.
-        apart: Between the places that are tried.
+    Each line has at least so many values; the places that are tried lie so far ``apart``.
     """
     n = len(x)
     places = np.arange(least, n - least + 1, apart)
@@ -244,8 +241,7 @@ def scatter(x: np.ndarray) -> float:
 
 def about_line(x: np.ndarray) -> np.ndarray:
     """Return the distances of x [n] from its straight line."""
-    errors: np.ndarray = about_lines(x[None])[0]
-    return errors
+    return np.asarray(about_lines(x[None])[0])
 
 
 def about_lines(rows: np.ndarray) -> np.ndarray:
@@ -257,8 +253,7 @@ def about_lines(rows: np.ndarray) -> np.ndarray:
 def per_independent(rows: np.ndarray) -> float:
     """Return how many neighbouring steps tell as much as one independent step, AR(1) noise assumed: 1 to 19.
 
-    Args:
-        rows: [count, size >= 5], successive values in blocks.
+    ``rows`` [count, size >= 5] are successive values in blocks.
     """
     errors = rows - rows.mean(axis=1, keepdims=True)
     power = (errors * errors).sum(axis=1)  # [count]
@@ -307,33 +302,21 @@ def drop(series: Series) -> Drop | None:
     """Return where a series fell from one level to a lower one and stayed, or None.
 
     A steady decline is split in the middle by the same arithmetic; its distances from the two levels are too large.
-
-    Args:
-        series: Finite values; fewer than four show nothing.
+    Fewer than four values show nothing.
     """
     n = len(series)
     if n < AFTER + 1:
         return None
-    place, left = split(series.values, AFTER)
-    if not np.isfinite(left):
-        return None
-    before, after = float(series.values[:place].mean()), float(series.values[place:].mean())
-    scatter = float(np.sqrt(max(left, 0.0) / max(n - 2, 1)))
-    clear = DROP_CLEAR if place >= AFTER else DROP_CLEAR_FROM_FEW
-    least = clear * max(scatter, ROUNDING * max(abs(before), abs(after)))
-    return Drop(int(series.steps[place]), before, after) if before - after > least else None
-
-
-def split(x: np.ndarray, after: int = 1) -> tuple[int, float]:
-    """Return the index that splits x [n] into two levels best, and the squared distances from them that are left.
-
-    Args:
-        x: [n > after].
-        after: Points that the second level has at least.
-    """
-    n, k = len(x), np.arange(1, len(x) - after + 1)  # points before
+    x, k = series.values, np.arange(1, n - AFTER + 1)  # points before the split
     with np.errstate(over="ignore", invalid="ignore"):
         sums = np.cumsum(x)
         errors = float(x @ x) - sums[k - 1] ** 2 / k - (sums[-1] - sums[k - 1]) ** 2 / (n - k)
     at = int(errors.argmin())  # of a NaN, where there is one
-    return int(k[at]), float(errors[at])
+    place, left = int(k[at]), float(errors[at])
+    if not np.isfinite(left):
+        return None
+    before, after = float(x[:place].mean()), float(x[place:].mean())
+    scatter = float(np.sqrt(max(left, 0.0) / max(n - 2, 1)))
+    clear = DROP_CLEAR if place >= AFTER else DROP_CLEAR_FROM_FEW
+    least = clear * max(scatter, ROUNDING * max(abs(before), abs(after)))
+    return Drop(int(series.steps[place]), before, after) if before - after > least else None

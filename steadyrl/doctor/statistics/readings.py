@@ -255,8 +255,7 @@ def kl_coef(run: Run, like: Series) -> np.ndarray | None:
     logged = run.get("kl_coef")
     if logged is not None:
         at = np.searchsorted(logged.steps, like.steps, side="right") - 1
-        coefficients: np.ndarray = logged.values[np.maximum(at, 0)]
-        return coefficients
+        return np.asarray(logged.values[np.maximum(at, 0)])
     fixed = setting(run, "kl_coef")
     return None if fixed is None else np.full(len(like), fixed)
 
@@ -357,12 +356,9 @@ def is_penalty(name: str, part: Series) -> bool:
 
 
 def share_with_spike(series: Series | None, steps: np.ndarray, before: int = 5) -> float:
-    """Return the share of ``steps`` at which, or up to ``before`` points before which, a series left its usual range.
+    """Return the share of steps [m >= 1] at which, or up to so many points ``before``, a series left its usual range.
 
-    Args:
-        series: Spikes count upwards and downwards; None has none.
-        steps: [m], m >= 1.
-        before: In logged points of the series.
+    Spikes count upwards and downwards; None has none.
     """
     if series is None:
         return 0.0
@@ -374,12 +370,9 @@ def share_with_spike(series: Series | None, steps: np.ndarray, before: int = 5) 
 
 
 def goes_with(run: Run, steps: np.ndarray, candidates: Mapping[str, Sequence[str]]) -> tuple[str, str]:
-    """Return what leaves its usual range at, or just before, at least half of some steps, and a sentence.
+    """Return what leaves its usual range at, or just before, at least half of some steps [m >= 1], and a sentence.
 
-    Args:
-        run: The run.
-        steps: [m], m >= 1.
-        candidates: Quantities by the cause that they show, the nearest first; "unknown" where none does.
+    Candidates are quantities by the cause that they show, the nearest first; it is "unknown" where none does.
     """
     for cause, quantities in candidates.items():
         for quantity in quantities:

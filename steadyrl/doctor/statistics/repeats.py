@@ -19,21 +19,14 @@ def without_repeats(run: Run) -> Run:
     Ten equal values and then ten others look like a jump, and like less noise than there is.
     """
     reward = run.get("reward")
-    if reward is None or not _repeated(reward):
+    if reward is None or _first_writings(reward) is reward:
         return run
-    series = {name: tuple(_first_writings(logged) for logged in several) for name, several in run.series.items()}
+    series = {name: tuple(map(_first_writings, several)) for name, several in run.series.items()}
     return replace(run, series=series, notes=(*run.notes, "Values are repeated; the first writing of each counts."))
 
 
-def _repeated(series: Series) -> bool:
-    x = series.values
-    if len(x) < 2 * DISTINCT or (x[1:] == x[:-1]).mean() < REPEATED:
-        return False
-    runs, distinct = 1 + int((x[1:] != x[:-1]).sum()), len(np.unique(x))
-    return distinct >= DISTINCT and distinct >= RECURS * runs
-
-
 def _first_writings(series: Series) -> Series:
-    if not _repeated(series):
-        return series
-    return series.at(np.append(True, series.values[1:] != series.values[:-1]))
+    """Return a series without its repetitions; the series itself where equal values are none."""
+    new, distinct = np.append(True, series.values[1:] != series.values[:-1]), len(np.unique(series.values))
+    few = len(series) < 2 * DISTINCT or 1.0 - new[1:].mean() < REPEATED
+    return series if few or distinct < max(DISTINCT, RECURS * new.sum()) else series.at(new)

@@ -43,13 +43,7 @@ def block_medians(series: Series) -> tuple[np.ndarray, np.ndarray]:
 
 
 def first_lasting(series: Series, bad: np.ndarray, lasting: int = 3) -> int | None:
-    """Return the first step from which ``bad`` holds ``lasting`` times in a row, or None.
-
-    Args:
-        series: Whose steps.
-        bad: [n] bool.
-        lasting: >= 1.
-    """
+    """Return the first step of a series from which ``bad`` [n] holds ``lasting`` >= 1 times in a row, or None."""
     if len(bad) < lasting:
         return None
     runs = np.lib.stride_tricks.sliding_window_view(bad, lasting).all(axis=1)
@@ -73,11 +67,8 @@ def bursts(series: Series, factor: float) -> np.ndarray:
     """Return the indices of spikes that count: ``factor`` times the usual level, and not alone.
 
     A spike counts where two of three neighbouring points are one, or where the run has several: one bad batch is no
-    illness, and heavy-tailed noise gives single spikes only. The first 30 points are not judged.
-
-    Args:
-        series: Finite values; those that are not above 0 are passed over.
-        factor: > 1, times the median of the 100 points before.
+    illness, and heavy-tailed noise gives single spikes only. What is usual is the median of the 100 points before. The
+    first 30 points are not judged, and values that are not above 0 are passed over.
     """
     above = np.flatnonzero(series.values > 0)
     if len(above) <= BURSTS_FROM:
@@ -100,7 +91,8 @@ def _against_usual(series: Series) -> tuple[np.ndarray, np.ndarray]:
     starts = np.arange(MIN_STEPS // 2, len(x), every)  # judged: x[s : s + every], by x[max(0, s - window) : s]
     padded = np.concatenate([np.full(SPIKE_WINDOW, np.nan), x])
     earlier = np.lib.stride_tricks.sliding_window_view(padded, SPIKE_WINDOW)[starts]  # [m, window]
-    centre, scale = _medians(earlier)
+    centre = np.nanmedian(earlier, axis=1)  # the first windows are not whole
+    scale = np.nanmedian(np.abs(earlier - centre[:, None]), axis=1)
     floor = 1e-3 * np.maximum(np.abs(centre), 1e-12)  # a series that hardly moved has no scale of its own
     scale = np.maximum(MAD_TO_STD * scale, floor)
     times = np.full(len(starts), every)
@@ -111,28 +103,11 @@ def _against_usual(series: Series) -> tuple[np.ndarray, np.ndarray]:
     return excess, np.repeat(scale, times)
 
 
-def _medians(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return (median, median absolute deviation) of each row [m, w], NaNs left out; every row has some number."""
-    full = np.isfinite(rows).all(axis=1)
-    centre, scale = np.empty(len(rows)), np.empty(len(rows))
-    if full.any():
-        centre[full] = np.median(rows[full], axis=1)
-        scale[full] = np.median(np.abs(rows[full] - centre[full][:, None]), axis=1)
-    for i in np.flatnonzero(~full):  # the first rows only, before a whole window has passed
-        finite = rows[i][np.isfinite(rows[i])]
-        centre[i] = np.median(finite)
-        scale[i] = np.median(np.abs(finite - centre[i]))
-    return centre, scale
-
-
 def long_run_error(values: np.ndarray) -> float:
-    """Return the standard error of a mean of correlated values, as of an AR(1) process.
+    """Return the standard error of a mean of correlated values [n >= 2] without a trend, as of an AR(1) process.
 
     The lag-1 correlation of n values comes out too low by about (1 + 3 rho) / n, which is put back; a negative one
     counts as 0.
-
-    Args:
-        values: [n], n >= 2, without a trend.
     """
     n = len(values)
     centred = values - values.mean()

@@ -5,37 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from steadyrl.core.types import Finding
+from steadyrl.show.page import records
 from steadyrl.show.page.markup import anchor, fence, markdown, paragraphs
-from steadyrl.show.page.records import (
-    Code,
-    Curves,
-    Facts,
-    Findings,
-    Fold,
-    Heading,
-    Items,
-    Note,
-    Picture,
-    Record,
-    Sample,
-    Span,
-    Table,
-    Text,
-    plain,
-    strong,
-)
 
 
-def page(records: Iterable[Record]) -> str:
+def page(every: Iterable[records.Record]) -> str:
     """Return a whole page."""
-    return "\n\n".join(block for record in records for block in blocks(record)) + "\n"
+    return "\n\n".join(block for record in every for block in blocks(record)) + "\n"
 
 
-def inline(text: Text) -> str:
+def inline(text: records.Text) -> str:
     """Return a text with its roles on one line."""
     if isinstance(text, tuple):
         return "".join(map(inline, text))
-    if isinstance(text, Span):
+    if isinstance(text, records.Span):
         inner = inline(text.text)
         if text.href:  # a heading's anchor is made of its words
             inner = f"[{inner}](#{anchor(text.href[1:])})" if text.href.startswith("#") else f"[{inner}]({text.href})"
@@ -47,41 +30,41 @@ def inline(text: Text) -> str:
     return f"{' ' * text[:1].isspace()}{markdown(text)}{' ' * text[1:][-1:].isspace()}"
 
 
-def blocks(record: Record) -> Iterator[str]:
+def blocks(record: records.Record) -> Iterator[str]:
     """Yield one record as blocks, between which a page has an empty line."""
     match record:
-        case Heading():
+        case records.Heading():
             yield f"{'#' * record.level} {inline(record.text)}"
-        case Note():
+        case records.Note():
             texts = map(inline, paragraphs(record))
             yield from ({"headline": f"**{text}**", "note": f"> {text}"}.get(record.role, text) for text in texts)
-        case Facts():
+        case records.Facts():
             yield _table(["", ""], ["---", "---"], [[inline(name), inline(text)] for name, text in record.rows])
-        case Items():
+        case records.Items():
             yield "\n".join(f"- {inline(text)}" for text in record.texts)
-        case Table():
+        case records.Table():
             marks = ["--:" if column.number else "---" for column in record.heads]
             yield _table([inline(column.name) for column in record.heads], marks, list(_rows(record)))
-        case Code():
+        case records.Code():
             yield fence(record.text)
-        case Picture():
+        case records.Picture():
             yield from (f"![{inline(record.label)}]({record.file})", *filter(None, [inline(record.caption)]))
-        case Findings():
+        case records.Findings():
             yield "\n".join(line for entry in record.placed for line in _finding("  " * entry.depth, entry.finding))
-        case Sample():
+        case records.Sample():
             yield from _sample(record)
-        case Curves():
+        case records.Curves():
             yield f"The curves can be explored in [{record.file}]({record.file})."
-        case Fold():
+        case records.Fold():
             yield f"{inline(record.summary)}:"
             yield from (block for inner in record.records for block in blocks(inner))
 
 
-def _rows(record: Table) -> Iterator[list[str]]:
+def _rows(record: records.Table) -> Iterator[list[str]]:
     for number, row in enumerate(record.rows):
         stands_out = isinstance(row, str) or number in record.ours
         first, *cells = [row, *[""] * (len(record.columns) - 1)] if isinstance(row, str) else row
-        yield [inline(strong(plain(first)) if stands_out else first), *map(inline, cells)]
+        yield [inline(records.strong(records.plain(first)) if stands_out else first), *map(inline, cells)]
 
 
 def _table(heads: list[str], marks: list[str], rows: list[list[str]]) -> str:
@@ -100,7 +83,7 @@ def _finding(left: str, finding: Finding) -> Iterator[str]:
     yield from (f"{left}  - {name}: {inline(text)}" for name, text in further.items() if text)
 
 
-def _sample(record: Sample) -> Iterator[str]:
+def _sample(record: records.Sample) -> Iterator[str]:
     yield f"### {inline(record.title)}"
     yield fence(record.prompt)
     for answer in record.answers:

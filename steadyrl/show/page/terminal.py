@@ -12,23 +12,9 @@ from rich.table import Table as Grid
 from rich.text import Text as Line
 
 from steadyrl.core.errors import printable
-from steadyrl.show.page.records import (
-    Code,
-    Facts,
-    Fold,
-    Heading,
-    Items,
-    Note,
-    Record,
-    Sample,
-    Span,
-    Table,
-    Text,
-    Tone,
-    plain,
-)
+from steadyrl.show.page import records
 
-STYLES: dict[Tone, str] = {
+STYLES: dict[records.Tone, str] = {
     "good": "bold green", "bad": "bold red", "warn": "bold yellow", "info": "bold cyan", "none": "",
 }  # fmt: skip
 ROLES = {"strong": "bold", "soft": "dim", "headline": "bold", "code": "", "note": "", "": ""}
@@ -36,61 +22,64 @@ LONGEST = 300  # characters of a prompt or an answer
 UNBROKEN = 130  # columns if the output is not a terminal
 
 
-def show(records: Iterable[Record]) -> None:
+def show(every: Iterable[records.Record]) -> None:
     """Print records."""
     # A model's text may contain characters that the terminal's encoding lacks.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
     width = None if sys.stdout.isatty() else UNBROKEN
     console = Console(highlight=False, markup=False, emoji=False, width=width)
-    for record in records:
+    for record in every:
         for rendered in lines(record):
             # Where nothing is wrapped, text with a margin or in a table would be cut at the last column.
             console.print(rendered, soft_wrap=width is not None and isinstance(rendered, Line | str))
 
 
-def line(text: Text, style: str = "") -> Line:
+def line(text: records.Text, style: str = "") -> Line:
     """Return a text on one line, with its roles as styles."""
     if isinstance(text, tuple):
         return Line.assemble(*(line(piece, style) for piece in text))
-    if isinstance(text, Span):
+    if isinstance(text, records.Span):
         return line(text.text, STYLES[text.tone] if text.role == "word" else ROLES[text.role])
     ends = " " * text[:1].isspace(), " " * text[1:][-1:].isspace()
     shown = printable(" ".join(text.split())).replace("→", "->")  # not every terminal has the arrow
     return Line(f"{ends[0]}{shown}{ends[1]}", style)
 
 
-def lines(record: Record) -> Iterable[RenderableType]:
+def lines(record: records.Record) -> Iterable[RenderableType]:
     """Return what is printed of one record; pictures and the like are the pages' alone."""
     match record:
-        case Heading():
+        case records.Heading():
             return "", line(record.text, "bold")
-        case Note():
+        case records.Note():
             return (line(record.text, STYLES[record.tone] or ROLES[record.role]),)
-        case Facts():
+        case records.Facts():
             grid = Grid.grid(padding=(0, 2))
             for name, text in record.rows:
                 grid.add_row(line(name, "dim"), line(text))
             return (grid,)
-        case Items():
+        case records.Items():
             return [line(("- ", *(text if isinstance(text, tuple) else (text,)))) for text in record.texts]
-        case Table():
+        case records.Table():
             return (_table(record),)
-        case Code():
+        case records.Code():
             return (Line(printable(record.text), no_wrap=True, overflow="ignore"),)  # whole, to be pasted
-        case Sample():
-            shown: list[RenderableType] = ["", line((f"{plain(record.title)}: ", _short(record.prompt)), "bold")]
+        case records.Sample():
+            shown: list[RenderableType] = [
+                "",
+                line((f"{records.plain(record.title)}: ", _short(record.prompt)), "bold"),
+            ]
             for answer in record.answers:
                 shown.append(Padding(line(answer.label, "dim"), (0, 0, 0, 2), expand=False))
                 shown.append(Padding(line(_short(answer.text) or "(nothing)"), (0, 0, 0, 4), expand=False))
             return shown
-        case Fold():
+        case records.Fold():
             return [line(record.summary), *(rendered for inner in record.records for rendered in lines(inner))]
         case _:
             return ()
 
 
-def _table(record: Table) -> Grid:
+def _table(record: records.Table) -> Grid:
     grid = Grid(box=None, header_style="dim")
     for column in record.heads:
         grid.add_column(line(column.name), justify="right" if column.number else "left", overflow="fold")

@@ -10,21 +10,8 @@ from steadyrl.core.rundir import read_json, write_text
 from steadyrl.core.words import counted
 from steadyrl.lab.compare.compare import RECORD
 from steadyrl.lab.compare.findings import metric_row
-from steadyrl.show.page import html
+from steadyrl.show.page import html, records
 from steadyrl.show.page.markup import interval, number, p_value, shorten, signed
-from steadyrl.show.page.records import (
-    TONES,
-    Answer,
-    Facts,
-    Heading,
-    Note,
-    Picture,
-    Record,
-    Sample,
-    Table,
-    Text,
-    numbers,
-)
 
 WHY = {"win": "large win", "loss": "large loss", "tie": "no difference"}
 SAMPLES_SHOWN = 2  # of each side of an example
@@ -47,17 +34,17 @@ def write_comparison(folder: Path | str) -> Path:
 
     folder = Path(folder)
     record = read_json(folder / RECORD)
-    picture = Picture("comparison.svg", LABEL, CAPTION, (draw(record),))
+    picture = records.Picture("comparison.svg", LABEL, CAPTION, (draw(record),))
     write_text(folder / picture.file, picture.panels[0])
     a, b = record["a"]["name"], record["b"]["name"]
-    page = [Heading(f"{b} against {a}", 1), *comparison_view(record, (picture,))]
+    page = [records.Heading(f"{b} against {a}", 1), *comparison_view(record, (picture,))]
     write_text(folder / "comparison.html", html.page(f"{a} and {b}: comparison", page))
     return folder / "comparison.html"
 
 
 def comparison_view(
-    record: Mapping[str, Any], pictures: Sequence[Picture] = (), examples: int | None = None
-) -> list[Record]:
+    record: Mapping[str, Any], pictures: Sequence[records.Picture] = (), examples: int | None = None
+) -> list[records.Record]:
     """Return what every page and the terminal show of a comparison, with so many examples of each kind (None: all)."""
     a, b, answers = record["a"], record["b"], "answers" if record["samples"] > 1 else "answer"
     word = "undecided" if record["doubts"] else record["verdict"]["word"]
@@ -80,68 +67,70 @@ def comparison_view(
     if verdict["margin"] is not None:
         facts["margin"] = number(verdict["margin"])
     return [
-        Note(headline, "headline", TONES[word]),
-        *map(Note, details),
-        Note(
+        records.Note(headline, "headline", records.TONES[word]),
+        *map(records.Note, details),
+        records.Note(
             f"A = {a['name']} ({a['what']}), B = {b['name']} ({b['what']}); task {record['task']}, "
             f"{record['samples']} {record['decoding']} {answers} to each problem, seed {record['seed']}.",
             "soft",
         ),
-        Note(
+        records.Note(
             "The interval is over problems, whose samples are averaged first. It says what other problems of this kind "
             "would show. Another training seed can differ by more.",
             "soft",
         ),
         *_left_out(record),
         *pictures,
-        Heading("The tests"),
-        Facts([*facts.items(), ("problems with the same answers from both", f"{record['same_answers']}")]),
-        Heading("Every measurement"),
-        Note(f"Means over the problems where both have it (n). The verdict is about {record['metric']} alone.", "soft"),
-        Table(
-            ("measurement", *numbers("n", "A", "B", "B - A", "95 % interval")),
+        records.Heading("The tests"),
+        records.Facts([*facts.items(), ("problems with the same answers from both", f"{record['same_answers']}")]),
+        records.Heading("Every measurement"),
+        records.Note(
+            f"Means over the problems where both have it (n). The verdict is about {record['metric']} alone.", "soft"
+        ),
+        records.Table(
+            ("measurement", *records.numbers("n", "A", "B", "B - A", "95 % interval")),
             [(row["name"], *_cells(row)) for row in (metric_row(record, record["metric"]), *record["parts"])],
             frozenset({0}),
         ),
         *_difficulty(record["difficulty"]),
-        Heading("Side by side"),
-        Note("The largest wins of B, its largest losses, and some problems without a difference.", "soft"),
+        records.Heading("Side by side"),
+        records.Note("The largest wins of B, its largest losses, and some problems without a difference.", "soft"),
         *(_sample(example) for example in shown),
     ]
 
 
-def _left_out(record: Mapping[str, Any]) -> Iterator[Record]:
+def _left_out(record: Mapping[str, Any]) -> Iterator[records.Record]:
     of_a, of_b, metric = record["a"]["unscored"], record["b"]["unscored"], record["metric"]
     if record["left_out"]:
-        yield Note(
+        yield records.Note(
             f"{record['left_out']} problems could not be measured for both and are left out ({of_a} answers of A and "
             f"{of_b} of B have no {metric}).",
             "note",
         )
     elif of_a or of_b:
         count = f"{of_a} answers of A and {of_b} of B have no {metric}"
-        yield Note(f"{count}; the other samples of these problems count.", "note")
+        yield records.Note(f"{count}; the other samples of these problems count.", "note")
 
 
-def _cells(row: Mapping[str, Any]) -> tuple[Text, ...]:
+def _cells(row: Mapping[str, Any]) -> tuple[records.Text, ...]:
     return f"{row['n']}", number(row["a"]), number(row["b"]), signed(row["difference"]), interval(row["interval"])
 
 
-def _difficulty(rows: Sequence[Mapping[str, Any]]) -> Iterator[Record]:
+def _difficulty(rows: Sequence[Mapping[str, Any]]) -> Iterator[records.Record]:
     if rows:
-        yield Heading("By difficulty")
-        yield Note(
+        yield records.Heading("By difficulty")
+        yield records.Note(
             "Each row has fewer problems than the whole set, and many rows show something by chance. Use them to "
             "decide where to look, not as verdicts.",
             "soft",
         )
-        yield Table(
-            ("difficulty", *numbers("n", "A", "B", "B - A", "95 % interval", "won", "lost")),
+        yield records.Table(
+            ("difficulty", *records.numbers("n", "A", "B", "B - A", "95 % interval", "won", "lost")),
             [(row["level"], *_cells(row), f"{row['wins']}", f"{row['losses']}") for row in rows],
         )
 
 
-def _sample(example: Mapping[str, Any]) -> Sample:
+def _sample(example: Mapping[str, Any]) -> records.Sample:
     """Return an example with the sample that shows its difference first, beside the same sample of the other side."""
     other_samples = [i for i in range(len(example["a"])) if i != example["sample"]]
     shown = [example["sample"], *other_samples][:SAMPLES_SHOWN]
@@ -156,5 +145,5 @@ def _sample(example: Mapping[str, Any]) -> Sample:
             parts = "".join(f", {name} {number(value)}" for name, value in sorted(answer["parts"].items()))
             label = f"{side.upper()}, reward {number(answer['reward'])}{parts}"
         cut = ", cut at the token limit" if answer["truncated"] else ""
-        answers.append(Answer(f"{label}{cut}", shorten(answer["text"]), shorten(answer["note"])))
-    return Sample(title, shorten(example["prompt"]), answers)
+        answers.append(records.Answer(f"{label}{cut}", shorten(answer["text"]), shorten(answer["note"])))
+    return records.Sample(title, shorten(example["prompt"]), answers)

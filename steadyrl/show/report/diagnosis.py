@@ -13,34 +13,17 @@ from steadyrl.doctor.check import Check, in_words
 from steadyrl.doctor.examine import BY_NAME, TOPICS, Diagnosis
 from steadyrl.doctor.series import Run
 from steadyrl.doctor.statistics.signals import head, tail
-from steadyrl.show.page import html, markdown
+from steadyrl.show.page import html, markdown, records
 from steadyrl.show.page.markup import number
-from steadyrl.show.page.records import (
-    Code,
-    Findings,
-    Fold,
-    Heading,
-    Items,
-    Note,
-    Picture,
-    Record,
-    Span,
-    Table,
-    Text,
-    numbers,
-    word,
-)  # fmt: skip
 from steadyrl.show.report.topics import DIAGNOSED
 
 STATES = ("fail", "info", "not throughout", "unknown", "pass")  # of the checks, in the order of their counts
 
 
 def write_diagnosis(diagnoses: Sequence[Diagnosis], folder: Path | str) -> Path:
-    """Write diagnosis.md, diagnosis.html and the pictures of some runs, and return the HTML page's path.
+    """Write diagnosis.md, diagnosis.html and the pictures of one run or more, and return the HTML page's path.
 
-    Args:
-        diagnoses: At least one; a section each.
-        folder: Made if it is not there; an earlier diagnosis in it is replaced.
+    The folder is made if it is not there; an earlier diagnosis in it is replaced.
 
     Raises:
         AccessError: The folder cannot be written.
@@ -48,7 +31,7 @@ def write_diagnosis(diagnoses: Sequence[Diagnosis], folder: Path | str) -> Path:
     from steadyrl.show.report.pictures.diagnosis import pictures  # matplotlib takes a second to load
 
     folder = Path(folder)
-    page: list[Record] = [Heading("Diagnosis", 1)]
+    page: list[records.Record] = [records.Heading("Diagnosis", 1)]
     for place, diagnosis in enumerate(diagnoses, 1):
         drawn = pictures(diagnosis, f"run{place}")
         for picture in drawn:
@@ -59,12 +42,12 @@ def write_diagnosis(diagnoses: Sequence[Diagnosis], folder: Path | str) -> Path:
     return folder / "diagnosis.html"
 
 
-def diagnosis_view(diagnosis: Diagnosis, pictures: Sequence[Picture] = ()) -> list[Record]:
+def diagnosis_view(diagnosis: Diagnosis, pictures: Sequence[records.Picture] = ()) -> list[records.Record]:
     """Return what every page shows of a diagnosis, with pictures of the series that decide its findings."""
     run, roots = diagnosis.run, harmful_roots(diagnosis)
-    settings = [(Span(name, "code"), f"{run.settings[name]}") for name in sorted(run.settings)]
-    settings_table = Table(("setting", "value"), settings)
-    rows: list[Sequence[Text] | str] = []  # the level at the start and at the end, and the range
+    settings = [(records.Span(name, "code"), f"{run.settings[name]}") for name in sorted(run.settings)]
+    settings_table = records.Table(("setting", "value"), settings)
+    rows: list[Sequence[records.Text] | str] = []  # the level at the start and at the end, and the range
     for topic, quantities in DIAGNOSED.items():
         rows.append(f"{topic}: {_topic_word(diagnosis, TOPICS.get(topic, ()))}")
         logged = (series.finite() for quantity in quantities for series in diagnosis.run.series.get(quantity, ()))
@@ -79,24 +62,24 @@ def diagnosis_view(diagnosis: Diagnosis, pictures: Sequence[Picture] = ()) -> li
             if len(series)
         ]
     return [
-        Heading((f"{run.path} ", word(diagnosis.verdict))),
-        Note(run.facts, "soft"),
-        Note(headline(diagnosis), "headline"),
-        *(Note(text, "note") for text in run.notes),
+        records.Heading((f"{run.path} ", records.word(diagnosis.verdict))),
+        records.Note(run.facts, "soft"),
+        records.Note(headline(diagnosis), "headline"),
+        *(records.Note(text, "note") for text in run.notes),
         *_judgement(diagnosis),
-        Heading("Findings", 3),
-        Findings(tree(diagnosis.findings))
+        records.Heading("Findings", 3),
+        records.Findings(tree(diagnosis.findings))
         if diagnosis.findings
-        else Note(f"No check found harm{'' if diagnosis.judgement else ', and there is nothing to do'}."),
+        else records.Note(f"No check found harm{'' if diagnosis.judgement else ', and there is nothing to do'}."),
         *pictures,
         *_remedies(roots),
         *_expected(roots, diagnosis.findings),
-        Heading("Measurements", 3),
-        Table(("measured", "unit", *numbers("start", "end", "least", "greatest", "points")), rows),
-        Heading("Monitoring checklist", 3),
+        records.Heading("Measurements", 3),
+        records.Table(("measured", "unit", *records.numbers("start", "end", "least", "greatest", "points")), rows),
+        records.Heading("Monitoring checklist", 3),
         checks_table(diagnosis),
-        *([Fold(f"Settings that the log holds ({len(settings)})", [settings_table])] if settings else []),
-        *([Note(f"Metrics that are not known: {', '.join(run.unknown)}", "soft")] if run.unknown else []),
+        *([records.Fold(f"Settings that the log holds ({len(settings)})", [settings_table])] if settings else []),
+        *([records.Note(f"Metrics that are not known: {', '.join(run.unknown)}", "soft")] if run.unknown else []),
     ]
 
 
@@ -141,30 +124,32 @@ def overrides(findings: Sequence[Finding]) -> tuple[list[str], list[str]]:
     return [f"{key}={value}" for key, value in chosen.items()], conflicts
 
 
-def _judgement(diagnosis: Diagnosis) -> Iterator[Record]:
+def _judgement(diagnosis: Diagnosis) -> Iterator[records.Record]:
     if diagnosis.judgement:
-        yield Items([f"{heading}: {text}" for heading, text in diagnosis.judgement.reasons.items()])
+        yield records.Items([f"{heading}: {text}" for heading, text in diagnosis.judgement.reasons.items()])
     if diagnosis.missing:
-        yield Note("A run is called healthy for certain only where this is known, and here it is not:", "soft")
-        yield Items(diagnosis.missing)
+        yield records.Note("A run is called healthy for certain only where this is known, and here it is not:", "soft")
+        yield records.Items(diagnosis.missing)
 
 
-def _remedies(roots: Sequence[Finding]) -> Iterator[Record]:
+def _remedies(roots: Sequence[Finding]) -> Iterator[records.Record]:
     settings, conflicts = overrides(roots)
     if settings:
-        yield Heading("Overrides", 3)
-        yield Note("The remedies of the root causes as settings that can be pasted:", "soft")
-        yield Code(" ".join(shlex.quote(text) for text in settings))
+        yield records.Heading("Overrides", 3)
+        yield records.Note("The remedies of the root causes as settings that can be pasted:", "soft")
+        yield records.Code(" ".join(shlex.quote(text) for text in settings))
     if conflicts:
-        yield Note(f"Left out, because a more urgent remedy changes the same settings: {', '.join(conflicts)}", "soft")
+        yield records.Note(
+            f"Left out, because a more urgent remedy changes the same settings: {', '.join(conflicts)}", "soft"
+        )
 
 
-def _expected(roots: Sequence[Finding], findings: Sequence[Finding]) -> Iterator[Record]:
+def _expected(roots: Sequence[Finding], findings: Sequence[Finding]) -> Iterator[records.Record]:
     checks = dict.fromkeys(finding.check for root in roots for finding in _chain(root, findings))
     texts = [BY_NAME[check].healthy for check in checks if check in BY_NAME]
     if texts:
-        yield Heading("Expected outcome", 3)
-        yield Items(texts)
+        yield records.Heading("Expected outcome", 3)
+        yield records.Items(texts)
 
 
 def _topic_word(diagnosis: Diagnosis, checks: Sequence[Check[Run]]) -> str:
@@ -178,14 +163,14 @@ def _topic_word(diagnosis: Diagnosis, checks: Sequence[Check[Run]]) -> str:
     return "not judged" if not checks else "not measured" if len(silent) == len(checks) else "fine"
 
 
-def checks_table(diagnosis: Diagnosis) -> Fold:
+def checks_table(diagnosis: Diagnosis) -> records.Fold:
     """Return every check that applies, by topic: what it expects, whether that holds, and why or why not."""
     results = {finding.check: ("unknown", finding) for finding in reversed(diagnosis.unknown)}
     results |= {finding.check: ("not throughout", finding) for finding in reversed(diagnosis.uneven)}
     results |= {
         finding.check: ("fail" if finding.harms else "info", finding) for finding in reversed(diagnosis.findings)
     }
-    rows: list[Sequence[Text] | str] = []
+    rows: list[Sequence[records.Text] | str] = []
     states = []
     for topic, checks in TOPICS.items():
         applying = [check for check in checks if check.applies(diagnosis.run)]
@@ -198,6 +183,6 @@ def checks_table(diagnosis: Diagnosis) -> Fold:
                 remark = "; ".join(finding.evidence)
             elif finding is not None and state == "unknown" and finding.would_tell:
                 remark += f"; this would show it: {', '.join(map(in_words, finding.would_tell))}"
-            rows.append((word(state), check.healthy, check.name, remark))
+            rows.append((records.word(state), check.healthy, check.name, remark))
     counts = ", ".join(f"{states.count(state)} {state}" for state in STATES if state in states)
-    return Fold(f"{len(states)} checks: {counts}", [Table(("", "expected", "check", "remark"), rows)])
+    return records.Fold(f"{len(states)} checks: {counts}", [records.Table(("", "expected", "check", "remark"), rows)])

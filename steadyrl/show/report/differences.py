@@ -17,22 +17,8 @@ from steadyrl.doctor.readers.spelling import flat_settings
 from steadyrl.doctor.series import Run
 from steadyrl.lab.measure import heldout_mean, measure
 from steadyrl.lab.study.file import HELDOUT, Rule
-from steadyrl.show.page import records as shown_as
+from steadyrl.show.page import records
 from steadyrl.show.page.markup import interval, number, shorten, signed
-from steadyrl.show.page.records import (
-    Fold,
-    Heading,
-    Items,
-    Note,
-    Record,
-    Sample,
-    Span,
-    Table,
-    Text,
-    numbers,
-    strong,
-    word,
-)
 from steadyrl.show.report.evidence import Answer, Evaluation, read_evaluation
 from steadyrl.show.report.figures import change, concluded, metric_samples, metric_values
 from steadyrl.show.report.topics import COMPARED, TAKES
@@ -70,7 +56,7 @@ class Compared:
         return {name: read_evaluation(self.run.evaluation_file("after", name)) for name in names}
 
 
-def differences(runs: Sequence[Compared]) -> list[Record]:
+def differences(runs: Sequence[Compared]) -> list[records.Record]:
     """Return how some runs differ from the first one.
 
     Raises:
@@ -78,43 +64,43 @@ def differences(runs: Sequence[Compared]) -> list[Record]:
     """
     return [
         *_settings(runs),
-        Heading("Why the first two differ" if len(runs) > 2 else "Why they differ"),
-        Items(_explained(runs[:2])),
-        Heading("Held-out answers"),
+        records.Heading("Why the first two differ" if len(runs) > 2 else "Why they differ"),
+        records.Items(_explained(runs[:2])),
+        records.Heading("Held-out answers"),
         *(record for run in runs[1:] for record in _answers(runs[0], run)),
-        Note("Another seed can differ by more. `steadyrl compare` asks both models again.", "soft"),
+        records.Note("Another seed can differ by more. `steadyrl compare` asks both models again.", "soft"),
         *_numbers(runs),
     ]
 
 
-def conclusions(runs: Sequence[Compared]) -> list[Record]:
+def conclusions(runs: Sequence[Compared]) -> list[records.Record]:
     """Return the verdict on the held-out answers of each run against those of the first, where there is one."""
-    records: list[Record] = []
+    notes: list[records.Record] = []
     for run in runs[1:]:
         conclusion = concluded(_changes(runs[0], run), _deploy(run), {side.name: side.harms for side in (runs[0], run)})
         if conclusion and _changes(runs[0], run)[_deploy(run)]["n"]:
-            judged = strong(conclusion.word) if conclusion.doubts else word(conclusion.word)
+            judged = records.strong(conclusion.word) if conclusion.doubts else records.word(conclusion.word)
             against, why = f" against {runs[0].name}: ", f"{conclusion.sentence.removeprefix(conclusion.word)}."
-            records.append(Note((strong(run.name), against, judged, why)))
-    return records
+            notes.append(records.Note((records.strong(run.name), against, judged, why)))
+    return notes
 
 
-def _settings(runs: Sequence[Compared]) -> Iterator[Record]:
+def _settings(runs: Sequence[Compared]) -> Iterator[records.Record]:
     """Yield the settings that differ, and those that not every run has."""
     names = dict.fromkeys(name for run in runs for name in run.settings)
     rows = {name: [run.settings.get(name) for run in runs] for name in sorted(names, key=_OF_NO_INTEREST.__contains__)}
     rows = {name: row for name, row in rows.items() if len(set(row)) > 1 and name not in _OF_THE_PLACE}
     columns = ("setting", *(run.name for run in runs))
-    different: list[Sequence[Text]] = [
-        (Span(name, "code"), *map(str, row)) for name, row in rows.items() if None not in row
+    different: list[Sequence[records.Text]] = [
+        (records.Span(name, "code"), *map(str, row)) for name, row in rows.items() if None not in row
     ]
-    one_sided: list[Sequence[Text]] = [
-        (Span(name, "code"), *(value or "–" for value in row)) for name, row in rows.items() if None in row
+    one_sided: list[Sequence[records.Text]] = [
+        (records.Span(name, "code"), *(value or "–" for value in row)) for name, row in rows.items() if None in row
     ]
-    yield Heading("Settings that differ")
-    yield Table(columns, different) if different else Note("None of those that every run has.")
+    yield records.Heading("Settings that differ")
+    yield records.Table(columns, different) if different else records.Note("None of those that every run has.")
     if one_sided:
-        yield Fold(f"Settings that not every run has ({len(one_sided)})", [Table(columns, one_sided)])
+        yield records.Fold(f"Settings that not every run has ({len(one_sided)})", [records.Table(columns, one_sided)])
 
 
 def _explained(runs: Sequence[Compared]) -> list[str]:
@@ -147,7 +133,7 @@ def _changes(first: Compared, second: Compared) -> dict[str, dict[str, Any]]:
     return {decoding: change(*map(metric_samples, answers)) for decoding, answers in sides.items()}
 
 
-def _answers(first: Compared, second: Compared) -> Iterator[Record]:
+def _answers(first: Compared, second: Compared) -> Iterator[records.Record]:
     """Yield how the held-out answers of two runs differ, problem by problem, as the second will be used."""
     deploy = _deploy(second)
     lacks = [run.name for run in (first, second) if not metric_values(run.after[""].of(deploy))]
@@ -155,7 +141,7 @@ def _answers(first: Compared, second: Compared) -> Iterator[Record]:
     if lacks or not answers[0]:
         missing = f"there is no evaluation after training of {' and '.join(lacks)}"
         why = missing if lacks else "they have no held-out problem in common"
-        yield Note(f"{second.name} and {first.name} cannot be compared problem by problem: {why}.", "soft")
+        yield records.Note(f"{second.name} and {first.name} cannot be compared problem by problem: {why}.", "soft")
         return
     moved = {problem: (answers[1][problem].metric or 0.0) - (a.metric or 0.0) for problem, a in answers[0].items()}
     gained, lost = (sorted((p for p in moved if sign * moved[p] > 0), key=lambda p: -abs(moved[p])) for sign in (1, -1))
@@ -165,11 +151,11 @@ def _answers(first: Compared, second: Compared) -> Iterator[Record]:
         **_changes(first, second),
         **{f"{name}: {deploy}": change(*map(metric_samples, sides)) for name, sides in sets.items()},
     }
-    yield Items(
+    yield records.Items(
         [
             (
                 f"{name} answers: ",
-                strong(second.name),
+                records.strong(second.name),
                 f" {number(row['after'])}, {first.name} {number(row['before'])}: {signed(row['difference'])} "
                 f"{interval(row['interval'])} (95 %, paired over {counted(row['n'], 'problem')})"
                 f"{counts * (name == deploy)}",
@@ -184,19 +170,19 @@ def _answers(first: Compared, second: Compared) -> Iterator[Record]:
         samples = []
         for problem in shown:
             texts = [
-                shown_as.Answer(f"{run.name}: {number(a.metric)}", shorten(a.text), shorten(a.note))
+                records.Answer(f"{run.name}: {number(a.metric)}", shorten(a.text), shorten(a.note))
                 for run, a in zip((first, second), (side[problem] for side in answers), strict=True)
             ]
-            samples.append(Sample(f"{problem} ({signed(moved[problem])})", shorten(prompts[problem]), texts))
+            samples.append(records.Sample(f"{problem} ({signed(moved[problem])})", shorten(prompts[problem]), texts))
         if samples:
-            yield Fold(f"{title} ({len(shown)} shown)", samples)
+            yield records.Fold(f"{title} ({len(shown)} shown)", samples)
 
 
-def _numbers(runs: Sequence[Compared]) -> Iterator[Record]:
+def _numbers(runs: Sequence[Compared]) -> Iterator[records.Record]:
     """Yield the numbers by topic, a column for each run; the held-out scores first."""
     directories = [run.run for run in runs]
     metrics = [run.metrics() if run else [] for run in directories]
-    rows: list[Sequence[Text] | str] = []
+    rows: list[Sequence[records.Text] | str] = []
 
     def add(topic: str, values: Mapping[str, Sequence[float | None]]) -> None:
         measured = [(name, *map(number, row)) for name, row in values.items() if any(v is not None for v in row)]
@@ -212,9 +198,9 @@ def _numbers(runs: Sequence[Compared]) -> Iterator[Record]:
         }
         add(topic, values)
     if rows:
-        yield Heading("Numbers")
-        yield Table(("measured", *numbers(*(run.name for run in runs))), rows)
-        yield Note(
+        yield records.Heading("Numbers")
+        yield records.Table(("measured", *records.numbers(*(run.name for run in runs))), rows)
+        yield records.Note(
             "One run of each kind says nothing about the kind: seeds differ by as much as settings do. "
             "`steadyrl study` compares with seeds and intervals.",
             "soft",

@@ -100,6 +100,8 @@ def read_evidence(path: Path | str) -> Evidence:
     spread = sorted({every[round(i)] for i in np.linspace(0, len(every) - 1, MOST_RECORDED)}) if every else []
     rewards = {at: [finite_number(line.get("reward")) for line in read_lines(run.rollouts_file(at))] for at in spread}
     scored = {at: [reward for reward in values if reward is not None] for at, values in rewards.items()}
+    files = {name: [run.evaluation_file(when, name) for when in ("before", "after")] for name in run.heldout_sets()}
+    sets = {name: map(read_evaluation, pair) for name, pair in files.items()}
     return Evidence(
         name=run.path.resolve().name,
         info=info,
@@ -113,13 +115,7 @@ def read_evidence(path: Path | str) -> Evidence:
         after=read_evaluation(run.evaluation_file("after")),
         baselines=read_evaluation(run.evaluation_file("baselines")),
         best=read_evaluation(run.evaluation_file(f"{step:06d}")) if step is not None else Evaluation(),
-        sets={
-            name: (
-                read_evaluation(run.evaluation_file("before", name)),
-                read_evaluation(run.evaluation_file("after", name)),
-            )
-            for name in run.heldout_sets()
-        },
+        sets={name: (before, after) for name, (before, after) in sets.items()},
     )
 
 

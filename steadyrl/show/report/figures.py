@@ -234,9 +234,8 @@ def target_sentence(figures: Mapping[str, Any]) -> str:
     if figures["step"] is not None:
         return f"{sentence}: the smoothed reward reached it at step {figures['step']}; its highest is {number(best)}."
     share = f", {percent(best / figures['target'])} of it" if figures["target"] > 0 else ""
-    return f"{sentence}, and was not reached: the smoothed reward is {number(best)} at most{share}, at step " + (
-        f"{figures['best_step']}."
-    )
+    reached = f"the smoothed reward is {number(best)} at most{share}, at step {figures['best_step']}"
+    return f"{sentence}, and was not reached: {reached}."
 
 
 def _least(values: np.ndarray) -> float | None:

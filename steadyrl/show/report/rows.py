@@ -30,19 +30,11 @@ from steadyrl.show.page import markup, records
 from steadyrl.show.page.records import Heading, Note, Record, Sample, Span, Table, Text, numbers, strong
 from steadyrl.show.report.evidence import Evidence
 from steadyrl.show.report.figures import contradicting
+from steadyrl.show.review.epochs import EPOCHS
 
 Line = Mapping[str, Any]
 NOT_SET = "not set"
 OWN = tuple(f"{section}.args." for section in ("task", "algorithm", "curriculum", "backend", "sampler"))
-# Columns of the tables of epochs.
-OF_REWARDS = {
-    "reward": "reward", "change": "reward trend [95 %]", "variance": "variance", "within": "within",
-    "between": "between", "best": "best of N", "gap": "gap", "seconds": "minutes",
-}  # fmt: skip
-OF_LOSSES = {
-    "loss": "loss", "loss_change": "loss trend [95 %]", "loss_policy": "policy", "loss_nll": "likelihood",
-    "loss_reward_nll": "-r log p", "loss_kl": "KL", "loss_value": "value", "grad_norm": "gradient",
-}  # fmt: skip
 SAMPLES = 10  # problems whose answers are shown
 FORMS = 8  # forms shown
 # Answers have forms to speak of if this share of them has one of the forms shown. Free text has none.
@@ -137,11 +129,11 @@ def epochs_view(table: Mapping[str, Any] | None) -> list[Record]:
     status_rows = [
         {**row, "status": ": ".join(filter(None, (row["status"], ", ".join(row["findings"]))))} for row in table["rows"]
     ]
-    for headings, last in ((OF_REWARDS, ()), (OF_LOSSES, ("status",))):
+    for headings, last in ((EPOCHS["of_rewards"], ()), (EPOCHS["of_losses"], ("status",))):
         columns = {key: name for key, name in headings.items() if any(row[key] is not None for row in table["rows"])}
         rows = [(row["name"], *(_cell(key, row[key]) for key in (*columns, *last))) for row in status_rows]
         tables.append(Table((*numbers("epoch", *columns.values()), *last), rows))
-    named = OF_REWARDS | OF_LOSSES
+    named = {**EPOCHS["of_rewards"], **EPOCHS["of_losses"]}
     trends = [
         f"{named[key]} {markup.signed(trend[0])} {markup.interval(trend[1:])}"
         for key, trend in table["trends"].items()

@@ -18,21 +18,7 @@ from steadyrl.lab.study.file import ABSOLUTE, Expect
 from steadyrl.lab.study.outcome import Claim, Judged, Outcome, claims, meets, middle, outcomes, values_of
 from steadyrl.lab.study.plan import Study, jobs
 from steadyrl.lab.study.study import DONE, require_runs
-from steadyrl.show.page import html, markdown, markup
-from steadyrl.show.page.records import (
-    Curves,
-    Heading,
-    Items,
-    Note,
-    Picture,
-    Record,
-    Span,
-    Table,
-    Text,
-    numbers,
-    strong,
-    word,
-)
+from steadyrl.show.page import html, markdown, markup, records
 from steadyrl.show.report.pictures import curves as pictures
 from steadyrl.show.report.pictures.curves import Records, curves
 from steadyrl.show.report.topics import COMPARED, TAKES
@@ -94,10 +80,10 @@ def _pictured(study: Study, metrics: Mapping[str, Sequence[Records]]) -> list[st
 
 
 def study_view(
-    study: Study, arm_outcomes: Sequence[Outcome], drawn: Mapping[str, str], explored: Curves
-) -> list[Record]:
+    study: Study, arm_outcomes: Sequence[Outcome], drawn: Mapping[str, str], explored: records.Curves
+) -> list[records.Record]:
     """Return what every page shows of a study; ``drawn`` are SVG texts by file: the answer and the experiments run."""
-    every = [Heading("Every experiment"), _experiments(study, arm_outcomes)]
+    every = [records.Heading("Every experiment"), _experiments(study, arm_outcomes)]
     answer, weak, known_claims = drawn.get("answer.svg"), _weak(study, arm_outcomes), claims(arm_outcomes)
     pictured = ", ".join(study.file.picture) or f"{study.file.metric} of every experiment"
     caption = f"{pictured} over the steps: the mean over seeds, and their range."
@@ -106,13 +92,13 @@ def study_view(
     if list(study.seeds) != (study.file.quick.seeds if study.quick else study.file.seeds):
         command += f" --seeds {len(study.seeds)}"
     return [
-        Heading(study.file.title, 1),
-        Note(study.file.question, "headline"),
-        *(_claims(known_claims) if known_claims else [Heading("The answer"), every[1]]),
-        *([Picture("answer.svg", caption, caption, (answer,))] if answer is not None else []),
-        Heading("What was asked, and how"),
-        *([Note(study.file.background)] if study.file.background else []),
-        Note(
+        records.Heading(study.file.title, 1),
+        records.Note(study.file.question, "headline"),
+        *(_claims(known_claims) if known_claims else [records.Heading("The answer"), every[1]]),
+        *([records.Picture("answer.svg", caption, caption, (answer,))] if answer is not None else []),
+        records.Heading("What was asked, and how"),
+        *([records.Note(study.file.background)] if study.file.background else []),
+        records.Note(
             f"Every number comes from the run directories of `{command}`"
             f"{', the quick version of the study' if study.quick else ''}: {counted(len(arm_outcomes), 'experiment')}, "
             f'seed{"s" if len(study.seeds) > 1 else ""} {seeds}. "At the end" is the mean over the last '
@@ -121,18 +107,22 @@ def study_view(
             "seeds. The rules that decide are those of the study's file.",
             "soft",
         ),
-        *([Note((strong("How much this says. "), weak))] if weak else []),
-        Heading("Curves"),
+        *([records.Note((records.strong("How much this says. "), weak))] if weak else []),
+        records.Heading("Curves"),
         explored,
-        Note("A line is the mean over seeds, and a band their range.", "soft"),
+        records.Note("A line is the mean over seeds, and a band their range.", "soft"),
         *criteria(study, arm_outcomes),
         *(every if known_claims else []),
         *(record for outcome in arm_outcomes for record in _section(study, outcome, arm_outcomes, drawn)),
-        *([Heading("What was not tested"), Items(untested)] if (untested := _open(study, arm_outcomes)) else []),
+        *(
+            [records.Heading("What was not tested"), records.Items(untested)]
+            if (untested := _open(study, arm_outcomes))
+            else []
+        ),
     ]
 
 
-def _claims(known_claims: Sequence[Claim]) -> list[Record]:
+def _claims(known_claims: Sequence[Claim]) -> list[records.Record]:
     """Return the earlier conclusions beside what was measured."""
     rows = [
         (
@@ -141,77 +131,79 @@ def _claims(known_claims: Sequence[Claim]) -> list[Record]:
                 piece
                 for name, judged in claim.parts
                 for piece in (
-                    Span(name, href=f"#{name}"),
+                    records.Span(name, href=f"#{name}"),
                     f": {measured(judged)} ({judged.word}) ",
                 )
             ),
-            strong(claim.verdict),
+            records.strong(claim.verdict),
         )
         for claim in known_claims
     ]
     return [
-        Heading("The answer"),
-        Note(
+        records.Heading("The answer"),
+        records.Note(
             "What was concluded before, and what these runs say. An experiment supports a claim if all its "
             "measurements do, and refutes the claim if one does."
         ),
-        Table(("what was concluded before", "what was measured", "verdict"), rows),
+        records.Table(("what was concluded before", "what was measured", "verdict"), rows),
     ]
 
 
-def _experiments(study: Study, arm_outcomes: Sequence[Outcome]) -> Table:
+def _experiments(study: Study, arm_outcomes: Sequence[Outcome]) -> records.Table:
     rows = [
         (
-            Span(outcome.arm.name, href=f"#{outcome.arm.name}"),
+            records.Span(outcome.arm.name, href=f"#{outcome.arm.name}"),
             outcome.arm.experiment.title,
             f"{sum(run.state in DONE for run in outcome.runs)} of {len(study.seeds)}",
-            word(outcome.word),
+            records.word(outcome.word),
             _finding(study, outcome),
         )
         for outcome in arm_outcomes
     ]
-    return Table(("experiment", "what", *numbers("runs done"), "verdict", "finding"), rows)
+    return records.Table(("experiment", "what", *records.numbers("runs done"), "verdict", "finding"), rows)
 
 
-def _section(study: Study, outcome: Outcome, every: Sequence[Outcome], drawn: Mapping[str, str]) -> Iterator[Record]:
+def _section(
+    study: Study, outcome: Outcome, every: Sequence[Outcome], drawn: Mapping[str, str]
+) -> Iterator[records.Record]:
     """Yield what the report says of one experiment."""
     experiment, file = outcome.arm.experiment, f"{outcome.arm.name}.svg"
     base = next((candidate for candidate in every if candidate.arm.name == experiment.base), None)
     against = f", against {experiment.base}" if experiment.base else ""
-    yield Heading(experiment.name, anchor=experiment.name)
-    yield Note((strong(f"{experiment.title}{against}: "), word(outcome.word), "."))
+    yield records.Heading(experiment.name, anchor=experiment.name)
+    yield records.Note((records.strong(f"{experiment.title}{against}: "), records.word(outcome.word), "."))
     if changed := [(key, _value(a), _value(b)) for key, (a, b) in outcome.arm.changed.items()]:
-        yield Table(("setting", *numbers(experiment.base, experiment.name)), changed)
+        yield records.Table(("setting", *records.numbers(experiment.base, experiment.name)), changed)
     reasons = {"Why": experiment.why, "Hypothesis": experiment.hypothesis, "Concluded before": experiment.concluded}
     for name, text in reasons.items():
         if text:
-            yield Note(f"{name}: {text}")
+            yield records.Note(f"{name}: {text}")
     if outcome.judged:
         judgements = []
         for judged in outcome.judged:
             smallest = judged.change.smallest if judged.change else None
             power = f" So few seeds show a true difference of {markup.number(smallest)} in 4 of 5 studies."
             text = f": {measured(judged)}{power if smallest is not None else ''}"
-            judgements.append((word(judged.word), text))
-        yield Items(judgements)
+            judgements.append((records.word(judged.word), text))
+        yield records.Items(judgements)
     if file in drawn:  # beside the page: twenty pictures inside would be megabytes
-        yield Picture(file, f"Curves of {experiment.name}{f' over those of {base.arm.name}' if base else ''}")
+        yield records.Picture(file, f"Curves of {experiment.name}{f' over those of {base.arm.name}' if base else ''}")
     topics = _topics(study, outcome, base)
     if topics:
-        columns = numbers(*([experiment.base] if base else []), experiment.name)
-        yield Table(("measured", "unit", *columns), topics)
+        columns = records.numbers(*([experiment.base] if base else []), experiment.name)
+        yield records.Table(("measured", "unit", *columns), topics)
     if outcome.causes:
-        yield Note("What the doctor says:")
+        yield records.Note("What the doctor says:")
         lines = []
         for cause in outcome.causes[:MOST_CAUSES]:
             since = "" if cause.finding.since_step is None else f" from step {cause.finding.since_step}"
             of = "" if len(outcome.runs) == 1 else f" in {cause.seeds} of {len(outcome.runs)} runs"
             lines.append(f"{cause.finding.severity} {cause.finding.check}{of}{since}: {cause.finding.message}")
-        yield Items(lines)
+        yield records.Items(lines)
     elif topics:
-        yield Note("The doctor finds no harmful cause.")
+        yield records.Note("The doctor finds no harmful cause.")
     following = experiment.next or _next(outcome)
-    yield Note(f"Status: {_status(study, outcome)}.{f' Next: {following}' if following else ''}")
+    yield records.Note(f"Status: {_status(study, outcome)}.{f' Next: {following}' if following else ''}")
 
 
 def _weak(study: Study, arm_outcomes: Sequence[Outcome]) -> str:
@@ -247,8 +239,7 @@ def numbers_of(judged: Judged) -> str:
             return f"{what}: not measured."
         met = sum(meets(expect, value) for value in judged.values)
         shown = ", ".join(markup.number(value) for value in judged.values)
-        seeds = "seed" if len(judged.values) == 1 else "seeds"
-        return f"{what}: {shown}; {expect.be} {expect.value:g} in {met} of {len(judged.values)} {seeds}."
+        return f"{what}: {shown}; {expect.be} {expect.value:g} in {met} of {counted(len(judged.values), 'seed')}."
     if judged.change is None:
         return f"{what}: not measured in both."
     change = judged.change
@@ -280,11 +271,11 @@ def _finding(study: Study, outcome: Outcome) -> str:
     return f"{study.file.metric}, at the end: {markup.number(level)}{shown}, {seeds}."
 
 
-def _topics(study: Study, outcome: Outcome, base: Outcome | None) -> list[Sequence[Text] | str]:
+def _topics(study: Study, outcome: Outcome, base: Outcome | None) -> list[Sequence[records.Text] | str]:
     """Return the rows of the table of numbers, by topic."""
     arms, rows = [base, outcome] if base else [outcome], []
     for topic, measures in COMPARED.items():
-        measured: list[Sequence[Text]] = []
+        measured: list[Sequence[records.Text]] = []
         for metric, take in measures:
             levels = [middle(values_of(arm.runs, metric, take, study.file.rule)) for arm in arms]
             if any(level is not None for level in levels):
@@ -348,7 +339,7 @@ def _value(value: object) -> str:
     return "not set" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def criteria(study: Study, outcomes: Sequence[Outcome]) -> list[Record]:
+def criteria(study: Study, outcomes: Sequence[Outcome]) -> list[records.Record]:
     """Return the table of all experiments against all shared bounds; nothing where no bound is shared.
 
     An experiment is measured against every one of them, whether it names it or not. Where some experiments expect a
@@ -369,21 +360,24 @@ def criteria(study: Study, outcomes: Sequence[Outcome]) -> list[Record]:
     if not shared:
         return []
     rows = [
-        (Span(outcome.arm.name, href=f"#{outcome.arm.name}"), *(_cell(study, outcome, expect) for expect in shared))
+        (
+            records.Span(outcome.arm.name, href=f"#{outcome.arm.name}"),
+            *(_cell(study, outcome, expect) for expect in shared),
+        )
         for outcome in outcomes
     ]
     heads = [f"{e.says} ({e.metric or study.file.metric}, {e.be} {e.value:g})" for e in shared]
     return [
-        Heading("All experiments against the same bounds"),
-        Note(
+        records.Heading("All experiments against the same bounds"),
+        records.Note(
             "The bounds that several experiments name, and the level of every experiment over its seeds. Bold numbers "
             "meet the bound in every seed."
         ),
-        Table(("experiment", *numbers(*heads)), rows),
+        records.Table(("experiment", *records.numbers(*heads)), rows),
     ]
 
 
-def _cell(study: Study, outcome: Outcome, expect: Expect) -> Text:
+def _cell(study: Study, outcome: Outcome, expect: Expect) -> records.Text:
     """Return the level of an experiment over its seeds, and in how many of them the bound is met."""
     runs = [run for run in outcome.runs if run.state in (*DONE, "failed")]
     values = values_of(runs, expect.metric or study.file.metric, expect.take, study.file.rule)
@@ -394,4 +388,4 @@ def _cell(study: Study, outcome: Outcome, expect: Expect) -> Text:
     word = "met" if met else "missed"
     verdict = word if len(values) == 1 else f"met in {met} of {len(values)}"
     text = f"{markup.number(level)}, {verdict}"
-    return strong(text) if met == len(values) else text
+    return records.strong(text) if met == len(values) else text

@@ -20,58 +20,18 @@ from steadyrl.doctor.causes import as_record, tree
 from steadyrl.doctor.examine import Diagnosis, examine
 from steadyrl.doctor.names.identify import identify
 from steadyrl.doctor.readers.own import read as read_log
-from steadyrl.show.page import html, markdown, markup
-from steadyrl.show.page.records import (
-    TONES,
-    Code,
-    Facts,
-    Findings,
-    Fold,
-    Heading,
-    Note,
-    Picture,
-    Record,
-    Span,
-    Table,
-    numbers,
-    word,
-)
+from steadyrl.show.page import html, markdown, markup, records
+from steadyrl.show.report import figures
+from steadyrl.show.report import rows as views
 from steadyrl.show.report.diagnosis import checks_table
 from steadyrl.show.report.evidence import Evidence, read_evidence
-from steadyrl.show.report.figures import (
-    best_figures,
-    best_sentences,
-    contradicting,
-    means,
-    metric_values,
-    summarise,
-    target_sentence,
-    why_undecided,
-)
 from steadyrl.show.report.pictures import plots, reward_histogram
-from steadyrl.show.report.rows import (
-    actions_view,
-    epochs_view,
-    forms_view,
-    moment,
-    overview,
-    samples_view,
-    settings_view,
-)
 from steadyrl.show.review.epochs import epoch_table
 
 FORM_ONLY = frozenset({"length", "boolean_format", "structure"})  # rewards that look at the written form alone
-LABELS = {  # of the pictures, in the order of the page
-    "overview": "Reward in training over the steps",
-    "train": "Reward, KL to the reference, and the loss with its parts over the steps",
-    "rewards": "Range of the reward, and histogram of the rewards, over the steps",
-    "policy": "Behaviour of the policy over the steps",
-    "groups": "Groups of answers over the steps",
-    "curriculum": "Choice of the problems over the steps",
-}
-EPOCHS: tuple[Record, ...] = (
-    Heading("Epoch by epoch"),
-    Note(
+EPOCHS: tuple[records.Record, ...] = (
+    records.Heading("Epoch by epoch"),
+    records.Note(
         "Means over the steps of each pass over the training problems. Losses are the parts before their "
         'coefficients; "within" and "between" are the reward\'s variance among the rollouts of a problem and among '
         "problems. An interval that contains 0 may be noise.",
@@ -109,7 +69,7 @@ def write_report(path: PathLike[str] | str) -> Path:
         write_text(folder / f"{name}.svg", drawn.svg)
         write_bytes(folder / f"{name}.png", drawn.png)
     panels = {name: drawn.panels for name, drawn in pictures.items()}
-    page = [Heading(report.summary["run"], 1), *report_view(report, panels)]
+    page = [records.Heading(report.summary["run"], 1), *report_view(report, panels)]
     write_text(folder / "report.md", markdown.page(page))
     write_text(folder / "report.html", html.page(f"{report.summary['run']}: report", page))
     return folder
@@ -134,7 +94,7 @@ def read_report(path: Path | str) -> Report:
     """
     evidence = read_evidence(path)
     diagnosis = examine(identify(read_log(Path(path))))
-    summary = {**summarise(evidence, diagnosis.harmful), "best": best_figures(evidence)}
+    summary = {**figures.summarise(evidence, diagnosis.harmful), "best": figures.best_figures(evidence)}
     summary |= {
         "epochs": epoch_table(evidence.metrics, diagnosis.findings, evidence.findings),
         "doctor": {
@@ -148,20 +108,22 @@ def read_report(path: Path | str) -> Report:
     return Report(evidence, diagnosis, summary)
 
 
-def report_view(report: Report, panels: Mapping[str, Sequence[str]] | None = None) -> list[Record]:
+def report_view(report: Report, panels: Mapping[str, Sequence[str]] | None = None) -> list[records.Record]:
     """Return what every page shows of a run; ``panels`` are SVG texts of each picture, None for no pictures."""
     evidence, summary, info = report.evidence, report.summary, report.evidence.info
-    pictures: dict[str, Picture] = {}
-    training: list[Record] = []
+    pictures: dict[str, records.Picture] = {}
+    training: list[records.Record] = []
     if panels is not None:  # with what to look for in each
         texts = plots.captions(*pictured(report))
         texts["rewards"] = " ".join(reward_histogram.sentences(evidence.metrics, evidence.recorded))
-        pictures = {name: Picture(f"{name}.png", LABELS[name], texts[name], svgs) for name, svgs in panels.items()}
+        pictures = {
+            name: records.Picture(f"{name}.png", plots.LABELS[name], texts[name], svgs) for name, svgs in panels.items()
+        }
         absent = plots.absences(evidence.metrics)
         if "rewards" not in pictures:
             absent = [texts["rewards"], *absent]
-        later = [pictures[name] for name in LABELS if name in pictures and name != "overview"]
-        training = [Heading("Training"), *later, *([Note(" ".join(absent), "soft")] if absent else [])]
+        later = [pictures[name] for name in plots.LABELS if name in pictures and name != "overview"]
+        training = [records.Heading("Training"), *later, *([records.Note(" ".join(absent), "soft")] if absent else [])]
     seeds = "The interval is over held-out problems; another training seed can differ by more."
     verdict = f"The verdict in full: {summary['conclusion']}. {seeds}"
     command = info.get("command") or "steadyrl train <the run's config.toml>"
@@ -169,60 +131,64 @@ def report_view(report: Report, panels: Mapping[str, Sequence[str]] | None = Non
     if info.get("commit"):
         lines.insert(0, f"git checkout {info['commit']}")
     facts = [(key, f"{info[key]}") for key in ("seed", "status", "python") if info.get(key) is not None]
-    facts += [(key, moment(info[key])) for key in ("started", "ended") if info.get(key) is not None]
+    facts += [(key, views.moment(info[key])) for key in ("started", "ended") if info.get(key) is not None]
     for key in ("packages", "machine"):
         entries = [f"{name} {value}" for name, value in (info.get(key) or {}).items() if value is not None]
         if entries:
             facts.append((key, ", ".join(entries)))
     return [
-        Note(headline(summary), "headline"),
-        Facts(overview(evidence, summary, report.diagnosis)),
+        records.Note(headline(summary), "headline"),
+        records.Facts(views.overview(evidence, summary, report.diagnosis)),
         *([pictures["overview"]] if pictures else []),
-        *([Note(verdict, "soft")] if summary["conclusion"] else []),
-        *(Note(text, "note") for text in _notes(evidence, summary)),
+        *([records.Note(verdict, "soft")] if summary["conclusion"] else []),
+        *(records.Note(text, "note") for text in _notes(evidence, summary)),
         *_before_and_after(changes(summary, reward_weights(evidence.settings)), summary["metric"]),
-        *forms_view(evidence),
+        *views.forms_view(evidence),
         *_ranking(evidence, summary),
-        Heading("Health"),
-        Note(("The doctor's verdict: ", word(report.diagnosis.verdict))),
-        *([Findings(tree(report.diagnosis.findings))] if report.diagnosis.findings else []),
+        records.Heading("Health"),
+        records.Note(("The doctor's verdict: ", records.word(report.diagnosis.verdict))),
+        *([records.Findings(tree(report.diagnosis.findings))] if report.diagnosis.findings else []),
         checks_table(report.diagnosis),
-        *actions_view(evidence.actions),
+        *views.actions_view(evidence.actions),
         *(EPOCHS if summary["epochs"] else ()),
-        *epochs_view(summary["epochs"]),
+        *views.epochs_view(summary["epochs"]),
         *training,
-        *samples_view(evidence, summary["metric"] or "metric"),
-        Heading("Settings"),
-        *settings_view(evidence.settings),
-        Facts(facts),
-        Heading("How to repeat it"),
-        Code("\n".join([*lines, "steadyrl report <the new run directory>"])),
-        Note(_repeatable(info.get("policy") or {}), "soft"),
+        *views.samples_view(evidence, summary["metric"] or "metric"),
+        records.Heading("Settings"),
+        *views.settings_view(evidence.settings),
+        records.Facts(facts),
+        records.Heading("How to repeat it"),
+        records.Code("\n".join([*lines, "steadyrl report <the new run directory>"])),
+        records.Note(_repeatable(info.get("policy") or {}), "soft"),
     ]
 
 
-def _before_and_after(rows: Mapping[str, Sequence[Mapping[str, Any]]], metric: str | None) -> list[Record]:
+def _before_and_after(rows: Mapping[str, Sequence[Mapping[str, Any]]], metric: str | None) -> list[records.Record]:
     count, meaning = len(rows["other"]), "which no reward counts: more of them is neither better nor worse"
     return [
-        Heading("Before and after"),
-        Note(
+        records.Heading("Before and after"),
+        records.Note(
             "Means over the held-out problems that both evaluations could measure (n), the paired difference, and its "
             "95 % interval. The metric comes first, then the rewards that the config gives a weight.",
             "soft",
         ),
         _comparison(rows["main"], metric),
         *(
-            Note(f"{row['name']}, {row['decoding']}: {row['word']}{why}.")
+            records.Note(f"{row['name']}, {row['decoding']}: {row['word']}{why}.")
             for row in rows["main"]
-            if (why := why_undecided(row))
+            if (why := figures.why_undecided(row))
         ),
-        *([Fold(f"{count} other measurements, {meaning}", [_comparison(rows["other"], None)])] if count else []),
+        *(
+            [records.Fold(f"{count} other measurements, {meaning}", [_comparison(rows["other"], None)])]
+            if count
+            else []
+        ),
     ]
 
 
-def _comparison(rows: Sequence[Mapping[str, Any]], metric: str | None) -> Table:
-    columns = numbers("n", "before", "after", "difference", "95 % interval")
-    return Table(
+def _comparison(rows: Sequence[Mapping[str, Any]], metric: str | None) -> records.Table:
+    columns = records.numbers("n", "before", "after", "difference", "95 % interval")
+    return records.Table(
         ("measurement", "decoding", *columns, "means"),
         [
             (
@@ -232,7 +198,7 @@ def _comparison(rows: Sequence[Mapping[str, Any]], metric: str | None) -> Table:
                 *map(markup.number, (row["before"], row["after"])),
                 markup.signed(row["difference"]),
                 markup.interval(row["interval"]),
-                Span(row["word"], "word" if row["word"] in TONES else ""),
+                records.Span(row["word"], "word" if row["word"] in records.TONES else ""),
             )
             for row in rows
         ],
@@ -268,7 +234,7 @@ def headline(summary: Mapping[str, Any]) -> str:
     after, difference = markup.number(summary["after"]), markup.signed(summary["difference"])
     bounds = "" if summary["interval"] is None else f" {markup.interval(summary['interval'])}"
     sick = ["the doctor calls the run sick"] if summary["doctor"]["verdict"] == "sick" else []
-    contradictions = contradicting(summary)
+    contradictions = figures.contradicting(summary)
     joined = "and" if summary["verdict"] == "worse" and not contradictions else "but"
     doubts = f", {joined} {', and '.join([*contradictions, *sick])}" if contradictions or sick else ""
     return f"{what} {before} → {after}, {difference}{bounds}, n = {n}: {summary['verdict']}{doubts}"
@@ -289,8 +255,8 @@ def _holes(steps: Sequence[int]) -> Iterator[str]:
 
 def _notes(evidence: Evidence, summary: Mapping[str, Any]) -> list[str]:
     """Return the notes that a reader needs before the tables."""
-    notes = [target_sentence(summary["target"])] if summary["target"] else []
-    notes += best_sentences(summary, evidence.info)
+    notes = [figures.target_sentence(summary["target"])] if summary["target"] else []
+    notes += figures.best_sentences(summary, evidence.info)
     status, error = evidence.info.get("status"), evidence.info.get("error")
     if not evidence.after.answers:
         notes.append(
@@ -340,9 +306,9 @@ def changes(summary: Mapping[str, Any], weights: Mapping[str, float]) -> dict[st
     average = f"sampled, avg@{summary['samples']}" if summary["samples"] > 1 else "sampled"
     called = {"sampled": average, "greedy": "greedy"}
     rows: dict[str, list[dict[str, Any]]] = {"main": [], "other": []}
-    for prefix, figures in (("", summary), *((f"{name}: ", figures) for name, figures in summary["sets"].items())):
-        scores = [(metric, called[decoding], 1.0, figures[decoding]) for decoding in DECODINGS]
-        for part, comparison in figures["parts"].items():
+    for prefix, compared in (("", summary), *((f"{name}: ", of_set) for name, of_set in summary["sets"].items())):
+        scores = [(metric, called[decoding], 1.0, compared[decoding]) for decoding in DECODINGS]
+        for part, comparison in compared["parts"].items():
             pass_at = part.startswith("pass@")
             sign = 1.0 if pass_at else weights.get(part, 0.0)
             if part != metric:
@@ -363,7 +329,7 @@ def _word(row: Mapping[str, Any]) -> str:
     return verdict if row["sign"] > 0 else {"better": "higher", "worse": "lower"}[verdict]
 
 
-def _ranking(evidence: Evidence, summary: Mapping[str, Any]) -> list[Record]:
+def _ranking(evidence: Evidence, summary: Mapping[str, Any]) -> list[records.Record]:
     """Return the model beside the baselines, best first: part columns, and rows of means over their own answers."""
     if not summary["baselines"]:
         return []
@@ -373,17 +339,17 @@ def _ranking(evidence: Evidence, summary: Mapping[str, Any]) -> list[Record]:
     metric, rows = summary["metric"] or "metric", []
     for when, evaluation in (("before", evidence.before), ("after", evidence.after)):
         answers = evaluation.of(evidence.deploy)
-        if scored := metric_values(answers):
-            rows.append((f"this model, {when} training", True, len(scored), means(answers)))
+        if scored := figures.metric_values(answers):
+            rows.append((f"this model, {when} training", True, len(scored), figures.means(answers)))
     for name, part_means in summary["baselines"].items():
-        rows.append((name, False, len(metric_values(evidence.baselines.of(name))), part_means))
+        rows.append((name, False, len(figures.metric_values(evidence.baselines.of(name))), part_means))
     rows.sort(key=lambda row: (row[3]["metric"] is None, -(row[3]["metric"] or 0.0)))
     return [
-        Heading("Compared with answers that need no model"),
-        *([Note(summary["against_rules"])] if summary["against_rules"] else []),
-        Note(f"Sorted by {metric}; this model stands out.", "soft"),
-        Table(
-            ("answers", *numbers("n", metric, *columns)),
+        records.Heading("Compared with answers that need no model"),
+        *([records.Note(summary["against_rules"])] if summary["against_rules"] else []),
+        records.Note(f"Sorted by {metric}; this model stands out.", "soft"),
+        records.Table(
+            ("answers", *records.numbers("n", metric, *columns)),
             [
                 (name, f"{n}", *(markup.number(part_means.get(column)) for column in ("metric", *columns)))
                 for name, _, n, part_means in rows

@@ -6,8 +6,10 @@ claim a direction even if noise of the same size goes the other way in the next 
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,19 +22,8 @@ Records = Sequence[Mapping[str, Any]]
 
 MOST_ROWS = 14  # of the table; in longer runs a row is several epochs
 LEAST_EPOCHS = 2  # fewer are no series
-# Column of the table -> metric. Likelihoods have a column of their own: they replace the policy loss.
-MEANS = {
-    "reward": "reward/mean",
-    "loss": "loss/total",
-    "loss_policy": "loss/policy",
-    "loss_nll": "loss/nll",
-    "loss_reward_nll": "loss/reward_nll",
-    "loss_kl": "loss/kl",
-    "loss_value": "loss/value",
-    "best": "groups/best",
-    "grad_norm": "grad_norm",
-}
-SQUARES = {"variance": "reward/std", "within": "reward/std_within", "between": "groups/mean_std"}
+EPOCHS: Mapping[str, Mapping[str, str]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+MEANS, SQUARES = EPOCHS["means"], EPOCHS["squares"]  # the metric of each column
 TRENDS = tuple("reward loss loss_policy loss_nll loss_reward_nll loss_kl loss_value variance gap grad_norm".split())
 WORST = ("critical", "warning")
 
@@ -100,12 +91,8 @@ def split(metrics: Records) -> list[tuple[str, Records]] | None:
 def values_of(metrics: Records, column: str) -> np.ndarray:
     """Return a column of the table step by step, [S]; NaN if it was not measured."""
     if column == "gap":
-        gap: np.ndarray = series(metrics, "groups/best") - series(metrics, "reward/mean")
-        return gap
-    if column in SQUARES:
-        variance: np.ndarray = series(metrics, SQUARES[column]) ** 2
-        return variance
-    return series(metrics, MEANS[column])
+        return np.asarray(series(metrics, "groups/best") - series(metrics, "reward/mean"))
+    return np.square(series(metrics, SQUARES[column])) if column in SQUARES else series(metrics, MEANS[column])
 
 
 def _raised(live: Sequence[Mapping[str, Any]]) -> Iterator[_Notice]:

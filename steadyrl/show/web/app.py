@@ -22,6 +22,7 @@ from steadyrl.core.errors import RunError, SteadyError
 from steadyrl.core.rundir import RunDir
 from steadyrl.doctor.examine import Diagnosis
 from steadyrl.show.report.diagnosis import diagnosis_view
+from steadyrl.show.web import run_page
 from steadyrl.show.web.columns import Shelf
 from steadyrl.show.web.compare_page import boards_of, compare_view
 from steadyrl.show.web.diagnosis import MOST_PASTED, Diagnoses, log_curves, log_pins
@@ -30,16 +31,6 @@ from steadyrl.show.web.overview import rows
 from steadyrl.show.web.render import page, whole_number
 from steadyrl.show.web.rollout_page import list_view, problem_view, rollout_view
 from steadyrl.show.web.rollouts import Rollouts
-from steadyrl.show.web.run_page import (
-    curves_json,
-    head_view,
-    live_view,
-    log_view,
-    run_pins,
-    run_version,
-    run_view,
-    whole_curves,
-)
 from steadyrl.show.web.runs_page import change_labels, runs_view
 from steadyrl.show.web.studies_page import studies_view, study_view
 
@@ -73,18 +64,20 @@ class Pages:
         """Answer with the first page of a run."""
         place = self._run(request)
         if place.kind == "run":
-            version = run_version(RunDir(place.path))
-            return unless_known(request, version, "run.html.j2", lambda: run_view(place, self.shelf, self.diagnoses))
+            version = run_page.run_version(RunDir(place.path))
+            return unless_known(
+                request, version, "run.html.j2", lambda: run_page.run_view(place, self.shelf, self.diagnoses)
+            )
         several, chosen = self._log(request, place)
         names = [self._name(diagnosis) for diagnosis in several]
         return page(
             "log.html.j2",
             {
-                **head_view(place),
+                **run_page.head_view(place),
                 "problem": "",
                 "several": names if len(names) > 1 else [],
                 "chosen": chosen,
-                **log_view(place, several[chosen]),
+                **run_page.log_view(place, several[chosen]),
             },
         )
 
@@ -98,7 +91,7 @@ class Pages:
     def run_doctor(self, request: Request) -> Response:
         """Answer with the diagnosis of a run or log."""
         place = self._run(request)
-        view: dict[str, Any] = {**head_view(place), "problem": "", "diagnoses": []}
+        view: dict[str, Any] = {**run_page.head_view(place), "problem": "", "diagnoses": []}
         try:
             for diagnosis in self.diagnoses.of(place):
                 shown_run = replace(diagnosis.run, path=self._name(diagnosis))
@@ -110,7 +103,7 @@ class Pages:
     def report(self, request: Request) -> Response:
         """Answer with the report of a run as it would be written now."""
         place = self._own_run(request)
-        view: dict[str, Any] = {**head_view(place), "problem": ""}
+        view: dict[str, Any] = {**run_page.head_view(place), "problem": ""}
         path = RunDir(place.path).metrics_file
         if path.is_file() and path.stat().st_size > MOST_REPORTED:
             view["problem"] = f"The run is too long for a report while a page waits: steadyrl report {place.path}"
@@ -190,8 +183,10 @@ class Pages:
     def live(self, request: Request) -> Response:
         """Answer with the part of a run's page that changes while it goes on."""
         place = self._run(request)
-        version = run_version(RunDir(place.path))
-        return unless_known(request, version, "live.html.j2", lambda: live_view(place, self.shelf, self.diagnoses))
+        version = run_page.run_version(RunDir(place.path))
+        return unless_known(
+            request, version, "live.html.j2", lambda: run_page.live_view(place, self.shelf, self.diagnoses)
+        )
 
     def curves(self, request: Request) -> Response:
         """Answer with a run's curves as JSON, and with its findings and actions, which are pinned to them."""
@@ -202,12 +197,12 @@ class Pages:
         place = self._run(request)
         if place.kind == "log":
             several, chosen = self._log(request, place)
-            lines = curves_json(log_curves(several[chosen], (first, last)))
+            lines = run_page.curves_json(log_curves(several[chosen], (first, last)))
             return _json({**lines, "pins": log_pins(several[chosen])})
         run = RunDir(place.path)
         everything = names is None and (first, last) == (0, ALL)
-        curves = whole_curves(run, self.shelf) if everything else self.shelf.curves(run, names, (first, last))
-        return _json({**curves_json(curves), "pins": run_pins(place, self.diagnoses)})
+        curves = run_page.whole_curves(run, self.shelf) if everything else self.shelf.curves(run, names, (first, last))
+        return _json({**run_page.curves_json(curves), "pins": run_page.run_pins(place, self.diagnoses)})
 
     def _version(self) -> str:
         """Return what changes whenever any run has something new to show."""

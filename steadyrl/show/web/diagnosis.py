@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -47,40 +49,26 @@ class Diagnoses:
     def __init__(self) -> None:
         self._alone = threading.Lock()
         self._briefs: dict[tuple[Path, int, int], Brief | None] = {}
-        self._waiting: dict[tuple[Path, int, int], Place] = {}
-        self._waits = threading.Lock()
+        self._waiting: SimpleQueue[tuple[Path, int, int]] = SimpleQueue()
+        threading.Thread(target=self._make_briefs, daemon=True).start()
 
     def brief(self, place: Place) -> Brief | None:
         """Return what the table shows of a log; None while a thread makes its diagnosis, and if it has none."""
         key = (place.path, *_size_and_time(place.path))
-        with self._waits:
-            if key in self._briefs or key[1] > MOST_PASTED or len(self._briefs) >= MOST_BRIEFS:
-                return self._briefs.get(key)
-            begin = not self._waiting
-            self._waiting[key] = place
-        if begin:
-            threading.Thread(target=self._make_briefs, daemon=True).start()
-        return None
+        if key not in self._briefs and key[1] <= MOST_PASTED and len(self._briefs) < MOST_BRIEFS:
+            self._briefs[key] = None
+            self._waiting.put(key)
+        return self._briefs.get(key)
 
     def _make_briefs(self) -> None:
         while True:
-            with self._waits:
-                key, place = next(iter(self._waiting.items()), (None, None))
-            if key is None or place is None:
-                return
-            try:
-                with self._alone:  # not kept: what somebody looks at would be dropped for it
-                    diagnosis = diagnose(place.path)[0]
-            except (RunError, OSError):
-                brief = None  # its page says why
-            else:
+            key = self._waiting.get()
+            with suppress(RunError, OSError), self._alone:  # of what cannot be read its page says why
+                diagnosis = diagnose(key[0])[0]  # not kept: what somebody looks at would be dropped for it
                 leading = next((finding for finding in diagnosis.findings if finding.harms), None)
                 reward, run = diagnosis.run.get("reward"), diagnosis.run
                 last = None if reward is None else float(reward.values[-1])
-                brief = Brief(diagnosis.verdict, leading, run.span[1], last, run.algorithm)
-            with self._waits:
-                self._briefs[key] = brief
-                del self._waiting[key]
+                self._briefs[key] = Brief(diagnosis.verdict, leading, run.span[1], last, run.algorithm)
 
     def of(self, place: Place) -> list[Diagnosis]:
         """Return the diagnoses of a place, made anew where its files changed.

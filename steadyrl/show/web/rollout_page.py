@@ -18,20 +18,7 @@ from steadyrl.core.rundir import RunDir
 from steadyrl.show.page.markup import shorten
 from steadyrl.show.web.folder import Place
 from steadyrl.show.web.render import whole_number
-from steadyrl.show.web.rollouts import (
-    FAILED,
-    FAILURES,
-    LONGEST,
-    NO_CALLS,
-    ORDERS,
-    WELL,
-    Entry,
-    Rollouts,
-    failures,
-    opening,
-    recorded_calls,
-    turn_messages,
-)
+from steadyrl.show.web.rollouts import LONGEST, ORDERS, Entry, Rollouts, call_filters, episode, opening, turn_messages
 from steadyrl.show.web.run_page import head_view, recorded_steps
 
 PER_PAGE, MOST_ANSWERS = 20, 32  # problems, and rollouts of each
@@ -93,7 +80,7 @@ def list_view(place: Place, rollouts: Rollouts, query: Mapping[str, str]) -> dic
         "total": len(entries),
         "problems": len({entry.problem for entry in rollouts.entries(path)}),
         "stops": sorted({entry.stop for entry in rollouts.entries(path)} - {""}),
-        **_call_filters(rollouts.entries(path)),
+        **call_filters(rollouts.entries(path)),
         "some_unscored": any(entry.unscored for entry in rollouts.entries(path)),
         "groups": [
             {
@@ -106,20 +93,6 @@ def list_view(place: Place, rollouts: Rollouts, query: Mapping[str, str]) -> dic
         "next": urlencode({**address, "page": page + 1}) if page * PER_PAGE < len(by_problem) else None,
         "previous": urlencode({**address, "page": page - 1}) if page > 1 else None,
         "filter": urlencode({name: value for name, value in address.items() if name != "step"}),
-    }
-
-
-def _call_filters(entries: Sequence[Entry]) -> dict[str, list[tuple[str, str]]]:
-    """Return the choices of tools and of errors, each with its words; none where no tool was called."""
-    calls = frozenset[tuple[str, str]]().union(*(entry.calls for entry in entries))
-    if not calls:
-        return {"tools": [], "errors": []}
-    # A policy may make up any name, and those stand under the errors.
-    tools = sorted({name for name, end in calls if end not in ("unknown", "malformed")})
-    ends = [end for end in FAILURES if any(end == call_end for _, call_end in calls)]
-    return {
-        "tools": [(name, name) for name in tools] + [(NO_CALLS, "no call")],
-        "errors": [(end, FAILURES[end]) for end in ends] + [(FAILED, FAILED), (WELL, WELL)],
     }
 
 
@@ -173,7 +146,7 @@ def rollout_view(place: Place, rollouts: Rollouts, step: int, number: int, colou
             "opening": opening(record),
             "talk": turn_messages(record),
             "cut_short": isinstance(observations := record.get("seen"), list)
-            and len(observations) > _episode(record)["turns"] > 0,
+            and len(observations) > episode(record)["turns"] > 0,
             "outcome": [(str(name), _text(value)) for name, value in outcome.items()]
             if isinstance(outcome, dict)
             else [],
@@ -224,14 +197,7 @@ def _short(entry: Entry, record: Mapping[str, Any]) -> dict[str, Any]:
     numbers = {str(name): finite_number(value) for name, value in values.items()} if isinstance(values, dict) else {}
     parts = [(name, number) for name, number in numbers.items() if number is not None]
     return {"number": entry.number, "problem": entry.problem, "reward": entry.reward, "stop": entry.stop,
-            "tokens": entry.tokens, "parts": parts, **_episode(record), **texts}  # fmt: skip
-
-
-def _episode(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the number of turns and of calls, and what went wrong in the calls."""
-    turns = record.get("turns")
-    calls = sum(map(len, recorded_calls(record)))
-    return {"turns": len(turns) if isinstance(turns, list) else 0, "calls": calls, "failures": failures(record)}
+            "tokens": entry.tokens, "parts": parts, **episode(record), **texts}  # fmt: skip
 
 
 def _text(value: Any) -> str:

@@ -161,6 +161,20 @@ def _calls_fit(calls: frozenset[tuple[str, str]], tool: str, error: str) -> bool
     return bool(ends - {"ok"}) if error == FAILED else error in ends
 
 
+def call_filters(entries: Sequence[Entry]) -> dict[str, list[tuple[str, str]]]:
+    """Return the choices of tools and of errors, each with its words; none where no tool was called."""
+    calls = frozenset[tuple[str, str]]().union(*(entry.calls for entry in entries))
+    if not calls:
+        return {"tools": [], "errors": []}
+    # A policy may make up any name, and those stand under the errors.
+    tools = sorted({name for name, end in calls if end not in ("unknown", "malformed")})
+    ends = [end for end in FAILURES if any(end == call_end for _, call_end in calls)]
+    return {
+        "tools": [(name, name) for name in tools] + [(NO_CALLS, "no call")],
+        "errors": [(end, FAILURES[end]) for end in ends] + [(FAILED, FAILED), (WELL, WELL)],
+    }
+
+
 def _bound(text: str | None) -> float | None:
     try:
         return finite_number(float(text)) if text else None
@@ -178,6 +192,13 @@ def failures(record: Mapping[str, Any]) -> list[str]:
     ends = Counter(str(call.get("end")) for turn in recorded_calls(record) for call in turn)
     words = [(FAILURES.get(end, end), count) for end, count in ends.items() if end != "ok"]
     return [text if count == 1 else f"{count} × {text}" for text, count in words]
+
+
+def episode(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the number of turns and of calls, and what went wrong in the calls."""
+    turns = record.get("turns")
+    calls = sum(map(len, recorded_calls(record)))
+    return {"turns": len(turns) if isinstance(turns, list) else 0, "calls": calls, "failures": failures(record)}
 
 
 def opening(record: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -16,6 +16,7 @@ from steadyrl.core.metrics import finite_number
 from steadyrl.core.rundir import RunDir, read_json, stamp
 from steadyrl.doctor.causes import Placed, tree
 from steadyrl.doctor.examine import Diagnosis
+from steadyrl.doctor.readers.completions import step_files
 from steadyrl.lab.forecast import LEAST_POINTS, curve_of, finished_beside, forecast_curve, score_name, widths_on
 from steadyrl.show.page.markup import number
 from steadyrl.show.page.records import Span, Table, Text, numbers
@@ -247,10 +248,7 @@ def _acted(line: Mapping[str, Any]) -> dict[str, Any]:
 def recorded_steps(run: RunDir) -> list[int]:
     """Return the steps whose rollouts were recorded, oldest first."""
     folder = run.rollouts_file(0).parent
-    if not folder.is_dir() or folder.is_symlink():
-        return []
-    names = (path.stem for path in folder.iterdir() if path.suffix == ".jsonl")
-    return sorted(int(name) for name in names if name.isdecimal() and len(name) <= 12)
+    return [] if folder.is_symlink() else [int(path.stem) for path in step_files(folder)]
 
 
 def _numbers(curves: Curves) -> Table:

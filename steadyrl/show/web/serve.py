@@ -11,6 +11,7 @@ import errno
 import hmac
 import ipaddress
 import logging
+import os
 import platform
 import secrets
 import socket
@@ -104,19 +105,15 @@ def listen(host: str, port: int) -> socket.socket:
     family, _, _, _, address = min(addresses, key=lambda entry: entry[0] != socket.AF_INET)
     last = min(port + TRIED_PORTS, 1 << 16) if port else 1
     for tried in range(port, last):
-        listening = socket.socket(family, socket.SOCK_STREAM)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        dual = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
         try:
-            listening.bind((address[0], tried, *address[2:]))
-            listening.listen(128)
+            return socket.create_server(
+                (address[0], tried, *address[2:]), family=family, backlog=128, dualstack_ipv6=dual
+            )
         except OSError as error:
-            listening.close()
             if error.errno != errno.EADDRINUSE:
-                raise AccessError(
-                    f"cannot listen on {host}:{tried}: {error.strerror}; choose another --host or --port"
-                ) from error
-            continue
-        return listening
+                why = os.strerror(error.errno or 0)
+                raise AccessError(f"cannot listen on {host}:{tried}: {why}; choose another --host or --port") from error
     raise AccessError(f"the ports {port} to {last - 1} of {host} are taken; choose another --port")
 
 

@@ -190,10 +190,8 @@ def _draw_topic(axes: Axes, topic: Topic, metric: str, groups: Mapping[str, Sequ
     axes.set_ylabel((description.unit if description else "") or "no unit")
     axes.xaxis.set_major_locator(MaxNLocator(nbins=4, integer=True))
     highest, lowest = 0.0, np.inf
-    colours = plots.palette(len(groups))
-    for number, (name, runs) in enumerate(groups.items()):
+    for number, ((name, runs), colour) in enumerate(zip(groups.items(), palette(len(groups)), strict=True)):
         curves = middle_and_range(runs, metric, topic.spikes)
-        colour = colours[number]
         if curves is None:
             axes.plot([], [], color=colour, label=name)
             continue

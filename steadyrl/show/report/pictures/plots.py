@@ -47,14 +47,9 @@ MAX_LINEAR_RANGE = 50  # largest divided by median value; above it a linear axis
 _TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 STYLE: Any = _TABLES["style"]  # matplotlib's types of the keys change with its version
 # Pictures that not every run has: the metric that each needs, and what is said where it was not measured.
-OPTIONAL = {
-    "groups": ("groups/best", "There is no picture of the groups: no problem had several scored answers."),
-    "curriculum": ("curriculum/entropy", "There is no picture of the curriculum: it weighs no problems."),
-}
-PARTS = "The parts are shown times their weights, so that together they are the total."
-HELDOUT = "The diamonds are held-out scores: if the reward rises while they stay flat, it is learned for its own sake."
-BAND = "The band around k1 is one standard error of a single step."
-AGREE = "Two estimates of one quantity should agree."
+OPTIONAL: Mapping[str, tuple[str, str]] = _TABLES["optional"]
+LABELS: Mapping[str, str] = _TABLES["labels"]
+NOTES: Mapping[str, str] = _TABLES["notes"]
 
 
 @contextmanager
@@ -277,24 +272,25 @@ def captions(
         lines = f"Faint lines show every step, strong lines a rolling median over {width} steps."
     drawn = {name: measured(panels, metrics) for name, panels in PANELS.items()}
     texts = {
-        name: [lines, *(panel.caption for panel in panels), *([AGREE] if any(map(several, panels)) else [])]
+        name: [
+            lines,
+            *(panel.caption for panel in panels),
+            *([NOTES["estimates"]] if any(map(several, panels)) else []),
+        ]
         for name, panels in drawn.items()
     }
-    diamonds = [HELDOUT] if heldout or logged(metrics, f"heldout/{metric or 'reward'}") else []
-    parts = [PARTS] if any(logged(metrics, f"reward/{part}") for part in weights) else []
-    band = [BAND] if logged(metrics, "kl_ref_k1_seq_se") else []
+    diamonds = [NOTES["heldout"]] if heldout or logged(metrics, f"heldout/{metric or 'reward'}") else []
+    parts = [NOTES["parts"]] if any(logged(metrics, f"reward/{part}") for part in weights) else []
+    band = [NOTES["band"]] if logged(metrics, "kl_ref_k1_seq_se") else []
     texts["train"] = [lines, *diamonds, *parts, *texts["train"][1:], *band]
     texts["overview"] = [lines, *diamonds]
     return {name: " ".join(sentences) for name, sentences in texts.items()}
 
 
 def svg(draw: Callable[[Figure], None], height: float, **style: Any) -> str:
-    """Return what ``draw`` draws on a figure of a picture's width as SVG text.
+    """Return what is drawn on a figure of a picture's width and a height in inches, as SVG text.
 
-    Args:
-        draw: Called with the figure.
-        height: In inches.
-        style: Of matplotlib, over the project's own.
+    The style of matplotlib's counts over the project's own.
     """
     with drawing(**style):
         figure = Figure(figsize=(WIDTH_INCHES, height))

@@ -28,9 +28,9 @@ RANGE_PANEL = Panel("Reward range", {"reward/mean": (BLUE, "mean")})
 
 def draw(metrics: Metrics, recorded: Recorded) -> plots.Drawn | None:
     """Draw the picture; None if neither panel has data."""
-    drawings: list[plots.Drawing] = (
-        [partial(_draw_range, metrics=metrics)] if plots.logged(metrics, "reward/min") else []
-    )
+    drawings: list[plots.Drawing] = []
+    if plots.logged(metrics, "reward/min"):
+        drawings.append(partial(_draw_range, metrics=metrics))
     drawings += [partial(_draw_histogram, recorded=recorded)] if recorded else []
     if not drawings:
         return None
@@ -53,11 +53,7 @@ def sentences(metrics: Metrics, recorded: Recorded) -> list[str]:
 
 
 def histogram(recorded: Recorded) -> tuple[np.ndarray, np.ndarray]:
-    """Count rewards by step and level.
-
-    Returns:
-        Shares of a step's rollouts [levels, steps], and the borders of the levels, [levels + 1].
-    """
+    """Return the shares of each step's rollouts by level, [levels, steps], and the levels' borders, [levels + 1]."""
     every = np.concatenate([np.asarray(rewards, dtype=np.float64) for rewards in recorded.values()])
     low, high = float(every.min()), float(every.max())
     borders = np.linspace(low, high, LEVELS + 1) if high > low else np.array([low - 0.5, high + 0.5])
@@ -68,8 +64,7 @@ def histogram(recorded: Recorded) -> tuple[np.ndarray, np.ndarray]:
 def borders(steps: Sequence[int]) -> np.ndarray:
     """Return the borders of columns, [S + 1]: halfway between neighbours, and half a step beyond both ends."""
     at = np.asarray(steps, dtype=np.float64)
-    ends: np.ndarray = np.concatenate([[at[0] - 0.5], (at[:-1] + at[1:]) / 2, [at[-1] + 0.5]])
-    return ends
+    return np.concatenate([[at[0] - 0.5], (at[:-1] + at[1:]) / 2, [at[-1] + 0.5]])
 
 
 def _draw_range(axes: Axes, metrics: Metrics) -> None:
