@@ -254,7 +254,9 @@ RECORDS = Registry.read(*sorted((Path(__file__).parent / "checks").glob("*.toml"
 def check(name: str, when: Callable[[Run], bool] = always) -> Callable[[Find], Check[Run]]:
     """Return what makes a check of runs of a function and of the record of a name.
 
-    ``when`` is False for runs that have nothing of it, beside those that the record excludes.
+    Args:
+        name: Of the record.
+        when: False for runs that have nothing of it, beside those that the record excludes.
     """
 
     def of_runs(find: Find) -> Check[Run]:

@@ -146,7 +146,8 @@ class LiveDoctor:
     def remember(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Take in what was measured before, such as ``RunDir.metrics()`` of a run that is resumed, without examining.
 
-        The rows have a "step" each, and stand in their order.
+        Args:
+            rows: With a "step" each, in their order.
         """
         for row in rows:
             self._keep(_whole(row.get("step")), row)

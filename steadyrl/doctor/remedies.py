@@ -98,8 +98,9 @@ def movement_cut(run: Run, usual: float = USUAL_CUT) -> float:
     The KL of a step is limited by the entropy that is left, so that a policy without any after few steps shows less
     than its rate would make; the rate that lets it last is that many times lower.
 
-    It is the ``usual`` without a logged KL, or where that is not large and the run learns nothing: it does not show
-    what is wrong.
+    Args:
+        run: The run.
+        usual: Without a logged KL, or where it is not large and the run learns nothing: it does not show what is wrong.
     """
     values, since = _movements(run), entropy_lost_since(run)
     large = values[values > KL_OLD_LARGE]

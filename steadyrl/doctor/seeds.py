@@ -33,7 +33,9 @@ class Across:
 def across(first: Sequence[Run], second: Sequence[Run]) -> list[Across]:
     """Compare how two sets of runs end, quantity by quantity (Welch, Bonferroni): those that differ most first.
 
-    Each is of two runs or more, alike but for their seeds.
+    Args:
+        first: Two runs or more, alike but for their seeds.
+        second: Likewise.
     """
     runs = [*first, *second]
     shared = [n for n in runs[0].series if all(n in run.series for run in runs) and not n.startswith((*OUTSIDE, *SET))]

@@ -177,7 +177,13 @@ class Run:
     """See ``RawLog``."""
 
     def get(self, quantity: str, unit: str = "", estimator: str = "") -> Series | None:
-        """Return the finite entries of the first series of a quantity, of a unit and an estimator if given, or None."""
+        """Return the first series of a quantity, with its finite entries only, or None.
+
+        Args:
+            quantity: What.
+            unit: Only in this unit, if given.
+            estimator: Only by this estimator, if given.
+        """
         for series in self.series.get(quantity, ()):
             if unit in ("", series.unit) and estimator in ("", series.estimator):
                 finite = series.finite()

@@ -52,7 +52,9 @@ def entropy_collapse(run: Run) -> Result:
 def _of_any_unit(run: Run, bound: float) -> Series | None:
     """Return the entropy per token, or in a unit that is not known if the length does not explain its course; or None.
 
-    From the ``bound`` on, a multiple of its start, its course is a finding.
+    Args:
+        run: What was read.
+        bound: The entropy as a multiple of its start, from which its course is a finding.
     """
     logged, length = run.get("entropy"), run.get("length")
     if (known := find(run, "entropy")) is not None or logged is None or logged.unit != "":

@@ -130,7 +130,12 @@ def _weights() -> Mapping[str, Any]:
 
 
 def judge(run: Run, contradicted: bool = False) -> Judgement:
-    """Compare a run with labelled logs; where it is ``contradicted``, something forbids to call it healthy."""
+    """Return the judgement of a run.
+
+    Args:
+        run: Whose log is compared with the labelled ones.
+        contradicted: Whether something that the log shows forbids to call the run healthy.
+    """
     if run.traits.trains_on == "given" or ("loss" in run.series and run.series.keys() <= OF_ALL):
         why = run.algorithm or ("pairs of answers" if run.traits.trains_on == "given" else "no reward is logged")
         return Judgement("", 0.0, 0.0, "", "", "", "", (), (), why)
@@ -182,7 +187,10 @@ def probability(
 ) -> tuple[float, Mapping[str, float]]:
     """Return the probability of a state, 0 to 1, and what each logged quantity adds to its log-odds beyond the usual.
 
-    ``values`` are of the quantities that a log holds; the state is "sick" or "healthy"; weights are as in weights.toml.
+    Args:
+        values: Of the quantities that a log holds.
+        state: "sick" or "healthy".
+        weights: As weights.toml holds them.
     """
     odds, shares = float(weights[f"base_{state}"]), {}
     for name in QUANTITIES:

@@ -70,7 +70,11 @@ class _Entry:
 
 
 def identify(log: RawLog) -> Run:
-    """Return a log, as a reader gave it, as quantities with unit and estimator, and canonical settings."""
+    """Return a log as quantities with unit and estimator, and canonical settings.
+
+    Args:
+        log: As a reader gave it.
+    """
     log = _with_means(_unwrapped(log))
     table = recognise(log)
     log = replace(log, settings={key.removeprefix(table.wrapper): value for key, value in log.settings.items()})

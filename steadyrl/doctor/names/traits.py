@@ -30,10 +30,13 @@ BY_ALGORITHM: Mapping[str, Traits] = _by_algorithm()
 
 
 def traits(algorithm: str, settings: Mapping[str, Any], logged: Container[str], logs_critic: bool = False) -> Traits:
-    """Return the traits of a run by its algorithm, its canonical settings and the quantities that its log holds.
+    """Return the traits of a run.
 
-    The algorithm is "" if it is unknown, as a class of the user's own is. A trainer ``logs_critic`` if it logs values
-    wherever it learns them.
+    Args:
+        algorithm: "" if unknown; a class of the user's own is unknown, too.
+        settings: Canonical ones.
+        logged: The quantities that the log holds.
+        logs_critic: Whether this trainer logs values wherever it learns them.
     """
     run_traits = BY_ALGORITHM.get(algorithm, Traits())
     if run_traits.critic is None and any(name in logged for name in OF_CRITICS):

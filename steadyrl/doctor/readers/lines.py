@@ -30,7 +30,9 @@ RAY = re.compile(rb"^\((?:\w+ )*pid=\d+[^)]*\) ")
 def lines(path: Path, notes: list[str] | None = None) -> Iterator[list[bytes]]:
     """Yield the lines of a file, without their ends, in chunks of about a megabyte.
 
-    ``notes`` takes at the end what was passed over: lines above ``MAX_LINE``, and what is torn or too large.
+    Args:
+        path: Of the file.
+        notes: Takes at the end what was passed over: lines above ``MAX_LINE``, and what is torn or too large.
     """
     partial_line, passing, too_long, lost = b"", False, 0, list[str]()
     for block in _decoded(_blocks(path, lost)):

@@ -104,7 +104,11 @@ class Rows:
     def log(self, path: str, kind: str, settings: Mapping[str, Any] | None = None, notes: Sequence[str] = ()) -> RawLog:
         """Return the log, each column with strictly increasing steps; takes no more rows afterwards.
 
-        Arguments are as the fields of ``RawLog``; ``notes`` say what the reader left out so far.
+        Args:
+            path: Of the run.
+            kind: ``RawLog.format``.
+            settings: Of the run, nested keys joined with dots.
+            notes: What the reader left out so far.
         """
         self._take()
         logged = np.concatenate([np.empty(0), *self._steps])

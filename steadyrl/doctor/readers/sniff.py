@@ -93,7 +93,12 @@ def of_file(path: Path) -> Reader:
 
 
 def sources(folder: Path, files: Sequence[Path]) -> list[Source]:
-    """Find the logs among the files of a folder, the surest first; of its own files a run has one log."""
+    """Find the logs of a folder, not of those below it, the surest first; of its own files a run has one log.
+
+    Args:
+        folder: Of the files.
+        files: Its plain files.
+    """
     logs: list[Source] = []
     if own.is_run_folder(folder):
         logs.append(Source(folder, Kind.RUN, _reader_of(own.read, folder)))

@@ -67,7 +67,9 @@ def plain(value: Any) -> Any:
 def number(value: Any, null: float | None = math.nan) -> float | None:
     """Return a logged value as a number, or None if it is none: a bool, a word, a list; see ``with_truths``.
 
-    ``null`` is what a null stands for; None leaves it out.
+    Args:
+        value: As parsed.
+        null: What a null stands for; None leaves it out.
     """
     kind = type(value)
     if kind is float:

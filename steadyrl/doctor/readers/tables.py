@@ -64,7 +64,9 @@ COURSED = re.compile(rf"{METRIC.pattern}|ratio|length", re.IGNORECASE)
 def separator_of(first: Sequence[bytes], needs_step: bool) -> str | None:
     """Return what separates the cells of a CSV that begins with these lines, or None if it is none.
 
-    With ``needs_step`` one of its columns has to be the step.
+    Args:
+        first: Without their ends.
+        needs_step: Whether one of its columns has to be the step.
     """
     for separator in SEPARATORS:
         table = csv_cells(first, separator)

@@ -212,7 +212,10 @@ def _about_parts(x: np.ndarray, two: int) -> list[np.ndarray]:
 def parting(x: np.ndarray, least: int, apart: int = 1) -> int | None:
     """Return the index at which two straight lines through x [n] part best, or None with fewer than 2 ``least`` values.
 
-    Each line has at least so many values; the places that are tried lie so far ``apart``.
+    Args:
+        x: [n].
+        least: Values of each line, at least.
+        apart: Between the places that are tried.
     """
     n = len(x)
     places = np.arange(least, n - least + 1, apart)
@@ -253,7 +256,8 @@ def about_lines(rows: np.ndarray) -> np.ndarray:
 def per_independent(rows: np.ndarray) -> float:
     """Return how many neighbouring steps tell as much as one independent step, AR(1) noise assumed: 1 to 19.
 
-    ``rows`` [count, size >= 5] are successive values in blocks.
+    Args:
+        rows: [count, size >= 5], successive values in blocks.
     """
     errors = rows - rows.mean(axis=1, keepdims=True)
     power = (errors * errors).sum(axis=1)  # [count]
@@ -302,7 +306,9 @@ def drop(series: Series) -> Drop | None:
     """Return where a series fell from one level to a lower one and stayed, or None.
 
     A steady decline is split in the middle by the same arithmetic; its distances from the two levels are too large.
-    Fewer than four values show nothing.
+
+    Args:
+        series: Finite values; fewer than four show nothing.
     """
     n = len(series)
     if n < AFTER + 1:

@@ -356,9 +356,12 @@ def is_penalty(name: str, part: Series) -> bool:
 
 
 def share_with_spike(series: Series | None, steps: np.ndarray, before: int = 5) -> float:
-    """Return the share of steps [m >= 1] at which, or up to so many points ``before``, a series left its usual range.
+    """Return the share of ``steps`` at which, or up to ``before`` points before which, a series left its usual range.
 
-    Spikes count upwards and downwards; None has none.
+    Args:
+        series: Spikes count upwards and downwards; None has none.
+        steps: [m], m >= 1.
+        before: In logged points of the series.
     """
     if series is None:
         return 0.0
@@ -370,9 +373,12 @@ def share_with_spike(series: Series | None, steps: np.ndarray, before: int = 5) 
 
 
 def goes_with(run: Run, steps: np.ndarray, candidates: Mapping[str, Sequence[str]]) -> tuple[str, str]:
-    """Return what leaves its usual range at, or just before, at least half of some steps [m >= 1], and a sentence.
+    """Return what leaves its usual range at, or just before, at least half of some steps, and a sentence.
 
-    Candidates are quantities by the cause that they show, the nearest first; it is "unknown" where none does.
+    Args:
+        run: The run.
+        steps: [m], m >= 1.
+        candidates: Quantities by the cause that they show, the nearest first; "unknown" where none does.
     """
     for cause, quantities in candidates.items():
         for quantity in quantities:

@@ -43,7 +43,13 @@ def block_medians(series: Series) -> tuple[np.ndarray, np.ndarray]:
 
 
 def first_lasting(series: Series, bad: np.ndarray, lasting: int = 3) -> int | None:
-    """Return the first step of a series from which ``bad`` [n] holds ``lasting`` >= 1 times in a row, or None."""
+    """Return the first step from which ``bad`` holds ``lasting`` times in a row, or None.
+
+    Args:
+        series: Whose steps.
+        bad: [n] bool.
+        lasting: >= 1.
+    """
     if len(bad) < lasting:
         return None
     runs = np.lib.stride_tricks.sliding_window_view(bad, lasting).all(axis=1)
@@ -67,8 +73,11 @@ def bursts(series: Series, factor: float) -> np.ndarray:
     """Return the indices of spikes that count: ``factor`` times the usual level, and not alone.
 
     A spike counts where two of three neighbouring points are one, or where the run has several: one bad batch is no
-    illness, and heavy-tailed noise gives single spikes only. What is usual is the median of the 100 points before. The
-    first 30 points are not judged, and values that are not above 0 are passed over.
+    illness, and heavy-tailed noise gives single spikes only. The first 30 points are not judged.
+
+    Args:
+        series: Finite values; those that are not above 0 are passed over.
+        factor: > 1, times the median of the 100 points before.
     """
     above = np.flatnonzero(series.values > 0)
     if len(above) <= BURSTS_FROM:
@@ -104,10 +113,13 @@ def _against_usual(series: Series) -> tuple[np.ndarray, np.ndarray]:
 
 
 def long_run_error(values: np.ndarray) -> float:
-    """Return the standard error of a mean of correlated values [n >= 2] without a trend, as of an AR(1) process.
+    """Return the standard error of a mean of correlated values, as of an AR(1) process.
 
     The lag-1 correlation of n values comes out too low by about (1 + 3 rho) / n, which is put back; a negative one
     counts as 0.
+
+    Args:
+        values: [n], n >= 2, without a trend.
     """
     n = len(values)
     centred = values - values.mean()

@@ -26,9 +26,15 @@ def together(first: Series, second: Series) -> tuple[Series, Series]:
 
 
 def convert(run: Run, series: Series, unit: str) -> Series | None:
-    """Return a series in nats per token or per sequence, by the mean length of the step's completions.
+    """Return a series per token or per sequence, by the mean length of the step's completions.
 
-    It is None where the series has no known unit, or the lengths are not logged.
+    Args:
+        run: Whose length counts.
+        series: In nats.
+        unit: "nats/token" or "nats/sequence".
+
+    Returns:
+        None where the series has no known unit, or the lengths are not logged.
     """
     if series.unit == ROOT_SEQUENCE:
         series = replace(series, unit=SEQUENCE, values=series.values**2)
@@ -47,7 +53,11 @@ def convert(run: Run, series: Series, unit: str) -> Series | None:
 def find(run: Run, quantity: str, unit: str = TOKEN, *estimators: str) -> Series | None:
     """Return a quantity in a unit: by the best estimator that was logged, converted only where it has to be.
 
-    The estimators are the only ones wanted, the best first; without any, those of ``PREFERRED``.
+    Args:
+        run: The run.
+        quantity: What.
+        unit: "nats/token" or "nats/sequence".
+        estimators: The only ones wanted, the best first; without any, those of ``PREFERRED``.
     """
     for estimator in estimators or PREFERRED[quantity]:
         direct = run.get(quantity, unit, estimator)

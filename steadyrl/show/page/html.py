@@ -41,7 +41,9 @@ def write(records: Iterable[Record]) -> Markup:
 def findings(placed: Iterable[Placed], steps: bool = False) -> Markup:
     """Return findings as a tree that unfolds; what harms is open.
 
-    With ``steps`` the page has curves, and the step at which a finding begins is a button that shows it.
+    Args:
+        placed: Each with its depth.
+        steps: Whether the page has curves: the step at which a finding begins is then a button that shows it.
     """
     return _macro("findings", list(placed), steps)
 

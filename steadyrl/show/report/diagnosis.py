@@ -21,9 +21,11 @@ STATES = ("fail", "info", "not throughout", "unknown", "pass")  # of the checks,
 
 
 def write_diagnosis(diagnoses: Sequence[Diagnosis], folder: Path | str) -> Path:
-    """Write diagnosis.md, diagnosis.html and the pictures of one run or more, and return the HTML page's path.
+    """Write diagnosis.md, diagnosis.html and the pictures of some runs, and return the HTML page's path.
 
-    The folder is made if it is not there; an earlier diagnosis in it is replaced.
+    Args:
+        diagnoses: At least one; a section each.
+        folder: Made if it is not there; an earlier diagnosis in it is replaced.
 
     Raises:
         AccessError: The folder cannot be written.

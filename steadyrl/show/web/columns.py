@@ -204,9 +204,12 @@ def preview(path: Path, count: int = PREVIEW) -> tuple[np.ndarray, dict[str, np.
 
 
 def thin(steps: np.ndarray, values: Mapping[str, np.ndarray], points: int = POINTS) -> Curves:
-    """Put steps [n] together so that at most ``points`` >= 2 are left, with the mean, least and greatest of each part.
+    """Put steps together so that at most ``points`` are left, each with the mean, least and greatest value of its part.
 
-    Values [n] that are NaN are unknown.
+    Args:
+        steps: [n] strictly increasing.
+        values: [n] each; NaN is unknown.
+        points: >= 2.
     """
     if len(steps) <= points:
         return Curves(steps, {name: (column,) * 3 for name, column in values.items()}, True, True, len(steps))

@@ -288,9 +288,12 @@ def captions(
 
 
 def svg(draw: Callable[[Figure], None], height: float, **style: Any) -> str:
-    """Return what is drawn on a figure of a picture's width and a height in inches, as SVG text.
+    """Return what ``draw`` draws on a figure of a picture's width as SVG text.
 
-    The style of matplotlib's counts over the project's own.
+    Args:
+        draw: Called with the figure.
+        height: In inches.
+        style: Of matplotlib, over the project's own.
     """
     with drawing(**style):
         figure = Figure(figsize=(WIDTH_INCHES, height))
