@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 from steadyrl.doctor.readers import tables
@@ -19,7 +20,7 @@ from steadyrl.doctor.series import Evaluation
 Table = list[list[str]]
 
 CSV = (".csv", ".tsv")
-MAX_BYTES = 4 << 20  # of a text with scores
+MAX_BYTES, ENDS = 16 << 20, 1 << 18  # of a text with scores
 MOST_ROWS, MOST_LABEL = 60, 80  # of a table of stages, and characters of a label
 _AS_WORD = r"(?<![a-z])(?:{})(?![a-z])"
 TRAINED = re.compile(
@@ -37,7 +38,6 @@ BEFORE = re.compile(
     _AS_WORD.format("untrained|before|pre-?(?:rl|training|grpo|ppo)|no (?:rl|grpo|ppo|training)"), re.IGNORECASE
 )
 LATER = re.compile(_AS_WORD.format("checkpoint|ckpt|ours|(?:step|epoch)[- ]?\\d+"), re.IGNORECASE)
-ANY_STAGE = re.compile("|".join(words.pattern for words in (TRAINED, BASE, BEFORE)), re.IGNORECASE)
 # Of an arm of a comparison, or the best of several; and of a column of differences.
 OTHER = re.compile(
     r"(?<![a-z])(?:no|with|without)[ _-]base|vanilla|best|[\u0394\u2206]|"
@@ -57,6 +57,7 @@ RIGHT = re.compile("correct|solved|passed|right", re.IGNORECASE)  # of which a c
 LETTERS = re.compile(r"[^\W\d_]{2}")
 WORD = re.compile(r"[^\W\d_]+")
 OF_TRAINING = re.compile("rewards?$")  # what a line calls so is as a rule the training's own
+DIGITS = re.compile(r"\d+")
 OF_COUNT = re.compile(r"(?<![a-z])n ?= ?(\d{1,7})", re.IGNORECASE)
 HEADING = re.compile(r"\s*(?:#{1,6} |={2,} ?|\*\*)(.{3,80}?)[\s=#*:]*$")
 _LABEL = r"[A-Za-z][\w ,./()@\]-]{2,60}?"
@@ -68,6 +69,8 @@ STATED = re.compile(
 def find(path: Path) -> tuple[Evaluation, ...]:
     """Return the scores before and after training that a text, a CSV or a JSON file states."""
     content = head(path, MAX_BYTES)
+    if len(content) > 2 * ENDS:  # a long log states scores before its rows and after them
+        content = content[:ENDS] + b"\n" + content[-ENDS:]
     if content.lstrip()[:1] == b"{" and isinstance(parsed := parse_json(content), dict):
         return tuple(_of_lines([f"{name}: {value}" for name, value in flat_settings(parsed, separator=" ").items()]))
     first = content.splitlines()[: MOST_ROWS + 1]
@@ -136,10 +139,11 @@ def _of_lines(text: Sequence[str]) -> Iterator[Evaluation]:
     before, after, heading = dict[str, tuple[str, str]](), dict[str, tuple[str, str]](), ""
     for line in text:
         if headed := HEADING.match(line):
-            heading = headed[1] if ANY_STAGE.search(headed[1]) else ""
-        stated = STATED.match(line) if heading or ANY_STAGE.search(line) else None
+            heading = headed[1]
+        stated = STATED.match(line) if ":" in line or "=" in line else None
         label = english(stated[1]).replace("_", " ") if stated else ""
-        stages = (_stage(words, in_table=False) for words in (label, heading))
+        # Labels that differ in their numbers alone are of one stage, and as a rule of none.
+        stages = (_stage(DIGITS.sub("0", words), in_table=False) for words in (label, heading))
         if stated is None or (stage := next((stage for stage in stages if stage is not None), None)) is None:
             continue
         name = _measured(label)
@@ -179,6 +183,7 @@ def _measured(label: str) -> str:
     return " ".join(re.sub(r"[^\w@/.]", " ", words).split()).lower()
 
 
+@lru_cache(1 << 12)
 def _stage(label: str, in_table: bool = True) -> int | None:
     """Return 0 for a name of what training began with, 1 for what it led to, None for others.
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-TOKEN = re.compile(r"(?<![\w.@/])[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?(?![\d,]*\d)")
+TOKEN = re.compile(r"(?<![\w.@/])[-+]?(?:\d++(?:\.\d*+)?|\.\d++)(?:[eE][-+]?\d++)?+(?!,\d)")
 MOST_TEMPLATES = 256  # of a file; one with more has other texts in each line
 FIRST_MARK = 7_000_001  # a number that stands in no log and shows, put in the place of another, what is read from there
 
