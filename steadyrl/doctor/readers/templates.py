@@ -24,12 +24,12 @@ class Templates:
             parse: (line) -> numbers by name, of which each is one that the line spells, as an int, a float or a share
                 of a percentage, or the same for all lines that are alike.
         """
-        self._parse, self._known = parse, dict[str, list[tuple[str, int, Read]]]()
+        self._parse, self._known = parse, dict[str, list[tuple[str, int, Read]] | None]()
 
     def read(self, line: str) -> dict[str, Any]:
         """Return what the function says of a line."""
         template = TOKEN.sub("0", line)
-        if places := self._known.get(template):
+        if (places := self._known.get(template)) is not None:
             tokens = TOKEN.findall(line)
             return {name: read(tokens[place]) for name, place, read in places}
         parsed = self._parse(line)
@@ -37,25 +37,25 @@ class Templates:
             self._known[template] = self._places(line, parsed)
         return parsed
 
-    def _places(self, line: str, parsed: dict[str, Any]) -> list[tuple[str, int, Read]]:
-        """Return where each number of a line stands, and how it is read; [] where that gives not what was parsed."""
+    def _places(self, line: str, parsed: dict[str, Any]) -> list[tuple[str, int, Read]] | None:
+        """Return where each number of a line stands, and how it is read; None where that gives not what was parsed."""
         tokens = TOKEN.findall(line)
         marks = iter(range(FIRST_MARK, FIRST_MARK + len(tokens)))
         marked = self._parse(TOKEN.sub(lambda token: str(next(marks)), line))
         places = list[tuple[str, int, Read]]()
         for name, value in marked.items():
             if type(value) not in (int, float) or not math.isfinite(value):
-                return []
+                return None
             read: Read = int if type(value) is int else float if value >= FIRST_MARK else _share
             place = round(value * (100.0 if read is _share else 1.0)) - FIRST_MARK
             if not 0 <= place < len(tokens):
-                return []
+                return None
             places.append((name, place, read))
         try:
             agrees = {name: read(tokens[place]) for name, place, read in places} == parsed
         except ValueError:
-            return []
-        return places if agrees else []
+            return None
+        return places if agrees else None
 
 
 def _share(token: str) -> float:
