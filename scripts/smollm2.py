@@ -82,13 +82,14 @@ def merge(base: Path, adapter: Path, folder: Path) -> None:
     from peft import PeftModel
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    from steadyrl.backends.huggingface.portable import check_probe
     from steadyrl.backends.torch.save import probe
 
     weights = adapter / "adapter_model.safetensors"
     require_digest(weights, weights.with_name(f"{weights.name}.sha256").read_text().split()[0])
     start = AutoModelForCausalLM.from_pretrained(base, dtype="float32")
     model = PeftModel.from_pretrained(start, adapter).merge_and_unload().eval()
-    probe.check(adapter, model)
+    check_probe(adapter, *probe.of(model))
     model.save_pretrained(folder)
     AutoTokenizer.from_pretrained(base).save_pretrained(folder)
     shutil.copyfile(adapter / "probe.json", folder / "probe.json")
