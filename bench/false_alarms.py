@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from steadyrl.core.stats import block_mean_slope
 from steadyrl.doctor.series import Series
 from steadyrl.doctor.statistics.jumps import jumps
 from steadyrl.doctor.statistics.levels import measure
-from steadyrl.doctor.statistics.signals import bursts, strays, trend
+from steadyrl.doctor.statistics.signals import BLOCKS, bursts, strays
 
 RUNS, STEPS = 2000, 200
 KINDS = {
@@ -50,7 +51,7 @@ def alarms(x: np.ndarray) -> list[float]:
     at = np.arange(len(x)) - (len(x) - 1) / 2
     slope = at @ x / (at @ at)
     error = ((x - x.mean() - slope * at) ** 2).sum() / (len(x) - 2) / (at @ at)
-    through_blocks, levels = trend(series), measure(series)
+    through_blocks, levels = block_mean_slope(x, BLOCKS), measure(series)
     rolling = [abs(x[t] - x[t - 50 : t].mean()) > 3 * x[t - 50 : t].std() for t in range(50, len(x))]
     return [
         abs(slope) > 1.972 * error**0.5,

@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
+from steadyrl.core.metrics import answer_means
 from steadyrl.core.rundir import RunDir, append_line, read_lines, write_text
 from steadyrl.core.stats import paired_difference
-from steadyrl.loop.evaluate import means
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "bench" / "results" / "grpo_vs_ppo.jsonl"
@@ -91,7 +91,7 @@ def outcome(run: RunDir) -> dict[str, Any]:
     steps, after = run.metrics(), list(read_lines(run.evaluation_file("after")))
     rollout, info = run.resolved()["rollout"], run.info()
     return {
-        **{decoding: means(after, decoding) for decoding in ("sampled", "greedy")},
+        **{decoding: answer_means(after, decoding) for decoding in ("sampled", "greedy")},
         "problems": len(after),
         "rollouts": len(steps) * rollout["prompts_per_step"] * rollout["samples_per_prompt"],
         "entropy": [steps[0]["entropy"], steps[-1]["entropy"]],

@@ -12,8 +12,8 @@ import statistics
 import tempfile
 from pathlib import Path
 
+from steadyrl.core.metrics import answer_means
 from steadyrl.loop import launch
-from steadyrl.loop.evaluate import means
 
 ROOT = Path(__file__).parent.parent
 SEEDS, STEPS, BLOCKS = (0, 1, 2), 90, 3
@@ -51,7 +51,7 @@ def curve(seed: int, model: str) -> dict[str, object]:
     for name in SHOWN:
         found[name] = [statistics.mean(r[name] for r in records[i * size : (i + 1) * size]) for i in range(BLOCKS)]
     for decoding in ("sampled", "greedy"):
-        found[f"heldout F1, {decoding}"] = [means(held, decoding)["retrieval"]]
+        found[f"heldout F1, {decoding}"] = [answer_means(held, decoding)["retrieval"]]
     print(json.dumps(found), flush=True)
     return found
 

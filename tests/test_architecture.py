@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import importlib.util
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -255,3 +256,17 @@ def test_importing_the_package_loads_no_module_of_it():
     code = "import sys, steadyrl; print(sorted(m for m in sys.modules if m.startswith('steadyrl') or m == 'numpy'))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "['steadyrl']"
+
+
+def test_scripts_import_what_there_is():
+    missing = [
+        f"{path}: {node.module}.{name.name}"
+        for folder in ("bench", "scripts", "examples")
+        for path in sorted((ROOT.parent / folder).rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "steadyrl"
+        for name in node.names
+        if not hasattr(importlib.import_module(node.module), name.name)
+        and importlib.util.find_spec(f"{node.module}.{name.name}") is None
+    ]
+    assert missing == []

@@ -9,9 +9,10 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from steadyrl.core.config import resolve
+from steadyrl.core.metrics import answer_means
 from steadyrl.environments.search.stdlib_corpus import is_held_out
 from steadyrl.environments.search.stdlib_docs import read_entries
-from steadyrl.loop.evaluate import evaluate, means
+from steadyrl.loop.evaluate import evaluate
 from steadyrl.loop.train import open_session
 
 
@@ -25,7 +26,7 @@ def main() -> None:
     records = evaluate(session.backend, session.heldout, session.terms, metric, sampling, 0)
     print(f"{len(records)} held-out requests")
     for decoding in ("sampled", "greedy"):
-        found = means(records, decoding)
+        found = answer_means(records, decoding)
         print(decoding, ", ".join(f"{name} {found[name]:.4f}" for name in sorted(found)))
     copied = [copied_share(r["prompt"], r["answers"]["sampled"]["text"]) for r in records]
     print(f"words of the queries that stand in the request: {sum(copied) / len(copied):.3f}")
