@@ -60,6 +60,7 @@ OF_TRAINING = re.compile("rewards?$")  # what a line calls so is as a rule the t
 DIGITS = re.compile(r"\d+")
 OF_COUNT = re.compile(r"(?<![a-z])n ?= ?(\d{1,7})", re.IGNORECASE)
 HEADING = re.compile(r"\s*(?:#{1,6} |={2,} ?|\*\*)(.{3,80}?)[\s=#*:]*$")
+HEADED = "\0headed"  # behind the name of a score whose stage stands in a heading
 _LABEL = r"[A-Za-z][\w ,./()@\]-]{2,60}?"
 STATED = re.compile(
     rf"(?:\s*\d{{1,3}}[.)] )?\W{{0,4}}({_LABEL})\W{{0,3}}[:=]\W{{0,3}}({_VALUE}(?: ?/ ?\d{{1,7}})?)(?![\w.])"
@@ -143,16 +144,17 @@ def _of_lines(text: Sequence[str]) -> Iterator[Evaluation]:
         stated = STATED.match(line) if ":" in line or "=" in line else None
         label = english(stated[1]).replace("_", " ") if stated else ""
         # Labels that differ in their numbers alone are of one stage, and as a rule of none.
-        stages = (_stage(DIGITS.sub("0", words), in_table=False) for words in (label, heading))
-        if stated is None or (stage := next((stage for stage in stages if stage is not None), None)) is None:
+        own, above = (_stage(DIGITS.sub("0", words), in_table=False) for words in (label, heading))
+        if stated is None or (stage := above if own is None else own) is None:
             continue
-        name = _measured(label)
+        # A line below a heading, such as a row of the training, is no counterpart of one that names its stage itself.
+        name = f"{_measured(label)}{HEADED if own is None else ''}"
         (before.setdefault if stage == 0 else after.__setitem__)(name, (label, stated[2]))
-    shared = sorted(filter(None, before.keys() & after.keys()))
-    count = next((f"n={after[name][1]}" for name in shared if COUNTS.fullmatch(name)), "")
-    for name in shared:
+    shared = {key: key.removesuffix(HEADED) for key in sorted(before.keys() & after.keys())}
+    count = next((f"n={after[key][1]}" for key, name in shared.items() if COUNTS.fullmatch(name)), "")
+    for key, name in shared.items():
         if not COUNTS.fullmatch(name) and not OF_TRAINING.search(name):
-            yield from _pair(name, count, [before[name][1], after[name][1]], (before[name][0], after[name][0]))
+            yield from _pair(name, count, [before[key][1], after[key][1]], (before[key][0], after[key][0]))
 
 
 def _pair(

@@ -173,3 +173,9 @@ def test_a_verdict_on_scores_alone_shows_them(tmp_path: Path) -> None:
     diagnosis = examined(path)
     assert diagnosis.verdict == "healthy"
     assert diagnosis.rise == "beside scores before and after training: exact match 0.125 -> 0.5"
+
+
+def test_rows_of_a_training_below_its_title_are_no_counterpart_of_a_baseline(tmp_path: Path) -> None:
+    path = tmp_path / "run.md"
+    path.write_text("# PPO on routes\nbaseline solved: 0.45\nstep 1\nsolved: 0.25\nstep 2\nsolved: 0.28\n")
+    assert find(path) == ()
