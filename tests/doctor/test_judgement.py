@@ -256,3 +256,16 @@ def test_a_change_of_the_reward_is_not_compared_with_noise_that_cannot_be_measur
 @pytest.mark.parametrize(("value", "said"), [(-0.002, " 0%"), (0.001, " 0%"), (-0.3, " -30%"), (0.05, " +5%")])
 def test_a_share_that_rounds_to_0_has_no_sign(value, said):
     assert QUANTITIES["cut_off_more"].sentence(value).endswith(said)
+
+
+@pytest.mark.parametrize(("scores", "verdict"), [((0.3, 0.3), "sick"), ((0.1, 0.5), "")])
+def test_a_held_out_score_that_clearly_rises_is_of_no_run_that_is_probably_sick(scores, verdict):
+    generator, steps = np.random.default_rng(11), np.arange(0, N, 6)
+    reward = np.where(generator.random(N) < 0.2, 40.0 * generator.random(N), -1.0)  # of one answer in each row
+    solved = np.linspace(*scores, len(steps)) + 0.01 * generator.normal(size=len(steps))
+    logged = {
+        "reward": Series("reward", "", "", "reward", np.arange(N), reward),
+        "heldout/solved": Series("heldout/solved", "", "", "eval/solved", steps, solved),
+    }
+    judgement = judge(make_run(logged, trainer="unknown"))
+    assert judgement.sick > 0.6 and judgement.verdict == verdict

@@ -95,7 +95,8 @@ def _erratic(run: Run, norm: Series) -> Result:
     far = norm.values > ERRATIC * limit
     if far.sum() < max(ERRATIC_MANY if len(norm) > BURSTS_FROM else 1, ERRATIC_SHARE * len(norm)):
         return None
-    if most < ERRATIC_TIMES * usual and usual < ERRATIC * limit:
+    # A norm that is always so large, and of a run that learns, is that of a loss that is summed and not averaged.
+    if most < ERRATIC_TIMES * usual and (usual < ERRATIC * limit or learns(run)):
         return None
     cause, reason = goes_with(run, norm.steps[far], SPIKES_WITH)
     reason = reason if len(norm) > BURSTS_FROM else f"the median of the {len(norm)} rows is {number(usual)}"

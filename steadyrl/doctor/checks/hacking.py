@@ -21,16 +21,17 @@ FEWEST_ROWS = 3
 HALVED = 0.5  # of the first third of the log
 DOUBLED, PERPLEXITY = 2.0, re.compile(r"perplexity|(?<![a-z])ppl(?![a-z])", re.IGNORECASE)
 IDLE, LEVEL = 0.02, 0.1  # of the whole's gain
+RARELY = 0.02  # of the answers that are right
 LONG_ENOUGH = 30  # steps, half of them once the whole is level, in which a form may be learned before the answers
 # Of scores before and after training: what is no goal, and changes that count where the number of answers is not said.
 COSTS = re.compile(
     r"loss|time|second|token|length|chars?|latency|perplex|ppl|(?<![a-z])kl|entropy|trunc|error|halluc|fallback|cost|memory|step|"
     r"batch|optim|(?<![a-z])lr|learning|epoch|params|size|illegal|violation|fail|wrong|(?<![a-z])std|(?<![a-z])(?:min|max)"
-    r"(?![a-z])|negative|toxic|repeti|gpu|seed|temperature|beta|grad|norm|count|invalid|refus|长度|上限|\u2193",
+    r"(?![a-z])|negative|toxic|repeti|gpu|seed|temperature|beta|grad|norm|count|invalid|refus|damage|penalt|unsafe|leak|distance|长度|上限|\u2193",
     re.IGNORECASE,
 )
 AIM = re.compile(
-    r"accura|correct|exact|answer|solve|success|score|reward|pass|(?<![a-z])(?:acc|em|f1|win|mean|average|overall)(?![a-z])|"
+    r"accura|correct|exact|answer|solve|success|score|reward|pass|(?<![a-z])(?:acc|em|f1|win|mean|avg|average|overall)(?![a-z])|"
     r"gsm|math|mmlu|aime|humaneval|mbpp|held|准确|正确|得分|奖励|胜率",
     re.IGNORECASE,
 )
@@ -229,7 +230,9 @@ def _never_right(run: Run, reward: Series, parts: Mapping[str, Series]) -> Resul
     if run.covers(reward) < (LONG_ENOUGH / 2 if level else LONG_ENOUGH):
         return None
     late = {name: float(np.abs(part.values[-max(len(part) // 3, 1) :]).mean()) for name, part in right.items()}
-    if max(late.values()) > IDLE * gain:
+    rising = any((levels := measure(part)) is None or levels.rose for part in right.values())
+    # A share of right answers counts by itself, and one that is low and does not rise is none that is learned.
+    if max(late.values()) > max(IDLE * min(gain, 1.0), 0.0 if rising else RARELY):
         return None
     shown = tuple(f"{name} is {number(value)} in the last third of the log" for name, value in late.items())
     message = f"the reward rises by {number(gain)} while {', '.join(right)} earns next to nothing"

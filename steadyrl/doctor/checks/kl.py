@@ -95,7 +95,12 @@ def _in_any_unit(run: Run) -> Result:
         message += ": tokens that the policy all but excludes"
         return Found("spikes", "warning", int(kl.steps[beyond.argmax()]), message, (readings.levels(kl.source, kl),))
     last, start = float(kl.values[-1]), head(kl, least=OPENING)
-    if last <= HIGH_SEQUENCE or last <= GREW * max(start, 0.0) or readings.learns(run):
+    if readings.learns(run):
+        if tail(kl) <= HIGH_SEQUENCE or kl.values[0] > HIGH_SEQUENCE / GREW:
+            return None
+        message = f"the KL to the reference came to {number(tail(kl))} in a unit that is not known, which is high for a"
+        return Found("unit_unknown", "info", None, f"{message} whole completion, while the reward rises")
+    if last <= HIGH_SEQUENCE or last <= GREW * max(start, 0.0):
         return None
     if readings.direction(replace(kl, values=np.log(np.maximum(kl.values, ZERO)))) <= 0:
         return None
@@ -274,12 +279,16 @@ def kl_zero(run: Run) -> Result:
 
 def _unmeasured(run: Run, kl: Series, cause: str) -> str:
     """Return why a KL of 0 may be no measurement at all; "" where it is one."""
-    if cause in ("unknown", "not_compared") and run.traits.kl_place == "none":
-        return "the settings switch the KL penalty off, so that none need be measured"
-    if cause != "unknown":
+    if cause not in ("unknown", "not_compared"):
         return ""
-    if not kl.values.any() and run.get("grad_norm") is None:
+    if run.traits.kl_place == "none":
+        return "the settings switch the KL penalty off, so that none need be measured"
+    moves = cause == "not_compared"
+    paid = readings.setting(run, "kl_coef") or run.settings.get("kl_place")
+    if not kl.values.any() and not (paid if moves else run.get("grad_norm")):
         return "it is 0 in every row, so that it may not have been measured"
+    if moves:
+        return ""
     of_unsloth = {series.source for estimates in run.series.values() for series in estimates} >= UNSLOTH
     return "Unsloth logs a KL of 0 where beta is 0, and none is computed" if of_unsloth else ""
 

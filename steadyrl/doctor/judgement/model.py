@@ -19,6 +19,8 @@ import numpy as np
 
 from steadyrl.doctor.judgement.quantities import LEAST_KL, quantities
 from steadyrl.doctor.series import Run
+from steadyrl.doctor.statistics.levels import measure
+from steadyrl.doctor.statistics.readings import goals
 
 FOLDER = Path(__file__).parent
 STATES = ("sick", "healthy")
@@ -155,7 +157,9 @@ def judge(run: Run, contradicted: bool = False) -> Judgement:
     verdict: Literal["sick", "healthy", ""] = ""
     logged = [series for several in run.series.values() for series in several]
     covered = max(map(run.covers, logged), default=0)
-    if sick >= limits["limit_sick"] and covered >= family.steps and (long or not family.course):
+    # A held-out score that clearly rises says that training does what it is for.
+    scored = any((levels := measure(goal)) is not None and levels.rose for goal in goals(run, "heldout/").values())
+    if sick >= limits["limit_sick"] and covered >= family.steps and (long or not family.course) and not scored:
         verdict = "sick"
     elif healthy >= limits["limit_healthy"] and sick <= DOUBT and covered >= FEW_STEPS and not contradicted:
         verdict = "healthy"

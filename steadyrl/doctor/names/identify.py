@@ -18,7 +18,7 @@ import numpy as np
 from steadyrl.core.errors import ConfigError
 from steadyrl.doctor.names import derive
 from steadyrl.doctor.names.derive import first, number
-from steadyrl.doctor.names.shapes import guesses, words
+from steadyrl.doctor.names.shapes import RIGHT, guesses, words
 from steadyrl.doctor.names.table import Name, Table, best_pattern, load, spell, wildcard
 from steadyrl.doctor.names.traits import OF_CRITICS, traits
 from steadyrl.doctor.readers.rows import usual_distance
@@ -146,13 +146,13 @@ def _of_pairs(log: RawLog, run_traits: Traits) -> Traits:
 
 
 def _stand_in(series: dict[str, list[Series]], table: Table) -> tuple[str, ...]:
-    """Let an accuracy, or the mean return, stand for the reward where it is all that is logged of one; return a note.
+    """Let what pays for being right, or the mean return alone, stand for a reward that is not logged; return a note.
 
     A trainer's own mean return has the KL penalty in it, which a loop of somebody's own seldom puts there.
     """
-    parts = [quantity for quantity in series if quantity.startswith("reward_part/") or quantity == "return_mean"]
-    alone = (["reward_part/accuracy"], ["return_mean"] if table is COMMON else [])
-    if "reward" in series or not parts or parts not in alone:
+    parts = [quantity for quantity in series if RIGHT.search(quantity)]
+    parts = parts or [quantity for quantity in series if quantity == "return_mean" and table is COMMON]
+    if "reward" in series or len(parts) != 1:
         return ()
     series["reward"] = [replace(part, quantity="reward", unit="reward") for part in series.pop(parts[0])]
     return (f"the reward is not logged; {series['reward'][0].source} stands for it",)

@@ -19,6 +19,8 @@ from steadyrl.doctor.series import Column
 
 WORD = re.compile(r"[a-z]+|[A-Z]+(?![a-z])|[A-Z][a-z]+")
 BARE = {"mean": "reward", "min": "reward_min", "max": "reward_max"}  # a log of these alone follows the reward
+# Of a part of the reward that pays for being right; the only one stands for a reward that is not logged.
+RIGHT = re.compile(r"^reward_part/.*(?:accura|correct|exact|solve|success|(?<![a-z])acc(?![a-z]))")
 MEAN = ("/mean", "_mean", "/avg", "_avg")  # of a part of the reward
 
 
@@ -45,26 +47,31 @@ def guesses(columns: Mapping[str, Column], placed: frozenset[str]) -> dict[str, 
     Args:
         columns: Whose names no vocabulary has.
         placed: Quantities that other columns are known to be; those are not guessed again. What two columns could be
-            is neither's.
+            is that one's which an earlier rule fits ("final_reward" before "solved"), and neither's by one rule.
     """
     if placed <= {"data_epoch"} and columns.keys() >= BARE.keys():
         return {logged: Name(quantity, "reward") for logged, quantity in BARE.items()}
-    fitting: dict[str, list[tuple[str, Name]]] = {}
+    fitting: dict[str, list[tuple[int, str, Name]]] = {}
     parts: dict[str, Name] = {}
     for logged, column in columns.items():
         values = column.values[np.isfinite(column.values)]
         if not len(values):
             continue
-        meaning = _by_words(words(logged), values)
+        order, meaning = _by_words(words(logged), values)
         if meaning is not None and meaning.quantity not in placed:
-            fitting.setdefault(meaning.quantity, []).append((logged, meaning))
-        elif part := _part(logged):
+            fitting.setdefault(meaning.quantity, []).append((order, logged, meaning))
+        if part := _part(logged):
             parts[logged] = Name(f"reward_part/{part}", "reward")
-    guessed = dict(pairs[0] for pairs in fitting.values() if len(pairs) == 1)
+    guessed: dict[str, Name] = {}
+    for several in fitting.values():
+        earliest = min(order for order, _, _ in several)
+        pairs = [(logged, meaning) for order, logged, meaning in several if order == earliest]
+        guessed |= dict(pairs) if len(pairs) == 1 else {}
+    parts = {name: part for name, part in parts.items() if name not in guessed}
     quantities = placed | {name.quantity for name in guessed.values()}
-    return guessed | {
-        name: part for name, part in parts.items() if "reward" in quantities and part.quantity not in quantities
-    }
+    if "reward" not in quantities and not any(RIGHT.search(part.quantity) for part in parts.values()):
+        return guessed
+    return guessed | {name: part for name, part in parts.items() if part.quantity not in quantities}
 
 
 def words(logged: str) -> tuple[str, ...]:
@@ -72,18 +79,19 @@ def words(logged: str) -> tuple[str, ...]:
     return tuple(word.lower() for word in WORD.findall(english(logged)))
 
 
-def _by_words(every: tuple[str, ...], values: np.ndarray) -> Name | None:
-    for name, kind, every_choice in RULES:
+def _by_words(every: tuple[str, ...], values: np.ndarray) -> tuple[int, Name | None]:
+    """Return what a name means by the first rule that fits, and the rule's place."""
+    for place, (name, kind, every_choice) in enumerate(RULES):
         unmatched = list(every)
         for choices in every_choice:
             word = next((word for word in unmatched if word in choices), None)
             if word is None:
                 break
-            unmatched.remove(word)
+            unmatched = [other for other in unmatched if other != word]  # "reward/raw_reward" says it twice
         else:
             if NEUTRAL.issuperset(unmatched) and _behaves(kind, values):
-                return name
-    return None
+                return place, name
+    return len(RULES), None
 
 
 def _behaves(kind: str, values: np.ndarray) -> bool:

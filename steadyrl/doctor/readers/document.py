@@ -15,7 +15,7 @@ from steadyrl.doctor.readers.lines import head, parse_json, text_of
 from steadyrl.doctor.readers.parting import METRIC, Runs
 from steadyrl.doctor.readers.rows import MAX_RUNS, MIN_ROWS, SUMMARY, Rows
 from steadyrl.doctor.readers.spelling import MAX_NESTING, flat_settings, number, with_truths
-from steadyrl.doctor.readers.tables import chart_in
+from steadyrl.doctor.readers.tables import REWARD, chart_in
 from steadyrl.doctor.series import RawLog
 
 MAX_BYTES = 256 << 20  # the whole file is parsed at once, at about ten times its size
@@ -165,7 +165,8 @@ def _parts(data: Mapping[str, Any], path: str = "", depth: int = 0) -> Iterator[
             part.lists |= {f"{key}/{name}": items for name, items in value.items()}
             inner.remove((key, value))
     above = f"{path}." if path else ""
-    longest = max(tables.values(), key=len, default=[])
+    # Supervised training, or an evaluation, may have more rows than what follows it.
+    longest = max(tables.values(), key=lambda rows: (any(map(REWARD.search, rows[0])), len(rows)), default=[])
     runs = {key: rows for key, rows in tables.items() if rows[0].keys() == longest[0].keys()}
     part.history = HISTORY in tables
     part.rows = longest if len(runs) == 1 else []

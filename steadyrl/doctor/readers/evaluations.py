@@ -51,7 +51,9 @@ WIDE = re.compile(r"\s{2,}")
 ARROW = re.compile(rf"\s*{_ARROW}\s*")
 FRACTION = re.compile(r"(\d{1,7}) ?/ ?(\d{1,7})")
 COUNTS = re.compile(
-    r"n|total|samples|problems|questions|size|eval size|/\d+|\u6837\u672c\u6570|\u9898\u6570", re.IGNORECASE
+    r"n|total|samples|problems|questions|cases|prompts|tasks|scenarios|episodes|examples|items|size|eval size|/\d+|"
+    "\u6837\u672c\u6570|\u9898\u6570",
+    re.IGNORECASE,
 )
 RIGHT = re.compile("correct|solved|passed|right", re.IGNORECASE)  # of which a count is as good as their share
 LETTERS = re.compile(r"[^\W\d_]{2}")
@@ -59,7 +61,7 @@ WORD = re.compile(r"[^\W\d_]+")
 OF_TRAINING = re.compile("rewards?$")  # what a line calls so is as a rule the training's own
 DIGITS = re.compile(r"\d+")
 OF_COUNT = re.compile(r"(?<![a-z])n ?= ?(\d{1,7})", re.IGNORECASE)
-HEADING = re.compile(r"\s*(?:#{1,6} |={2,} ?|\*\*)(.{3,80}?)[\s=#*:]*$")
+HEADING = re.compile(r"\s*(?:(?:#{1,6} |={2,} ?|\*\*)(.{3,80}?)[\s=#*:]*|([A-Za-z][\w ,()-]{2,60}):\s*)$")
 HEADED = "\0headed"  # behind the name of a score whose stage stands in a heading
 _LABEL = r"[A-Za-z][\w ,./()@\]-]{2,60}?"
 STATED = re.compile(
@@ -140,7 +142,7 @@ def _of_lines(text: Sequence[str]) -> Iterator[Evaluation]:
     before, after, heading = dict[str, tuple[str, str]](), dict[str, tuple[str, str]](), ""
     for line in text:
         if headed := HEADING.match(line):
-            heading = headed[1]
+            heading = headed[1] or headed[2]
         stated = STATED.match(line) if ":" in line or "=" in line else None
         label = english(stated[1]).replace("_", " ") if stated else ""
         # Labels that differ in their numbers alone are of one stage, and as a rule of none.

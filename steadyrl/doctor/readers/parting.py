@@ -1,7 +1,8 @@
 """Which run and which metric each value of a table is of, as its columns say.
 
 Runs one after another are told by a column that names them: its text changes where the steps begin anew. A column that
-changes between other rows names something else, such as the phase or the split of each row.
+changes between other rows names something else, such as the phase of each row; where it says of some that they are of
+training, and of others that they are of held-out problems, the names of the latter begin with "eval/".
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ METRIC = re.compile(r"loss|reward|\bkl\b|entropy|grad|accura", re.IGNORECASE)
 FEW = 200  # rows that tell how a table is taken apart
 SEEDS = ("seed", "trial", "fold")  # whose numbers are names
 MAX_NAME = 80  # characters of a run's name
+TRAINING = {"train", "training"}
+HELDOUT = {"eval", "evaluation", "val", "valid", "validation", "test", "dev", "heldout", "held_out"}
 
 
 class Parting:
@@ -76,6 +79,7 @@ class Runs:
         self._waiting = list[Row]()
         self._runs = dict[str, Rows]()
         self._parting: Parting | None = None
+        self._kind = ""
         self._split: Split = lambda row: [("", row)]
 
     def put(self, row: Row) -> None:
@@ -98,9 +102,12 @@ class Runs:
         if rows and self._parting is None:
             names, step = {name: None for row in rows for name in row}, find_step_key(rows, self._step_keys)
             self._split = _split(names, step, rows[0])
+            self._kind = _kind_column(rows)
             # In a table with a value in each row another metric begins anew, and no run.
             self._parting = Parting(None if value_columns(names)[0] else step, rows[0])
         for row in rows:
+            if self._kind and str(row.get(self._kind)).lower() in HELDOUT:
+                row = {key if key in self._step_keys else f"eval/{key}": value for key, value in row.items()}
             name = self._parting.run_of(row) if self._parting else ""
             for run, part in self._split(row):
                 self._rows_of(run or name).put(part)
@@ -109,6 +116,12 @@ class Runs:
         if run not in self._runs:
             require_few(len(self._runs) + 1)
         return self._runs.setdefault(run, Rows(self._step_keys, null_breaks=self._null_breaks))
+
+
+def _kind_column(rows: Sequence[Row]) -> str:
+    """Return the column that says of rows whether they are of training, or ""."""
+    texts = ((key, value) for row in rows for key, value in row.items() if isinstance(value, str))
+    return next((key for key, text in texts if text.lower() in TRAINING), "")
 
 
 def value_columns(names: Iterable[str]) -> tuple[str, str]:

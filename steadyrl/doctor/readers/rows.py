@@ -32,7 +32,7 @@ STEP_WORD = re.compile(
     r"(?:^|[^A-Za-z])(?:step|steps|iteration|iter|iters|update|batch|round|index|idx)$", re.IGNORECASE
 )
 STEP_FORMS = re.compile(
-    r"^\W*(?!\d{4}-\d\d-\d\d)(?:[A-Za-z]+ |(?:step|checkpoint|ckpt)[_-])?(\d+) ?(?:[-\u2013\u2014~/(].*)?\W*$"
+    r"^\W*(?!\d{4}-\d\d-\d\d)(?:[A-Za-z]+ |(?:step|checkpoint|ckpt)[_-])?(\d+) ?(?:[-\u2013\u2014~/(\uff08].*)?\W*$"
 )
 TRACKER_STEP_KEYS = ("train/global_step", "trainer/global_step", "global_step", "_step")
 # Where training rows name their step by one of these, evaluation rows may by another.

@@ -44,7 +44,8 @@ RULE = re.compile(r"[\s|:+=_\u2500-\u257f-]*")  # with the strokes that draw box
 TWO_WORDS = re.compile(r"\b(Training|Validation|Train|Eval) (Loss)\b")
 # Behind a number: a unit that leaves its size as it is, or a remark.
 BEHIND = re.compile(r"(?<=[\d%*]) ?(?:ms|sec|s|min|h|x|GB|MB|GiB|MiB|tok|tokens|pp|\(.*\)|[^\x00-\x7f%]+)$")
-ASSIGNMENT = re.compile(r"[:=] ?[-+]?\.?\d")  # a line with several has names in it, and is no row of a table
+# A line with several has names in it, and is no row of a table.
+ASSIGNMENT = re.compile(r"[:=] ?[-+]?\.?\d|[A-Za-z] [-+]?[.\d]+,")
 PLAIN = re.compile(r"-?(?:\d+(?:\.\d+)?|\.\d+)")  # as nearly all are
 BEFORE = re.compile(r"^[^\x00-\x7f\u2212]+ ?(?=[\d.])")  # a word of another script
 _NUMBER = r"(?:\d+(?:\.\d+)?|\.\d+)"

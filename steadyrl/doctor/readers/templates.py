@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-TOKEN = re.compile(r"(?<![\w.@/])[-+]?(?:\d++(?:\.\d*+)?|\.\d++)(?:[eE][-+]?\d++)?+(?!,\d)")
+TOKEN = re.compile(r"(?<![\w.@/])([-+]?(?:\d++(?:\.\d*+)?|\.\d++)(?:[eE][-+]?\d++)?+)(?!,\d)")
 MOST_TEMPLATES = 256  # of a file; one with more has other texts in each line
 FIRST_MARK = 7_000_001  # a number that stands in no log and shows, put in the place of another, what is read from there
 
@@ -28,18 +28,17 @@ class Templates:
 
     def read(self, line: str) -> dict[str, Any]:
         """Return what the function says of a line."""
-        template = TOKEN.sub("0", line)
+        texts = TOKEN.split(line)
+        template, tokens = "0".join(texts[::2]), texts[1::2]
         if (places := self._known.get(template)) is not None:
-            tokens = TOKEN.findall(line)
             return {name: read(tokens[place]) for name, place, read in places}
         parsed = self._parse(line)
         if template not in self._known and len(self._known) < MOST_TEMPLATES:
-            self._known[template] = self._places(line, parsed)
+            self._known[template] = self._places(line, tokens, parsed)
         return parsed
 
-    def _places(self, line: str, parsed: dict[str, Any]) -> list[tuple[str, int, Read]] | None:
+    def _places(self, line: str, tokens: list[str], parsed: dict[str, Any]) -> list[tuple[str, int, Read]] | None:
         """Return where each number of a line stands, and how it is read; None where that gives not what was parsed."""
-        tokens = TOKEN.findall(line)
         marks = iter(range(FIRST_MARK, FIRST_MARK + len(tokens)))
         marked = self._parse(TOKEN.sub(lambda token: str(next(marks)), line))
         places = list[tuple[str, int, Read]]()

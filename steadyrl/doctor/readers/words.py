@@ -83,7 +83,8 @@ class Words:
         self.unended = line if "[" in line and len(line) <= MAX_TEXT and OPEN.search(line) else ""
         if self.unended or len(line) > MAX_TEXT or not line.strip():
             return
-        line = NUMBERED.sub(r"step \1 | ", line.replace(" -- ", " | "))
+        line = line.replace(" -- ", " | ")
+        line = NUMBERED.sub(r"step \1 | ", line) if NUMBERED.match(line) else line
         line = DRESSED.sub(r"\1", line) if DRESSED.search(line) else line
         values = self._templates.read(line)
         begins = STARTING in values

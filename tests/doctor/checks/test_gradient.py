@@ -42,6 +42,13 @@ def test_spikes_alone_are_unknown():
     assert finding(grad_norm(healthy(n=N, grad_norm=spiked(quiet(), 40.0)))).cause == "unknown"
 
 
+@pytest.mark.parametrize(("gain", "harmful"), [(0.5, False), (0.0, True)])
+def test_the_gradient_of_a_summed_loss_is_large_throughout_and_no_harm_while_the_reward_rises(gain, harmful):
+    reward = 0.2 + gain * np.linspace(0.0, 1.0, N) + noise(np.random.default_rng(2), N, 0.02)
+    run = healthy(n=N, grad_norm=4000.0 * quiet(), reward=reward, settings={"max_grad_norm": None})
+    assert [found.severity for found in said(grad_norm(run))] == (["warning"] if harmful else [])
+
+
 def test_a_norm_that_grows_a_hundredfold_explodes():
     norm = quiet() * np.exp(np.linspace(0, np.log(100), N))
     found = finding(grad_norm(healthy(n=N, grad_norm=norm, settings={"max_grad_norm": None})))

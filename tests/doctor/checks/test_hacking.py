@@ -22,6 +22,20 @@ def test_held_out_problems_that_get_worse_while_the_reward_rises_are_critical():
     assert "algorithm.args.kl_coef=0.1" in found.overrides
 
 
+@pytest.mark.parametrize(
+    ("late", "idle"),
+    [
+        (0.3, []),  # a third of the answers is right, whatever the rest pays
+        (0.012, ["rightness_idle"]),  # and one in eighty is not much more than none
+    ],
+)
+def test_a_share_of_right_answers_counts_by_itself_beside_a_large_reward(late, idle):
+    reward = rise(N, 0.0, 40.0) + noise(np.random.default_rng(3), N, 0.5)
+    solved = np.full(N, late) + noise(np.random.default_rng(4), N, late / 10)
+    made = healthy(n=N, reward=reward, reward_part__solved=solved, without=[*PARTS, "heldout/retrieval"])
+    assert [result.cause for result in said(reward_hacking(made)) if result.cause == "rightness_idle"] == idle
+
+
 @pytest.mark.parametrize(("change", "said_of"), [(0.0, ["held_out_falls"]), (-0.4, [])])
 def test_held_out_problems_that_get_worse_harm_unless_the_reward_falls_too(change, said_of):
     reward = 0.6 + change * np.linspace(0.0, 1.0, N) + noise(np.random.default_rng(1), N, 0.02)

@@ -156,11 +156,12 @@ def test_three_times_a_target_in_the_same_unit_is_a_runaway(make, finding):
     assert "3 times the target of 3" in found.evidence[0]
 
 
-def test_a_kl_without_a_unit_is_never_held_against_a_number(make, unclear):
+def test_a_kl_without_a_unit_is_never_held_against_a_number_while_the_reward_rises(make, finding):
     made = make(9)
     made.drop("kl_ref", "kl_ref_se")
     made.put("kl_ref", np.linspace(0, 500, made.n))
-    unclear(kl_runaway, made)
+    found = finding(kl_runaway, made)
+    assert (found.cause, found.severity) == ("unit_unknown", "info")
 
 
 def stand_still(made):
@@ -275,7 +276,9 @@ def test_a_kl_of_unknown_unit_that_grows_to_what_is_high_in_any_unit_is_named_un
     assert (found.state, found.severity, found.since_step) == ("found", "warning", 175)
     assert "grew from" in found.message and "to 40 " in found.message
     assert kl_runaway(in_no_unit(np.geomspace(0.05, 4.0, 8), np.full(8, 0.5), steps))[0].state == "unknown"
-    assert kl_runaway(in_no_unit(np.geomspace(0.05, 40.0, 8), np.linspace(0, 1, 8), steps))[0].state == "unknown"
+    paid = kl_runaway(in_no_unit(np.geomspace(0.05, 40.0, 80), np.linspace(0, 1, 80)))[0]
+    assert (paid.cause, paid.severity) == ("unit_unknown", "info")
+    assert kl_runaway(in_no_unit(np.geomspace(0.05, 9.0, 80), np.linspace(0, 1, 80)))[0].state == "unknown"
 
 
 def test_a_row_of_a_hundred_times_the_usual_kl_is_a_spike_in_any_unit():

@@ -315,6 +315,25 @@ def test_a_kl_loss_of_0_is_no_harm_where_the_settings_switch_it_off(tmp_path, us
     assert found(diagnose(path)[0], "kl_zero") == ("not_compared", severity)
 
 
+@pytest.mark.parametrize(("coefficient", "severity"), [(None, "info"), (0.05, "warning")])
+def test_a_kl_of_0_in_every_row_of_a_loop_without_a_penalty_was_not_measured(tmp_path, coefficient, severity):
+    rows = [
+        {
+            "step": i,
+            "reward": 0.2 + 0.01 * i,
+            "kl_ref": 0.0,
+            "clip_fraction": 0.05,
+            "grad_norm": 0.5,
+            "length": 90 + i % 3,
+        }
+        for i in range(40)
+    ]
+    config = [] if coefficient is None else [{"config": {"kl_coef": coefficient}}]
+    path = tmp_path / "run.jsonl"
+    path.write_text("\n".join(map(json.dumps, [*config, *rows])))
+    assert found(diagnose(path)[0], "kl_zero") == ("not_compared", severity)
+
+
 def test_spikes_are_measured_by_themselves_not_by_the_first_steps(trl):
     norms = [12.0, 4.0, 3.0, *([2.5, 0.01, 0.02, 0.01, 0.01, 0.02] * 30)]
     rows = [{"grad_norm": norm, "reward": min(0.2 + 0.01 * i, 0.9), "frac_reward_zero_std": float(norm < 1)}

@@ -61,6 +61,25 @@ def test_a_name_is_told_by_its_words_and_values(name, values, quantity):
     assert found.get(name, None) is None if quantity is None else found[name].quantity == quantity
 
 
+@pytest.mark.parametrize(
+    ("columns", "quantities"),
+    [
+        ({"ending_reward": (-1.0, 80.0)}, {}),
+        (
+            {"final_reward": (-1.0, 80.0), "solved": (0.0, 1.0)},
+            {"final_reward": "reward", "solved": "reward_part/solved"},
+        ),
+        ({"reward/raw_reward": (0.1, 0.2)}, {"reward/raw_reward": "reward"}),
+        ({"reward_curve": (0.1, 2.0), "kl_curve": (0.0, 9.0)}, {"reward_curve": "reward", "kl_curve": "kl_ref"}),
+        ({"R": (-2.0, 5.0), "pg": (0.1, 0.2)}, {"R": "reward"}),
+        ({"answer_rate": (0.1, 0.2), "score": (0.5, 0.6)}, {"answer_rate": "reward_part/answer", "score": "reward"}),
+    ],
+)
+def test_of_several_that_could_be_the_reward_the_one_that_says_so_is_it(columns, quantities):
+    made = {name: column(*values) for name, values in columns.items()}
+    assert {name: meaning.quantity for name, meaning in guesses(made, frozenset()).items()} == quantities
+
+
 def test_what_two_names_could_be_is_neither():
     assert guesses({"AvgLen": column(90.0), "mean_length_tokens": column(80.0)}, frozenset()) == {}
     assert guesses({"AvgLen": column(90.0)}, frozenset({"length"})) == {}
@@ -159,7 +178,9 @@ def test_headings_of_a_page_tell_held_out_measurements_and_the_unit_of_a_kl():
 def test_an_accuracy_alone_stands_for_the_reward():
     alone = identify(RawLog("page.md", "printed", {"acc": column(0.1, 0.4), "grad_norm": column(1.0, 2.0)}))
     assert alone.needed("reward").source == "acc" and "acc stands for it" in " ".join(alone.notes)
-    two = identify(RawLog("page.md", "printed", {"acc": column(0.1, 0.4), "format_rate": column(1.0, 1.0)}))
+    formed = identify(RawLog("page.md", "printed", {"acc": column(0.1, 0.4), "format_rate": column(1.0, 1.0)}))
+    assert formed.needed("reward").source == "acc" and "reward_part/format" in formed.series
+    two = identify(RawLog("page.md", "printed", {"exact_reward": column(0.1, 0.4), "solve_rate": column(0.0, 1.0)}))
     assert "reward" not in two.series
 
 

@@ -34,6 +34,12 @@ FORMS = {
         |---|---|
         | test, n=400 | 31.5% → {after}% |
     """,
+    "headed.md": """
+        BEFORE training:
+          easy accuracy:   126/400
+        AFTER RLOO training:
+          easy accuracy:   {count}/400  <- look
+    """,
     "lines.log": """
         [untrained] accuracy: 126/400
         saving the adapter

@@ -38,9 +38,26 @@ def test_a_column_that_names_the_runs_parts_them(tmp_path, form, column, names):
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(
+    ("key", "trained", "scored"), [("split", "train", "validation"), ("log_type", "Training", "dev")]
+)
+def test_rows_of_held_out_problems_are_no_rows_of_training(tmp_path, form, key, trained, scored):
+    rows = [{"step": step, key: trained, "reward": step / 10} for step in range(1, 13)]
+    held_out = [{"step": step, key: scored, "reward": -float(step)} for step in (5, 5, 10)]
+    rows = sorted([*rows, *held_out], key=lambda row: row["step"])
+    runs(tmp_path, form, rows)
+    (log,) = search(tmp_path / f"run.{form}", lambda log: True).logs
+    assert log.columns["reward"].values.tolist() == [step / 10 for step in range(1, 13)]
+    assert log.columns["eval/reward"].values.tolist() == [-5.0, -10.0]
+    alone = [{"step": step, key: scored, "reward": float(step)} for step in range(1, 5)]
+    (column,) = runs(tmp_path, form, alone).values()
+    assert column.steps.tolist() == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
     "phases",
     [
-        ["train", "eval"] * 6,  # in turn
+        ["explore", "exploit"] * 6,  # in turn
         ["warm-up"] * 4 + ["main"] * 8,  # one after another, while the steps go on
         ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"],  # a text of each row
     ],
