@@ -21,8 +21,7 @@ from typing import Any
 
 from steadyrl.core.errors import ConfigError
 from steadyrl.core.rundir import error_message, parse_json
-from steadyrl.loop.rewards.judge.secrets import Secret
-from steadyrl.loop.rewards.judge.settings import JudgeSettings
+from steadyrl.loop.rewards.judge.settings import JudgeSettings, Secret
 from steadyrl.loop.rewards.judge.transport import Answer, DeadlineError, Times, post
 
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 30.0  # each wait is twice the one before, and jittered down to half of it
