@@ -4,7 +4,7 @@ import pytest
 
 from steadyrl.core.config import resolve
 from steadyrl.core.errors import ConfigError, without_keys
-from steadyrl.loop.rewards.judge.cache import VerdictCache
+from steadyrl.loop.rewards.judge.panel import VerdictCache
 from steadyrl.loop.rewards.judge.settings import JudgeSettings, Secret, named_like_a_key
 from steadyrl.loop.rewards.judge.verdicts import Verdict
 
