@@ -18,8 +18,7 @@ from steadyrl.core.sections import RewardSettings
 from steadyrl.core.types import Problem, Rollout
 from steadyrl.doctor.check import Registry
 from steadyrl.loop.rewards.combine import Term, make_terms, planned_updates, score_texts
-from steadyrl.loop.tasks.attempts import score_attempts
-from steadyrl.loop.tasks.scripts import always, scripted
+from steadyrl.loop.tasks.attempts import always, score_attempts, scripted
 
 _PROBLEMS = 200  # of each split, spread evenly
 _PLAYED = 20  # episodes
