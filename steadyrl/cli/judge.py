@@ -47,7 +47,6 @@ def judge_command(
             "the config has no judge; expected a section [rewards.judge] with the model that judges and its address"
         )
     with following() as activity:
-        activity.begin(f"reading the data of the task '{settings.task.name}'")
         task = plugins.open_task(settings.task.name, settings.task.args, settings.run.seed)
         chosen = pick_heldout(plugins.problems_of(task, "train"), problems)
         activity.begin(f"asking the judge about answers to {counted(len(chosen), 'problem')}, {repeats} times")

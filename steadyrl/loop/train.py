@@ -163,7 +163,6 @@ def open_session(config: Config) -> Session:
         SteadyError: Something in the config cannot be had.
     """
     require_posix("computing with a model")
-    begin(f"reading the data of the task '{config.task.name}'")
     task = plugins.open_task(config.task.name, config.task.args, config.run.seed)
     plugins.require_members(f"the task '{config.task.name}'", task, Task, later=("ask", "show"))
     algorithm = open_algorithm(config.algorithm.name, config.algorithm.args)

@@ -14,7 +14,7 @@ from typing import Any
 from steadyrl.core import config as configs
 from steadyrl.core import plugins
 from steadyrl.core.config import Config
-from steadyrl.core.counting.count import begin, tell
+from steadyrl.core.counting.count import tell
 from steadyrl.core.errors import DataError
 from steadyrl.core.protocols import Task
 from steadyrl.core.rundir import write_json
@@ -76,7 +76,6 @@ def compare(
         SteadyError: A subject cannot be loaded, there are no held-out problems, or nothing could be measured.
     """
     subjects = [find_subject(name, config) for name in names]  # both, before any time is spent
-    begin(f"reading the data of the task '{config.task.name}'")
     task = plugins.open_task(config.task.name, config.task.args, config.run.seed)
     deploy = options.decoding or config.evaluate.deploy
     questions_of = _all_questions(task, config, options, deploy)

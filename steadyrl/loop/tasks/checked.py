@@ -12,7 +12,6 @@ import numpy as np
 
 from steadyrl.core import plugins
 from steadyrl.core.config import Config
-from steadyrl.core.counting.count import begin
 from steadyrl.core.protocols import Interactive, Task
 from steadyrl.core.sections import RewardSettings
 from steadyrl.core.types import Problem, Rollout
@@ -88,7 +87,6 @@ def open_to_check(config: Config) -> tuple[Task, list[Term]]:
 
     `steadyrl judge` checks judges. If the judge is the only reward, it is used here too.
     """
-    begin(f"reading the data of the task '{config.task.name}'")
     task = plugins.open_task(config.task.name, config.task.args, config.run.seed)
     cheap = {
         n: entry for n, entry in config.rewards.items() if not (isinstance(entry, RewardSettings) and entry.costly)
