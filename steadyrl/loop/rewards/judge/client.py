@@ -15,6 +15,7 @@ import ssl
 import threading
 import time
 import urllib.error
+import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +23,7 @@ from typing import Any
 from steadyrl.core.errors import ConfigError
 from steadyrl.core.rundir import error_message, parse_json
 from steadyrl.loop.rewards.judge.settings import JudgeSettings, Secret
-from steadyrl.loop.rewards.judge.transport import Answer, DeadlineError, Times, post
+from steadyrl.loop.rewards.judge.transport import Answer, DeadlineError, post
 
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 30.0  # each wait is twice the one before, and jittered down to half of it
 _TRY_AGAIN = frozenset({408, 425, 429})  # and everything from 500 on
@@ -140,9 +141,11 @@ class ChatClient:
         left = until - time.monotonic()
         if left <= 0:
             raise _RefusedError("rewards.judge.deadline_s was over", None)
-        times = Times(min(section.connect_s, left), section.read_s, min(section.request_s, left))
+        request = urllib.request.Request(self._url, body, headers)
         try:
-            answer = post(self._url, body, headers, times, self._tls)
+            answer = post(
+                request, min(section.connect_s, left), section.read_s, min(section.request_s, left), self._tls
+            )
         except (OSError, http.client.HTTPException) as error:
             raise _broken(error, section) from error
         if not 200 <= answer.status < 300:

@@ -15,7 +15,7 @@ import ssl
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from email.message import Message
 from typing import Any
@@ -28,15 +28,6 @@ class DeadlineError(TimeoutError):
 
 
 @dataclass(frozen=True)
-class Times:
-    """Limits in seconds: of connecting, of each read, and of the whole."""
-
-    connect_s: float
-    read_s: float
-    whole_s: float
-
-
-@dataclass(frozen=True)
 class Answer:
     """What a server answers, with whatever status."""
 
@@ -45,10 +36,13 @@ class Answer:
     body: bytes
 
 
-def post(url: str, body: bytes, headers: Mapping[str, str], times: Times, tls: ssl.SSLContext | None) -> Answer:
-    """Send a body and return the answer; without ``tls`` a connection that needs TLS makes its own.
+def post(
+    request: urllib.request.Request, connect_s: float, read_s: float, whole_s: float, tls: ssl.SSLContext | None
+) -> Answer:
+    """Send a request, for so many seconds at most: of connecting, of each read, and of the whole.
 
-    Redirects are not followed: the key would go with them to whoever they name. Proxies are those of the environment.
+    Without ``tls`` a connection that needs TLS makes its own. Redirects are not followed: the key would go with them
+    to whoever they name. Proxies are those of the environment.
 
     Raises:
         OSError: No connection, a broken one, or a time-out (TimeoutError, DeadlineError).
@@ -57,22 +51,24 @@ def post(url: str, body: bytes, headers: Mapping[str, str], times: Times, tls: s
     sockets: list[socket.socket] = []
     late = threading.Event()
 
-    def connected(sock: socket.socket) -> None:
-        sock.settimeout(times.read_s)
-        sockets.append(sock)
-
     def cut() -> None:
         late.set()
         for sock in sockets:
             with contextlib.suppress(OSError):  # closed already
                 sock.shutdown(socket.SHUT_RDWR)
 
+    def connected(sock: socket.socket) -> None:
+        sock.settimeout(read_s)
+        sockets.append(sock)
+        if late.is_set():  # to connect took all the time
+            cut()
+
     opener = urllib.request.build_opener(_Handler(connected, tls), _NoRedirect())
-    timer = threading.Timer(times.whole_s, cut)
+    timer = threading.Timer(whole_s, cut)
     timer.daemon = True
     timer.start()
     try:
-        return _answer(opener, urllib.request.Request(url, body, dict(headers)), times.connect_s)
+        return _answer(opener, request, connect_s)
     except ValueError as error:  # of Python's reader of HTTP, such as for a chunk of a negative size
         raise http.client.HTTPException(f"it is no HTTP ({error})") from error
     finally:
