@@ -7,8 +7,7 @@ and nothing is put there, for a cache agrees with itself.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -70,10 +69,6 @@ class Calibration:
     """By how much one sentence to the judge raises a wrong answer."""
     costs: dict[str, float]
     """The metrics judge/* of everything that was asked."""
-
-    def record(self) -> dict[str, Any]:
-        """Return it as plain data."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)
