@@ -52,11 +52,19 @@ COURSE = re.compile(rf"~?[-+\u2212]?{_NUMBER} ?(?:\u2192|->|to) ?~?([-+\u2212]?{
 RANGE = re.compile(rf"~?({_NUMBER}) ?[-\u2013~] ?({_NUMBER})")
 ENDED = "\0"  # a line that ends a table
 STEPLESS = "values with arrows between them, at steps that the text does not say, so that they are numbered from 1: "
-# "KL: 0.1 -> 0.3 -> 2,041.5", or "KL went from 0.1 to 0.3 to 2,041.5".
+# "KL: 0.1 -> 0.3 -> 2,041.5", or in a sentence "the mean KL rose quickly from 0.1 to 0.3".
 _VALUE = r"~?[-+\u2212]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?%?"
 _COURSE = rf"{_VALUE}(?: ?(?:[\u2192\u27f6\u21d2\u279c]|[-=\u2013]+>| to ) ?{_VALUE})+"
-ARROWS = re.compile(
-    rf"^\W*([A-Za-z][\w ./()-]{{0,40}}?)[*`]{{0,3}}(?: ?[:=]| (?:\w+ )?from )\W{{0,3}}?({_COURSE})", re.IGNORECASE
+ARROWS = re.compile(rf"^\W*([A-Za-z][\w ./()-]{{0,40}}?)[*`]{{0,3}} ?[:=]\W{{0,3}}?({_COURSE})", re.IGNORECASE)
+_METRIC = r"(?:loss|rewards?|score|kl|entropy|gradient norm|length)(?: divergence| mean| std)?"
+_MOVES = (
+    r"\w+ly|was|went|goes|rose|rises|fell|falls|grew|grows|sank|came|"
+    r"(?:climb|drop|jump|spik|explod|collaps|increas|decreas|declin|improv|mov|decay|shr[aiu]nk)\w*"
+)
+SENTENCES = re.compile(
+    rf"((?:\b(?!(?:the|our|its|and|but|while|with|a)\b)[\w/]+ ){{0,2}}\b{_METRIC})\b[*`]{{0,3}}"
+    rf"(?:(?: (?:{_MOVES})){{1,2}}(?: from)?| from)\W{{1,4}}?({_COURSE})(?!\w|\.\d)",
+    re.IGNORECASE,
 )
 COURSED = re.compile(rf"{METRIC.pattern}|ratio|length", re.IGNORECASE)
 
@@ -257,11 +265,11 @@ def _coursed(every: Iterable[str], courses: dict[str, Column]) -> Iterator[str]:
     """Yield lines as they stand, and add to the courses those that a metric takes in them."""
     for line in every:
         arrow = ">" in line or " to " in line or not line.isascii()
-        course = ARROWS.search(line) if arrow and len(line) <= MAX_TEXT and COURSED.search(line) else None
-        if course and COURSED.search(course[1]):
-            values = [spelled(text.lstrip("~")) for text in re.findall(_VALUE, course[2], re.IGNORECASE)]
-            if None not in values:  # as of more digits than a metric has
-                courses.setdefault(course[1], Column(np.arange(1, len(values) + 1), np.array(values, np.float64)))
+        if arrow and len(line) <= MAX_TEXT and COURSED.search(line):
+            for name, course in (*ARROWS.findall(line), *SENTENCES.findall(line)):
+                values = [spelled(text.lstrip("~")) for text in re.findall(_VALUE, course, re.IGNORECASE)]
+                if COURSED.search(name) and None not in values:  # as of more digits than a metric has
+                    courses.setdefault(name, Column(np.arange(1, len(values) + 1), np.array(values, np.float64)))
         yield line
 
 
