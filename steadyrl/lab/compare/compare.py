@@ -34,7 +34,7 @@ from steadyrl.loop.evaluate import (
     pick_heldout,
     solved_from,
 )
-from steadyrl.loop.launch import digest
+from steadyrl.loop.launch import digest, scoring_parts
 from steadyrl.loop.rewards.combine import make_terms, planned_updates
 
 SAMPLES = 4  # answers to a problem: the noise of sampling is halved, at the price of four evaluations
@@ -196,13 +196,7 @@ def _answers_file(path: Path, subject: Subject, questions: Questions, config: Co
         "seed": questions.seed,
         "problems": [problem.id for problem in questions.problems],
         "contents": digest(questions.problems),
-        "code": plugins.own_code(
-            [
-                ("task", config.task.name),
-                *config.task.args.import_paths(),
-                *(("reward", name) for name in config.rewards),
-            ]
-        ),
+        "code": plugins.own_code(scoring_parts(config)),
         **{name: settings[name] for name in ("task", "rewards", "rollout")},
     }
     return AnswersFile(path, json.loads(json.dumps(request)))
