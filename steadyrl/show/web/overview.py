@@ -20,8 +20,7 @@ from steadyrl.core.metrics import finite_number
 from steadyrl.core.rundir import RunDir, is_step, json_object, read_json, stamp
 from steadyrl.core.types import Finding
 from steadyrl.doctor.causes import SEVERITIES
-from steadyrl.show.web.diagnosis import Diagnoses
-from steadyrl.show.web.folder import Folder, Place
+from steadyrl.show.web.folder import Place
 
 TAIL_BYTES = 1 << 16
 MOST_TAIL_BYTES = 1 << 22  # a line may be long
@@ -69,13 +68,6 @@ class Row:
     """When the last step was written, seconds since 1970."""
     problem: str = ""
     """Why the run cannot be read."""
-
-
-def rows(folder: Folder, diagnoses: Diagnoses) -> list[Row]:
-    """Return a row for every run of a folder, and for every log what is known of its diagnosis so far."""
-    every = [row(place) for place in folder.places()]
-    briefs = [diagnoses.brief(row.place) if row.place.kind == "log" and row.time is not None else None for row in every]
-    return [replace(row, **vars(brief)) if brief else row for row, brief in zip(every, briefs, strict=True)]
 
 
 def row(place: Place) -> Row:
