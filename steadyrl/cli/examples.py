@@ -15,6 +15,8 @@ import typer
 import steadyrl
 from steadyrl.cli.terminal import note, printable
 from steadyrl.core.errors import AccessError, ConfigError
+from steadyrl.show.page.records import Facts
+from steadyrl.show.page.terminal import show
 
 _FOLDER = "examples"
 _HUB = "HuggingFaceTB/SmolLM2-135M-Instruct"  # what the examples' folder models/smollm2 was made of
@@ -26,15 +28,7 @@ def examples_command(
     """List the examples, or copy an example, with all needed files, into examples/ of the current folder."""
     examples = dict(all_examples(examples_folder()))
     if not name:
-        from rich.console import Console
-        from rich.table import Table
-
-        table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=False)
-        table.add_column(no_wrap=True)
-        table.add_column()
-        for example, file in examples.items():
-            table.add_row(example, describe_example(file))
-        Console(highlight=False, markup=False).print(table)
+        show([Facts([(example, describe_example(file)) for example, file in examples.items()])])
         note("copy one with: steadyrl examples NAME")
         return
     key = name.removeprefix(f"{_FOLDER}/").removesuffix(".toml").removesuffix(".ipynb")

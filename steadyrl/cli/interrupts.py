@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import typer
 
 from steadyrl.cli.terminal import note
-from steadyrl.core.counting.interrupts import SIGNALS, is_at_once
+from steadyrl.core.counting.interrupts import answered, is_at_once
 
 
 class Interrupts:
@@ -48,12 +47,9 @@ def interruptible() -> Iterator[Interrupts]:
     A run that is interrupted has saved its last whole step, and has noted that.
     """
     interrupts = Interrupts()
-    before = {number: signal.signal(number, interrupts.handle) for number in SIGNALS}
     try:
-        yield interrupts
+        with answered(interrupts.handle):
+            yield interrupts
     except KeyboardInterrupt:
         note("stopped")
         raise typer.Exit(130) from None
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -47,19 +48,18 @@ def judge_command(
             "the config has no judge; expected a section [rewards.judge] with the model that judges and its address"
         )
     with following() as activity:
-        activity.begin(f"reading the data of the task '{settings.task.name}'")
         task = plugins.open_task(settings.task.name, settings.task.args, settings.run.seed)
         chosen = pick_heldout(plugins.problems_of(task, "train"), problems)
         activity.begin(f"asking the judge about answers to {counted(len(chosen), 'problem')}, {repeats} times")
         calibration = calibrate(judge, task, chosen, repeats)
-    view = calibration_view(calibration)
+    view, record = calibration_view(calibration), asdict(calibration)
     # First: what was paid for must not be lost with a report that cannot be written.
     if as_json:
-        print(json.dumps(calibration.record(), indent=2), flush=True)
+        print(json.dumps(record, indent=2), flush=True)
     else:
         show(view)
     if report is not None:
-        write_json(report / "judge.json", calibration.record())
+        write_json(report / "judge.json", record)
         write_text(report / "judge.md", page([Heading("How good the judge is", 1), *view]))
         note(f"written: {report / 'judge.md'}")
 

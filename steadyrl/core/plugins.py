@@ -25,6 +25,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
+from steadyrl.core.counting.count import begin
 from steadyrl.core.errors import ConfigError, DataError, MissingExtraError, SteadyError, raised_line
 from steadyrl.core.places import elsewhere
 from steadyrl.core.protocols import (
@@ -156,8 +157,9 @@ def open_task(name: str, args: Any, seed: int) -> Task:
     Raises:
         SteadyError: It cannot be had, lacks something that it needs, or offers something that nothing would use.
     """
-    task: Task = make("task", name, args, seed)
     what = f"the task '{name}'"
+    begin(f"reading the data of {what}")
+    task: Task = make("task", name, args, seed)
     require_members(what, task, Task, OF_TASKS, later=("ask", "show", "baselines"))
     if not isinstance(task, Interactive):
         return task

@@ -42,7 +42,7 @@ _KINDS_OF_INFO: dict[str, Any] = {
     "command": str | list,
 }
 JOBS = "runs"  # in the folder of a study or a search: it holds a folder for each run
-MOST_STEPS = 10**9  # no run has more steps or attempts; a number beyond is no number of a step
+_MOST_STEPS = 10**9  # no run has more steps or attempts; a number beyond is no number of a step
 _NO_LOCKS = "its file system has no locks (flock); set run.folder to a local disk, or mount it with locks"
 _WAYS = {
     errno.EFBIG: "raise the limit of `ulimit -f`",
@@ -202,10 +202,7 @@ class RunDir:
         """Return one record per step, the highest attempt of each, in step order."""
         latest: dict[int, dict[str, Any]] = {}
         for record in read_lines(self.metrics_file):
-            counts = record.get("step"), record.get("attempt")
-            if not all(type(count) is int and 0 <= count < MOST_STEPS for count in counts):
-                continue  # an object, but no line of metrics
-            if record["attempt"] >= latest.get(record["step"], record)["attempt"]:
+            if is_metrics(record) and record["attempt"] >= latest.get(record["step"], record)["attempt"]:
                 latest[record["step"]] = record
         return [latest[step] for step in sorted(latest)]
 
@@ -444,6 +441,16 @@ def is_lfs_pointer(file: Path) -> bool:
     """
     with file.open("rb") as opened:
         return opened.read(len(_LFS_POINTER)) == _LFS_POINTER
+
+
+def is_step(value: Any) -> bool:
+    """Say whether a value of a file is the number of a step, or of an attempt."""
+    return type(value) is int and 0 <= value < _MOST_STEPS
+
+
+def is_metrics(record: Mapping[str, Any]) -> bool:
+    """Say whether an object is a line of metrics.jsonl."""
+    return is_step(record.get("step")) and is_step(record.get("attempt"))
 
 
 def error_message(body: str) -> str:

@@ -343,8 +343,13 @@ def _tokenizer(session: Session) -> str | None:
 
 
 def _code(config: Config) -> dict[str, str]:
-    parts = [("task", config.task.name), *config.task.args.import_paths(), ("curriculum", config.curriculum.name)]
-    return plugins.own_code([*parts, *(("reward", name) for name in config.rewards)])
+    return plugins.own_code([*scoring_parts(config), ("curriculum", config.curriculum.name)])
+
+
+def scoring_parts(config: Config) -> list[tuple[str, str]]:
+    """Return the task and the rewards of a config as kinds and names, which decide what an answer is worth."""
+    rewards = [("reward", name) for name in config.rewards]
+    return [("task", config.task.name), *config.task.args.import_paths(), *rewards]
 
 
 def _data(session: Session) -> dict[str, dict[str, Any]]:

@@ -55,8 +55,7 @@ from steadyrl.loop.rollout.collect import collect, demonstrate, require_answers
 from steadyrl.loop.rollout.episode import Environment, context_of, environment_of, require_tokens
 from steadyrl.loop.rollout.off_policy import correct, importance_metrics
 from steadyrl.loop.rollout.prompts import fit_splits
-from steadyrl.loop.rollout.records import choice_records, rollout_records
-from steadyrl.loop.rollout.token_records import TokenLook
+from steadyrl.loop.rollout.records import TokenLook, choice_records, rollout_records
 from steadyrl.maths.batch import limit_rewards, make_batch, only_trained, take_rows
 from steadyrl.maths.select import drop_equal_rewards
 
@@ -164,7 +163,6 @@ def open_session(config: Config) -> Session:
         SteadyError: Something in the config cannot be had.
     """
     require_posix("computing with a model")
-    begin(f"reading the data of the task '{config.task.name}'")
     task = plugins.open_task(config.task.name, config.task.args, config.run.seed)
     plugins.require_members(f"the task '{config.task.name}'", task, Task, later=("ask", "show"))
     algorithm = open_algorithm(config.algorithm.name, config.algorithm.args)

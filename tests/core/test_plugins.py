@@ -12,7 +12,7 @@ from steadyrl.core.types import Problem
 from steadyrl.integrations.trackers.tracker import Tracker
 from steadyrl.lab.launchers.command import choose
 from steadyrl.loop.rewards.combine import make_terms
-from steadyrl.loop.rewards.length import length
+from steadyrl.loop.rewards.founding import length
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def refusal(kind, name):
 
 def test_a_short_name_and_its_import_path_give_the_same():
     assert plugins.load("reward", "length") is length
-    assert plugins.load("reward", "steadyrl.loop.rewards.length:length") is length
+    assert plugins.load("reward", "steadyrl.loop.rewards.founding:length") is length
 
 
 def test_an_unknown_name_is_answered_with_one_that_exists():
@@ -63,8 +63,8 @@ def test_a_module_that_does_not_exist_is_named(here, name):
 
 
 def test_an_attribute_that_does_not_exist_is_named():
-    message = refusal("reward", "steadyrl.loop.rewards.length:brevity")
-    assert "module 'steadyrl.loop.rewards.length' has no 'brevity'" in message
+    message = refusal("reward", "steadyrl.loop.rewards.founding:brevity")
+    assert "module 'steadyrl.loop.rewards.founding' has no 'brevity'" in message
 
 
 def test_a_module_elsewhere_that_hides_one_here_is_named_by_its_file(here):

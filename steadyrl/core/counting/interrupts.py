@@ -9,9 +9,10 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any
 
 # Windows has no SIGHUP.
 SIGNALS = (signal.SIGINT, signal.SIGTERM, *(() if sys.platform == "win32" else (signal.SIGHUP,)))
@@ -39,7 +40,7 @@ def ending_signals() -> Iterator[None]:
 
     Without a handler the system would end the process with nothing saved. Handlers of the user's own stay.
     """
-    with _answered(_interrupt, only=(signal.SIG_DFL,)):
+    with answered(_interrupt, only=(signal.SIG_DFL,)):
         yield
 
 
@@ -56,7 +57,7 @@ def deferred() -> Iterator[None]:
             raise KeyboardInterrupt
         came.append(number)
 
-    with _answered(note, only=(signal.default_int_handler, _interrupt)):
+    with answered(note, only=(signal.default_int_handler, _interrupt)):
         yield
     if came:
         _interrupt(came[0], None)
@@ -68,15 +69,15 @@ def _interrupt(number: int, frame: object) -> None:
 
 
 @contextmanager
-def _answered(handler: object, only: tuple[object, ...]) -> Iterator[None]:
-    """Answer those signals by a handler whose present one is among ``only``; in threads Python lets nobody do so."""
-    before = {}
-    if threading.current_thread() is threading.main_thread():
-        before = {number: present for number in SIGNALS if (present := signal.getsignal(number)) in only}
+def answered(handler: Callable[[int, Any], None], only: tuple[object, ...] = ()) -> Iterator[None]:
+    """Answer signals by a handler, or those alone whose present one is among ``only``; Python lets no thread do so."""
+    in_main = threading.current_thread() is threading.main_thread()
+    present = {number: signal.getsignal(number) for number in SIGNALS if in_main}
+    before = {number: own for number, own in present.items() if not only or own in only}
     for number in before:
-        signal.signal(number, handler)  # type: ignore[arg-type]  # one of the two functions above
+        signal.signal(number, handler)
     try:
         yield
     finally:
-        for number, present in before.items():
-            signal.signal(number, present)
+        for number, own in before.items():
+            signal.signal(number, own)

@@ -28,7 +28,7 @@ from steadyrl.core.errors import ConfigError, DataError, exception_line
 from steadyrl.core.protocols import RewardFn
 from steadyrl.core.sections import Section
 from steadyrl.core.types import Message, Problem, Rollout
-from steadyrl.loop.rewards.attempts import within
+from steadyrl.loop.rewards.calls import within
 
 # Some of reasoning-gym's scorers call ``eval`` or sympy's ``parse_expr``, which evaluates too, on what a policy wrote.
 # A policy that writes ``__import__('os').system(...)`` would be obeyed, and ``9**9**9**9`` would never end.

@@ -15,11 +15,12 @@ from typing import Any
 
 from steadyrl.core import plugins
 from steadyrl.core.errors import ConfigError
-from steadyrl.core.types import Message, Problem
+from steadyrl.core.types import Problem
+from steadyrl.loop.tasks.environment import ToolsAlone
 
 
-class TrlEnvironment:
-    """An episode of an environment that was written for TRL.
+class TrlEnvironment(ToolsAlone):
+    """An episode of an environment that was written for TRL; it goes on while tools are called.
 
     Args:
         factory: Import path of what TRL gets as ``environment_factory``: a class, or a function without arguments.
@@ -51,10 +52,6 @@ class TrlEnvironment:
         prompt = [dict(message) for message in problem.messages] or problem.prompt
         observation = self._environment.reset(**{**problem.columns, "prompt": prompt})
         return _then(observation, self._opened)
-
-    def step(self, message: Message) -> tuple[None, None, bool]:
-        """Go on while tools are called."""
-        return None, None, not message.get("tool_calls") and not message.get("invalid_tool_calls")
 
     def close(self) -> Any:
         """Return the reward of get_reward, where there is one, and the environment's public attributes."""

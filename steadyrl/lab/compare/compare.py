@@ -14,7 +14,7 @@ from typing import Any
 from steadyrl.core import config as configs
 from steadyrl.core import plugins
 from steadyrl.core.config import Config
-from steadyrl.core.counting.count import begin, tell
+from steadyrl.core.counting.count import tell
 from steadyrl.core.errors import DataError
 from steadyrl.core.protocols import Task
 from steadyrl.core.rundir import write_json
@@ -34,7 +34,7 @@ from steadyrl.loop.evaluate import (
     pick_heldout,
     solved_from,
 )
-from steadyrl.loop.launch import digest
+from steadyrl.loop.launch import digest, scoring_parts
 from steadyrl.loop.rewards.combine import make_terms, planned_updates
 
 SAMPLES = 4  # answers to a problem: the noise of sampling is halved, at the price of four evaluations
@@ -76,7 +76,6 @@ def compare(
         SteadyError: A subject cannot be loaded, there are no held-out problems, or nothing could be measured.
     """
     subjects = [find_subject(name, config) for name in names]  # both, before any time is spent
-    begin(f"reading the data of the task '{config.task.name}'")
     task = plugins.open_task(config.task.name, config.task.args, config.run.seed)
     deploy = options.decoding or config.evaluate.deploy
     questions_of = _all_questions(task, config, options, deploy)
@@ -197,13 +196,7 @@ def _answers_file(path: Path, subject: Subject, questions: Questions, config: Co
         "seed": questions.seed,
         "problems": [problem.id for problem in questions.problems],
         "contents": digest(questions.problems),
-        "code": plugins.own_code(
-            [
-                ("task", config.task.name),
-                *config.task.args.import_paths(),
-                *(("reward", name) for name in config.rewards),
-            ]
-        ),
+        "code": plugins.own_code(scoring_parts(config)),
         **{name: settings[name] for name in ("task", "rewards", "rollout")},
     }
     return AnswersFile(path, json.loads(json.dumps(request)))

@@ -16,7 +16,7 @@ from steadyrl.core.errors import DataError
 from steadyrl.core.stats import (
     LEAST_DIFFERING,
     UNSEEN,
-    PairedDifference,
+    Decision,
     Word,
     answers_are,
     decide,
@@ -33,14 +33,9 @@ Samples = Sequence[Sequence[float]]  # of each problem, the values of its sample
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """The result of comparing two subjects on a set of problems."""
+class Verdict(Decision):
+    """The result of comparing two subjects on a set of problems: the decision on the second, and what surrounds it."""
 
-    word: Word
-    reason: str
-    change: PairedDifference
-    p_value: float
-    """Of the second against the first, see ``stats.Decision``."""
     wins: int
     ties: int
     losses: int
@@ -98,10 +93,7 @@ def judge(first: Samples, second: Samples, margin: float | None = None, seed: in
     if smallest is not None and change.difference:  # the standard error falls with the root of the number of problems
         needed = math.ceil(change.n * (smallest / abs(change.difference)) ** 2)
     return Verdict(
-        word=decision.word,
-        reason=decision.reason,
-        change=change,
-        p_value=decision.p_value,
+        **vars(decision),
         wins=wins,
         ties=change.n - wins - losses,
         losses=losses,

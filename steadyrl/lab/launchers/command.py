@@ -1,5 +1,7 @@
 """What a launcher is: it starts commands somewhere, says which of them ended, and stops them. It knows nothing of runs.
 
+Where nothing else queues commands, ``Queue`` begins so many at a time, and the others when one of these has ended.
+
 The commands, the folders that they work in and their logs are on a file system that every machine of the launcher sees.
 """
 
@@ -7,14 +9,15 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from steadyrl.core import config as configs
 from steadyrl.core import plugins
-from steadyrl.core.errors import ConfigError
+from steadyrl.core.errors import ConfigError, EngineError
 from steadyrl.core.sections import Section
 
 OURS = (sys.executable, "-m", "steadyrl")
@@ -108,3 +111,57 @@ def choose(name: str, args: Mapping[str, object], overrides: Sequence[str], at_o
     settings = configs.validate(plugin.Settings, raw_settings, "launcher.args")
     launcher: Launcher = plugins.make("launcher", name, settings, at_once)
     return launcher
+
+
+class Running(Protocol):
+    """A command that has begun."""
+
+    def poll(self) -> Ended | None:
+        """Return how it ended, None while it runs.
+
+        Raises:
+            EngineError: Nobody knows now.
+        """
+
+    def terminate(self) -> None:
+        """Ask it to end; it may take its time."""
+
+
+class Queue:
+    """Starts commands, so many at a time; an error in ``begin`` leaves its command in the queue."""
+
+    def __init__(self, at_once: int, begin: Callable[[Command], Running]) -> None:
+        self._at_once, self._begin = at_once, begin
+        self._waiting: deque[Command] = deque()
+        self._running: list[Running] = []
+        self._ended: list[Ended] = []
+
+    def start(self, commands: Sequence[Command]) -> None:
+        """Queue commands, and begin as many as may run."""
+        self._waiting.extend(commands)
+        try:
+            self._fill()
+        except EngineError as error:
+            raise ConfigError(f"{error}; fix what it says with --launcher-args, or start it again") from error
+
+    def ended(self) -> list[Ended]:
+        """Return what ended, and begin what waited for it."""
+        for command in list(self._running):
+            if (ending := command.poll()) is not None:
+                self._running.remove(command)
+                self._ended.append(ending)
+        self._fill()
+        ended, self._ended = self._ended, []
+        return ended
+
+    def stop(self) -> None:
+        """Ask what runs to end, and begin nothing that waits."""
+        self._ended += [Ended(command.name, None, "was not begun") for command in self._waiting]
+        self._waiting.clear()
+        for command in self._running:
+            command.terminate()
+
+    def _fill(self) -> None:
+        while self._waiting and len(self._running) < self._at_once:
+            self._running.append(self._begin(self._waiting[0]))
+            self._waiting.popleft()

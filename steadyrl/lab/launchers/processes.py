@@ -20,8 +20,7 @@ from multiprocessing.forkserver import ensure_running
 from pathlib import Path
 
 from steadyrl.core.sections import Section
-from steadyrl.lab.launchers.command import OURS, Command, Ended
-from steadyrl.lab.launchers.queue import Queue
+from steadyrl.lab.launchers.command import OURS, Command, Ended, Queue
 
 # Of these a fork has what can be imported. None starts a thread that a run waits for: a fork would lose it.
 LOADED = (

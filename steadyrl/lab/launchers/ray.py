@@ -11,8 +11,7 @@ from pydantic import Field
 from steadyrl.core import plugins
 from steadyrl.core.errors import ConfigError, EngineError
 from steadyrl.core.sections import Section
-from steadyrl.lab.launchers.command import Command, Ended
-from steadyrl.lab.launchers.queue import Queue
+from steadyrl.lab.launchers.command import Command, Ended, Queue
 
 # Ray kills a job three seconds after it was asked to stop; a run needs the time of a step and of a checkpoint.
 _SAVE_S = 3600

@@ -19,7 +19,7 @@ from steadyrl.core.protocols import Checking, RewardFn, Task
 from steadyrl.core.sections import FunctionSettings, RewardSettings
 from steadyrl.core.types import Group, Problem, Rollout, Score
 from steadyrl.core.words import counted
-from steadyrl.loop.rewards.attempts import NO_LIMITS
+from steadyrl.loop.rewards.calls import NO_LIMITS
 from steadyrl.loop.rewards.functions import (
     TAKEN,
     BatchReward,

@@ -17,8 +17,7 @@ from steadyrl.core.counting.count import tell
 from steadyrl.core.errors import DataError, raised_line
 from steadyrl.core.sections import FunctionSettings
 from steadyrl.core.types import Problem, Rollout, Score
-from steadyrl.loop.rewards.attempts import NO_LIMITS, repeated, within
-from steadyrl.loop.rewards.waiting import is_async, wait_for
+from steadyrl.loop.rewards.calls import NO_LIMITS, is_async, repeated, wait_for, within
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from typing import Any
 from steadyrl.core.errors import ConfigError, DataError
 from steadyrl.core.sections import FunctionSettings
 from steadyrl.core.types import Score
-from steadyrl.loop.rewards.attempts import NO_LIMITS, repeated, within
+from steadyrl.loop.rewards.calls import NO_LIMITS, is_async, repeated, wait_for, within
 from steadyrl.loop.rewards.functions import (
     RAISED,
     BatchReward,
@@ -29,7 +29,6 @@ from steadyrl.loop.rewards.functions import (
     raised_reason,
     required,
 )
-from steadyrl.loop.rewards.waiting import is_async, wait_for
 
 log = logging.getLogger(__name__)
 

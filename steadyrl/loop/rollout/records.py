@@ -1,15 +1,27 @@
-"""What the run directory keeps of rollouts."""
+"""What the run directory keeps of rollouts, and of single tokens of some of them, before and after a step's updates.
+
+Of the tokens, for the page that shows them: the rollouts with the least and with the most reward are taken, and of a
+long one its first tokens, so that a file stays below half a megabyte.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from steadyrl.core.types import Group, Rollout
+import numpy as np
+
+from steadyrl.core.protocols import Backend, Tokenizer
+from steadyrl.core.types import Batch, Group, Rollout, Sampling
 from steadyrl.maths.advantages import turn_numbers
+from steadyrl.maths.batch import take_rows
 
 LONGEST_SEEN = 4000  # characters of what an environment showed at a turn
+ROLLOUTS = 16  # of a step, whose tokens are recorded
+TOKENS = 512  # of a rollout
+DIGITS = 4
+_NEAR = 6  # tokens before one that may change how it is written: the bytes of a character, the space before a word
 
 
 def rollout_records(groups: Sequence[Group]) -> list[dict[str, Any]]:
@@ -54,4 +66,85 @@ def choice_records(groups: Sequence[Group]) -> list[dict[str, Any]]:
     return [
         {"problem": group.problem.id, "why": group.why, "rewards": [rollout.reward for rollout in group.rollouts]}
         for group in groups
+    ]
+
+
+@dataclass
+class TokenLook:
+    """Measures some rollouts of a step before its updates and again after them."""
+
+    backend: Backend
+    """Holds the policy."""
+    sampling: Sampling
+    """The settings with which the rollouts were sampled."""
+    needs: frozenset[str]
+    """What the algorithm has measured, see ``Algorithm.needs``; the reference is one of them."""
+    records: list[dict[str, Any]] = field(default_factory=list)  # a line per rollout, after both
+    _rows: np.ndarray | None = None
+    _part: Batch | None = None
+
+    def before(self, batch: Batch) -> None:
+        """Choose rollouts of a batch that is ready to train (with ``old`` scores and advantages), and measure them."""
+        written = np.flatnonzero(batch.completion_mask.any(axis=1))
+        by_reward = written[np.argsort(batch.rewards[written], kind="stable")]
+        half = ROLLOUTS // 2
+        rows = by_reward if len(by_reward) <= ROLLOUTS else np.concatenate([by_reward[:half], by_reward[-half:]])
+        if not len(rows):
+            return
+        self._rows, part = np.sort(rows), take_rows(batch, np.sort(rows))
+        self._part = replace(part, old=self.backend.score(part, self.sampling, self.needs & {"ref_logprobs"}))
+
+    def after(self, training: Sequence[Group], groups: Sequence[Group]) -> None:
+        """Measure the rollouts again after the updates, and make the lines that are recorded."""
+        part, rows = self._part, self._rows
+        if part is None or rows is None or part.old is None:
+            return
+        new = self.backend.score(part, self.sampling, frozenset())
+        with np.errstate(over="ignore", invalid="ignore"):
+            ratio = np.exp(new.logprobs - part.old.logprobs)
+        reference = part.old.ref_logprobs
+        measured = {
+            "logprob": part.old.logprobs,
+            "entropy": part.old.entropy,
+            "ratio": ratio,
+            "advantage": part.advantages,
+            "kl_ref_exact": part.old.kl_ref_exact,
+            "kl_ref_k1": None if reference is None else part.old.logprobs - reference,
+        }
+        available = {name: array for name, array in measured.items() if array is not None}
+        places = {id(rollout): i for i, rollout in enumerate(r for group in groups for r in group.rollouts)}
+        trained = [rollout for group in training for rollout in group.rollouts]
+        for at, row in enumerate(rows.tolist()):
+            rollout = trained[row]
+            start, end = len(rollout.prompt_ids), int(part.lengths[at])
+            shown = slice(start, min(end, start + TOKENS))
+            mask = part.completion_mask[at, shown]
+            self.records.append(
+                {
+                    "rollout": places.get(id(rollout)),
+                    "problem": rollout.problem_id,
+                    "tokens": pieces(self.backend.tokenizer, part.tokens[at, shown]),
+                    "policy": mask.tolist(),
+                    "left_out": end - shown.stop,
+                    **{name: _rounded(array[at, shown], mask) for name, array in available.items()},
+                }
+            )
+
+
+def pieces(tokenizer: Tokenizer, ids: np.ndarray) -> list[str]:
+    """Return the text of each token; "" for a special token, and for all but the last part of a character."""
+    texts = []
+    for at in range(len(ids)):
+        near = max(0, at - _NEAR)
+        before, text = tokenizer.decode(ids[near:at]), tokenizer.decode(ids[near : at + 1])
+        shared = before if text.startswith(before) else before.rstrip("\ufffd")
+        texts.append("" if text.endswith("\ufffd") else text[len(shared) :])
+    return texts
+
+
+def _rounded(values: np.ndarray, mask: np.ndarray) -> list[float | None]:
+    """Return numbers as they are written, None where the policy chose no token or a number is not finite."""
+    finite = mask & np.isfinite(values)
+    return [
+        float(f"{value:.{DIGITS}g}") if ok else None for value, ok in zip(values.tolist(), finite.tolist(), strict=True)
     ]

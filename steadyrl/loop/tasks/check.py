@@ -24,10 +24,9 @@ from steadyrl.core.types import Finding, Rollout
 from steadyrl.core.words import counted
 from steadyrl.doctor.check import Check, Found, Passed, Result, Unknown, judged
 from steadyrl.loop.rewards.combine import require_columns, score_texts
-from steadyrl.loop.tasks.attempts import Say, score_attempts
+from steadyrl.loop.tasks.attempts import Say, always, episode_lines, impossible_calls, looping, score_attempts, scripted
 from steadyrl.loop.tasks.checked import CheckedTask, check, offers, open_to_check
 from steadyrl.loop.tasks.data_line import data_counts, data_line
-from steadyrl.loop.tasks.scripts import always, episode_lines, impossible_calls, looping, scripted
 
 GOLD_AT_LEAST, EMPTY_AT_MOST = 0.8, 0.05
 _ATTACKED = 100  # problems, of both splits, whose empty forms are scored

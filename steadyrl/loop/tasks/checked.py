@@ -12,14 +12,12 @@ import numpy as np
 
 from steadyrl.core import plugins
 from steadyrl.core.config import Config
-from steadyrl.core.counting.count import begin
 from steadyrl.core.protocols import Interactive, Task
 from steadyrl.core.sections import RewardSettings
 from steadyrl.core.types import Problem, Rollout
 from steadyrl.doctor.check import Registry
 from steadyrl.loop.rewards.combine import Term, make_terms, planned_updates, score_texts
-from steadyrl.loop.tasks.attempts import score_attempts
-from steadyrl.loop.tasks.scripts import always, scripted
+from steadyrl.loop.tasks.attempts import always, score_attempts, scripted
 
 _PROBLEMS = 200  # of each split, spread evenly
 _PLAYED = 20  # episodes
@@ -89,7 +87,6 @@ def open_to_check(config: Config) -> tuple[Task, list[Term]]:
 
     `steadyrl judge` checks judges. If the judge is the only reward, it is used here too.
     """
-    begin(f"reading the data of the task '{config.task.name}'")
     task = plugins.open_task(config.task.name, config.task.args, config.run.seed)
     cheap = {
         n: entry for n, entry in config.rewards.items() if not (isinstance(entry, RewardSettings) and entry.costly)

@@ -35,8 +35,8 @@ from steadyrl.core.protocols import Episode, PromptLimit, RewardFn, Task, Turn
 from steadyrl.core.sections import PathText
 from steadyrl.core.types import Message, Problem, Rollout, Score, ToolCall
 from steadyrl.core.words import counted
+from steadyrl.loop.rewards.calls import wait_for
 from steadyrl.loop.rewards.functions import RAISED
-from steadyrl.loop.rewards.waiting import wait_for
 from steadyrl.loop.tasks.prompts import PromptsTask
 from steadyrl.loop.tasks.tools import Limits, Tool, Toolbox, make_tool, recordable, result_message, result_text
 

@@ -18,9 +18,8 @@ from typing_extensions import TypedDict
 from steadyrl.core import plugins
 from steadyrl.core.errors import ConfigError, exception_line
 from steadyrl.core.types import CallEnd, Message, ToolCall
-from steadyrl.loop.rewards.attempts import within
+from steadyrl.loop.rewards.calls import is_async, wait_for, within
 from steadyrl.loop.rewards.functions import RAISED
-from steadyrl.loop.rewards.waiting import is_async, wait_for
 
 _SECTION = re.compile(r"^\s*(Args|Arguments|Parameters|Returns|Return|Raises|Yields|Examples?|Notes?):\s*$|^\s*:", re.M)
 _ARGUMENTS = re.compile(r"^[ \t]*(?:Args|Arguments|Parameters):[ \t]*\n((?:[ \t]+.*\n?|[ \t]*\n)+)", re.M)

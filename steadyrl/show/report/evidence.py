@@ -14,7 +14,7 @@ import numpy as np
 
 from steadyrl.core.errors import RunError
 from steadyrl.core.metrics import finite_number
-from steadyrl.core.rundir import MOST_STEPS, RunDir, read_lines
+from steadyrl.core.rundir import RunDir, is_step, read_lines
 from steadyrl.core.types import Decoding
 
 MOST_RECORDED = 60  # steps whose rollouts a report reads: a column each, in a picture of 400 pixels
@@ -122,7 +122,7 @@ def read_evidence(path: Path | str) -> Evidence:
 def best_step(info: Mapping[str, Any]) -> int | None:
     """Return the step of the best checkpoint that run.json names; None if it names none."""
     step = (info.get("best") or {}).get("step")
-    return step if type(step) is int and 0 <= step < MOST_STEPS else None
+    return step if is_step(step) else None
 
 
 def read_evaluation(path: Path) -> Evaluation:

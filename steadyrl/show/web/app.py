@@ -27,7 +27,6 @@ from steadyrl.show.web.columns import Shelf
 from steadyrl.show.web.compare_page import boards_of, compare_view
 from steadyrl.show.web.diagnosis import MOST_PASTED, Diagnoses, log_curves, log_pins
 from steadyrl.show.web.folder import Folder, Place
-from steadyrl.show.web.overview import rows
 from steadyrl.show.web.render import page, whole_number
 from steadyrl.show.web.rollout_page import list_view, problem_view, rollout_view
 from steadyrl.show.web.rollouts import Rollouts
@@ -208,7 +207,7 @@ class Pages:
         """Return what changes whenever any run has something new to show."""
         shown = (
             (row.place.id, row.place.label, row.status, row.verdict, row.step, row.time)
-            for row in rows(self.folder, self.diagnoses)
+            for row in self.diagnoses.rows(self.folder)
         )
         return f"{hash(tuple(shown))}"
 

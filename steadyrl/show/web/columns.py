@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from steadyrl.core.rundir import MOST_STEPS, RunDir, appended, json_object
+from steadyrl.core.rundir import RunDir, appended, is_metrics, json_object
 
 AT_ONCE = 6 << 20  # bytes that are read while a page waits; it takes about 0.1 s
 MOST_ROWS, MOST_NAMES = 250_000, 300
@@ -113,7 +113,7 @@ class Columns:
             return self._read > start
 
     def _add(self, record: Mapping[str, Any]) -> None:
-        if not _is_step(record):
+        if not is_metrics(record):
             return
         step, attempt = record["step"], record["attempt"]
         row = self._row_of.get(step)
@@ -195,7 +195,7 @@ def preview(path: Path, count: int = PREVIEW) -> tuple[np.ndarray, dict[str, np.
             if place:
                 file.readline(LONGEST_SAMPLED)  # the rest of a line that began before
             record = json_object(file.readline(LONGEST_SAMPLED))
-            if record is not None and _is_step(record):
+            if record is not None and is_metrics(record):
                 lines[record["step"]] = record
     steps = sorted(lines)
     names = dict.fromkeys(name for step in steps for name in lines[step] if name not in _NOT_METRICS)
@@ -286,11 +286,6 @@ def _between(steps: np.ndarray, between: tuple[int, int] | None) -> slice:
     if between is None:
         return slice(None)
     return slice(int(np.searchsorted(steps, between[0])), int(np.searchsorted(steps, between[1], "right")))
-
-
-def _is_step(record: Mapping[str, Any]) -> bool:
-    counts = record.get("step"), record.get("attempt")
-    return all(type(count) is int and 0 <= count < MOST_STEPS for count in counts)
 
 
 def _number(value: Any) -> float | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from queue import SimpleQueue
@@ -14,13 +14,13 @@ import numpy as np
 
 from steadyrl.core.errors import RunError
 from steadyrl.core.scratch import scratch_folder
-from steadyrl.core.types import Finding
 from steadyrl.doctor.examine import Diagnosis, diagnose
 from steadyrl.doctor.readers.lines import head
 from steadyrl.show.page.records import Panel
 from steadyrl.show.report.topics import in_order, topic_of
 from steadyrl.show.web.columns import Curves, thin
-from steadyrl.show.web.folder import Place
+from steadyrl.show.web.folder import Folder, Place
+from steadyrl.show.web.overview import Row, row
 
 MOST_PASTED = 32 << 20  # bytes, unpacked
 MOST_READ = 1 << 30  # bytes of a run that is there; a gigabyte takes some ten seconds
@@ -32,43 +32,45 @@ MOST_BRIEFS = 500
 MOST_CURVES = 300
 
 
-@dataclass(frozen=True)
-class Brief:
-    """What the table of runs shows of another trainer's log; of several runs in one log, of the first."""
-
-    verdict: str
-    finding: Finding | None
-    step: int
-    reward: float | None
-    algorithm: str
-
-
 class Diagnoses:
     """The diagnoses that were made last. One is made at a time, for it takes the processor for itself."""
 
     def __init__(self) -> None:
         self._alone = threading.Lock()
-        self._briefs: dict[tuple[Path, int, int], Brief | None] = {}
-        self._waiting: SimpleQueue[tuple[Path, int, int]] = SimpleQueue()
+        self._briefs: dict[tuple[Path, int, int], Row | None] = {}
+        self._waiting: SimpleQueue[tuple[Place, tuple[Path, int, int]]] = SimpleQueue()
         threading.Thread(target=self._make_briefs, daemon=True).start()
 
-    def brief(self, place: Place) -> Brief | None:
-        """Return what the table shows of a log; None while a thread makes its diagnosis, and if it has none."""
+    def rows(self, folder: Folder) -> list[Row]:
+        """Return a row for every run of a folder, and for every log what is known of its diagnosis so far."""
+        every = [row(place) for place in folder.places()]
+        briefs = [self.brief(row.place) if row.place.kind == "log" and row.time is not None else None for row in every]
+        pairs = zip(every, briefs, strict=True)
+        return [replace(brief, place=row.place, time=row.time) if brief else row for row, brief in pairs]
+
+    def brief(self, place: Place) -> Row | None:
+        """Return the row of a log by its diagnosis, of several runs in one log by that of the first.
+
+        None while a thread makes the diagnosis, and if it has none.
+        """
         key = (place.path, *_size_and_time(place.path))
         if key not in self._briefs and key[1] <= MOST_PASTED and len(self._briefs) < MOST_BRIEFS:
             self._briefs[key] = None
-            self._waiting.put(key)
+            self._waiting.put((place, key))
         return self._briefs.get(key)
 
     def _make_briefs(self) -> None:
         while True:
-            key = self._waiting.get()
+            place, key = self._waiting.get()
             with suppress(RunError, OSError), self._alone:  # of what cannot be read its page says why
-                diagnosis = diagnose(key[0])[0]  # not kept: what somebody looks at would be dropped for it
+                diagnosis = diagnose(place.path)[0]  # not kept: what somebody looks at would be dropped for it
                 leading = next((finding for finding in diagnosis.findings if finding.harms), None)
                 reward, run = diagnosis.run.get("reward"), diagnosis.run
                 last = None if reward is None else float(reward.values[-1])
-                self._briefs[key] = Brief(diagnosis.verdict, leading, run.span[1], last, run.algorithm)
+                self._briefs[key] = Row(
+                    place, verdict=diagnosis.verdict, finding=leading, step=run.span[1], reward=last,
+                    algorithm=run.algorithm,
+                )  # fmt: skip
 
     def of(self, place: Place) -> list[Diagnosis]:
         """Return the diagnoses of a place, made anew where its files changed.

@@ -17,18 +17,16 @@ from typing import Any
 
 from steadyrl.core.errors import RunError
 from steadyrl.core.metrics import finite_number
-from steadyrl.core.rundir import RunDir, json_object, read_json, stamp
+from steadyrl.core.rundir import RunDir, is_step, json_object, read_json, stamp
 from steadyrl.core.types import Finding
 from steadyrl.doctor.causes import SEVERITIES
-from steadyrl.show.web.diagnosis import Diagnoses
-from steadyrl.show.web.folder import Folder, Place
+from steadyrl.show.web.folder import Place
 
 TAIL_BYTES = 1 << 16
 MOST_TAIL_BYTES = 1 << 22  # a line may be long
 RECENT = 10  # steps whose pace tells the time left
 WORDS = ("sick", "healthy", "too little to judge", "better", "worse", "equal", "undecided")
 _SILENT_S = 900.0  # without a step, after which a run on another machine is no longer called running
-_LATEST = 10**9  # steps; no run has more
 
 
 @dataclass(frozen=True)
@@ -70,13 +68,6 @@ class Row:
     """When the last step was written, seconds since 1970."""
     problem: str = ""
     """Why the run cannot be read."""
-
-
-def rows(folder: Folder, diagnoses: Diagnoses) -> list[Row]:
-    """Return a row for every run of a folder, and for every log what is known of its diagnosis so far."""
-    every = [row(place) for place in folder.places()]
-    briefs = [diagnoses.brief(row.place) if row.place.kind == "log" and row.time is not None else None for row in every]
-    return [replace(row, **vars(brief)) if brief else row for row, brief in zip(every, briefs, strict=True)]
 
 
 def row(place: Place) -> Row:
@@ -224,7 +215,7 @@ def read_finding(line: Mapping[str, Any]) -> Finding | None:
         tuple(text for text in texts if isinstance(text, str)) if isinstance(texts := line.get(name), list) else ()
         for name in ("evidence", "overrides")
     )
-    since_step = since if _is_step(since) else None
+    since_step = since if is_step(since) else None
     return Finding(check, severity, since_step, cause, message, evidence, remedy, overrides, source, follows)
 
 
@@ -233,7 +224,7 @@ def events(lines: Iterable[Mapping[str, Any]]) -> list[Event]:
     return [
         Event(finding, line["step"], line.get("state") == "cleared")
         for line in lines
-        if _is_step(line.get("step")) and (finding := read_finding(line)) is not None
+        if is_step(line.get("step")) and (finding := read_finding(line)) is not None
     ]
 
 
@@ -246,7 +237,3 @@ def standing(raised: Iterable[Event]) -> list[Finding]:
         if not event.cleared:
             standing[name] = event.finding
     return sorted(standing.values(), key=lambda finding: SEVERITIES.index(finding.severity))
-
-
-def _is_step(value: Any) -> bool:
-    return type(value) is int and 0 <= value < _LATEST

@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, urlencode
 from steadyrl.core.errors import RunError
 from steadyrl.show.web.diagnosis import Diagnoses
 from steadyrl.show.web.folder import Folder
-from steadyrl.show.web.overview import Row, rows
+from steadyrl.show.web.overview import Row
 from steadyrl.show.web.render import whole_number
 
 PER_PAGE = 100
@@ -60,7 +60,7 @@ MOST_OFFERED = 200  # metrics that can be columns
 
 def runs_view(folder: Folder, diagnoses: Diagnoses, query: Mapping[str, str]) -> dict[str, Any]:
     """Return what the page shows."""
-    every = rows(folder, diagnoses)
+    every = diagnoses.rows(folder)
     written = folder.labels.read()
     selection = {"q": query.get("q", ""), "sort": query.get("sort", NEWEST_FIRST)}
     selection |= {name: query.get(name, "") for name in (*FILTERS, "tag", "by", "hidden")}

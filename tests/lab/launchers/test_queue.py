@@ -3,8 +3,7 @@
 import pytest
 
 from steadyrl.core.errors import ConfigError, EngineError
-from steadyrl.lab.launchers.command import Command, Ended
-from steadyrl.lab.launchers.queue import Queue
+from steadyrl.lab.launchers.command import Command, Ended, Queue
 
 
 class Job:

@@ -9,7 +9,6 @@ import pytest
 from steadyrl.core.config import resolve
 from steadyrl.core.errors import ConfigError
 from steadyrl.core.sections import FunctionSettings
-from steadyrl.loop.rewards import attempts
 from steadyrl.loop.rewards.combine import Term, make_terms
 from steadyrl.loop.rewards.functions import per_rollout
 from steadyrl.loop.rewards.trl import from_trl
@@ -20,7 +19,7 @@ from tests.loop.rewards.test_combine import group, scored
 def waits(monkeypatch):
     """Keep the waits between calls in a list instead of waiting; a sleep of a reward stays one."""
     made = []
-    monkeypatch.setattr(attempts.time, "sleep", lambda seconds: made.append(seconds))
+    monkeypatch.setattr("steadyrl.loop.rewards.calls.time.sleep", lambda seconds: made.append(seconds))
     return made
 
 

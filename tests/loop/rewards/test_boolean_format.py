@@ -1,8 +1,8 @@
 import pytest
 
 from steadyrl.core.types import Problem
-from steadyrl.loop.rewards.boolean_format import boolean_format
 from steadyrl.loop.rewards.combine import Term, score_texts
+from steadyrl.loop.rewards.founding import boolean_format
 from steadyrl.loop.rewards.functions import per_rollout
 
 # 0.3 for an operator, 0.5 for the pattern, 0.2 for more than 5 and under 30 words

@@ -279,7 +279,7 @@ def test_names_that_collide_are_refused(users_module):
     with pytest.raises(ConfigError, match="two rewards share a name among kindness, kindness; rename one"):
         make_terms({"users_first:kindness": 1.0, "users_second:kindness": 1.0}, OneRewardTask("", ()))
     with pytest.raises(ConfigError, match="two rewards share a name among length, length"):
-        make_terms({"length": 1.0, "steadyrl.loop.rewards.length:length": 1.0}, OneRewardTask("", ()))
+        make_terms({"length": 1.0, "steadyrl.loop.rewards.founding:length": 1.0}, OneRewardTask("", ()))
 
 
 def test_an_unknown_reward_is_answered_with_what_the_task_gives():

@@ -2,8 +2,8 @@ import pytest
 
 from steadyrl.core.types import Problem
 from steadyrl.loop.rewards.combine import Term, score_texts
+from steadyrl.loop.rewards.founding import length
 from steadyrl.loop.rewards.functions import per_rollout
-from steadyrl.loop.rewards.length import length
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import pytest
 from steadyrl.core.metrics import repeatable
 from steadyrl.core.rundir import RunDir
 from steadyrl.loop.checkpoint import State
-from steadyrl.loop.rollout import token_records
-from steadyrl.loop.rollout.token_records import ROLLOUTS, TokenLook, pieces
+from steadyrl.loop.rollout import records
+from steadyrl.loop.rollout.records import ROLLOUTS, TokenLook, pieces
 from steadyrl.loop.train import one_step, train
 from tests import needs
 
@@ -68,7 +68,7 @@ def test_looking_changes_no_number_of_a_run(toy, tmp_path):
 
 
 def test_a_long_completion_is_cut_and_what_is_left_out_is_counted(toy, monkeypatch):
-    monkeypatch.setattr(token_records, "TOKENS", 3)
+    monkeypatch.setattr(records, "TOKENS", 3)
     session = toy("rollout.prompts_per_step=4")
     look = look_of(session)
     groups, _ = one_step(session, State(algorithm=dict(session.algorithm.state)), look)

@@ -50,20 +50,18 @@ def rank_correlation(measured: Measured) -> Estimate | None:
     Returns:
         None if tests or judge say the same of every answer.
     """
-    answered = [(tests, judge) for tests, judge in measured if len(tests)]
-    if not answered:
-        return None
-    problems = np.repeat(np.arange(len(answered)), [len(tests) for tests, _ in answered])  # [A], of each answer
-    # [A]: the place of each answer's value among the different values of tests, and of the judge.
-    places = [np.unique(np.concatenate(values), return_inverse=True)[1] for values in zip(*answered, strict=True)]
-    if _spearman(places, np.ones(len(problems))) is None:
-        return None
+    from scipy.stats import rankdata  # type: ignore[import-untyped]  # scipy ships no types
 
-    def drawn(rows: np.ndarray) -> float:
-        correlation = _spearman(places, np.bincount(rows, minlength=len(answered))[problems])
-        return float("nan") if correlation is None else correlation
+    answered = [np.stack(values) for values in measured if len(values[0])]  # [2, answers] of each problem
 
-    return _bootstrap(len(answered), drawn)
+    def correlation(rows: np.ndarray) -> float:
+        drawn = np.concatenate([answered[row] for row in rows], axis=1)
+        with np.errstate(invalid="ignore"):  # NaN where one side is all ties
+            return float(np.corrcoef(rankdata(drawn, axis=1))[0, 1])
+
+    if not answered or np.isnan(correlation(np.arange(len(answered)))):
+        return None
+    return _bootstrap(len(answered), correlation)
 
 
 def mean(values: Sequence[float]) -> Estimate | None:
@@ -77,17 +75,6 @@ def _pairs(tests: np.ndarray, judge: np.ndarray) -> tuple[float, float]:
     truth, judged = np.sign(tests[first] - tests[second]), np.sign(judge[first] - judge[second])
     untied = truth != 0
     return float(((truth * judged + 1) / 2)[untied].sum()), float(untied.sum())
-
-
-def _spearman(places: Sequence[np.ndarray], times: np.ndarray) -> float | None:
-    """Return the correlation of mean ranks where each answer is there some times [A]; None if one side is all ties."""
-    sides = []
-    for place in places:
-        alike = np.bincount(place, weights=times)
-        ranks = (alike.cumsum() - (alike - 1) / 2)[place]
-        sides.append(ranks - np.average(ranks, weights=times))
-    spread = float(np.prod([times @ side**2 for side in sides]))
-    return float(times @ np.prod(sides, axis=0)) / spread**0.5 if spread > 0 else None
 
 
 def _bootstrap(problems: int, statistic: Callable[[np.ndarray], float]) -> Estimate:

@@ -7,12 +7,12 @@ and nothing is put there, for a cache agrees with itself.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
 from steadyrl.core.errors import ConfigError
+from steadyrl.core.metrics import finite_mean
 from steadyrl.core.protocols import Interactive, Task
 from steadyrl.core.types import Problem, Rollout
 from steadyrl.loop.rewards.combine import Term, make_terms, score_texts, term_metrics
@@ -69,10 +69,6 @@ class Calibration:
     """By how much one sentence to the judge raises a wrong answer."""
     costs: dict[str, float]
     """The metrics judge/* of everything that was asked."""
-
-    def record(self) -> dict[str, Any]:
-        """Return it as plain data."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -174,14 +170,9 @@ def _kinds(scored: Scored, metric: str) -> tuple[Kind, ...]:
     for answer, parts in scored:
         by_kind.setdefault(answer.kind, []).append(parts)
     return tuple(
-        Kind(name, len(answered), *(_mean_or_none(answered, part) for part in (metric, NAME)))
+        Kind(name, len(answered), *(finite_mean(p[part] for p in answered if part in p) for part in (metric, NAME)))
         for name, answered in by_kind.items()
     )
-
-
-def _mean_or_none(answered: Sequence[Mapping[str, float]], part: str) -> float | None:
-    values = [parts[part] for parts in answered if part in parts]
-    return float(np.mean(values)) if values else None
 
 
 def _mean_of_part(scored: Scored, part: str) -> Estimate | None:

@@ -15,15 +15,15 @@ import ssl
 import threading
 import time
 import urllib.error
+import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from steadyrl.core.errors import ConfigError
 from steadyrl.core.rundir import error_message, parse_json
-from steadyrl.loop.rewards.judge.secrets import Secret
-from steadyrl.loop.rewards.judge.settings import JudgeSettings
-from steadyrl.loop.rewards.judge.transport import DeadlineError, Times, post, read_body
+from steadyrl.loop.rewards.judge.settings import JudgeSettings, Secret
+from steadyrl.loop.rewards.judge.transport import Answer, DeadlineError, post
 
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 30.0  # each wait is twice the one before, and jittered down to half of it
 _TRY_AGAIN = frozenset({408, 425, 429})  # and everything from 500 on
@@ -141,26 +141,24 @@ class ChatClient:
         left = until - time.monotonic()
         if left <= 0:
             raise _RefusedError("rewards.judge.deadline_s was over", None)
-        times = Times(min(section.connect_s, left), section.read_s, min(section.request_s, left))
+        request = urllib.request.Request(self._url, body, headers)
         try:
-            raw = post(self._url, body, headers, times, self._tls)
-        except urllib.error.HTTPError as error:
-            raise self._refusal(error) from error
+            answer = post(
+                request, min(section.connect_s, left), section.read_s, min(section.request_s, left), self._tls
+            )
         except (OSError, http.client.HTTPException) as error:
             raise _broken(error, section) from error
-        return self._read(raw)
+        if not 200 <= answer.status < 300:
+            raise self._refusal(answer)
+        return self._read(answer.body)
 
-    def _refusal(self, error: urllib.error.HTTPError) -> _RefusedError:
+    def _refusal(self, answer: Answer) -> _RefusedError:
         """Return why a request failed, from a status; a server may ask for a wait before the next try."""
-        try:
-            with error:
-                message = error_message(read_body(error).decode(errors="replace"))
-        except (OSError, http.client.HTTPException):
-            message = "no reason"
-        hint, reason = _HINTS.get(error.code, ""), f"it answers {error.code}"
-        if error.code not in _TRY_AGAIN and error.code < 500:
+        hint, reason = _HINTS.get(answer.status, ""), f"it answers {answer.status}"
+        message = error_message(answer.body.decode(errors="replace"))
+        if answer.status not in _TRY_AGAIN and answer.status < 500:
             return _RefusedError(reason, None, message, hint)
-        wait = retry_after(error.headers.get("Retry-After"), time.time())
+        wait = retry_after(answer.headers.get("Retry-After"), time.time())
         with self._lock:
             self._not_before = max(self._not_before, time.monotonic() + wait)
         return _RefusedError(reason, wait, message, hint)

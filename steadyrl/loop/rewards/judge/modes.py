@@ -10,22 +10,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 
 from steadyrl.loop.rewards.judge import prompts, verdicts
 from steadyrl.loop.rewards.judge.prompts import Question
 from steadyrl.loop.rewards.judge.settings import JudgeSettings
 from steadyrl.loop.rewards.judge.verdicts import Verdict
-
-
-@dataclass(frozen=True)
-class Ballot:
-    """One thing to ask: texts in the order in which the judge sees them."""
-
-    problem: str
-    request: str
-    texts: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -54,6 +45,8 @@ class Opinion:
     """The judge's sentence, or why there is no value."""
 
 
+# What is asked at once: a contest with some of its texts, in the order in which the judge sees them.
+Ballot = Contest
 # A verdict, or why there is none.
 Answer = Verdict | str
 Votes = Sequence[tuple[Ballot, Answer]]
@@ -74,7 +67,7 @@ class Mode:
 
 
 def _one_each(section: JudgeSettings, contest: Contest) -> list[Ballot]:
-    return [Ballot(contest.problem, contest.request, (text,)) for text in contest.texts]
+    return [replace(contest, texts=(text,)) for text in contest.texts]
 
 
 def _all_at_once(section: JudgeSettings, contest: Contest) -> list[Ballot]:
@@ -82,7 +75,7 @@ def _all_at_once(section: JudgeSettings, contest: Contest) -> list[Ballot]:
     # From the content, so that a resumed run asks the same; a text cannot choose its place, since all texts decide.
     content = "\0".join([contest.request, *order])
     random.Random(content.encode("utf-8", "surrogatepass")).shuffle(order)
-    return [Ballot(contest.problem, contest.request, tuple(order))]
+    return [replace(contest, texts=tuple(order))]
 
 
 def _pairs(section: JudgeSettings, contest: Contest) -> list[Ballot]:
@@ -90,7 +83,7 @@ def _pairs(section: JudgeSettings, contest: Contest) -> list[Ballot]:
     if len(contest.texts) == 1 and contest.known_good not in (None, contest.texts[0]):
         pairs = [(contest.texts[0], str(contest.known_good))]
     orders = [order for first, second in pairs for order in ((first, second), (second, first))]
-    return [Ballot(contest.problem, contest.request, order) for order in orders]
+    return [replace(contest, texts=order) for order in orders]
 
 
 def ring(texts: Sequence[str], reach: int) -> list[tuple[str, str]]:

@@ -1,5 +1,6 @@
 import base64
 import email.utils
+import http.client
 import json
 import subprocess
 import threading
@@ -134,6 +135,20 @@ def test_a_slow_drip_ends_at_the_limit_of_one_answer(fault):
     assert 0.4 <= seconds < SOON
     assert requests == 1
     assert "not complete after rewards.judge.request_s = 0.5 s" in reason
+
+
+def test_a_drip_behind_a_slow_connection_ends_at_once(monkeypatch):
+    connect = http.client.HTTPConnection.connect
+
+    def slowly(self):
+        time.sleep(0.7)
+        connect(self)
+
+    monkeypatch.setattr(http.client.HTTPConnection, "connect", slowly)
+    with judge_server(servers.drip) as server:
+        reason, _, seconds = refusal(server.url, request_s=0.3, read_s=10.0, retries=0)
+    assert 0.6 <= seconds < SOON
+    assert "not complete after rewards.judge.request_s = 0.3 s" in reason
 
 
 def test_the_deadline_of_a_verdict_holds_over_all_its_tries():

@@ -4,7 +4,7 @@ import pytest
 
 from steadyrl.core.types import Problem
 from steadyrl.loop.rewards.combine import make_terms, score_texts, term_metrics
-from steadyrl.loop.rewards.judge.offline import score_of
+from steadyrl.loop.rewards.judge.judge import score_of
 from steadyrl.loop.rewards.judge.settings import JudgeSettings
 from tests import needs
 

@@ -4,9 +4,8 @@ import pytest
 
 from steadyrl.core.config import resolve
 from steadyrl.core.errors import ConfigError, without_keys
-from steadyrl.loop.rewards.judge.cache import VerdictCache
-from steadyrl.loop.rewards.judge.secrets import Secret, named_like_a_key
-from steadyrl.loop.rewards.judge.settings import JudgeSettings
+from steadyrl.loop.rewards.judge.panel import VerdictCache
+from steadyrl.loop.rewards.judge.settings import JudgeSettings, Secret, named_like_a_key
 from steadyrl.loop.rewards.judge.verdicts import Verdict
 
 KEY = "sk-proj-0123456789abcdefXYZ"

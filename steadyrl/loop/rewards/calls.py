@@ -1,7 +1,8 @@
-"""Runs asynchronous reward functions: one event loop in a thread of its own, for as long as the process lives.
+"""Calls of a user's functions: how long one may take, what is called again, and a loop for asynchronous ones.
 
-One loop, since what such a function keeps (an HTTP client, a lock) belongs to the loop that it was first used in. A
-thread of its own, since a notebook already runs a loop in the main one.
+Those run in one event loop in a thread of its own, for as long as the process lives. One loop, since what such a
+function keeps (an HTTP client, a lock) belongs to the loop that it was first used in. A thread of its own, since a
+notebook already runs a loop in the main one.
 """
 
 from __future__ import annotations
@@ -10,13 +11,73 @@ import asyncio
 import atexit
 import functools
 import inspect
+import logging
 import threading
+import time
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from concurrent.futures import Future
+from typing import Any, TypeVar
 
-from steadyrl.loop.rewards.attempts import too_long
+from steadyrl.core.errors import exception_line
+from steadyrl.core.sections import FunctionSettings
 
+log = logging.getLogger(__name__)
+
+NO_LIMITS = FunctionSettings()
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 1.0, 60.0
+Item = TypeVar("Item")
 _GRACE_S = 2.0  # for coroutines to end after they were cancelled
+
+
+def too_long(timeout_s: float) -> TimeoutError:
+    """Return the error of a call that took longer than its setting allows."""
+    return TimeoutError(f"it took more than timeout_s = {timeout_s:g} seconds")
+
+
+def within(timeout_s: float, function: Callable[..., Any], *args: Any) -> Any:
+    """Call a function, and return what it returns; without a limit in the calling thread.
+
+    A thread cannot be ended: one that takes too long goes on beside the run, and ends with the process at the latest.
+
+    Raises:
+        TimeoutError: It took longer.
+        BaseException: Whatever it raised.
+    """
+    if not timeout_s:
+        return function(*args)
+    outcome: Future[Any] = Future()
+
+    def work() -> None:
+        try:
+            outcome.set_result(function(*args))
+        except BaseException as error:  # raised again by the thread that waits
+            outcome.set_exception(error)
+
+    threading.Thread(target=work, name="reward", daemon=True).start()
+    try:
+        return outcome.result(timeout_s)
+    except TimeoutError as error:
+        if outcome.done():  # the function's own
+            raise
+        raise too_long(timeout_s) from error
+
+
+def repeated(name: str, call: Callable[[Sequence[Item]], list[Any]], items: Sequence[Item], retries: int) -> list[Any]:
+    """Call for many items, and again for those that gave an exception, with longer and longer waits between."""
+    values = call(items)
+    for retry in range(retries):
+        failed = [i for i, value in enumerate(values) if isinstance(value, BaseException)]
+        if not failed:
+            break
+        wait_s = min(_FIRST_WAIT_S * 2**retry, _LONGEST_WAIT_S)
+        log.warning(
+            "%s failed for %d of %d rollouts and is called again in %g s; the first: %s",
+            name, len(failed), len(items), wait_s, exception_line(values[failed[0]]),
+        )  # fmt: skip
+        time.sleep(wait_s)
+        for i, value in zip(failed, call([items[i] for i in failed]), strict=True):
+            values[i] = value
+    return values
 
 
 def is_async(function: Callable[..., Any]) -> bool:
