@@ -18,6 +18,7 @@ import numpy as np
 from pydantic import BaseModel, Field, ValidationError
 
 from steadyrl.core import plugins, sections
+from steadyrl.core.arguments import checked
 from steadyrl.core.errors import ConfigError, without_keys
 from steadyrl.core.places import settings_read
 from steadyrl.core.rundir import DEEPEST, too_deep
@@ -62,6 +63,7 @@ _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _NEXT_OVERRIDE = re.compile(r"\s+(?=\w+\.[^\s=]+=)")
 
 
+@checked
 def load(path: Path | str, overrides: Overrides = ()) -> Config:
     """Read a TOML file, apply overrides (see ``override_texts``), and validate everything.
 

@@ -18,6 +18,7 @@ from typing import Any, Literal, NoReturn, get_args
 
 import numpy as np
 
+from steadyrl.core.arguments import checked
 from steadyrl.core.errors import DataError
 
 # Arrays behind ``xp`` are numpy, torch or mlx arrays: the one place where Any is meant.
@@ -126,6 +127,7 @@ def unwritable(array: np.ndarray) -> np.ndarray:
     return view
 
 
+@checked
 @dataclass(frozen=True)
 class Problem:
     """One item to solve: what is put in, and what a reward needs to judge the answer.
@@ -143,9 +145,6 @@ class Problem:
     """The conversation, if the data hold conversations; ``prompt`` is then its text for readers and judges."""
 
     def __post_init__(self) -> None:
-        for name, text in {"id": self.id, "prompt": self.prompt}.items():
-            if not isinstance(text, str):
-                raise DataError(f"the {name} of a problem is {text!r:.40} ({type(text).__name__}); expected text")
         require_texts(self.messages, f"a message of the problem '{self.id:.80}'")
         object.__setattr__(self, "columns", _read_only(self.columns))
         object.__setattr__(self, "messages", tuple(map(_read_only, self.messages)))

@@ -19,6 +19,7 @@ import numpy as np
 from steadyrl.backends.torch.device_memory import memory_now
 from steadyrl.core import metrics, plugins
 from steadyrl.core.algorithm import open_algorithm
+from steadyrl.core.arguments import checked
 from steadyrl.core.config import Config, dump, in_steps
 from steadyrl.core.counting.count import begin, tell
 from steadyrl.core.counting.interrupts import deferred
@@ -109,6 +110,7 @@ class Session:
         return Update(algorithm.loss, self.sampling, algorithm.needs, rate, limit)
 
 
+@checked
 @dataclass(frozen=True)
 class Watch:
     """How a user interface follows a run."""

@@ -75,7 +75,7 @@ def prompts_args(prompts: Any, heldout: Any, folder: Path) -> dict[str, Any]:
 
 
 def _file(what: str, rows: Any, folder: Path, least: int = 1) -> str:
-    if isinstance(rows, str | Path):
+    if isinstance(rows, str | Path) and str(rows):
         return str(rows)
     lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in _rows(what, rows)]
     if len(lines) < least:

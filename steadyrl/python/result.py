@@ -6,6 +6,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from steadyrl.core.arguments import checked
 from steadyrl.core.errors import RunError, SteadyError
 from steadyrl.core.plugins import require
 from steadyrl.core.rundir import RunDir
@@ -22,6 +23,7 @@ from steadyrl.show.report.write import headline, pictured, read_report
 _STYLE = "font-family: system-ui, sans-serif; font-size: 14px; line-height: 1.5"
 
 
+@checked
 class Run(RunDir):
     """A run directory that shows itself; ``steadyrl.Run("runs/...")`` opens one that is there already.
 

@@ -15,9 +15,9 @@ from steadyrl.cli.progress import Progress
 from steadyrl.cli.terminal import near
 from steadyrl.core import config as configs
 from steadyrl.core import plugins
+from steadyrl.core.arguments import checked
 from steadyrl.core.config import Config, Overrides
 from steadyrl.core.counting.count import heard_by
-from steadyrl.core.errors import ConfigError
 from steadyrl.core.rundir import RunDir
 from steadyrl.core.sections import BackendSection, ModelSection, RunSection
 from steadyrl.loop import launch
@@ -38,6 +38,7 @@ _SHOWN = (
 )  # fmt: skip
 
 
+@checked
 def train(
     model: Any,
     prompts: Any,
@@ -73,7 +74,6 @@ def train(
         SteadyError: Something cannot be trained; the error says what to change.
         KeyboardInterrupt: The interrupt came before the run began, or a signal asked the process to end.
     """
-    _require_watch(watch)
     with _view(progress) as view:
         view.phase("reading the prompts and the model")
         nested_settings = _settings(model, prompts, reward, heldout, tokenizer, settings, overrides)
@@ -89,6 +89,7 @@ def train(
     return _with_summary(opened[0].path)
 
 
+@checked
 def run(
     config: Config | Mapping[str, Any] | Path | str | None = None,
     overrides: Overrides = (),
@@ -105,7 +106,8 @@ def run(
             run.steps.
         watch: Callbacks that follow the run, and may stop the run after a step. Without callbacks a notebook shows a
             table and a curve, and a script prints nothing.
-        accept_changed_data: Resume although the task's problems changed since the start of the run.
+        accept_changed_data: Resume although the task's problems changed since the start of the run. The run remembers
+            the accepted problems.
 
     Returns:
         The run. Its ``status`` is "finished", or "interrupted" if ``watch.stop`` returned True.
@@ -114,16 +116,8 @@ def run(
         SteadyError: Something cannot be trained; the error says what to change.
         KeyboardInterrupt: Ctrl-C or a signal; the last whole step is saved, and a resume continues after this step.
     """
-    _require_watch(watch)
     with _view(watch is None and in_notebook()) as view:
         return _with_summary(launch.run(config, overrides, resume, watch or view, accept_changed_data).path)
-
-
-def _require_watch(watch: Watch | None) -> None:
-    if watch is not None and not isinstance(watch, Watch):
-        raise ConfigError(
-            f"watch: got {type(watch).__name__}; expected steadyrl.Watch, as in steadyrl.Watch(step=print)"
-        )
 
 
 def _with_summary(path: Path) -> Run:
@@ -147,7 +141,7 @@ def _settings(
     rewards = reward_entries(reward)  # before anything is written
     names = {"algorithm": ALGORITHM, "task": "prompts", "backend": BackendSection().name}
     chosen = configs.merge(nested(keywords, names), overrides)
-    folder = Path(chosen.get("run", {}).get("folder", RunSection().folder)).expanduser() / FOLDER
+    folder = Path(configs.validate(RunSection, chosen.get("run", {}), "run").folder).expanduser() / FOLDER
     section = {"path": model_path(model, tokenizer, folder)}
     args = prompts_args(prompts, heldout, folder)
     if len(rewards) == 1:

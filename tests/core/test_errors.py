@@ -2,7 +2,7 @@
 
 import pytest
 
-from steadyrl.core.errors import ConfigError, DataError, exception_line, users_errors, without_keys
+from steadyrl.core.errors import ConfigError, exception_line, users_errors, without_keys
 from steadyrl.core.types import Problem
 from steadyrl.loop.rewards.functions import per_rollout
 from steadyrl.loop.rewards.trl import from_trl
@@ -69,14 +69,14 @@ def test_keys_are_left_out_of_what_is_shown_and_nothing_else_is(text, shown):
 USERS = """
 import json
 from steadyrl.core.plugins import BUILT_IN
-from steadyrl.core.types import Problem
+from steadyrl.core.types import Problem, Sampling
 
 def fails(): raise KeyError("no index")
 def leaves(): raise SystemExit(3)
 def misuses_a_library(): json.loads("{")
 def is_refused(): Problem(1, "?")
 def fails_as_pytest_fails(): raise BaseException("assert 1 == 2")
-def meets_a_fault_of_the_package(): Problem("1", "?", 5)
+def meets_a_fault_of_the_package(): Sampling(1, top_p="?").truncates
 """
 
 
@@ -109,7 +109,7 @@ def test_what_the_users_code_raises_is_one_line_that_says_where(users, name, lin
     assert str(caught.value) == f"your own code raised {said} ({file}, line {line}, in {name}); fix it"
 
 
-@pytest.mark.parametrize(("name", "error"), [("is_refused", DataError), ("meets_a_fault_of_the_package", TypeError)])
+@pytest.mark.parametrize(("name", "error"), [("is_refused", ConfigError), ("meets_a_fault_of_the_package", TypeError)])
 def test_what_the_package_raises_passes_on_unchanged(users, name, error):
     with pytest.raises(error), users_errors():
         users[1][name]()

@@ -316,7 +316,7 @@ def test_two_problems_of_one_id_are_refused(opened):
 
 @pytest.mark.parametrize("wrong", [{"id": 1}, {"id": None}, {"prompt": 5}, {"prompt": [{"role": "user"}]}])
 def test_the_id_and_the_prompt_of_a_problem_are_texts(wrong):
-    with pytest.raises(DataError, match=f"the {next(iter(wrong))} of a problem is .*; expected text"):
+    with pytest.raises(ConfigError, match=f"^{next(iter(wrong))}: got .*; expected a text;"):
         Problem(**{"id": "1", "prompt": "?"} | wrong)
 
 

@@ -13,6 +13,7 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
+from steadyrl.core.arguments import checked
 from steadyrl.core.rundir import RunDir, write_bytes, write_json, write_text
 from steadyrl.core.types import DECODINGS
 from steadyrl.core.words import counted
@@ -50,6 +51,7 @@ class Report:
     summary: Mapping[str, Any]  # the numbers of summary.json
 
 
+@checked
 def write_report(path: PathLike[str] | str) -> Path:
     """Write the report of a run into its ``report`` folder and return that folder.
 

@@ -1,0 +1,87 @@
+"""Refuses an argument of another kind than the annotation of a public function names, in one place for all of them."""
+
+from __future__ import annotations
+
+import inspect
+import reprlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache, wraps
+from numbers import Integral, Real
+from os import PathLike
+from pathlib import Path
+from types import UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import numpy as np
+
+from steadyrl.core.errors import ConfigError
+
+Checked = TypeVar("Checked", bound=Callable[..., Any])
+# What a value of an annotation may be, where that is not the annotation itself, and what it is called.
+_KINDS: dict[Any, tuple[Any, str]] = {
+    str: (str, "a text"),
+    bool: (bool | np.bool_, "True or False"),
+    int: (Integral, "a whole number"),
+    float: (Real, "a number"),
+    type(None): (type(None), "None"),
+    **dict.fromkeys((Path, PathLike), (PathLike, "a path")),
+    Mapping: (Mapping, "a dict"),
+    **dict.fromkeys((Sequence, tuple), (Sequence, "a list")),
+    Iterable: (Iterable, "rows"),
+    Callable: (Callable, "a function"),
+}
+
+
+def checked(function: Checked) -> Checked:
+    """Let a function, or the constructor and the methods of a class, refuse arguments of other types than they name.
+
+    Empty texts are no paths: a path of nothing would be the current folder.
+    """
+    if isinstance(function, type):
+        for name, member in list(vars(function).items()):
+            if inspect.isfunction(member) and (name == "__init__" or not name.startswith("_")):
+                setattr(function, name, checked(member))
+        return function
+    signature = inspect.signature(function)
+    hints = cache(lambda: get_type_hints(function))  # not before the first call, when all their modules are there
+
+    @wraps(function)
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        try:
+            bound = signature.bind(*arguments, **keywords).arguments
+        except TypeError:  # a missing argument, or one too many, of which Python speaks better
+            return function(*arguments, **keywords)
+        for name, value in bound.items():
+            kinds = _kinds(hints().get(name, object))
+            is_empty_path = isinstance(value, str) and not value and {Path, PathLike}.intersection(kinds)
+            if any(_is(value, kind) for kind in kinds) and not is_empty_path:
+                continue
+            *words, last = dict.fromkeys(_word(kind) for kind in kinds)
+            expected = f"{', '.join(words)} or {last}" if words else last
+            got = f"{' '.join(reprlib.repr(value).split())} ({type(value).__name__})"
+            place = f"{function.__module__}.{function.__qualname__.removesuffix('.__init__')}"
+            raise ConfigError(f"{name}: got {got}; expected {expected}; in Python help('{place}') says more")
+        return function(*arguments, **keywords)
+
+    return call  # type: ignore[return-value]  # it is called as the function is
+
+
+def _kinds(hint: Any) -> tuple[Any, ...]:
+    """Return the types that an annotation names, and the values that it lists."""
+    if get_origin(hint) in (Union, UnionType):
+        return tuple(kind for part in get_args(hint) for kind in _kinds(part))
+    if get_origin(hint) is Literal:
+        return get_args(hint)
+    return (object,) if hint is Any else (get_origin(hint) or hint,)
+
+
+def _is(value: object, kind: Any) -> bool:
+    if not isinstance(kind, type):
+        return bool(value == kind)
+    # To Python True is a number, and a text a list of its letters.
+    passes_for = {int: bool, float: bool, Sequence: str, tuple: str}.get(kind, ())
+    return isinstance(value, _KINDS.get(kind, (kind,))[0]) and not isinstance(value, passes_for)
+
+
+def _word(kind: Any) -> str:
+    return _KINDS[kind][1] if kind in _KINDS else f"a {kind.__name__}" if isinstance(kind, type) else repr(kind)
