@@ -37,6 +37,9 @@ _EXPECTED = (
     "in lambda completion: len(completion), or one that takes TRL's 'completions' or verl's 'solution_str'"
 )
 
+# A function with one of these parameters gets its arguments by their names.
+_BY_NAME = {"completion", "completions", "solution_str"}
+
 
 @dataclass(frozen=True)
 class Term:
@@ -294,6 +297,11 @@ def _adapt(
     except ValueError as error:  # of some functions in C the parameters are not known
         raise ConfigError(f"the reward '{name}': {error}; expected {_EXPECTED}") from error
     needed, kinds = required(function), {parameter.kind for parameter in signature.parameters.values()}
+    if inspect.Parameter.POSITIONAL_ONLY in kinds and (named := _BY_NAME & signature.parameters.keys()):
+        raise ConfigError(
+            f"the reward '{name}' takes {signature}, and its arguments are given by their names, as {min(named)} is; "
+            "remove the / from its parameters"
+        )
     if kinds == {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}:
         raise ConfigError(
             f"the reward '{name}' takes {signature}, as a decorator's inner function does, which hides what it reads; "

@@ -302,6 +302,24 @@ def test_what_does_not_take_a_problem_and_a_rollout_is_refused_before_it_is_call
         make_terms({f"{module}:f": 1.0}, OneRewardTask("", ()))
 
 
+@pytest.mark.parametrize(
+    ("takes", "named"),
+    [
+        ("completion, /", "completion"),
+        ("prompt, completion, /", "completion"),
+        ("gold, level, /, *, completion", "completion"),
+        ("completions, /, **columns", "completions"),
+        ("data_source, solution_str, ground_truth, /", "solution_str"),
+    ],
+)
+def test_a_reward_that_cannot_get_its_arguments_by_name_is_refused_before_a_model_loads(users_module, takes, named):
+    lines = f"def own({takes}): return 1.0\ndef free(problem, rollout, /): return 1.0\n"
+    module = users_module(f"users_slash_{takes.count(',')}_{named}", lines)
+    with pytest.raises(ConfigError, match=f"takes .*{named}.* are given by their names, as {named} is; remove the /"):
+        make_terms({f"{module}:own": 1.0}, OneRewardTask("", ()))
+    assert make_terms({f"{module}:free": 1.0}, OneRewardTask("", ()))
+
+
 def test_a_wrapper_that_hides_the_parameters_of_a_reward_is_refused_unless_it_shows_them(users_module):
     module = users_module(
         "users_wrapped",
