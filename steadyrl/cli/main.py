@@ -7,6 +7,7 @@ import errno
 import io
 import logging
 import os
+import re
 import sys
 import threading
 import time
@@ -26,6 +27,7 @@ from steadyrl.core.errors import ConfigError, SteadyError, users_errors
 INTERRUPTED = 130  # exit code
 _LONGEST_ERROR = 2000  # characters
 _THREADS_S = 2.0  # for threads to end after an interrupt
+_SIZE = re.compile("[1-9][0-9]{1,5}")  # columns or lines of a terminal in which a table can be read
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EPIPE)  # what writing to standard output may fail with
 
 
@@ -138,6 +140,9 @@ def main() -> None:
     for name in ("stdin", "stdout", "stderr"):  # in this order, or a file of the run gets the number of a closed one
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), "r+", encoding="utf-8"))
+    for name in ("COLUMNS", "LINES", "TERMINAL_WIDTH"):  # rich and typer take any number, and tables vanish in one of 0
+        if not _SIZE.fullmatch(os.environ.get(name, "")):
+            os.environ.pop(name, None)
     shown = logging.StreamHandler(sys.stderr)
     shown.setFormatter(_Printable())
     logging.basicConfig(level=logging.WARNING, handlers=[shown])

@@ -85,6 +85,16 @@ def test_minus_h_is_help_everywhere_and_fits_80_columns(command_line, monkeypatc
     assert all(len(line) <= 80 for line in printed.splitlines())
 
 
+@pytest.mark.parametrize("name", ["COLUMNS", "LINES", "TERMINAL_WIDTH"])
+@pytest.mark.parametrize("size", ["0", "1", "-5", "abc", "8.0", "²", "9" * 5000])
+def test_a_size_of_the_terminal_that_is_none_leaves_the_usual_one(command_line, monkeypatch, name, size):
+    usual = command_line("examples")
+    monkeypatch.setenv(name, size)
+    assert command_line("examples") == usual and name not in os.environ
+    monkeypatch.setenv("COLUMNS", "40")
+    assert max(map(len, command_line("train", "-h")[1].splitlines())) == 40
+
+
 def test_the_list_of_commands_is_whole_and_one_line_each(command_line, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     _, printed, _ = command_line("--help")
