@@ -28,7 +28,7 @@ def train_command(
     overrides: Annotated[list[str] | None, typer.Argument(help="section.key=value, as many as you like")] = None,
     resume: Annotated[Path | None, typer.Option(help="a run directory to go on with")] = None,
     accept_changed_data: Annotated[
-        bool, typer.Option("--accept-changed-data", help="resume although the task's problems changed meanwhile")
+        bool, typer.Option("--accept-changed-data", help="resume although the problems changed; once for the same ones")
     ] = False,
 ) -> None:
     """Train a policy, evaluate on held-out problems before and after training, and write the report."""

@@ -28,6 +28,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from steadyrl.core.arguments import checked
 from steadyrl.core.errors import AccessError, RunError
 from steadyrl.core.places import settings_read
 from steadyrl.core.types import DECODINGS, Decoding
@@ -40,6 +41,7 @@ _KINDS_OF_INFO: dict[str, Any] = {
     **dict.fromkeys(("attempt", "heldout"), int),
     **dict.fromkeys(("packages", "machine", "process", "policy", "data", "code", "best", "stopped_early"), dict),
     "command": str | list,
+    "accepted_data": list,
 }
 JOBS = "runs"  # in the folder of a study or a search: it holds a folder for each run
 _MOST_STEPS = 10**9  # no run has more steps or attempts; a number beyond is no number of a step
@@ -64,6 +66,7 @@ class _Inside:
         return run.path / self._name
 
 
+@checked
 class RunDir:
     """Paths and records of one run."""
 
@@ -236,6 +239,8 @@ class RunDir:
             if not isinstance(info.get(name), kinds | None):
                 kind = type(info[name]).__name__
                 raise RunError(f"'{self.info_file}' is damaged: '{name}' is {kind}; restore the file")
+        if not all(isinstance(entry, dict) for entry in info.get("accepted_data") or ()):
+            raise RunError(f"'{self.info_file}' is damaged: 'accepted_data' holds no objects; restore the file")
         return info
 
     def resolved(self) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from steadyrl.backends.fsdp.plugin import meet
 from steadyrl.backends.fsdp.torchrun import require_ranks
 from steadyrl.core import config as configs
 from steadyrl.core import plugins
+from steadyrl.core.arguments import checked
 from steadyrl.core.config import Config, Overrides
 from steadyrl.core.counting.count import begin
 from steadyrl.core.counting.interrupts import ending_signals
@@ -95,13 +96,13 @@ def run(
             raise ConfigError("give a config file, as `steadyrl new` writes one, or a run directory to resume")
         settings, text = _read(config, texts)
         session = _session(settings)
-        checked = _check_before(session, watch)
+        summary = _check_before(session, watch)
         begin("recording settings, code and data")
         directory = record.begin(session.config, text)
-        watch.note(checked)
-        data = _data(session)
-        watch.note(data_line(data))
-        with directory.writing():
+        with record.outcome(directory), directory.writing():
+            watch.note(summary)
+            data = _data(session)
+            watch.note(data_line(data))
             record.add_origin(directory, data, _tokenizer(session), _code(session.config))
             return _train(session, directory, 0, watch)
 
@@ -113,6 +114,7 @@ def _session(settings: Config) -> Session:
     return open_session(settings)
 
 
+@checked
 def sample(
     run: RunDir | Path | str, request: str, samples: int = 3, greedy: bool = False, seed: int = 0
 ) -> list[Answer]:
@@ -131,8 +133,9 @@ def sample(
     """
     if not checked_text(request, "the request").strip():
         raise DataError("the request is empty; say what to ask the policy")
-    if samples < 1:
-        raise ConfigError(f"samples: got {samples}; expected 1 or more answers")
+    for name, number, least in (("samples", samples, 1), ("seed", seed, 0)):
+        if number < least:
+            raise ConfigError(f"{name}: got {number}; expected {least} or more")
     directory = _opened(run)
     settings = configs.resolve(directory.resolved())
     # Answers are not scored: a judge's key, its model and the user's own rewards need not be there.
@@ -169,8 +172,6 @@ def _read(config: Config | Mapping[str, Any] | Path | str, overrides: Sequence[s
         notes = [_OF_A_SESSION.format(name=name, function=name.partition(":")[2]) for name in session_rewards]
         what_was_set = configs.to_toml(settings.model_dump(mode="json", exclude_unset=True))
         return settings, "\n".join(["".join([_FROM_PYTHON, *notes]), what_was_set])
-    if not isinstance(config, str | Path):
-        raise ConfigError(f"the config is of the type {type(config).__name__}; expected a TOML file, or its sections")
     path = Path(os.path.expanduser(config))
     settings = configs.load(path, overrides)
     return settings, path.read_text(encoding="utf-8")
@@ -194,8 +195,7 @@ def _go_on(directory: RunDir, overrides: Sequence[str], watch: Watch, accept_cha
         settings = configs.resolve(recorded, overrides)
         session = _session(settings)
         _require_unfinished(directory, session.config)
-        if not accept_changed_data:
-            _require_same_data(directory, session)
+        accepted = _changed_data(directory, session, accept_changed_data)
         _require_same_model(directory, session)
         _require_readable(directory, before.backend.name, session)
         if line := rate_change(before, session.config, max(directory.checkpoints(), default=0)):
@@ -207,14 +207,15 @@ def _go_on(directory: RunDir, overrides: Sequence[str], watch: Watch, accept_cha
                     f"the code in '{module}' changed since the run began: rewards before and after may not be "
                     "comparable"
                 )
-        attempt = record.begin_again(directory, session.config)
-        return _train(session, directory, attempt, watch)
+        attempt = record.begin_again(directory, session.config, accepted)
+        with record.outcome(directory):
+            return _train(session, directory, attempt, watch)
 
 
 def _train(session: Session, directory: RunDir, attempt: int, watch: Watch) -> RunDir:
     watch.opened(directory)
     with ending_signals(), tracked(directory, session.config.run.trackers, watch.note):
-        with record.outcome(directory) as spent:
+        with record.outcome(directory) as spent:  # before the trackers close, which send how the run ended
             record.add_model(directory, session)
             record.close(directory, train(session, directory, attempt, watch), session.config, **spent())
         watch.ended(directory)
@@ -301,22 +302,29 @@ def _require_unfinished(directory: RunDir, settings: Config) -> None:
             )
 
 
-def _require_same_data(directory: RunDir, session: Session) -> None:
-    """Refuse to go on with other problems than the run began with: its curves and evaluations would mix two tasks."""
-    before, now = directory.info().get("data"), _data(session)
-    if before is None:
-        return  # a run that was killed before it was recorded
-    if not all(isinstance(recorded, Mapping) for recorded in before.values()):
+def _changed_data(directory: RunDir, session: Session, accepts: bool) -> dict[str, Any] | None:
+    """Return the data where they are new to the run and accepted, or refuse them: curves would mix two tasks.
+
+    None for those that the run began with, or that an earlier resume accepted.
+    """
+    info, now = directory.info(), _data(session)
+    if info.get("data") is None:
+        return None  # a run that was killed before it was recorded
+    earlier = [info["data"], *(entry.get("data") or {} for entry in info.get("accepted_data") or ())]
+    if not all(isinstance(recorded, Mapping) for data in earlier for recorded in data.values()):
         raise RunError(f"'{directory.info_file}' is damaged: its 'data' holds no counts and digests; restore the file")
-    changed = [split for split in now if _content(before.get(split, {})) != _content(now[split])]
-    if not changed:
-        return
+    changes = [[split for split in now if _content(data.get(split, {})) != _content(now[split])] for data in earlier]
+    if not all(changes):
+        return None
+    if accepts:
+        return now
     counts = ", ".join(
-        f"{split}: {before.get(split, {}).get('problems', 'unknown')} problems then, {now[split]['problems']} now"
-        for split in changed
+        f"{split}: {earlier[-1].get(split, {}).get('problems', 'unknown')} problems then, {now[split]['problems']} now"
+        for split in changes[-1]
     )
+    since = "they were accepted" if earlier[1:] else "it began"
     raise RunError(
-        f"the data of '{directory.path}' changed since it began ({counts}; texts or columns differ); restore the data, "
+        f"the data of '{directory.path}' changed since {since} ({counts}; texts or columns differ); restore the data, "
         "start a new run, or add --accept-changed-data to go on with what is there"
     )
 

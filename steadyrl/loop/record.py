@@ -66,15 +66,18 @@ def begin(config: Config, text: str) -> RunDir:
     return run
 
 
-def begin_again(run: RunDir, config: Config) -> int:
-    """Note that a run goes on, with the settings that it goes on with; return the attempt's number."""
+def begin_again(run: RunDir, config: Config, accepted: Mapping[str, Any] | None) -> int:
+    """Note that a run goes on, with which settings, and from when on with changed data; return the attempt's number."""
     info = run.info()
     attempt: int = 1 + max(info.get("attempt", 0), *(record["attempt"] for record in run.metrics()), 0)
     write_json(run.resolved_file, dump(config))
-    ended = {"status": "running", "error": None, "ended": None, "best": None, "stopped_early": None}
+    ended: dict[str, Any] = {"status": "running", "error": None, "ended": None, "best": None, "stopped_early": None}
     processor_s = None if info.get("ended") is None else info.get("processor_s")  # what was killed did not say
-    _change(run, **ended, processor_s=processor_s, attempt=attempt, process=_process())
     steps = 1 + max((record["step"] for record in run.metrics()), default=-1)
+    if accepted is not None:
+        entry = {"step": max(run.checkpoints(), default=0), "time": time.time(), "data": dict(accepted)}
+        ended["accepted_data"] = [*(info.get("accepted_data") or ()), entry]
+    _change(run, **ended, processor_s=processor_s, attempt=attempt, process=_process())
     # In a run that trains longer it is that of one step among others; one killed at its very end makes no more steps.
     for name in ("", *run.heldout_sets()):
         if (after := run.evaluation_file("after", name)).is_file() and 0 < steps < config.run.steps:
@@ -115,7 +118,7 @@ def close(run: RunDir, status: str, config: Config, **spent: Any) -> None:
 
 @contextmanager
 def outcome(run: RunDir) -> Iterator[Callable[[], dict[str, Any]]]:
-    """Record an error or an interrupt that ends the run, and let it pass on.
+    """Record an error or an interrupt that ends a run which has not ended yet, and let it pass on.
 
     Yields a function that returns the processor time and the memory of the run so far. They are written together with
     how the run ended: a kill after the end finds nothing half-written.
@@ -131,8 +134,9 @@ def outcome(run: RunDir) -> Iterator[Callable[[], dict[str, Any]]]:
     except BaseException as error:
         status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
         message = without_keys(str(error)) if isinstance(error, SteadyError) else exception_line(error)
-        with suppress(AccessError):  # on a full disk too, what ended the run is what its user must see
-            _change(run, status=status, error=message, ended=time.time(), **spent())
+        with suppress(SteadyError):  # on a full disk, or without run.json, what ended the run is what its user must see
+            if run.status == "running":
+                _change(run, status=status, error=message, ended=time.time(), **spent())
         raise
 
 

@@ -99,7 +99,8 @@ def test_a_run_that_a_watch_stopped_goes_on_to_the_same_end(settings):
 
 
 def test_the_processor_time_of_all_attempts_is_recorded_and_unknown_where_one_was_killed(settings, monkeypatch):
-    clock = iter((1.0, 4.0, 10.0, 12.5, 20.0, 21.0))  # of a process and its children, before and after each attempt
+    # Of a process and its children: when an attempt and its training begin, and after it.
+    clock = iter((1.0, 1.0, 4.0, 10.0, 10.0, 12.5, 20.0, 20.0, 21.0))
     monkeypatch.setattr(record.os, "times", lambda: (next(clock), 0.0, 0.0, 0.0, 99.0))
     seen = []
     found = run(settings, watch=Watch(step=seen.append, stop=lambda: len(seen) == 2))
@@ -211,6 +212,45 @@ def test_data_that_changed_stops_a_resume_unless_it_is_accepted(settings, tmp_pa
         run(overrides=["run.steps=6"], resume=found)
     assert found.info_file.read_bytes() == before
     assert run(overrides=["run.steps=6"], resume=found, accept_changed_data=True).status == "finished"
+
+
+def test_data_that_were_accepted_once_are_accepted_for_good_and_others_are_not(settings, tmp_path):
+    texts = {name: "".join(json.dumps({"prompt": f"{name} {i}"}) + "\n" for i in range(9)) for name in ("tell", "ask")}
+    first, data = (tmp_path / "prompts.jsonl").read_text(), tmp_path / "prompts.jsonl"
+    found, began = run(settings), time.time()
+    data.write_text(texts["tell"])
+    run(overrides=["run.steps=6"], resume=found, accept_changed_data=True)
+    (entry,) = found.info()["accepted_data"]
+    assert entry["step"] == 4 and began <= entry["time"] <= time.time()
+    assert entry["data"]["train"]["sha256"] != found.info()["data"]["train"]["sha256"]
+    for steps, text in enumerate([texts["tell"], first], start=7):
+        data.write_text(text)
+        run(overrides=[f"run.steps={steps}"], resume=found, accept_changed_data=steps == 7)
+    assert found.info()["accepted_data"] == [entry]
+    data.write_text(texts["ask"])
+    with pytest.raises(RunError, match=r"changed since they were accepted .*--accept-changed-data"):
+        run(overrides=["run.steps=9"], resume=found)
+    write_report(found)
+    assert "other data from step 4 on, accepted 20" in (found.report_folder / "report.md").read_text()
+
+
+@pytest.mark.parametrize("call", ["note", "opened", "step", "steps", "ended"])
+def test_an_error_of_a_watch_ends_the_run_as_failed_unless_it_has_ended(settings, tmp_path, call):
+    def fail(*arguments):
+        raise LookupError("no such cell")
+
+    watch = Watch(**{call: fail})
+    with pytest.raises(LookupError, match="no such cell"):
+        run(settings, watch=watch)
+    (directory,) = (tmp_path / "runs").iterdir()
+    found = RunDir(directory)
+    ended = ("finished", None) if call == "ended" else ("failed", "LookupError: no such cell")
+    assert (found.status, found.info()["error"]) == ended and found.info()["ended"]
+    if call != "note":  # which a resume without changes has none of
+        with pytest.raises(LookupError):
+            run(overrides=["run.steps=5"], resume=found, watch=watch)
+        assert (found.status, found.info()["error"]) == ended
+    assert run(overrides=["run.steps=6"], resume=found).status == "finished"
 
 
 def test_a_run_goes_on_where_its_data_moved_and_with_the_threads_and_trackers_of_another_machine(settings, tmp_path):

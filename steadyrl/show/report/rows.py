@@ -221,6 +221,10 @@ def overview(evidence: Evidence, summary: Mapping[str, Any], diagnosis: Diagnosi
         for split, counts in data.items()
         if isinstance(counts, Mapping) and counts.get("source")
     }
+    later = [
+        f"other data from step {entry.get('step')} on, accepted {moment(entry.get('time'))}"
+        for entry in info.get("accepted_data") or ()
+    ]
     planned, done = finite_number((evidence.settings.get("run") or {}).get("steps")), len(evidence.metrics)
     of = f" of {planned:.0f}" if planned is not None and planned != done else ""
     sampled = series(evidence.metrics, "tokens/sampled")
@@ -229,7 +233,7 @@ def overview(evidence: Evidence, summary: Mapping[str, Any], diagnosis: Diagnosi
         "verdict": _verdict(summary, diagnosis),
         "model": _model(info, settings),
         "task": str(info.get("task") or ""),
-        "data": data_line({**data, **sourced}),
+        "data": "; ".join(filter(None, [data_line({**data, **sourced}), *later])),
         "algorithm": _algorithm(info, settings),
         "steps": f"{done}{of}{tokens}",
         "time": ", ".join(filter(None, ["" if seconds is None else duration(seconds), began])),
