@@ -15,6 +15,7 @@ import typer
 import steadyrl
 from steadyrl.cli.terminal import note, printable
 from steadyrl.core.errors import AccessError, ConfigError
+from steadyrl.core.words import shell_command
 from steadyrl.show.page.records import Facts
 from steadyrl.show.page.terminal import show
 
@@ -41,13 +42,13 @@ def examples_command(
         print(printable(f"written: {path}"))
     example_file, model = written[0], ""
     if example_file.suffix == ".ipynb":
-        command = f"open it with: jupyter lab {example_file}"
+        line = f"open it with: jupyter lab {example_file}"
     elif example_file.name == "config.toml":
-        command = f"train with: cd {example_file.parent} && steadyrl train {example_file.name}"
+        line = f"train with: cd {example_file.parent} && {shell_command('train', example_file.name)}"
     else:
-        command = f"train with: steadyrl train {example_file}"
+        line = f"train with: {shell_command('train', example_file)}"
         model = tomllib.loads(example_file.read_text(encoding="utf-8")).get("model", {}).get("path", "base")
-    print(printable(command))
+    print(printable(line))
     if model.startswith("models/") and not Path(model).is_dir():
         hint = f"its model '{model}' is not here: its first comment says how to make it, or add model.path={_HUB}"
         print(printable(hint))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -99,7 +100,7 @@ def new_command(
     print(printable(f"written: {folder / 'config.toml'}, {folder / 'rewards.py'}"))
     if described.kind == "free":
         print("say in rewards.py what a good answer is: the data do not tell")
-    change = "" if folder.resolve() == Path.cwd() else f"cd {folder} && "
+    change = "" if folder.resolve() == Path.cwd() else f"cd {shlex.quote(str(folder))} && "
     print(printable(f"next: {change}steadyrl task check config.toml && steadyrl train config.toml"))
 
 

@@ -19,6 +19,7 @@ from steadyrl.cli.terminal import near, note, printable
 from steadyrl.core.counting.count import heard_by
 from steadyrl.core.errors import ConfigError
 from steadyrl.core.rundir import RunDir
+from steadyrl.core.words import shell_command
 from steadyrl.loop import launch
 from steadyrl.loop.train import Watch, joined
 
@@ -72,10 +73,10 @@ def train_command(
             run = launch.run(config, overrides or [], resume, watch, accept_changed_data)
         except KeyboardInterrupt:
             if began and not interrupts.cut_steps:  # an evaluation before or after the steps was cut
-                progress.note(f"go on with: steadyrl train --resume {near(began[0].path)}")
+                progress.note(f"go on with: {shell_command('train', '--resume', near(began[0].path))}")
             raise
     if run.status == "interrupted":  # the command ends as by Ctrl-C
-        note(f"stopped and saved; go on with: steadyrl train --resume {near(run.path)}")
+        note(f"stopped and saved; go on with: {shell_command('train', '--resume', near(run.path))}")
         raise typer.Exit(130)
     if sys.stdout.closed:  # a reward may do that
         sys.stdout = sys.stderr

@@ -1,9 +1,16 @@
-"""Counts and shares in sentences."""
+"""Counts, shares and commands in sentences."""
+
+import shlex
 
 
 def counted(count: int, noun: str) -> str:
     """Return a count with its noun, as in "1 problem" and "2 problems"."""
     return f"{count} {noun}{'s' * (count != 1)}"
+
+
+def shell_command(*words: object) -> str:
+    """Return a command of steadyrl as a shell reads it, whatever is in its paths."""
+    return shlex.join(["steadyrl", *map(str, words)])
 
 
 def percent(share: float) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from steadyrl.core.errors import RunError
+from steadyrl.core.words import shell_command
 from steadyrl.doctor.readers.json_tables import STEPS, course_in, rows_in
 from steadyrl.doctor.readers.lines import head, parse_json, text_of
 from steadyrl.doctor.readers.parting import METRIC, Runs
@@ -94,7 +95,7 @@ def without_rows(path: Path | str) -> str:
     """Say that a file of settings is no log, and what to do with it."""
     return (
         f"'{path}' is a file of settings or results, and no log; give the run directory or the log of the run, and "
-        f"settings that the log lacks beside it: `steadyrl doctor LOG --config {path}`"
+        f"settings that the log lacks beside it: `{shell_command('doctor', 'LOG', '--config', path)}`"
     )
 
 

@@ -12,6 +12,7 @@ from steadyrl.core.errors import RunError
 from steadyrl.core.rundir import RunDir, read_json
 from steadyrl.core.sections import BackendSection
 from steadyrl.core.types import plain_text
+from steadyrl.core.words import shell_command
 from steadyrl.integrations.export.model import DEFAULT_FOLDER, RECORD, require_exportable
 
 VLLM_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # what its --max-lora-rank may be
@@ -30,12 +31,11 @@ def serve_lines(run: RunDir, folder: Path | None = None) -> list[str]:
     lora = int((run.resolved().get("model") or {}).get("lora_rank") or 0)
     if not target.is_dir() or not any(target.iterdir()):
         require_exportable(str((run.resolved().get("backend") or {}).get("name") or BackendSection().name))
-        command = ["steadyrl", "export", str(run.path), *(["--merge"] if lora else [])]
-        command += ["--to", str(folder)] if folder else []
+        words = [run.path, *["--merge"] * bool(lora), *(["--to", folder] if folder else [])]
         return [
             "# First export the policy. Then run `steadyrl serve` again: it prints the commands, the tokens that end",
             "# an answer, and the way to prompt it.",
-            shlex.join(command),
+            shell_command("export", *words),
         ]
     if not (target / RECORD).is_file():
         raise RunError(f"'{target}' is no export of steadyrl: it has no {RECORD}; give the folder of `steadyrl export`")
@@ -79,7 +79,7 @@ def _adapter_commands(folder: Path, record: Mapping[str, Any], run: RunDir) -> l
     runs = [str(member["path"]) for member in record.get("joined", ())] or [str(run.path)]
     steps = {member["step"] for member in record.get("joined", ())} or {record["step"]}
     same = ["--checkpoint", str(*steps)] if len(steps) == 1 else []
-    merge = shlex.join(["steadyrl", "export", *runs, "--merge", *same, "--to", f"{folder}-merged"])
+    merge = shell_command("export", *runs, "--merge", *same, "--to", f"{folder}-merged")
     return [
         shlex.join(command),
         # The server reads the base model's generation config, which may lack the template's end of turn.
@@ -87,7 +87,7 @@ def _adapter_commands(folder: Path, record: Mapping[str, Any], run: RunDir) -> l
         "",
         "# transformers serve and llama.cpp need whole weights. Merge the adapter first:",
         merge,
-        shlex.join(["steadyrl", "serve", str(run.path), "--folder", f"{folder}-merged"]),
+        shell_command("serve", run.path, "--folder", f"{folder}-merged"),
     ]
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from steadyrl.core.errors import ConfigError, MissingExtraError, RunError
 from steadyrl.core.plugins import BUILT_IN, load, require_members
 from steadyrl.core.rundir import RunDir, read_lines
-from steadyrl.core.words import counted
+from steadyrl.core.words import counted, shell_command
 from steadyrl.integrations.trackers.follow import sent_until, state_file
 from steadyrl.integrations.trackers.tracker import Reporting, Tracker
 
@@ -117,5 +117,5 @@ def _shortfall(run: RunDir, name: str, code: int | None) -> str:
     why = f"it did not end within {END_S:.0f} s" if code == -signal.SIGKILL else f"{_last_line(log_file)}see {log_file}"
     if not lost:
         return f"{name}: all steps were sent, but the run was not closed there ({why})"
-    later = f"send them with: steadyrl metrics {run.path} --to {name}"
+    later = f"send them with: {shell_command('metrics', run.path, '--to', name)}"
     return f"{name}: {lost} of {counted(len(steps), 'step')} were not sent ({why}); {later}"

@@ -20,6 +20,7 @@ from steadyrl.core.config import Config
 from steadyrl.core.errors import ConfigError
 from steadyrl.core.metrics import CATALOGUE, describe
 from steadyrl.core.stats import pass_rates
+from steadyrl.core.words import shell_command
 from steadyrl.doctor.readers.spelling import flat_settings
 from steadyrl.lab.study.file import ABSOLUTE, HELDOUT, MINUS, Experiment, StudyFile
 
@@ -120,7 +121,7 @@ def read_study(path: Path | str, quick: bool = False, seeds: int | None = None) 
     data = configs.read_toml(path, "study", "see studies/")
     if not data.keys() & StudyFile.model_fields and data.keys() & Config.model_fields:
         raise ConfigError(
-            f"'{path}' is a config and no study; `steadyrl train {path}` trains by it, and a study names it: "
+            f"'{path}' is a config and no study; `{shell_command('train', path)}` trains by it, and a study names it: "
             f"config = '{path.name}', with the experiments that change it (docs/studies.md)"
         )
     file = configs.validate(StudyFile, data, "")

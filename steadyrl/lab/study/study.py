@@ -23,6 +23,7 @@ from steadyrl.core import config as configs
 from steadyrl.core.config import Config
 from steadyrl.core.errors import AccessError, ConfigError, RunError, SteadyError
 from steadyrl.core.rundir import RunDir, appended, read_json, stamp, write_json
+from steadyrl.core.words import shell_command
 from steadyrl.lab.elsewhere import End, make_elsewhere
 from steadyrl.lab.jobs import Follow, find_run, folder_of_job, placed, run_job, share
 from steadyrl.lab.launchers.command import Command, Ended, Launcher, our_command
@@ -250,10 +251,8 @@ def require_runs(study: Study, root: Path) -> Path:
     """
     folder = folder_of(study, root)
     if not any(find_run(folder, job) for job in jobs(study)):
-        quick = " --quick" if study.quick else ""
-        raise ConfigError(
-            f"'{folder}' has no run of this study; make them with: steadyrl study run {study.path}{quick}"
-        )
+        make = shell_command("study", "run", study.path, *["--quick"] * study.quick)
+        raise ConfigError(f"'{folder}' has no run of this study; make them with: {make}")
     _check_plan(study, folder)
     return folder
 

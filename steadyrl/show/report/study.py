@@ -12,7 +12,7 @@ from typing import Any
 
 from steadyrl.core.metrics import describe
 from steadyrl.core.rundir import write_json, write_text
-from steadyrl.core.words import counted
+from steadyrl.core.words import counted, shell_command
 from steadyrl.lab.seeds import LEAST_SEEDS, interval
 from steadyrl.lab.study.file import ABSOLUTE, Expect
 from steadyrl.lab.study.outcome import Claim, Judged, Outcome, claims, meets, middle, outcomes, values_of
@@ -88,9 +88,9 @@ def study_view(
     pictured = ", ".join(study.file.picture) or f"{study.file.metric} of every experiment"
     caption = f"{pictured} over the steps: the mean over seeds, and their range."
     rule, seeds = study.file.rule, ", ".join(map(str, study.seeds))
-    command = f"steadyrl study run {study.path.name}{' --quick' if study.quick else ''}"
+    words = ["study", "run", study.path.name, *["--quick"] * study.quick]
     if list(study.seeds) != (study.file.quick.seeds if study.quick else study.file.seeds):
-        command += f" --seeds {len(study.seeds)}"
+        words += ["--seeds", str(len(study.seeds))]
     return [
         records.Heading(study.file.title, 1),
         records.Note(study.file.question, "headline"),
@@ -99,7 +99,7 @@ def study_view(
         records.Heading("What was asked, and how"),
         *([records.Note(study.file.background)] if study.file.background else []),
         records.Note(
-            f"Every number comes from the run directories of `{command}`"
+            f"Every number comes from the run directories of `{shell_command(*words)}`"
             f"{', the quick version of the study' if study.quick else ''}: {counted(len(arm_outcomes), 'experiment')}, "
             f'seed{"s" if len(study.seeds) > 1 else ""} {seeds}. "At the end" is the mean over the last '
             f'{100 * rule.share:g} % of the steps, and "at the start" the mean over the first {100 * rule.start:g} %. '

@@ -20,6 +20,7 @@ from starlette.staticfiles import StaticFiles
 
 from steadyrl.core.errors import RunError, SteadyError
 from steadyrl.core.rundir import RunDir
+from steadyrl.core.words import shell_command
 from steadyrl.doctor.examine import Diagnosis
 from steadyrl.show.report.diagnosis import diagnosis_view
 from steadyrl.show.web import run_page
@@ -105,7 +106,8 @@ class Pages:
         view: dict[str, Any] = {**run_page.head_view(place), "problem": ""}
         path = RunDir(place.path).metrics_file
         if path.is_file() and path.stat().st_size > MOST_REPORTED:
-            view["problem"] = f"The run is too long for a report while a page waits: steadyrl report {place.path}"
+            by_hand = shell_command("report", place.path)
+            view["problem"] = f"The run is too long for a report while a page waits: {by_hand}"
             return page("run_report.html.j2", view)
         from steadyrl.show.report.write import read_report, report_view  # matplotlib takes a second to load
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from steadyrl.core.errors import RunError
 from steadyrl.core.scratch import scratch_folder
+from steadyrl.core.words import shell_command
 from steadyrl.doctor.examine import Diagnosis, diagnose
 from steadyrl.doctor.readers.lines import head
 from steadyrl.show.page.records import Panel
@@ -80,9 +81,8 @@ class Diagnoses:
         """
         size, changed = _size_and_time(place.path)
         if size > MOST_READ:
-            raise RunError(
-                f"'{place.name}' is too long to be diagnosed while a page waits: steadyrl doctor {place.name}"
-            )
+            by_hand = shell_command("doctor", place.name)
+            raise RunError(f"'{place.name}' is too long to be diagnosed while a page waits: {by_hand}")
         with self._alone:
             return _diagnose(place.path, size, changed)
 
