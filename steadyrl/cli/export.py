@@ -12,6 +12,7 @@ from steadyrl.cli.activity import following
 from steadyrl.cli.metrics import TABLES, metrics_command
 from steadyrl.cli.terminal import printable
 from steadyrl.core import plugins
+from steadyrl.core.errors import ConfigError
 from steadyrl.core.rundir import RunDir
 
 
@@ -44,6 +45,9 @@ def export_command(
     The policies of several runs are joined into a single policy, as in WARP (arXiv:2406.16768).
     """
     if str(to) in {*TABLES, *plugins.BUILT_IN["tracker"]}:
+        policys = {"checkpoint": checkpoint, "merge": merge, "to-gguf": gguf, "push-to-hub": push_to_hub}
+        if ignored := ", ".join(f"--{name}" for name, value in policys.items() if value):
+            raise ConfigError(f"--to {to} writes metrics, and {ignored} says how to write a policy; leave it away")
         for run in runs:
             metrics_command(run, str(to))
         return

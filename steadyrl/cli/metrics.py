@@ -29,6 +29,9 @@ def metrics_command(
     directory = RunDir.open(run)
     if to in TABLES:
         path = out or directory.report_folder / f"metrics.{to}"
+        if path.suffix not in ("", f".{to}"):  # above all a file of the run itself
+            raise ConfigError(f"--out is '{path}', and --to {to} writes a table; expected a name that ends in .{to}")
+        path = path.resolve() if path.is_file() else path  # a link stays
         TABLES[to](directory, path)
         print(printable(f"{counted(len(directory.metrics()), 'step')}: {path}"))
         return

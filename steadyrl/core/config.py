@@ -21,9 +21,10 @@ from steadyrl.core import plugins, sections
 from steadyrl.core.arguments import checked
 from steadyrl.core.errors import ConfigError, without_keys
 from steadyrl.core.places import settings_read
-from steadyrl.core.rundir import DEEPEST, too_deep
+from steadyrl.core.rundir import DEEPEST, MOST_CHARACTERS, too_deep
 from steadyrl.core.sections import FunctionSettings, RewardSettings
 from steadyrl.core.sections import Section as Section  # where tasks and algorithms of users find it
+from steadyrl.core.words import shell_command
 
 
 class Config(Section):
@@ -73,7 +74,7 @@ def load(path: Path | str, overrides: Overrides = ()) -> Config:
     advice = "`steadyrl new` writes one for your own data, `steadyrl examples` copies one"
     data = read_toml(Path(path), "config", advice)
     if "experiments" in data:
-        raise ConfigError(f"'{path}' is a study and no config; `steadyrl study run {path}` makes its runs")
+        raise ConfigError(f"'{path}' is a study and no config; `{shell_command('study', 'run', path)}` makes its runs")
     return resolve(data, overrides)
 
 
@@ -83,28 +84,31 @@ def read_toml(path: Path, what: str, advice: str) -> dict[str, Any]:
     Raises:
         ConfigError: It is not there, cannot be read, or is not TOML.
     """
+    text = ""
     try:
-        text = path.read_text(encoding="utf-8-sig")  # some editors begin a file with a byte-order mark
+        with path.open(encoding="utf-8-sig") as file:  # some editors begin a file with a byte-order mark
+            text = file.read(MOST_CHARACTERS + 1)
+        if len(text) > MOST_CHARACTERS:  # a device has no end
+            raise ConfigError(f"'{path}' has more than {MOST_CHARACTERS:,} characters; expected a TOML file: {advice}")
         settings_read(path)
         return tomllib.loads(text)
     except FileNotFoundError as error:
         advice = "name it first, and settings behind it" if "=" in str(path) else advice
         raise ConfigError(f"there is no {what} file '{path}'; expected a TOML file: {advice}") from error
     except IsADirectoryError as error:
-        is_run = (path / "run.json").is_file()
-        hint = f"; it is a run directory, and `steadyrl train --resume {path}` goes on with it" if is_run else ""
+        resume = f"; it is a run directory, and `{shell_command('train', '--resume', path)}` goes on with it"
+        hint = resume if (path / "run.json").is_file() else ""
         raise ConfigError(f"'{path}' is a folder; expected a TOML file{hint}") from error
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read the {what} file '{path}': {error}; expected a TOML file") from error
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}{_toml_hint(path)}") from error
+        raise ConfigError(f"{path} is not valid TOML: {error}{_toml_hint(path, text)}") from error
     except RecursionError as error:
         raise ConfigError(f"{path}: {_TOO_DEEP}") from error
 
 
-def _toml_hint(path: Path) -> str:
+def _toml_hint(path: Path, text: str) -> str:
     """Return what is often wrong in a file that is no TOML, as the end of a sentence; else ""."""
-    text = path.read_text(encoding="utf-8-sig")
     if key := re.search(r"^\s*([\w.]+:\w+)\s*=", text, re.MULTILINE):
         return f'; an import path stands in quotes: "{key[1]}" = 1.0'
     return "" if path.suffix == ".toml" else "; expected a TOML file, as `steadyrl new --data FILE` writes one"

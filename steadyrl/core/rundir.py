@@ -102,15 +102,10 @@ class RunDir:
             path = Path(folder) / f"{stamp}-{name}{suffix}"
             try:
                 path.mkdir(parents=True)
-            except FileExistsError:
-                if not Path(folder).is_dir():
-                    raise AccessError(f"run.folder is '{folder}', which is a file; give a folder") from None
-                continue
             except OSError as error:
-                raise AccessError(
-                    f"cannot make a run directory in '{folder}': {error.strerror}; set run.folder to a folder you "
-                    "can write to"
-                ) from error
+                if isinstance(error, FileExistsError) and path.is_dir():
+                    continue
+                raise AccessError(f"{not_written(path, error)}, or set run.folder to another folder") from error
             return cls(path)
         raise AccessError(f"could not find a free name for a run in '{folder}'; remove old runs or choose another")
 
@@ -173,7 +168,7 @@ class RunDir:
                     f"another process is training '{self.path}' (process {holder}); wait for it to end, or stop it"
                 ) from error
             except OSError as error:
-                raise _not_written(path, error) from error
+                raise not_written(path, error) from error
             yield
 
     def rollouts_file(self, step: int) -> Path:
@@ -239,8 +234,9 @@ class RunDir:
             if not isinstance(info.get(name), kinds | None):
                 kind = type(info[name]).__name__
                 raise RunError(f"'{self.info_file}' is damaged: '{name}' is {kind}; restore the file")
-        if not all(isinstance(entry, dict) for entry in info.get("accepted_data") or ()):
-            raise RunError(f"'{self.info_file}' is damaged: 'accepted_data' holds no objects; restore the file")
+        accepted = info.get("accepted_data") or ()
+        if not all(isinstance(entry, dict) and isinstance(entry.get("data"), dict) for entry in accepted):
+            raise RunError(f"'{self.info_file}' is damaged: 'accepted_data' holds no data; restore the file")
         return info
 
     def resolved(self) -> dict[str, Any]:
@@ -299,7 +295,7 @@ def append_line(path: Path, record: Mapping[str, Any]) -> None:
                     line = b"\n" + line
             file.write(line)
     except OSError as error:
-        raise _not_written(path, error) from error
+        raise not_written(path, error) from error
 
 
 def write_lines(path: Path, records: list[dict[str, Any]]) -> None:
@@ -321,18 +317,23 @@ def write_text(path: Path, text: str) -> None:
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a whole file: beside its place first, then renamed, so that readers see the old or the new.
 
+    A device or a pipe, such as /dev/stdout, is written as it is.
+
     Raises:
         AccessError: The folder cannot be written.
     """
     part = path.with_name(path.name + ".part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and not path.is_file():
+            path.write_bytes(content)
+            return
         part.write_bytes(content)
         part.replace(path)
     except OSError as error:
         with suppress(OSError):
             part.unlink(missing_ok=True)
-        raise _not_written(path, error) from error
+        raise not_written(path, error) from error
 
 
 def readable_as_usual(folder: Path) -> None:
@@ -351,12 +352,13 @@ def _storable(text: str) -> bytes:
     return text.encode("utf-8", "backslashreplace")
 
 
-def _not_written(path: Path, error: OSError) -> AccessError:
-    file = next((folder for folder in path.parents if folder.is_file()), None)
-    if file is not None:
-        return AccessError(f"cannot write '{path}': '{file}' is a file; expected a folder, or a name not yet taken")
+def not_written(path: Path, error: OSError) -> AccessError:
+    """Return the error of a file or folder that cannot be written, with what is in the way."""
+    if file := next((place for place in path.parents if os.path.lexists(place) and not place.is_dir()), None):
+        what = "a file" if file.exists() else "a link that leads nowhere"
+        return AccessError(f"cannot write '{path}': '{file}' is {what}; expected a folder, or a name not yet taken")
     way = _WAYS.get(error.errno or 0, "free some space or fix the permissions")
-    return AccessError(f"cannot write '{path}': {error.strerror}; {way}")
+    return AccessError(f"cannot write '{path}': {error.strerror or error}; {way}")
 
 
 def appended(path: Path, start: int = 0) -> Iterator[tuple[int, int, dict[str, Any]]]:
@@ -393,7 +395,7 @@ def read_json(path: Path) -> dict[str, Any]:
         RunError: It is missing or damaged.
     """
     try:
-        with path.open(encoding="utf-8") as file:
+        with path.open(encoding="utf-8-sig") as file:  # some editors begin a file with a byte-order mark
             text = file.read(MOST_CHARACTERS + 1)
         if len(text) > MOST_CHARACTERS:
             raise ValueError(f"it has more than {MOST_CHARACTERS:,} characters")
@@ -423,7 +425,7 @@ def parse_json(text: str, **hooks: Any) -> Any:
 def json_object(line: str | bytes) -> dict[str, Any] | None:
     """Return the object of a line of JSON; None for a line that is torn, too deep or no object."""
     try:
-        record = parse_json(line if isinstance(line, str) else line.decode("utf-8", "replace"))
+        record = parse_json(line if isinstance(line, str) else line.decode("utf-8-sig", "replace"))
     except ValueError:
         return None
     return record if isinstance(record, dict) else None

@@ -41,6 +41,7 @@ PathText = Annotated[str, AfterValidator(_usable_path)]
 PathName = Annotated[PathText, AfterValidator(_not_empty)]
 # A setting that holds a folder which the run writes. It does not move where a reward changes the current folder.
 FolderText = Annotated[str, AfterValidator(_usable_path), AfterValidator(lambda text: text and os.path.abspath(text))]
+FolderName = Annotated[FolderText, AfterValidator(_not_empty)]
 
 
 class Section(BaseModel):
@@ -86,7 +87,7 @@ class RunSection(Section):
     """Mean reward (reward/mean) to reach. Display and report say how far the run is from it. The run ends once the
     smoothed reward has held it for a tenth of run.steps. By default there is none."""
     seed: int = Field(0, ge=0, lt=2**63, description="Seed of everything random in the run.")
-    folder: FolderText = Field("runs", description="Folder in which run directories are created.")
+    folder: FolderName = Field("runs", description="Folder in which run directories are created.")
     checkpoint_every: int = Field(50, ge=1, description="Number of steps between checkpoints.")
     keep_checkpoints: int = Field(2, ge=1, description="Number of checkpoints to keep. Older ones are deleted.")
     rollouts_every: int = Field(10, ge=1)

@@ -25,9 +25,9 @@ from steadyrl.core.counting.interrupts import deferred
 from steadyrl.core.errors import AccessError, CheckpointError, RankError
 from steadyrl.core.plugins import of_session
 from steadyrl.core.protocols import Backend, Reversible
-from steadyrl.core.rundir import DONE, RunDir, append_line, readable_as_usual
+from steadyrl.core.rundir import DONE, RunDir, append_line, not_written, readable_as_usual
 from steadyrl.core.types import Drawn
-from steadyrl.core.words import counted
+from steadyrl.core.words import counted, shell_command
 from steadyrl.loop.curriculum.memory import checked
 from steadyrl.maths.batch import plain_drawn, recall_drawn
 
@@ -173,7 +173,7 @@ def save(run: RunDir, backend: Backend, state: State, keep: int) -> Path:
             shutil.rmtree(part, ignore_errors=True)
         if not isinstance(error, OSError):
             raise
-        raise AccessError(f"cannot write the checkpoint '{folder}': {error}; free some space and resume") from error
+        raise AccessError(f"{not_written(folder, error)}, and resume") from error
     return folder
 
 
@@ -266,7 +266,7 @@ class Safeguard:
             self._note(f"the policy after {counted(step, 'step')} could not be saved: {failed}")
             return
         if step:
-            resume = f"with: steadyrl train --resume {self._run.path}"
+            resume = f"with: {shell_command('train', '--resume', self._run.path)}"
             if any(map(of_session, self._config.rewards)):  # no other process has these functions
                 resume = f"in this session with: steadyrl.run(resume='{self._run.path}')"
             self._note(f"the policy after {counted(step, 'step')} is saved; go on {resume}")

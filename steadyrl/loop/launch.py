@@ -12,7 +12,7 @@ import json
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import chdir
+from contextlib import chdir, suppress
 from dataclasses import dataclass
 from datetime import date, time, timedelta
 from decimal import Decimal
@@ -49,7 +49,12 @@ from steadyrl.loop.train import Session, Watch, open_session, target_held, train
 _SAME_RATE = 0.01  # relative
 # What parquet files hold beside the kinds of JSON; a datetime is a date. Their texts are the same in every process.
 _SPELLED = (bytes, Decimal, date, time, timedelta, UUID)
-_FROM_PYTHON = "# This run was started from Python. resolved.json holds every value, defaults included.\n"
+_FROM_PYTHON = "# These settings came from Python or a pipe. resolved.json holds every value, defaults included.\n"
+_CODE_CHANGED = "the code in '{name}' changed since the run began: rewards before and after may not be comparable"
+_CONFIG_CHANGED = (
+    "config.toml changed since the run began, and a resume does not read it: the run goes on with resolved.json; give "
+    "what may change behind --resume, as section.key=value"
+)
 _OF_A_SESSION = """# '{name}' is a function of the Python session that started the run. To repeat the run from this
 # file, put the function into a module, such as my_rewards.py, and write "my_rewards:{function}" in its place.
 """
@@ -103,7 +108,7 @@ def run(
             watch.note(summary)
             data = _data(session)
             watch.note(data_line(data))
-            record.add_origin(directory, data, _tokenizer(session), _code(session.config))
+            record.add_origin(directory, data, _tokenizer(session), _code(session.config, directory))
             return _train(session, directory, 0, watch)
 
 
@@ -168,13 +173,15 @@ def _read(config: Config | Mapping[str, Any] | Path | str, overrides: Sequence[s
     """Return the resolved settings, and the text that the run directory keeps of them."""
     if isinstance(config, Config | Mapping):
         settings = configs.resolve(configs.dump(config) if isinstance(config, Config) else config, overrides)
-        session_rewards = filter(plugins.of_session, settings.rewards)
-        notes = [_OF_A_SESSION.format(name=name, function=name.partition(":")[2]) for name in session_rewards]
-        what_was_set = configs.to_toml(settings.model_dump(mode="json", exclude_unset=True))
-        return settings, "\n".join(["".join([_FROM_PYTHON, *notes]), what_was_set])
-    path = Path(os.path.expanduser(config))
-    settings = configs.load(path, overrides)
-    return settings, path.read_text(encoding="utf-8")
+    else:
+        path = Path(os.path.expanduser(config))
+        settings = configs.load(path, overrides)
+        if path.is_file():  # a pipe, as of `steadyrl train <(...)`, cannot be read twice
+            return settings, path.read_text(encoding="utf-8")
+    session_rewards = filter(plugins.of_session, settings.rewards)
+    notes = [_OF_A_SESSION.format(name=name, function=name.partition(":")[2]) for name in session_rewards]
+    what_was_set = configs.to_toml(settings.model_dump(mode="json", exclude_unset=True))
+    return settings, "\n".join(["".join([_FROM_PYTHON, *notes]), what_was_set])
 
 
 def _go_on(directory: RunDir, overrides: Sequence[str], watch: Watch, accept_changed_data: bool) -> RunDir:
@@ -201,12 +208,9 @@ def _go_on(directory: RunDir, overrides: Sequence[str], watch: Watch, accept_cha
         if line := rate_change(before, session.config, max(directory.checkpoints(), default=0)):
             watch.note(line)
         begun_with = directory.info().get("code") or {}
-        for module, digest_now in _code(session.config).items():  # a resumed run may have a corrected one
-            if begun_with.get(module, digest_now) != digest_now:
-                watch.note(
-                    f"the code in '{module}' changed since the run began: rewards before and after may not be "
-                    "comparable"
-                )
+        for name, digest_now in _code(session.config, directory).items():  # a resumed run may have a corrected one
+            if begun_with.get(name, digest_now) != digest_now:
+                watch.note(_CONFIG_CHANGED if name == directory.config_file.name else _CODE_CHANGED.format(name=name))
         attempt = record.begin_again(directory, session.config, accepted)
         with record.outcome(directory):
             return _train(session, directory, attempt, watch)
@@ -310,7 +314,7 @@ def _changed_data(directory: RunDir, session: Session, accepts: bool) -> dict[st
     info, now = directory.info(), _data(session)
     if info.get("data") is None:
         return None  # a run that was killed before it was recorded
-    earlier = [info["data"], *(entry.get("data") or {} for entry in info.get("accepted_data") or ())]
+    earlier = [info["data"], *(entry["data"] for entry in info.get("accepted_data") or ())]
     if not all(isinstance(recorded, Mapping) for data in earlier for recorded in data.values()):
         raise RunError(f"'{directory.info_file}' is damaged: its 'data' holds no counts and digests; restore the file")
     changes = [[split for split in now if _content(data.get(split, {})) != _content(now[split])] for data in earlier]
@@ -350,8 +354,12 @@ def _tokenizer(session: Session) -> str | None:
     return tokenizer.identity() if isinstance(tokenizer, Identified) else None
 
 
-def _code(config: Config) -> dict[str, str]:
-    return plugins.own_code([*scoring_parts(config), ("curriculum", config.curriculum.name)])
+def _code(config: Config, directory: RunDir) -> dict[str, str]:
+    """Return a digest of the files of the user's own parts, by module, and of the run's copy of the config."""
+    code = plugins.own_code([*scoring_parts(config), ("curriculum", config.curriculum.name)])
+    with suppress(OSError):
+        code[directory.config_file.name] = hashlib.sha256(directory.config_file.read_bytes()).hexdigest()
+    return code
 
 
 def scoring_parts(config: Config) -> list[tuple[str, str]]:

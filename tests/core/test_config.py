@@ -271,6 +271,11 @@ def test_an_import_path_without_quotes_and_a_file_of_data_are_called_so(tmp_path
         config.load(tmp_path / "data.jsonl")
 
 
+def test_a_device_without_an_end_is_no_config():
+    with pytest.raises(ConfigError, match=r"'/dev/zero' has more than .* characters; expected a TOML file"):
+        config.load("/dev/zero")
+
+
 def test_a_file_may_begin_with_a_byte_order_mark(tmp_path):
     path = written(tmp_path, '\ufeff[run]\nsteps = 5\n[rewards]\n"my.mod:fn" = 0.25\n')
     assert config.load(path).run.steps == 5

@@ -2,6 +2,9 @@ import errno
 import fcntl
 import json
 import math
+import os
+import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -136,7 +139,7 @@ def test_a_file_in_place_of_the_folder_is_refused(tmp_path):
 @pytest.mark.ordinary_user
 def test_a_folder_without_write_permission_is_refused(tmp_path):
     tmp_path.chmod(0o500)
-    with pytest.raises(AccessError, match=r"cannot make a run directory in .*Permission denied; set run\.folder"):
+    with pytest.raises(AccessError, match=r"cannot write .*Permission denied; .*, or set run\.folder"):
         RunDir.create(tmp_path, "ppo")
 
 
@@ -243,6 +246,33 @@ def test_a_file_where_a_folder_is_wanted_is_named_as_one(tmp_path):
         for path in ("report/a.json", "report/deeper/a.json"):
             with pytest.raises(AccessError, match=r"cannot write .*: '[^']*report' is a file; expected a folder"):
                 write(tmp_path / path)
+
+
+def test_what_is_in_the_way_of_a_folder_is_named(tmp_path):
+    (tmp_path / "gone").symlink_to("nowhere")
+    with pytest.raises(AccessError, match=r"cannot write .*: '[^']*gone' is a link that leads nowhere; expected"):
+        write_text(tmp_path / "gone" / "a.txt", "")
+    with pytest.raises(AccessError, match=r"cannot write .*: '/dev/null' is a file; expected a folder"):
+        write_text(Path("/dev/null/a.txt"), "")
+
+
+def test_a_pipe_is_written_and_stays_one(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    reader = subprocess.Popen(["cat", str(tmp_path / "pipe")], stdout=subprocess.PIPE, text=True)
+    write_text(tmp_path / "pipe", "a line\n")
+    assert reader.communicate(timeout=10)[0] == "a line\n"
+    assert (tmp_path / "pipe").is_fifo() and [path.name for path in tmp_path.iterdir()] == ["pipe"]
+
+
+def test_files_that_an_editor_saved_with_a_byte_order_mark_or_other_line_ends_are_whole(tmp_path):
+    lines = [{"step": step, "attempt": 0, "text": "ü"} for step in range(3)]
+    write_lines(tmp_path / "metrics.jsonl", lines)
+    write_json(tmp_path / "run.json", {"status": "running"})
+    for path in tmp_path.iterdir():
+        path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().replace(b"\n", b"\r\n"))
+    run = RunDir(tmp_path)
+    assert run.metrics() == lines and run.status == "running"
+    assert [record for _, _, record in appended(run.metrics_file)] == lines
 
 
 def test_text_that_is_no_unicode_is_written_and_read_back(tmp_path):

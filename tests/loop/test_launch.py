@@ -253,6 +253,26 @@ def test_an_error_of_a_watch_ends_the_run_as_failed_unless_it_has_ended(settings
     assert run(overrides=["run.steps=6"], resume=found).status == "finished"
 
 
+def test_a_run_whose_config_was_edited_says_that_a_resume_does_not_read_it(settings):
+    found, heard = run(settings), []
+    rate = found.resolved()["update"]["learning_rate"]
+    run(overrides=["run.steps=5"], resume=found, watch=Watch(note=heard.append))
+    assert not [line for line in heard if "config.toml" in line]
+    found.config_file.write_text(found.config_file.read_text() + "\n[update]\nlearning_rate = 0.5\n")
+    run(overrides=["run.steps=6"], resume=found, watch=Watch(note=heard.append))
+    assert [line for line in heard if line.startswith("config.toml changed since the run began, and a resume does not")]
+    assert found.resolved()["update"]["learning_rate"] == rate
+
+
+def test_settings_through_a_pipe_are_read_once_and_recorded(settings, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    text = config.to_toml(settings)
+    writer = subprocess.Popen(["sh", "-c", 'printf %s "$1" > "$2"', "sh", text, str(tmp_path / "pipe")])
+    found = run(tmp_path / "pipe")
+    assert writer.wait(10) == 0
+    assert config.load(found.config_file).rewards == {"length": 1.0}
+
+
 def test_a_run_goes_on_where_its_data_moved_and_with_the_threads_and_trackers_of_another_machine(settings, tmp_path):
     found = run(settings)
     moved = (tmp_path / "prompts.jsonl").rename(tmp_path / "moved.jsonl")

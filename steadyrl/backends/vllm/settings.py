@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from steadyrl.core.sections import FolderText, Section
+from steadyrl.core.sections import FolderName, Section
 
 
 class VllmSettings(Section):
@@ -23,7 +23,7 @@ class VllmSettings(Section):
     url: str | list[str] = Field("http://localhost:8000")
     """Address of the vLLM server, or a list of addresses."""
     model: str = Field("", description="Name of the model on the server. Empty uses the model that the server serves.")
-    folder: FolderText = Field("runs/served")
+    folder: FolderName = Field("runs/served")
     """Folder to which new weights are written. The servers must be able to read the same path."""
     requests: int = Field(64, ge=1, le=1024)
     """Maximum number of completions requested of a server at the same time."""

@@ -53,5 +53,17 @@ def test_the_command_writes_beside_the_report_and_refuses_what_makes_no_sense(tm
         metrics_command(run.path, "wandb", tmp_path / "x")
     with pytest.raises(ConfigError, match="excel"):
         metrics_command(run.path, "excel")
+    for name in ("run.json", "metrics.jsonl", "x.parquet"):  # of the run itself, above all
+        with pytest.raises(ConfigError, match=rf"--out is '.*{name}'.*a name that ends in \.csv"):
+            metrics_command(run.path, "csv", run.path / name)
+    (tmp_path / "link.csv").symlink_to(tmp_path / "real.csv")
+    (tmp_path / "real.csv").touch()
+    metrics_command(run.path, "csv", tmp_path / "link.csv")
+    assert (tmp_path / "link.csv").is_symlink() and (tmp_path / "real.csv").stat().st_size
+    for more in ({"checkpoint": "last"}, {"merge": True}, {"gguf": True}, {"push_to_hub": "a/b"}):
+        with pytest.raises(
+            ConfigError, match=f"--to csv writes metrics, and --{next(iter(more))[:4]}.* how to write a"
+        ):
+            export_command([run.path], Path("csv"), **more)
     with pytest.raises(RunError, match="no steps yet"):
         metrics_command(make_run(tmp_path / "b", steps=0).path, "csv")
