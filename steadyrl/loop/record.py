@@ -123,11 +123,12 @@ def outcome(run: RunDir) -> Iterator[Callable[[], dict[str, Any]]]:
     Yields a function that returns the processor time and the memory of the run so far. They are written together with
     how the run ended: a kill after the end finds nothing half-written.
     """
-    earlier, began = run.info().get("processor_s"), _processor_seconds()
+    earlier, began, began_at = run.info().get("processor_s"), _processor_seconds(), time.monotonic()
 
     def spent() -> dict[str, Any]:
         processor_s = None if earlier is None else round(earlier + _processor_seconds() - began, 2)
-        return {"processor_s": processor_s, "memory": asdict(memory_now())}
+        elapsed_s = round(time.monotonic() - began_at, 2)  # the clock of "started" and "ended" may jump
+        return {"processor_s": processor_s, "elapsed_s": elapsed_s, "memory": asdict(memory_now())}
 
     try:
         yield spent

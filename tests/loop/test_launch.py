@@ -148,6 +148,14 @@ def test_a_watch_hears_what_happens_before_the_steps_and_how_many_there_are(sett
     assert [run.path for run in opened] == [found.path]
 
 
+def test_how_long_a_run_took_is_measured_by_a_clock_that_nobody_sets(settings, monkeypatch):
+    day, clock = 86_400.0, time.time
+    steps = []
+    monkeypatch.setattr(time, "time", lambda: clock() - 3 * day * len(steps))
+    found = run(settings, watch=Watch(step=steps.append))
+    assert found.info()["ended"] - found.info()["started"] < -9 * day and 0 < found.info()["elapsed_s"] < 600
+
+
 def test_what_is_wrong_leaves_no_run_directory(settings, tmp_path):
     with pytest.raises(ConfigError, match="the preflight failed: completions, rewards"):
         run(settings, ["run.preflight=stop", "sampling.max_new_tokens=1"])

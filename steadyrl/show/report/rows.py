@@ -293,9 +293,9 @@ def _algorithm(info: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
 
 def elapsed(evidence: Evidence) -> float | None:
     """Return the seconds that a run took; of a run that was resumed, those of its steps."""
-    started, ended = (finite_number(evidence.info.get(key)) for key in ("started", "ended"))
-    if not evidence.info.get("attempt") and started is not None and ended is not None:
-        return ended - started
+    started, ended, measured = (finite_number(evidence.info.get(key)) for key in ("started", "ended", "elapsed_s"))
+    if not evidence.info.get("attempt") and (measured is not None or (started is not None and ended is not None)):
+        return measured if measured is not None else max(0.0, (ended or 0.0) - (started or 0.0))
     steps = series(evidence.metrics, "time/step")
     return float(np.nansum(steps)) if np.isfinite(steps).any() else None
 

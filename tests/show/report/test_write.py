@@ -533,6 +533,16 @@ def test_without_a_price_a_gpu_run_costs_hours_and_no_money(tmp_path):
 
 
 @pytest.mark.usefixtures("words_only")
+@pytest.mark.parametrize("ended", [-5e8, 400.0, 7e9])  # before 1970, earlier than it began, centuries later
+def test_a_clock_that_was_set_while_a_run_went_on_changes_no_time(tmp_path, ended):
+    run = make_run(tmp_path / "run")
+    times = {"started": 1000.0, "ended": ended, "elapsed_s": 5405.0, "processor_s": 60.0}
+    write_json(run.info_file, {**run.info(), **times})
+    write_report(run.path)
+    assert overview_of(run)["time"] == "1 h 30 min, began 1970-01-01 00:16 UTC"
+
+
+@pytest.mark.usefixtures("words_only")
 def test_measurements_have_a_direction_and_the_rewards_of_the_config_come_first(tmp_path):
     run = make_run(tmp_path / "run")
     rng = np.random.default_rng(0)
