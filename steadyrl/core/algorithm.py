@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from steadyrl.core import plugins
+from steadyrl.core.arguments import takes
 from steadyrl.core.errors import ConfigError
 from steadyrl.core.protocols import Algorithm
 from steadyrl.core.types import Batch, Group
@@ -49,7 +50,7 @@ def open_algorithm(name: str, args: Any) -> Algorithm:
         if isinstance(number, bool) or not isinstance(number, int | float | np.number) or not np.isfinite(number):
             raise ConfigError(f"{what}: state['{name_of_number}'] is {number!r:.80}; expected a finite number")
     for function, arguments in _ARGUMENTS.items():
-        if not plugins.takes(getattr(algorithm, function), len(arguments)):
+        if not takes(getattr(algorithm, function), len(arguments)):
             raise ConfigError(f"{what}: '{function}' cannot be called as {function}({', '.join(arguments)})")
     return replace(  # partials of functions of a module: a loss is sent to the other ranks of several GPUs
         algorithm,

@@ -5,16 +5,17 @@ from __future__ import annotations
 import inspect
 import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from numbers import Integral, Real
 from os import PathLike
 from pathlib import Path
 from types import UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 
 from steadyrl.core.errors import ConfigError
+from steadyrl.core.words import counted
 
 Checked = TypeVar("Checked", bound=Callable[..., Any])
 # What a value of an annotation may be, where that is not the annotation itself, and what it is called.
@@ -28,7 +29,6 @@ _KINDS: dict[Any, tuple[Any, str]] = {
     Mapping: (Mapping, "a dict"),
     **dict.fromkeys((Sequence, tuple), (Sequence, "a list")),
     Iterable: (Iterable, "rows"),
-    Callable: (Callable, "a function"),
 }
 
 
@@ -66,22 +66,40 @@ def checked(function: Checked) -> Checked:
     return call  # type: ignore[return-value]  # it is called as the function is
 
 
+def gives_none(function: Any) -> bool:
+    """Return whether a call gives a generator or a coroutine in the place of a value."""
+    return inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function)
+
+
+def takes(function: Any, count: int) -> bool:
+    """Return whether something can be called with so many arguments in their order."""
+    try:
+        inspect.signature(function).bind(*[None] * count)
+    except TypeError:  # too few or too many, or nothing to call
+        return False
+    except ValueError:  # of some functions in C the parameters are not known; a partial's arguments may not fit
+        return callable(function) and not isinstance(function, partial)
+    return True
+
+
 def _kinds(hint: Any) -> tuple[Any, ...]:
-    """Return the types that an annotation names, and the values that it lists."""
+    """Return the types that an annotation names; of a function with its arguments."""
     if get_origin(hint) in (Union, UnionType):
         return tuple(kind for part in get_args(hint) for kind in _kinds(part))
-    if get_origin(hint) is Literal:
-        return get_args(hint)
-    return (object,) if hint is Any else (get_origin(hint) or hint,)
+    if hint is Any or get_origin(hint) is Callable:
+        return (object if hint is Any else hint,)
+    return (get_origin(hint) or hint,)
 
 
 def _is(value: object, kind: Any) -> bool:
-    if not isinstance(kind, type):
-        return bool(value == kind)
+    if get_origin(kind) is Callable:
+        return callable(value) and not gives_none(value) and takes(value, len(get_args(kind)[0]))
     # To Python True is a number, and a text a list of its letters.
     passes_for = {int: bool, float: bool, Sequence: str, tuple: str}.get(kind, ())
     return isinstance(value, _KINDS.get(kind, (kind,))[0]) and not isinstance(value, passes_for)
 
 
 def _word(kind: Any) -> str:
-    return _KINDS[kind][1] if kind in _KINDS else f"a {kind.__name__}" if isinstance(kind, type) else repr(kind)
+    if get_origin(kind) is Callable:
+        return f"a function of {counted(len(get_args(kind)[0]), 'argument')}"
+    return _KINDS[kind][1] if kind in _KINDS else f"a {kind.__name__}"

@@ -18,13 +18,13 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from importlib.machinery import PathFinder
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
+from steadyrl.core.arguments import gives_none, takes
 from steadyrl.core.counting.count import begin
 from steadyrl.core.errors import ConfigError, DataError, MissingExtraError, SteadyError, raised_line
 from steadyrl.core.places import elsewhere
@@ -129,26 +129,11 @@ def _lack(form: _Form, plugin: object) -> str:
         return f"it cannot be called with {counted(form.arguments, 'argument')}"
     for name, count in form.calls.items():
         function = getattr(plugin, name)
-        if _gives_none(function):
+        if gives_none(function):
             return f"{name} is a generator or asynchronous, and gives no value"
         if not takes(function, count):
             return f"{name} cannot be called with {count} {'argument' if count == 1 else 'arguments'}"
     return ""
-
-
-def _gives_none(function: Any) -> bool:
-    return inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function)
-
-
-def takes(function: Any, count: int) -> bool:
-    """Return whether something can be called with so many arguments in their order."""
-    try:
-        inspect.signature(function).bind(*[None] * count)
-    except TypeError:  # too few or too many, or nothing to call
-        return False
-    except ValueError:  # of some functions in C the parameters are not known; a partial's arguments may not fit
-        return callable(function) and not isinstance(function, partial)
-    return True
 
 
 def open_task(name: str, args: Any, seed: int) -> Task:
@@ -281,7 +266,7 @@ def _require_arguments(what: str, name: str, thing: object, arguments: Sequence[
     method = getattr(thing, name)
     if not callable(method):
         raise ConfigError(f"{what}: '{name}' is {method!r:.40}; expected a method ({', '.join(arguments)})")
-    if _gives_none(method):
+    if gives_none(method):
         raise ConfigError(
             f"{what}: its method '{name}' is a generator or asynchronous; expected one that returns a value"
         )

@@ -78,6 +78,23 @@ def test_what_only_passes_for_the_type_is_refused(name, value, expected):
         checked(takes)(**{name: value})
 
 
+@pytest.mark.parametrize(
+    ("name", "count", "call"),
+    [
+        ("step", "1 argument", lambda: None), ("stop", "0 arguments", lambda line: False), ("note", "1 argument", max),
+        ("steps", "1 argument", lambda first, total: None), ("finding", "1 argument", lambda *, change: None),
+    ],
+)  # fmt: skip
+def test_a_callback_that_cannot_be_called_is_refused_before_a_run_begins(name, count, call):
+    async def later(*arguments):
+        return True
+
+    for wrong in (later,) if call is max else (call, later):  # max takes what it gets
+        with pytest.raises(ConfigError, match=rf"^{name}: got .*; expected a function of {count};"):
+            steadyrl.Watch(**{name: wrong})
+    steadyrl.Watch(note=print, step=[].append, stop=lambda *any_number: True, steps=lambda total=3: None)
+
+
 def test_arguments_that_python_refuses_stay_its_own_error():
     with pytest.raises(TypeError, match=r"takes\(\) got an unexpected keyword argument 'cuont'"):
         checked(takes)(cuont=3)

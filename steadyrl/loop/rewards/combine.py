@@ -12,6 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from steadyrl.core import plugins
+from steadyrl.core.arguments import takes
 from steadyrl.core.config import Config, validate
 from steadyrl.core.counting.interrupts import at_once
 from steadyrl.core.errors import ConfigError, DataError
@@ -269,7 +270,7 @@ def _load(name: str, own: Mapping[str, RewardFn]) -> Any:
         raise
     if isinstance(function, Configured):
         settings = function.Settings
-        if isinstance(settings, type) and issubclass(settings, RewardSettings) and plugins.takes(function.build, 3):
+        if isinstance(settings, type) and issubclass(settings, RewardSettings) and takes(function.build, 3):
             return function
         raise ConfigError(
             f"rewards: '{name}' has 'Settings' and 'build', as rewards with settings have; expected Settings derived "

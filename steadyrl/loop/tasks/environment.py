@@ -30,6 +30,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from steadyrl.core import plugins
+from steadyrl.core.arguments import takes
 from steadyrl.core.errors import ConfigError, SteadyError, raised_line
 from steadyrl.core.protocols import Episode, PromptLimit, RewardFn, Task, Turn
 from steadyrl.core.sections import PathText
@@ -177,7 +178,7 @@ def _environment_class(settings: EnvironmentTask.Settings) -> tuple[Any, Any]:
         if not callable(function):
             raise ConfigError(f"{what} has no method {method}({argument}); expected reset and step")
         seeded = method == "reset" and _takes_seed(function)
-        if not plugins.takes(partial(function, seed=0) if seeded else function, 1):
+        if not takes(partial(function, seed=0) if seeded else function, 1):
             raise ConfigError(f"{what}: its method {method} cannot be called with {argument} alone; give it that one")
     return factory, environment
 

@@ -61,7 +61,7 @@ def test_the_command_writes_beside_the_report_and_refuses_what_makes_no_sense(tm
     metrics_command(run.path, "csv", tmp_path / "link.csv")
     assert (tmp_path / "link.csv").is_symlink() and (tmp_path / "real.csv").stat().st_size
     for more in ({"checkpoint": "last"}, {"merge": True}, {"gguf": True}, {"push_to_hub": "a/b"}):
-        with pytest.raises(ConfigError, match="--to csv writes metrics, and --[a-z-]+ says how to write a policy"):
+        with pytest.raises(ConfigError, match=r"--to csv writes metrics, and --[a-z-]+ says how to write a policy"):
             export_command([run.path], Path("csv"), **more)
     with pytest.raises(RunError, match="no steps yet"):
         metrics_command(make_run(tmp_path / "b", steps=0).path, "csv")
