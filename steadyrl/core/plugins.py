@@ -406,7 +406,8 @@ def _import(kind: str, path: str) -> Any:
     if not hasattr(module, attribute):
         close = difflib.get_close_matches(attribute, [name for name in vars(module) if not name.startswith("_")], n=1)
         hint = f"did you mean '{module_name}:{close[0]}'?" if close else "expected 'package.module:name'"
-        origin = getattr(module, "__file__", None) or "built into Python"
+        # Of a folder without an __init__.py there is a path alone.
+        origin = getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), "built into Python")
         place = "" if Path(origin).is_relative_to(Path.cwd()) else f" ({origin})"  # it hides one here
         raise ConfigError(f"'{path}': module '{module_name}'{place} has no '{attribute}'; {hint}")
     return getattr(module, attribute)

@@ -51,6 +51,8 @@ def claimed(folder: Path) -> Iterator[bool]:
     Raises:
         AccessError: The folder cannot be written.
     """
+    if RunDir(folder).info_file.is_file():
+        raise RunError(f"'{folder}' is a run directory; give another --folder")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -331,7 +331,7 @@ def read_state(run: RunDir, step: int) -> State:
     if missing:
         raise _damaged(run, step, f"it lacks {', '.join(missing)}")
     if state.step != step:
-        raise _damaged(run, step, f"it is the state after {state.step} steps, expected {step}")
+        raise _damaged(run, step, f"it is the state after {counted(state.step, 'step')}, expected {step}")
     return state
 
 

@@ -148,7 +148,8 @@ def sample(
     session = open_session(settings.model_copy(update={"rewards": {}, "evaluate": evaluate}))
     if checkpoint.load(directory, session.backend) is None:
         raise RunError(
-            f"'{directory.path}' has no checkpoint yet; the first comes after {settings.run.checkpoint_every} steps"
+            f"'{directory.path}' has no checkpoint yet; the first comes after "
+            f"{counted(settings.run.checkpoint_every, 'step')}"
         )
     require_members(f"the task '{settings.task.name}'", session.task, Task)
     sampling = greedy_sampling(session.sampling) if greedy else session.sampling

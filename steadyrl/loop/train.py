@@ -290,8 +290,8 @@ def run_steps(session: Session, run: RunDir, state: State, attempt: int, watch: 
             return False
     if state.step < config.run.steps and target_held(config, state.step, rewards):
         watch.note(
-            f"stopping early after {state.step} steps: the smoothed reward has held run.target = "
-            f"{config.run.target:g} for {steps_to_hold(config.run.steps)} steps"
+            f"stopping early after {counted(state.step, 'step')}: the smoothed reward has held run.target = "
+            f"{config.run.target:g} for {counted(steps_to_hold(config.run.steps), 'step')}"
         )
     return True
 

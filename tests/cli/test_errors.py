@@ -364,7 +364,7 @@ def test_a_run_without_a_step_has_no_report_and_no_policy(refused, finished):
         path.unlink()
     (finished / "metrics.jsonl").unlink()
     assert (
-        refused("sample", finished, "a request") == f"'{finished}' has no checkpoint yet; the first comes after 1 steps"
+        refused("sample", finished, "a request") == f"'{finished}' has no checkpoint yet; the first comes after 1 step"
     )
     assert "has no steps yet" in refused("report", finished)
 

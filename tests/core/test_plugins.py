@@ -72,6 +72,8 @@ def test_a_module_elsewhere_that_hides_one_here_is_named_by_its_file(here):
     file = glob.__file__
     assert f"'glob:brevity': module 'glob' ({file}) has no 'brevity'" in refusal("reward", "glob:brevity")
     assert "module 'sys' (built into Python) has no 'brevity'" in refusal("reward", "sys:brevity")
+    (here / "users_folder").mkdir()  # without an __init__.py
+    assert "module 'users_folder' has no 'brevity'" in refusal("reward", "users_folder:brevity")
 
 
 @pytest.mark.parametrize("name", [":f", "mod:", ".mod:f", "a b:f", "mod:f:g", "mod.:f", "mod:f()"])

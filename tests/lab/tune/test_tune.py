@@ -331,6 +331,25 @@ def test_a_search_goes_on_with_the_settings_that_it_began_with(settings, tmp_pat
         _range(Search(settings(), tmp_path), {"update.epochs": (1, 4, True)})
 
 
+def test_a_search_does_not_go_on_with_other_data(settings, tmp_path):
+    first = _range(Search(settings(), tmp_path), {})
+    kept = (tmp_path / "prompts.jsonl").read_text()
+    (tmp_path / "prompts.jsonl").write_text(kept.replace("ccc", "ccd"))
+    with pytest.raises(ConfigError, match=r"other settings \(the data\); go on with those that it began with"):
+        _range(Search(settings(), tmp_path), {})
+    saved = json.loads((tmp_path / "range.json").read_text())
+    del saved["settings"]["the data"]  # as an earlier version wrote it
+    (tmp_path / "range.json").write_text(json.dumps(saved))
+    assert _range(Search(settings(), tmp_path), {}) == first
+
+
+def test_a_search_in_the_folder_of_a_run_is_refused(settings, tmp_path):
+    (tmp_path / "run.json").write_text("{}")
+    with pytest.raises(RunError, match="is a run directory; give another --folder"):
+        _range(Search(settings(), tmp_path), {})
+    assert not (tmp_path / "range.json").exists()
+
+
 def test_repeats_with_other_seeds_are_of_the_trials_that_are_the_best_now(settings, tmp_path):
     def repeated(*rates):
         trials = [Trial({"update.learning_rate": rate}, 0, 1.0 - rate, (), 8, "finished") for rate in rates]
