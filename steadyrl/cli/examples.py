@@ -14,7 +14,8 @@ import typer
 
 import steadyrl
 from steadyrl.cli.terminal import note, printable
-from steadyrl.core.errors import AccessError, ConfigError
+from steadyrl.core.errors import ConfigError
+from steadyrl.core.rundir import not_written
 from steadyrl.core.words import shell_command
 from steadyrl.show.page.records import Facts
 from steadyrl.show.page.terminal import show
@@ -113,7 +114,7 @@ def copy_example(path: Path, target: Path) -> list[Path]:
             if place.resolve() != source.resolve():
                 shutil.copyfile(source, place)
     except OSError as error:
-        raise AccessError(f"cannot write '{error.filename}': {error.strerror}; choose another folder") from error
+        raise not_written(Path(error.filename), error) from error
     return [place.relative_to(target) for place in places.values()]
 
 

@@ -146,7 +146,9 @@ class RunDir:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Hold the run as its only writer; the system lets go of it when the process ends, however that happens.
+        """Hold the run as its only writer, in a folder that is made where there is none.
+
+        The system lets go of it when the process ends, however that happens.
 
         Raises:
             RunError: Another process holds it.
@@ -157,6 +159,7 @@ class RunDir:
         with ExitStack() as stack:
             path = self.path / "writer.lock"
             try:
+                self.path.mkdir(parents=True, exist_ok=True)
                 file = stack.enter_context(path.open("ab+", buffering=0))
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 file.truncate(0)

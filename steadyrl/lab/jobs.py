@@ -17,7 +17,7 @@ from typing import Any
 
 from steadyrl.core import config as configs
 from steadyrl.core.config import Config
-from steadyrl.core.errors import AccessError, RunError
+from steadyrl.core.errors import RunError
 from steadyrl.core.rundir import JOBS, RunDir
 from steadyrl.lab.study.plan import Job
 from steadyrl.loop import launch
@@ -53,10 +53,6 @@ def claimed(folder: Path) -> Iterator[bool]:
     """
     if RunDir(folder).info_file.is_file():
         raise RunError(f"'{folder}' is a run directory; give another --folder")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise AccessError(f"cannot make the folder '{folder}': {error.strerror}; give another --folder") from error
     with ExitStack() as stack:
         try:
             stack.enter_context(RunDir(folder).writing())
