@@ -42,19 +42,17 @@ def checked(function: Checked) -> Checked:
             if inspect.isfunction(member) and (name == "__init__" or not name.startswith("_")):
                 setattr(function, name, checked(member))
         return function
-    signature = inspect.signature(function)
-    hints = cache(lambda: get_type_hints(function))  # not before the first call, when all their modules are there
+    names = tuple(inspect.signature(function).parameters)
+    # Not before the first call, when the modules of all annotations are there.
+    kinds_by_name = cache(lambda: {name: _kinds(hint) for name, hint in get_type_hints(function).items()})
 
     @wraps(function)
     def call(*arguments: Any, **keywords: Any) -> Any:
-        try:
-            bound = signature.bind(*arguments, **keywords).arguments
-        except TypeError:  # a missing argument, or one too many, of which Python speaks better
-            return function(*arguments, **keywords)
-        for name, value in bound.items():
-            kinds = _kinds(hints().get(name, object))
+        # Of a missing argument, or one too many, Python speaks better.
+        for name, value in (*zip(names, arguments, strict=False), *keywords.items()):
+            kinds = kinds_by_name().get(name, (object,))
             is_empty_path = isinstance(value, str) and not value and {Path, PathLike}.intersection(kinds)
-            if any(_is(value, kind) for kind in kinds) and not is_empty_path:
+            if (type(value) in kinds or any(_is(value, kind) for kind in kinds)) and not is_empty_path:
                 continue
             *words, last = dict.fromkeys(_word(kind) for kind in kinds)
             expected = f"{', '.join(words)} or {last}" if words else last
