@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
+from steadyrl.core.errors import ConfigError
 from steadyrl.core.plugins import BUILT_IN
 from steadyrl.core.types import DECODINGS, Decoding
 
@@ -57,6 +58,13 @@ class Section(BaseModel):
     free_on_resume: ClassVar[frozenset[str]] = frozenset()
     # True where a text that is put into the wrong place may be a key: no error shows it.
     confidential: ClassVar[bool] = False
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Refuse a change of what was checked as a whole, with the way to another value."""
+        raise ConfigError(
+            f"{name}: got {value!r:.80}, and settings do not change; give it where they are made, as in "
+            "steadyrl.load_config(path, ['run.steps=20'])"
+        )
 
     @model_validator(mode="before")
     @classmethod
