@@ -166,7 +166,7 @@ def _heldout_reward(series: dict[str, list[Series]]) -> tuple[str, ...]:
         name = COMMON.names.get(spell(rest)) or COMMON.names.get(spell(several[0].source))
         if family == "heldout" and name is not None and name.quantity not in series:
             twin = partial(replace, quantity=name.quantity, unit=name.unit, estimator=name.estimator)
-            twins.setdefault(name.quantity, [twin(one) for one in several])
+            twins.setdefault(name.quantity, [twin(logged) for logged in several])
     if "reward" not in twins:
         return ()
     series |= twins
@@ -185,7 +185,9 @@ def _clipped_texts(series: dict[str, list[Series]]) -> tuple[str, ...]:
         return ()
     if np.corrcoef(share.values, length.values)[0, 1] <= GO_TOGETHER:
         return ()
-    series["truncated"] = [replace(one, quantity="truncated", unit="share") for one in series.pop("clip_fraction")]
+    series["truncated"] = [
+        replace(logged, quantity="truncated", unit="share") for logged in series.pop("clip_fraction")
+    ]
     return (f"'{share.source}' goes with the length, and is taken for the share of texts that a limit cuts off",)
 
 

@@ -87,7 +87,7 @@ def _by_words(every: tuple[str, ...], values: np.ndarray) -> tuple[int, Name | N
             word = next((word for word in unmatched if word in choices), None)
             if word is None:
                 break
-            unmatched = [other for other in unmatched if other != word]  # "reward/raw_reward" says it twice
+            unmatched = [more for more in unmatched if more != word]  # "reward/raw_reward" says it twice
         else:
             if NEUTRAL.issuperset(unmatched) and _behaves(kind, values):
                 return place, name
