@@ -67,7 +67,14 @@ SENTENCES = re.compile(
     rf"(?:(?: (?:{_MOVES})){{1,2}}(?: from)?| from)\W{{1,4}}?({_COURSE})(?!\w|\.\d)",
     re.IGNORECASE,
 )
+# "`completions/clipped_ratio` is very high (~0.8-0.9)", "frac_reward_zero_std: 1 throughout": names that are no words.
+LEVELS = re.compile(
+    rf"(?<![\w/.])([a-z]\w*[_/][\w/]*)`?(?: ?[:=~(]| (?:is|was|stays|stayed|sits|at|of|around|about)\b)"
+    rf"(?: (?:\w+ ){{0,2}}| ?)\W{{0,3}}?(~?[-+\u2212]?{_NUMBER}%?)(?: ?[-\u2013] ?({_NUMBER}%?))?(?!\w|\.\d)"
+)
+PROSE = (".md", ".markdown", ".rst")  # elsewhere rows are printed so
 COURSED = re.compile(rf"{METRIC.pattern}|ratio|length", re.IGNORECASE)
+SCORED = re.compile(rf"{METRIC.pattern}|pass@|success|\bsolved?\b|win.rate", re.IGNORECASE)
 
 
 def separator_of(first: Sequence[bytes], needs_step: bool) -> str | None:
@@ -196,7 +203,7 @@ def holds_rows(path: Path) -> bool:
 def _rows(path: Path, courses: dict[str, Column]) -> Iterator[tuple[list[str], bool, Row]]:
     """Yield each row of the tables of a text with its header, and whether it is the first below that."""
     header, before = list[str](), list[str]()
-    for cells in _stacked(_upright(map(_cells, _ruled(_coursed(text_lines(path), courses))))):
+    for cells in _stacked(_upright(map(_cells, _ruled(_coursed(text_lines(path), courses, path.suffix in PROSE))))):
         if cells == [ENDED]:
             header = []
         for names in filter(None, (before, header)):
@@ -262,8 +269,8 @@ def _joined(several: Sequence[_Table]) -> list[_Table]:
     return runs
 
 
-def _coursed(every: Iterable[str], courses: dict[str, Column]) -> Iterator[str]:
-    """Yield lines as they stand, and add to the courses those that a metric takes in them."""
+def _coursed(every: Iterable[str], courses: dict[str, Column], prose: bool) -> Iterator[str]:
+    """Yield lines as they stand, and add to the courses those that a metric takes in them, and its level in prose."""
     for line in every:
         arrow = ">" in line or " to " in line or not line.isascii()
         if arrow and len(line) <= MAX_TEXT and COURSED.search(line):
@@ -271,6 +278,10 @@ def _coursed(every: Iterable[str], courses: dict[str, Column]) -> Iterator[str]:
                 values = [spelled(text.lstrip("~")) for text in re.findall(_VALUE, course, re.IGNORECASE)]
                 if COURSED.search(name) and None not in values:  # as of more digits than a metric has
                     courses.setdefault(name, Column(np.arange(1, len(values) + 1), np.array(values, np.float64)))
+        for name, low, high in LEVELS.findall(line[:MAX_TEXT]) if prose else ():
+            ends = [spelled(text.lstrip("~")) for text in (low, high or low)]
+            if COURSED.search(name) and None not in ends:
+                courses.setdefault(name, Column(np.array([1]), np.array([np.mean(ends)], np.float64)))
         yield line
 
 
@@ -414,7 +425,7 @@ def _moment(cell: str) -> str:
 
 
 def _is_metric(name: str) -> bool:
-    return METRIC.search(english(name)) is not None
+    return SCORED.search(english(name)) is not None
 
 
 def _is_header(cells: list[str]) -> bool:

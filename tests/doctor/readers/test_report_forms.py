@@ -246,6 +246,33 @@ def test_a_sentence_says_the_course_of_a_metric(tmp_path, sentence, name, course
 
 
 @pytest.mark.parametrize(
+    ("sentence", "levels"),
+    [
+        (
+            "1. `completions/clipped_ratio` is very high (`~0.7\u20130.8`), so that much is wasted",
+            {"completions/clipped_ratio": 0.75},
+        ),
+        (
+            "In all 60 steps `frac_reward_zero_std: 1`, and grad_norm was 0.",
+            {"frac_reward_zero_std": 1.0, "grad_norm": 0.0},
+        ),
+        ("The file rewards/step.py has it, and reward_model v2.5 was 3 times slower", {}),
+    ],
+)
+def test_prose_says_the_level_of_a_metric_whose_name_is_no_word(tmp_path, sentence, levels):
+    log = read(tmp_path / "notes.md", f"# Run 5\n\n- Loss: 1 {ARROW} 2\n\n{sentence}\n")
+    assert {name: values(log, name) for name in log.columns if name != "Loss"} == {
+        name: [pytest.approx(level)] for name, level in levels.items()
+    }
+
+
+def test_levels_in_a_console_are_its_rows(tmp_path):
+    (tmp_path / "run.log").write_text("".join(f"step {i}\nmean_reward: 0.{i}\ngrad_norm: 1.{i}\n" for i in range(1, 9)))
+    (log,) = search(tmp_path / "run.log", lambda log: True).logs
+    assert values(log, "mean_reward") == [i / 10 for i in range(1, 9)]
+
+
+@pytest.mark.parametrize(
     ("shares", "quantity"), [((0.625, 0.5, 0.25, 0.125), "truncated"), ((0.125, 0.0625, 0.03125, 0.0), "clip_fraction")]
 )
 def test_a_clip_ratio_that_begins_high_and_goes_with_the_length_is_of_texts(tmp_path, shares, quantity):
