@@ -279,9 +279,9 @@ def _coursed(every: Iterable[str], courses: dict[str, Column], prose: bool) -> I
                 if COURSED.search(name) and None not in values:  # as of more digits than a metric has
                     courses.setdefault(name, Column(np.arange(1, len(values) + 1), np.array(values, np.float64)))
         for name, low, high in LEVELS.findall(line[:MAX_TEXT]) if prose else ():
-            ends = [spelled(text.lstrip("~")) for text in (low, high or low)]
-            if COURSED.search(name) and None not in ends:
-                courses.setdefault(name, Column(np.array([1]), np.array([np.mean(ends)], np.float64)))
+            ends = np.array([spelled(text.lstrip("~")) for text in (low, high or low)], np.float64)
+            if COURSED.search(name) and np.isfinite(ends).all():
+                courses.setdefault(name, Column(np.array([1]), ends.mean(keepdims=True)))
         yield line
 
 
