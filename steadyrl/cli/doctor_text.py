@@ -64,9 +64,10 @@ def _short(console: Console, diagnosis: Diagnosis) -> None:
         _line(console, f"do: {lead.remedy}", 2)
         for text in diagnosis.run.changes(lead):
             _line(console, f"change: {text}", 2)
-        other_findings = [finding for finding in diagnosis.findings if finding is not lead]
-        caused = [finding.check for finding in other_findings if finding.follows]
-        alone = [finding.check for finding in other_findings if finding.harms and not finding.follows]
+        # A check may find several things, of which its name is said once.
+        more_findings = [finding for finding in diagnosis.findings if finding.check != lead.check]
+        caused = list(dict.fromkeys(finding.check for finding in more_findings if finding.follows))
+        alone = list(dict.fromkeys(finding.check for finding in more_findings if finding.harms and not finding.follows))
         for word, names in (("caused by it, or by what it causes", caused), ("also found", alone)):
             if names:
                 more = f" and {len(names) - MOST_OTHERS} more" if len(names) > MOST_OTHERS else ""

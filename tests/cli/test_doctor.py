@@ -91,6 +91,22 @@ def test_the_short_answer_says_what_is_worth_knowing_of_a_healthy_run(doctor, tm
     assert "worth knowing: truncated (grew): 23% of the completions are cut off" in " ".join(out.split())
 
 
+def test_the_short_answer_names_a_check_once_that_finds_several_things(doctor, tmp_path):
+    rows = [
+        {
+            "step": i, "reward": 0.5 * (i % 13 == 0), "frac_reward_zero_std": float(i % 13 > 0),
+            "completions/clipped_ratio": 0.65, "rewards/brevity_func/mean": 0.5 * (i % 13 == 0),
+            "rewards/right_answer_func/mean": 0.0, "rewards/xml_form_func/mean": 0.0,
+        }
+        for i in range(60)
+    ]  # fmt: skip
+    path = logs.write(tmp_path / "log.jsonl", rows)
+    code, out, _ = doctor(path)
+    caused = next(line for line in out.splitlines() if line.strip().startswith("caused by it"))
+    assert code == 1 and caused.count("reward_part_idle") == 1
+    assert doctor(path, "--full")[1].count("reward_part_idle (") == 2
+
+
 def test_a_log_of_a_few_rows_is_too_little_to_judge_and_says_what_to_log(doctor, tmp_path):
     rows = [{"step": i, "reward/mean": 0.1 * i, "reward/std": 0.2, "kl_ref_k3": 0.01} for i in range(5)]
     code, out, _ = doctor(logs.write(tmp_path / "log.jsonl", rows))
