@@ -31,7 +31,7 @@ from steadyrl.doctor.statistics.readings import (
     worth_having,
 )
 from steadyrl.doctor.statistics.signals import LASTING, first_lasting, head, tail
-from steadyrl.doctor.statistics.units import SEQUENCE, find
+from steadyrl.doctor.statistics.units import SEQUENCE, TOKEN, find
 
 ENTROPY_JUMP = 2.0  # times up or down within a tenth of the run after the onset
 KL_REF_JUMP, KL_REF_MUCH = 10.0, 1.0  # times, likewise, and to so many nats per token
@@ -44,6 +44,7 @@ UPDATE_NONE = 5e-5  # nats per token; healthy steps have 1e-3 to 0.05, at a hund
 KL_REF_NONE = 1e-3  # nats per token at the end; healthy runs with a penalty have 1e-3 to 1
 KL_REF_LITTLE = 0.3  # nats per token where the steps themselves are known to be small; per sequence with no length
 CLIP_NONE = 1e-5
+DRIFTING, DRIFT_NONE, KL_REF_NEAR = 30, 3e-4, 0.01  # steps; nats per token a step, and at the end
 ENTROPY_STILL = 0.02  # relative change that counts as none
 LORA_RATE = 1e-5  # adapters need 10 to 128 times the rate of full weights, which is some 1e-6
 LONG = 300  # steps, in which a policy that moves at all leaves its reference
@@ -244,10 +245,15 @@ def _nearness(run: Run, small_steps: bool) -> tuple[tuple[str, ...], bool]:
     kl = find(run, "kl_ref") or find(run, "kl_ref", SEQUENCE)
     last, reward = run.span[1], run.get("reward")
     if kl is not None:
-        limit = KL_REF_LITTLE if small_steps or kl.unit == SEQUENCE else KL_REF_NONE
         level = abs(tail(kl))
+        # With one update per batch no KL of a step is measured; they add up to the KL to the reference at most.
+        single = updates_per_step(run) == 1 and kl.unit == TOKEN and not (reward is not None and at_top(reward))
+        drift = level / last if single and last >= DRIFTING else np.inf
+        limit = KL_REF_LITTLE if small_steps or kl.unit == SEQUENCE else KL_REF_NONE
+        limit = max(limit, KL_REF_NEAR) if drift <= DRIFT_NONE else limit
         far |= level > limit or bool((np.abs(kl.values[1:]) <= ZERO).mean() > 0.5)  # the latter is kl_zero's
         signs.append(f"the KL to the reference ends at {number(level)} {kl.unit}")
+        signs += [f"that is {number(drift)} nats/token a step"] if drift <= DRIFT_NONE else []
         if kl.unit != SEQUENCE and last >= LONG and reward is not None and not at_top(reward):
             signs.append(f"so near it are {last} steps from where they began")
     entropy = find(run, "entropy")

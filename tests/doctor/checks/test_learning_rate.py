@@ -248,6 +248,20 @@ def test_one_update_per_batch_measures_no_step(make, finding):
     assert "one step's updates" not in said
 
 
+@pytest.mark.parametrize(("per_token", "named"), [(0.008, True), (0.2, False)])
+def test_one_update_per_batch_moves_as_far_as_the_kl_to_the_reference_says(per_token, named, make):
+    """Of 200 steps, so that 0.008 nats are 4e-5 a step at most, and 0.2 nats a thousandth."""
+    made = make(2)
+    crawl(made)
+    made.put("updates", 1.0)
+    made.put("kl_old", 0.0)
+    made.drop("entropy")
+    made.kl(per_token * 20 * made.t)
+    found = said(learning_rate_too_low(made.run()))
+    assert [one.cause for one in found] == (["learning_rate"] if named else [])
+    assert not named or "nats/token a step" in " ".join(found[0].evidence)
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -341,7 +355,7 @@ def test_small_steps_are_too_slow_for_a_reward_that_rises_and_falls_short(best, 
     assert [(f.cause, f.severity) for f in found] == ([(cause, "warning")] if cause else [])
 
 
-@pytest.mark.parametrize(("steps", "level", "found"), [(400, 0.35, True), (200, 0.35, False), (400, 0.97, False)])
+@pytest.mark.parametrize(("steps", "level", "found"), [(400, 0.35, True), (25, 0.35, False), (400, 0.97, False)])
 def test_hundreds_of_steps_beside_the_reference_are_a_sign(steps, level, found, make):
     made = make(5, steps)
     made.put("reward", level + 0.01 * np.clip(made.rng.normal(size=made.n), -2, 2))
