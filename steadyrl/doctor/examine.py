@@ -11,7 +11,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from steadyrl.core.arguments import checked
 from steadyrl.core.errors import RunError
 from steadyrl.core.types import Finding
 from steadyrl.doctor.causes import arrange
@@ -188,7 +187,6 @@ def examine(run: Run, checks: Sequence[Check[Run]] = CHECKS) -> Diagnosis:
 Log = PathLike[str] | str | Mapping[str, Any] | Iterable[Mapping[str, Any]]
 
 
-@checked
 def diagnose(log: Log, settings: object = None, names: Mapping[str, str] | None = None) -> list[Diagnosis]:
     """Read and examine every run of a file or folder, or of rows in memory.
 

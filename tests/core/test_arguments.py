@@ -17,8 +17,9 @@ NEEDED = {
     "run": "runs/x", "request": "say it", "path": "x.toml", "log": [], "id": "1", "prompt": "?", "model": "base",
     "prompts": ["a", "b"], "reward": "length", "step": 3, "name": "after",
 }  # fmt: skip
+# The doctor takes frames of any library, and refuses what is none by itself.
 FUNCTIONS = [
-    steadyrl.diagnose, steadyrl.load_config, steadyrl.run, steadyrl.sample, steadyrl.train, steadyrl.write_report,
+    steadyrl.load_config, steadyrl.run, steadyrl.sample, steadyrl.train, steadyrl.write_report,
     steadyrl.Watch, steadyrl.Problem, steadyrl.Run, steadyrl.RunDir, steadyrl.Run.open,
     *(getattr(steadyrl.Run("runs/x"), name) for name in ("sample", "export", "evaluations", "checkpoint_folder")),
 ]  # fmt: skip
