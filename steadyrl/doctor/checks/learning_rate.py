@@ -246,7 +246,7 @@ def _nearness(run: Run, small_steps: bool) -> tuple[tuple[str, ...], bool]:
     last, reward = run.span[1], run.get("reward")
     if kl is not None:
         level = abs(tail(kl))
-        # With one update per batch no KL of a step is measured; they add up to the KL to the reference at most.
+        # With one update per batch no KL of a step is measured; steps that do not undo one another add up to this one.
         single = updates_per_step(run) == 1 and kl.unit == TOKEN and not (reward is not None and at_top(reward))
         drift = level / last if single and last >= DRIFTING else np.inf
         limit = KL_REF_LITTLE if small_steps or kl.unit == SEQUENCE else KL_REF_NONE

@@ -250,7 +250,7 @@ def test_one_update_per_batch_measures_no_step(make, finding):
 
 @pytest.mark.parametrize(("per_token", "named"), [(0.008, True), (0.2, False)])
 def test_one_update_per_batch_moves_as_far_as_the_kl_to_the_reference_says(per_token, named, make):
-    """Of 200 steps, so that 0.008 nats are 4e-5 a step at most, and 0.2 nats a thousandth."""
+    """Of 200 steps, so that 0.008 nats are 4e-5 a step, and 0.2 nats a thousandth."""
     made = make(2)
     crawl(made)
     made.put("updates", 1.0)
