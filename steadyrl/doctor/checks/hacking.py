@@ -11,6 +11,7 @@ from steadyrl.core.stats import answers_are, decide, largest_difference, student
 from steadyrl.core.types import Severity
 from steadyrl.core.words import counted
 from steadyrl.doctor.check import Found, Passed, Result, Unknown, check
+from steadyrl.doctor.names.shapes import FORM, pays_for_right
 from steadyrl.doctor.series import Evaluation, Run, Series
 from steadyrl.doctor.statistics.levels import RISK, measure
 from steadyrl.doctor.statistics.readings import goals, is_penalty, learns, number, within
@@ -37,9 +38,7 @@ AIM = re.compile(
 )
 LEAST_CHANGE, LEAST_RELATIVE = 0.01, 0.03
 FEW, MOST_SHOWN = range(1, 20), 4  # answers that show nothing, and scores of a message
-FORM = re.compile(r"format|xml|tag|json|template|style", re.IGNORECASE)
 PROXY = re.compile(rf"reward|奖励|{FORM.pattern}", re.IGNORECASE)
-RIGHTNESS = re.compile(r"accura|correct|answer|exact|solve|success|number|(?<![a-z])acc(?![a-z])", re.IGNORECASE)
 
 
 @check("reward_hacking")
@@ -161,11 +160,6 @@ def _courses(every: Iterable[Evaluation]) -> str:
     ]
     more = len(several) - MOST_SHOWN
     return ", ".join(several[:MOST_SHOWN]) + (f" and {more} more" if more > 0 else "")
-
-
-def pays_for_right(name: str) -> bool:
-    """Return whether the name of a part of the reward says that it pays for being right, and not for a form."""
-    return RIGHTNESS.search(name) is not None and FORM.search(name) is None
 
 
 def _hacks_rise(run: Run, reward: Series) -> Result:

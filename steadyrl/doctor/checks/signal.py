@@ -9,8 +9,8 @@ import numpy as np
 from steadyrl.core.types import Severity
 from steadyrl.core.words import percent
 from steadyrl.doctor.check import FEWEST_ROWS, Found, Result, Unknown, check
-from steadyrl.doctor.checks.hacking import pays_for_right
 from steadyrl.doctor.checks.reward import shows_no_gain, worsens
+from steadyrl.doctor.names.shapes import pays_for_right
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics import readings
 from steadyrl.doctor.statistics.readings import number

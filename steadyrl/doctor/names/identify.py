@@ -18,7 +18,7 @@ import numpy as np
 from steadyrl.core.errors import ConfigError
 from steadyrl.doctor.names import derive
 from steadyrl.doctor.names.derive import first, number
-from steadyrl.doctor.names.shapes import RIGHT, guesses, words
+from steadyrl.doctor.names.shapes import guesses, pays_for_right, words
 from steadyrl.doctor.names.table import Name, Table, best_pattern, load, spell, wildcard
 from steadyrl.doctor.names.traits import OF_CRITICS, traits
 from steadyrl.doctor.readers.rows import usual_distance
@@ -150,7 +150,7 @@ def _stand_in(series: dict[str, list[Series]], table: Table) -> tuple[str, ...]:
 
     A trainer's own mean return has the KL penalty in it, which a loop of somebody's own seldom puts there.
     """
-    parts = [quantity for quantity in series if RIGHT.search(quantity)]
+    parts = [quantity for quantity in series if quantity.startswith("reward_part/") and pays_for_right(quantity)]
     parts = parts or [quantity for quantity in series if quantity == "return_mean" and table is COMMON]
     if "reward" in series or len(parts) != 1:
         return ()

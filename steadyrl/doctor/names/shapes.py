@@ -19,8 +19,9 @@ from steadyrl.doctor.series import Column
 
 WORD = re.compile(r"[a-z]+|[A-Z]+(?![a-z])|[A-Z][a-z]+")
 BARE = {"mean": "reward", "min": "reward_min", "max": "reward_max"}  # a log of these alone follows the reward
-# Of a part of the reward that pays for being right; the only one stands for a reward that is not logged.
-RIGHT = re.compile(r"^reward_part/.*(?:accura|correct|exact|solve|success|(?<![a-z])acc(?![a-z]))")
+# What a part of the reward pays for.
+FORM = re.compile(r"format|xml|tag|json|template|style", re.IGNORECASE)
+RIGHTNESS = re.compile(r"accura|correct|answer|exact|solve|success|number|(?<![a-z])acc(?![a-z])", re.IGNORECASE)
 MEAN = ("/mean", "_mean", "/avg", "_avg")  # of a part of the reward
 
 
@@ -69,9 +70,14 @@ def guesses(columns: Mapping[str, Column], placed: frozenset[str]) -> dict[str, 
         guessed |= dict(pairs) if len(pairs) == 1 else {}
     parts = {name: part for name, part in parts.items() if name not in guessed}
     quantities = placed | {name.quantity for name in guessed.values()}
-    if "reward" not in quantities and not any(RIGHT.search(part.quantity) for part in parts.values()):
+    if "reward" not in quantities and not any(pays_for_right(part.quantity) for part in parts.values()):
         return guessed
     return guessed | {name: part for name, part in parts.items() if part.quantity not in quantities}
+
+
+def pays_for_right(name: str) -> bool:
+    """Return whether the name of a part of the reward says that it pays for being right, and not for a form."""
+    return RIGHTNESS.search(name) is not None and FORM.search(name) is None
 
 
 def words(logged: str) -> tuple[str, ...]:
