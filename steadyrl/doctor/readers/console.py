@@ -76,7 +76,7 @@ class _Console:
         going_on = self._begun or self._wrapped or self.words.unended
         if not going_on and "{" not in line and WORDLESS.fullmatch(line):
             return self.words.sure or self.dicts.count > 0
-        if "step:" in line and _verl_row(line):
+        if "step:" in line and " - " in line and _verl_row(line):
             self.end()
             self._wrapped = line
             return True
