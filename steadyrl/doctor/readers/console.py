@@ -197,8 +197,10 @@ def _metrics(log: RawLog) -> int:
 
 def holds_metrics(path: Path) -> bool:
     """Return whether a text file holds something that ``read`` finds."""
-    console = _Console()
-    return any(console.add(line) for chunk in lines(path) for line in chunk) or tables.holds_rows(path)
+    console, chunks = _Console(), lines(path)
+    if any(map(console.add, next(chunks, ()))) or tables.holds_rows(path):
+        return True
+    return any(console.add(line) for chunk in chunks for line in chunk)
 
 
 def _verl_row(line: str) -> dict[str, Any]:

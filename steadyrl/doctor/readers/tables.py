@@ -278,7 +278,7 @@ def _coursed(every: Iterable[str], courses: dict[str, Column], prose: bool) -> I
                 values = [spelled(text.lstrip("~")) for text in re.findall(_VALUE, course, re.IGNORECASE)]
                 if COURSED.search(name) and None not in values:  # as of more digits than a metric has
                     courses.setdefault(name, Column(np.arange(1, len(values) + 1), np.array(values, np.float64)))
-        for name, low, high in LEVELS.findall(line[:MAX_TEXT]) if prose else ():
+        for name, low, high in LEVELS.findall(line[:MAX_TEXT]) if prose and ("_" in line or "/" in line) else ():
             ends = np.array([spelled(text.lstrip("~")) for text in (low, high or low)], np.float64)
             if COURSED.search(name) and np.isfinite(ends).all():
                 courses.setdefault(name, Column(np.array([1]), ends.mean(keepdims=True)))

@@ -83,9 +83,6 @@ class Words:
         self.unended = line if "[" in line and len(line) <= MAX_TEXT and OPEN.search(line) else ""
         if self.unended or len(line) > MAX_TEXT or not line.strip():
             return
-        line = line.replace(" -- ", " | ")
-        line = NUMBERED.sub(r"step \1 | ", line) if NUMBERED.match(line) else line
-        line = DRESSED.sub(r"\1", line) if DRESSED.search(line) else line
         values = self._templates.read(line)
         begins = STARTING in values
         step = values.pop(STARTING, values.pop(ELSEWHERE, None))
@@ -147,6 +144,7 @@ class _Records:
 
 def _parse(line: str) -> dict[str, Any]:
     """Return the numbers of a line by their names, and the step that it names at its start or elsewhere."""
+    line = DRESSED.sub(r"\1", NUMBERED.sub(r"step \1 | ", line.replace(" -- ", " | ")))
     # The bar of a loop inside a step may have the step's number in front of it, and counts something else.
     begins = STEP.search(line) if "%|" not in line and COUNTER.search(line) else None
     pairs = pairs_in(line, begins)
