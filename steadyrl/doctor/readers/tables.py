@@ -54,8 +54,9 @@ RANGE = re.compile(rf"~?({_NUMBER}) ?[-\u2013~] ?({_NUMBER})")
 ENDED = "\0"  # a line that ends a table
 STEPLESS = "values with arrows between them, at steps that the text does not say, so that they are numbered from 1: "
 # "KL: 0.1 -> 0.3 -> 2,041.5", or in a sentence "the mean KL rose quickly from 0.1 to 0.3".
-_VALUE = r"~?[-+\u2212]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?%?"
-_COURSE = rf"{_VALUE}(?: ?(?:[\u2192\u27f6\u21d2\u279c]|[-=\u2013]+>| to ) ?{_VALUE})+"
+VALUE = r"~?[-+\u2212]?\d(?:[\d,]*\d)?(?:\.\d+)?(?:e[-+]?\d+)?%?"
+VALUES = re.compile(VALUE, re.IGNORECASE)
+_COURSE = rf"{VALUE}(?: ?(?:[\u2192\u27f6\u21d2\u279c]|[-=\u2013]+>| to ) ?{VALUE})+"
 ARROWS = re.compile(rf"^\W*([A-Za-z][\w ./()-]{{0,40}}?)[*`]{{0,3}} ?[:=]\W{{0,3}}?({_COURSE})", re.IGNORECASE)
 _METRIC = r"(?:loss|rewards?|score|kl|entropy|gradient norm|length)(?: divergence| mean| std)?"
 _MOVES = (
@@ -282,7 +283,7 @@ def _coursed(every: Iterable[str], courses: dict[str, Column], prose: bool) -> I
         arrow = ">" in line or " to " in line or not line.isascii()
         if arrow and len(line) <= MAX_TEXT and COURSED.search(line):
             for name, course in (*ARROWS.findall(line), *SENTENCES.findall(line)):
-                values = [spelled(text.lstrip("~")) for text in re.findall(_VALUE, course, re.IGNORECASE)]
+                values = [spelled(text.lstrip("~")) for text in VALUES.findall(course)]
                 if COURSED.search(name) and None not in values:  # as of more digits than a metric has
                     courses.setdefault(name, Column(np.arange(1, len(values) + 1), np.array(values, np.float64)))
         for name, low, high in LEVELS.findall(line[:MAX_TEXT]) if prose and ("_" in line or "/" in line) else ():
