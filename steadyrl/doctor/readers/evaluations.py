@@ -141,7 +141,7 @@ def _of_rows(header: list[str], rows: Table) -> Iterator[Evaluation]:
         earlier = [rows[i] for i in alike if i < place and WORD.findall(rows[i][at]) == WORD.findall(after[at])]
         base = next((rows[i] for i in reversed(alike) if i < place and stages[i] == 0), bases[0])
         count = f"n={after[counted]}" if counted >= 0 else ""
-        for before in (base, *earlier):
+        for before in (base, *(earlier if arm is None else ())):  # arms that differ in numbers alone are no checkpoints
             for i, name in enumerate(header[at + 1 :], at + 1):
                 if i != counted and not OTHER.search(name):
                     for of in _pair(name, count, [before[i], after[i]], (before[at], after[at]), before in earlier):

@@ -39,9 +39,9 @@ WARNED = re.compile(r"\b(?:if|when(?:ever)?|may|might|can|could|would|avoids?|pr
 def courses(text: Iterable[str]) -> Iterator[Evaluation]:
     """Yield what the sentences of some lines say of the course of a metric."""
     for line in (line[:MAX_TEXT] for line in text):
-        told = [(name, VALUES.findall(course)) for name, course in SENTENCES.findall(line)]
-        told += [(name, ends) for name, *ends in CHINESE.findall(line)]
-        for name, texts in told:
+        stated = [(name, VALUES.findall(course)) for name, course in SENTENCES.findall(line)]
+        stated += [(name, ends) for name, *ends in CHINESE.findall(line)]
+        for name, texts in stated:
             first, last = (spelled(texts[i].lstrip("~")) for i in (0, -1))
             if first is not None and last is not None:
                 yield Evaluation(name, first, last, stages=("begins", "ends"), course=True)

@@ -235,6 +235,9 @@ def test_arms_of_experiments_below_a_baseline_show_a_fall_and_no_health(tmp_path
     assert (finding.check, finding.cause) == ("heldout_no_gain", "fell")
     path.write_text(f"{head}| wide_a | 64 | 70.0% |\n| wide_b | 16 | 74.5% |\n")
     assert examined(path).verdict == "too little to judge"
+    # Arms that differ in a number alone are no checkpoints of one training.
+    path.write_text(f"{head}| rate 2e-5 | 64 | 74.5% |\n| rate 5e-5 | 64 | 62.0% |\n")
+    assert examined(path).findings == ()
 
 
 STATED = {
