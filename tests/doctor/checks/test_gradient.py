@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from steadyrl.doctor.checks.gradient import grad_norm
-from tests.doctor.checks.series_for_values import finding, healthy, make_run, nearest, noise, said, unclear
+from tests.doctor.checks.series_for_values import finding, healthy, make_run, nearest, noise, said, series, unclear
 
 N = 200
 
@@ -62,6 +62,16 @@ def test_a_gradient_of_0_is_told_by_the_groups_and_by_what_is_kept(share, used, 
     run = healthy(n=N, grad_norm=np.zeros(N), no_signal=np.full(N, share), advantage_used=np.full(N, used))
     found = finding(grad_norm(run))
     assert (found.cause, found.severity) == (cause, "critical")
+
+
+@pytest.mark.parametrize(
+    ("share", "rows", "cause"), [(0.7, 2, "no_signal"), (0.3, 2, "detached"), (0.7, 20, "detached")]
+)
+def test_in_few_rows_most_groups_without_a_signal_explain_a_gradient_of_0(share, rows, cause):
+    columns = {"grad_norm": np.zeros(rows), "no_signal": np.full(rows, share)}
+    found = finding(grad_norm(make_run({name: series(name, values) for name, values in columns.items()})))
+    assert found.cause == cause
+    assert ("the rewards of 70% of the prompts do not differ" in found.message) == (cause == "no_signal")
 
 
 def test_a_gradient_of_0_in_most_steps_is_a_warning():
