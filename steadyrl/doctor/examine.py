@@ -30,7 +30,7 @@ from steadyrl.doctor.statistics.signals import BLOCKS
 MODULES = (
     "sampler", "non_finite", "kl_control", "negative_kl", "kl_penalty", "kl", "plan", "limits", "learning_rate",
     "ratios", "gradient", "jump", "values", "entropy", "ending", "length", "form", "reward", "reward_scale", "signal",
-    "hacking", "unusual",
+    "hacking", "stated", "unusual",
 )  # fmt: skip
 CHECKS: tuple[Check[Run], ...] = tuple(
     record

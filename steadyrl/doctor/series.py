@@ -78,6 +78,8 @@ class Evaluation:
     """What it says of the problems, if anything."""
     from_training: bool = False
     """Whether the first stage is a checkpoint of the training, too."""
+    course: bool = False
+    """Whether it is no score of two stages, but where a sentence says that a metric began and ended in training."""
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import pytest
 
 from bench.doctor import fit_judgement
 from steadyrl.doctor.examine import examine
+from steadyrl.doctor.judgement import model
 from steadyrl.doctor.judgement.model import QUANTITIES, judge, probability
 from steadyrl.doctor.judgement.quantities import quantities
 from steadyrl.doctor.series import Series
@@ -237,7 +238,8 @@ def test_a_state_is_said_from_the_probability_above_which_enough_of_the_open_log
 
 
 @pytest.mark.parametrize(("apart", "verdict"), [(1, ""), (3, "sick")])
-def test_parts_that_never_pay_are_given_fifty_steps_by_the_judgement_too(apart, verdict):
+def test_parts_that_never_pay_are_given_fifty_steps_by_the_judgement_too(apart, verdict, monkeypatch):
+    monkeypatch.setitem(model._weights()["long"], "limit_sick", 0.5)
     steps, parts = apart * np.arange(1, 31), {"near": -1.2 + 0.1 * np.sin(np.arange(30))}
     parts |= {"form": np.zeros(30), "number": np.zeros(30)}
     run = make_run({f"reward_part/{n}": Series(n, "", "", n, steps, x) for n, x in parts.items()}, trainer="unknown")

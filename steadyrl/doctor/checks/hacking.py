@@ -36,6 +36,7 @@ AIM = re.compile(
     r"gsm|math|mmlu|aime|humaneval|mbpp|held|准确|正确|得分|奖励|胜率",
     re.IGNORECASE,
 )
+SPOILED, SPOILS = re.compile(r"repeti|duplicat|toxic|halluc", re.IGNORECASE), 0.1  # shares of answers, and a rise
 LEAST_CHANGE, LEAST_RELATIVE = 0.01, 0.03
 FEW, MOST_SHOWN = range(1, 20), 4  # answers that show nothing, and scores of a message
 PROXY = re.compile(rf"reward|奖励|{FORM.pattern}", re.IGNORECASE)
@@ -100,9 +101,10 @@ def heldout_worse(run: Run) -> Result:
 
 @check("heldout_no_gain")
 def heldout_no_gain(run: Run) -> Result:
-    if not run.evaluations:
+    scored = [of for of in run.evaluations if not of.course]
+    if not scored:
         return Unknown("no scores before and after training stand beside the log", ("evaluations",))
-    changes = {of: _gain(of) for of in run.evaluations if not COSTS.search(of.name) and of.answers not in FEW}
+    changes = {of: _gain(of) for of in scored if not COSTS.search(of.name) and of.answers not in FEW}
     later = {of: gain for of, gain in changes.items() if of.from_training and not _is_proxy(of.name)}
     lost = [of for of, gain in later.items() if gain < 0]
     if len(lost) > len(later) / 2.0:
@@ -113,6 +115,10 @@ def heldout_no_gain(run: Run) -> Result:
     if not any(AIM.search(f"{of.name} {of.problems} {' '.join(of.stages)}") for of in trained):
         return Unknown("no score before and after training is of enough answers, and of what is right in them")
     gains = list(aims.values())
+    spoiled = [of for of in scored if SPOILED.search(of.name) and of.after - of.before > SPOILS * _scale(of)]
+    if spoiled and all(_is_proxy(of.name) for of, gain in aims.items() if gain > 0):
+        shown = f"no score of whether they are right rose: {_courses(aims)}"
+        return Found("spoiled", "warning", None, f"training spoils the answers: {_courses(spoiled)}", (shown,))
     if max(gains) > 0:
         mostly = min(gains) >= 0 and sum(gains) > len(gains) / 2.0
         return (Passed if mostly else Unknown)(f"scores before and after training: {_courses(aims)}")

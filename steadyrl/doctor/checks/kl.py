@@ -39,7 +39,7 @@ LOSS_COEF, REWARD_COEF = 0.01, 0.05  # usual coefficients of a penalty in the lo
 DISTILLED = re.compile(r"teacher|distil", re.IGNORECASE)
 WEAK = 0.005  # coefficient of a penalty in the loss, whose pull is that share of an advantage of 1
 PRINTED, ALIKE, MOSTLY = 1e-4, 0.1, 0.9  # of the loss: rounding, what is alike, and in how many of the rows
-BROKEN_TIMES = 100.0  # times the usual KL: a spike in whatever unit
+BROKEN, BROKEN_TIMES = 100.0, 100.0  # nats, and times the usual KL: a spike in whatever unit
 SPIKES = 2  # rows of an impossible KL: one may be a broken line
 UNSLOTH = {"completion_length", "completions/mean_length"}  # TRL itself logs one of the two
 OPENING, GREW = 3, 10.0  # rows; times the KL of those
@@ -100,14 +100,14 @@ def _in_any_unit(run: Run) -> Result:
             return None
         message = f"the KL to the reference came to {number(tail(kl))} in a unit that is not known, which is high for a"
         return Found("unit_unknown", "info", None, f"{message} whole completion, while the reward rises")
-    if last <= HIGH_SEQUENCE or last <= GREW * max(start, 0.0):
-        return None
-    if readings.direction(replace(kl, values=np.log(np.maximum(kl.values, ZERO)))) <= 0:
-        return None
+    if last > BROKEN and last > BROKEN_TIMES * max(float(kl.values[0]), 0.0):  # two rows are enough for so much
+        start = float(kl.values[0])
+    else:
+        logarithms = replace(kl, values=np.log(np.maximum(kl.values, ZERO)))
+        if last <= max(HIGH_SEQUENCE, GREW * start) or readings.direction(logarithms) <= 0:
+            return None
     cause, because = _runaway_cause(run, int(kl.steps[0]), kl)
-    paid = (
-        "and the reward gained nothing by it" if run.get("reward") else "and no reward is logged that could pay for it"
-    )
+    paid = "the reward gained nothing by it" if run.get("reward") else "no reward is logged that could pay for it"
     message = f"the KL to the reference grew from {number(start)} to {number(last)} and {paid}"
     shown = "its unit is not known; so much is high for a whole completion, and impossible for a token"
     since = int(kl.steps[np.argmax(kl.values > HIGH_SEQUENCE)])

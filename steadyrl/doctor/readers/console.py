@@ -34,6 +34,7 @@ VERL = re.compile(r"(?<![\w/.:-])step:(\d{1,15}) - (?=\S)")
 # What loggers put before a dict; rows of slime are of a rollout or of a step.
 NAMED = re.compile(r"\b(?:step|rollout|iter(?:ation)?|update)\s*[:#]?\s*(\d{1,15})(?:/\d+)?\W{0,8}$", re.IGNORECASE)
 WRAPPED = re.compile(r"(?:^|\S) - [\w/@.-]*/[\w/@.-]+:[-\d.ni]|^[\w/@.-]*:?[-\d.]+\s*$")
+TOKENS = "num_tokens"  # which TRL counts from the start of a run, and prints where it prints no step
 HEADING, HEADING_KEY = re.compile(r"[A-Za-z]{2}"), " heading"  # no key of a dict begins with a space
 OPENING = re.compile(r"\{ *[\"']")
 # Numbers that Python shows in a form that is no literal.
@@ -65,6 +66,7 @@ class _Console:
         self.dicts, self.runs = Rows(), list[Rows]()  # of the latest run, and of those before it
         self._parting: Parting | None = None
         self._heading = ""  # the text before a dict
+        self._tokens, self._restarts, self._since = 0.0, 0, 0  # so far, how often they began again, and rows since
         self.framed = False  # whether there are tables of completions
         self.before = 0  # rows of a training without rewards that ended before one with them
         self._ended = self._rewarded = False  # whether a Trainer has summed up, and whether a row had a reward
@@ -76,7 +78,7 @@ class _Console:
         going_on = self._begun or self._wrapped or self.words.unended
         if not going_on and "{" not in line and WORDLESS.fullmatch(line):
             return self.words.sure or self.dicts.count > 0
-        if "step:" in line and _verl_row(line):
+        if "step:" in line and " - " in line and _verl_row(line):
             self.end()
             self._wrapped = line
             return True
@@ -114,8 +116,14 @@ class _Console:
 
     def _part(self, row: dict[str, Any]) -> None:
         """Begin another run where the steps of dicts begin again below another heading: a seam is no course."""
-        step = next((key for key in STEP_KEYS if key in row), None)
-        headed = {HEADING_KEY: self._heading, **{key: row[key] for key in (step,) if key}}
+        step = next((key for key in STEP_KEYS if key in row), "")
+        headed = {HEADING_KEY: self._heading, step: row.get(step)}
+        if step in ("", "epoch") and isinstance(tokens := row.get(TOKENS), int | float):
+            begins, self._tokens = tokens < self._tokens, tokens
+            self._restarts, self._since = self._restarts + begins, 0 if begins else self._since + 1
+            step, headed = TOKENS, {HEADING_KEY: f"start {self._restarts}", TOKENS: self._since}
+        if not step:
+            return
         self._parting = self._parting or Parting(step, headed)
         run = self._parting.run
         if self._parting.run_of(headed) != run:
@@ -197,8 +205,10 @@ def _metrics(log: RawLog) -> int:
 
 def holds_metrics(path: Path) -> bool:
     """Return whether a text file holds something that ``read`` finds."""
-    console = _Console()
-    return any(console.add(line) for chunk in lines(path) for line in chunk) or tables.holds_rows(path)
+    console, chunks = _Console(), lines(path)
+    if any(map(console.add, next(chunks, ()))) or tables.holds_rows(path):
+        return True
+    return any(console.add(line) for chunk in chunks for line in chunk)
 
 
 def _verl_row(line: str) -> dict[str, Any]:

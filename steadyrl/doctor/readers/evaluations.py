@@ -69,6 +69,16 @@ STATED = re.compile(
 )
 
 
+TEXTS = (".md", ".markdown", ".rst", ".txt")
+STAYED = ("stays", "stays")
+STAYS = re.compile(
+    r"((?:[\w/]+ ){0,2}\b(?:rewards?|score|accuracy|success rate|pass@1))\b[*`:]{0,3} (?:[\w']+ ){0,3}?(?:stays?|"
+    rf"stayed|stuck|flat|hovers?|hovered)\b(?: [a-z]+){{0,3}}? \W{{0,3}}({tables.VALUE})"
+    rf"(?: ?[-\u2013~] ?({tables.VALUE}))?",
+    re.IGNORECASE,
+)
+
+
 def find(path: Path) -> tuple[Evaluation, ...]:
     """Return the scores before and after training that a text, a CSV or a JSON file states."""
     content = head(path, MAX_BYTES)
@@ -82,7 +92,22 @@ def find(path: Path) -> tuple[Evaluation, ...]:
     text += tables.text_lines(path) if b"<tr" in content else ()
     rows = list(tables.csv_cells(first, separator)) if separator else []
     several = [[row for row in rows if len(row) == len(rows[0])]] if rows else _tables(text)
-    return tuple(dict.fromkeys([*(scores for table in several for scores in _of_table(table)), *_of_lines(text)]))
+    of_tables = (scores for table in several for scores in _of_table(table))
+    courses = _courses(text) if path.suffix in TEXTS else ()
+    return tuple(dict.fromkeys([*of_tables, *_of_lines(text), *courses]))
+
+
+def _courses(text: Sequence[str]) -> Iterator[Evaluation]:
+    """Yield where sentences say that a metric began and ended, and at which level it stayed."""
+    for line in text:
+        for name, course in tables.SENTENCES.findall(line[: tables.MAX_TEXT]):
+            ends = [spelled(value.lstrip("~")) for value in tables.VALUES.findall(course)]
+            if ends[0] is not None and ends[-1] is not None:
+                yield Evaluation(name, ends[0], ends[-1], stages=("begins", "ends"), course=True)
+        for name, low, high in STAYS.findall(line[: tables.MAX_TEXT]):
+            level = spelled(low.lstrip("~")), spelled((high or low).lstrip("~"))
+            if level[0] is not None and level[1] is not None:
+                yield Evaluation(name, (level[0] + level[1]) / 2.0, level[1], stages=STAYED, course=True)
 
 
 def _tables(text: Sequence[str]) -> Iterator[Table]:

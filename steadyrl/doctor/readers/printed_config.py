@@ -17,7 +17,7 @@ MAX_TEXT = 1 << 16  # characters of a line
 MAX_OTHERS = 100  # lines that other processes may have printed in between
 MAX_VALUE = 200  # characters
 MAX_TEXTS = 1000
-NO_DIGITS = str.maketrans("", "", "0123456789")
+DIGITS = b"0123456789"
 KEY = re.compile(r"([\"'])([\w./-]{1,80})\1: ?")
 # A number, a quoted text, a word such as None, and the ends of dicts; a bracket begins a list or a further dict.
 VALUE = re.compile(r"(?P<value>-?[\w.+-]+|'[^']*'|\"[^\"]*\")(?P<closed>\}*)(?P<more>, )?")
@@ -43,7 +43,7 @@ class PrintedConfig:
         self.complete = False  # whether the summary of a finished run was printed
         self._open: list[tuple[int, str]] = []  # the column of the keys of each dict that is open, and its own key
         self._arguments = False
-        self._texts = set[str]()  # of lines that are no dict's, without their digits
+        self._texts = set[bytes]()  # of lines that are no dict's, without their digits
         self._lines_since = 0  # lines since the last one of a dict
 
     def add(self, line: str) -> None:
@@ -52,7 +52,7 @@ class PrintedConfig:
         if len(line) > MAX_TEXT or len(self.settings) >= MAX_SETTINGS or self._nested(line):
             return
         if not self._arguments and "(" not in line:
-            if (text := line.translate(NO_DIGITS)) in self._texts:  # it has the keys of an earlier one
+            if (text := line.encode().translate(None, DIGITS)) in self._texts:  # it has the keys of an earlier one
                 return
             if len(self._texts) < MAX_TEXTS:
                 self._texts.add(text)

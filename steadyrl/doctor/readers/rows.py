@@ -50,7 +50,10 @@ MAX_POINTS = 40_000_000  # of a run, where each row is one value
 MAX_RUNS = 1000  # of a file
 MAX_GAPS, MAX_UNLIKE = 20_000_000, 1000  # values and columns that are searched for gaps
 CHUNK = 4096  # rows that wait to be added together
-SUMMARIES: Mapping[str, Callable[[np.ndarray], float]] = {"mean": np.mean, "std": np.std, "min": np.min, "max": np.max}
+SUMMARIES: Mapping[str, Callable[[np.ndarray], float]] = {
+    "mean": np.mean, "std": np.std, "min": np.min, "max": np.max, "alike": lambda values: float(np.ptp(values) == 0.0)
+}  # fmt: skip
+OF_SEVERAL = ("std", "alike")  # which need two numbers
 # Of which a step may be a part, and which may count the steps of each row.
 COARSE = ("epoch", "episode", "steps", "updates", "num_updates")
 MOST_BACK = 4  # rows for each step that is lower than the one before; of a table with more nobody wrote in this order
@@ -287,13 +290,17 @@ class Rows:
                 self._add_level([values[i] for i in inner], at[inner], f"{name}/", depth + 1)
 
     def _add_lists(self, name: str, values: Sequence[Any], places: np.ndarray) -> None:
-        """Add what lists with a number for each completion are together; a deviation needs two of them."""
+        """Add what lists with a number for each completion are together.
+
+        A list may be of one group or of a batch: only where some are alike they tell how many groups are.
+        """
         truths = [with_truths(name, value) if isinstance(value, list) else value for value in values]
         lists = [(i, array) for i, value in enumerate(truths) if (array := _numbers_of(value)) is not None]
         for part, summary in SUMMARIES.items():
-            some = [(i, array) for i, array in lists if part != "std" or len(array) > 1]
+            some = [(i, array) for i, array in lists if part not in OF_SEVERAL or len(array) > 1]
             summed = np.array([summary(array) for _, array in some], np.float64)
-            self._add(f"{name}/{part}", places[[i for i, _ in some]], summed)
+            if part != "alike" or summed.any():
+                self._add(f"{name}/{part}", places[[i for i, _ in some]], summed)
 
 
 def require_few(runs: int) -> None:

@@ -54,8 +54,9 @@ RANGE = re.compile(rf"~?({_NUMBER}) ?[-\u2013~] ?({_NUMBER})")
 ENDED = "\0"  # a line that ends a table
 STEPLESS = "values with arrows between them, at steps that the text does not say, so that they are numbered from 1: "
 # "KL: 0.1 -> 0.3 -> 2,041.5", or in a sentence "the mean KL rose quickly from 0.1 to 0.3".
-_VALUE = r"~?[-+\u2212]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?%?"
-_COURSE = rf"{_VALUE}(?: ?(?:[\u2192\u27f6\u21d2\u279c]|[-=\u2013]+>| to ) ?{_VALUE})+"
+VALUE = r"~?[-+\u2212]?\d(?:[\d,]*\d)?(?:\.\d+)?(?:e[-+]?\d+)?%?"
+VALUES = re.compile(VALUE, re.IGNORECASE)
+_COURSE = rf"{VALUE}(?: ?(?:[\u2192\u27f6\u21d2\u279c]|[-=\u2013]+>| to ) ?{VALUE})+"
 ARROWS = re.compile(rf"^\W*([A-Za-z][\w ./()-]{{0,40}}?)[*`]{{0,3}} ?[:=]\W{{0,3}}?({_COURSE})", re.IGNORECASE)
 _METRIC = r"(?:loss|rewards?|score|kl|entropy|gradient norm|length)(?: divergence| mean| std)?"
 _MOVES = (
@@ -178,10 +179,12 @@ def find(path: Path, notes: Sequence[str]) -> list[RawLog]:
         several += [_Table()] if begins or not several else []
         several[-1].put(row)
     runs = {names: _joined(several) for names, several in tables.items()}
-    rewarded = [names for names in runs if REWARD.search(english(" ".join(names)))]
+    rewarded = [names for names, several in runs.items() if several[0].holds_reward()]
+    stepped = {names for names, several in runs.items() if several[0].by_step()}  # others are of runs, not of steps
+    rewarded = [names for names in rewarded if names in stepped] or rewarded
     longest = max((table.count for names in rewarded for table in runs[names]), default=0)
     long = (names for names in rewarded if max(table.count for table in runs[names]) >= LONG_TABLE * longest)
-    names_of = next(long, max(runs, key=lambda names: sum(map(_is_metric, names)), default=None))
+    names_of = next(long, max(runs, key=lambda names: (names in stepped, sum(map(_is_metric, names))), default=None))
     if names_of is None:
         return [_with_courses(RawLog(str(path), "printed", {}, {}, tuple(notes)), courses)] if courses else []
     longest = max(table.count for table in runs[names_of])
@@ -238,7 +241,7 @@ class _Table(Rows):
         shared = self.first_rows[0].keys() & other.first_rows[0].keys()
         alike = len(shared) == len(self.first_rows[0]) == len(other.first_rows[0])
         alike |= any(_is_metric(name) and "loss" not in name.lower() for name in shared)  # others have losses, too
-        mine, theirs = self._by_step(), other._by_step()
+        mine, theirs = self.by_step(), other.by_step()
         if not alike or not mine or not theirs or max(mine) >= min(theirs) or other.count > CONTINUED:
             return False
         for row in other.first_rows:
@@ -247,10 +250,15 @@ class _Table(Rows):
 
     def shows_more_than(self, other: _Table) -> bool:
         """Return whether the other table is of this run, and was shown before it was at its end."""
-        mine, theirs = self._by_step(), other._by_step()
+        mine, theirs = self.by_step(), other.by_step()
         return bool(theirs) and all(mine.get(step) == row for step, row in theirs.items())
 
-    def _by_step(self) -> dict[float, Row]:
+    def holds_reward(self) -> bool:
+        """Return whether a number stands below the name of a reward."""
+        cells = [cell for name, cell in self.first_rows[0].items() if REWARD.search(english(name))]
+        return any(spelled(cell) is not None for cell in cells)
+
+    def by_step(self) -> dict[float, Row]:
         """Return the first rows by their steps."""
         named = self.first_rows[0]
         step = next((name for name in named if STEPS.search(english(name))), "")
@@ -275,10 +283,10 @@ def _coursed(every: Iterable[str], courses: dict[str, Column], prose: bool) -> I
         arrow = ">" in line or " to " in line or not line.isascii()
         if arrow and len(line) <= MAX_TEXT and COURSED.search(line):
             for name, course in (*ARROWS.findall(line), *SENTENCES.findall(line)):
-                values = [spelled(text.lstrip("~")) for text in re.findall(_VALUE, course, re.IGNORECASE)]
+                values = [spelled(text.lstrip("~")) for text in VALUES.findall(course)]
                 if COURSED.search(name) and None not in values:  # as of more digits than a metric has
                     courses.setdefault(name, Column(np.arange(1, len(values) + 1), np.array(values, np.float64)))
-        for name, low, high in LEVELS.findall(line[:MAX_TEXT]) if prose else ():
+        for name, low, high in LEVELS.findall(line[:MAX_TEXT]) if prose and ("_" in line or "/" in line) else ():
             ends = np.array([spelled(text.lstrip("~")) for text in (low, high or low)], np.float64)
             if COURSED.search(name) and np.isfinite(ends).all():
                 courses.setdefault(name, Column(np.array([1]), ends.mean(keepdims=True)))

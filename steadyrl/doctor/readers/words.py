@@ -74,7 +74,9 @@ class Words:
         self.unended = ""  # the line before with a list of numbers that goes on in the next one
         self._by_step, self._by_name = _Records(("step",)), _Records(("epoch",))
         self._templates = Templates(_parse)
-        self._seen, self._beside = Counter[str](), Counter[str]()  # names, and metrics on the lines that name a step
+        self._named = Counter[
+            tuple[bool, tuple[str, ...]]
+        ]()  # lines by whether they begin with a step, and their names
 
     def add(self, line: str) -> None:
         """Take in a line."""
@@ -83,19 +85,15 @@ class Words:
         self.unended = line if "[" in line and len(line) <= MAX_TEXT and OPEN.search(line) else ""
         if self.unended or len(line) > MAX_TEXT or not line.strip():
             return
-        line = line.replace(" -- ", " | ")
-        line = NUMBERED.sub(r"step \1 | ", line) if NUMBERED.match(line) else line
-        line = DRESSED.sub(r"\1", line) if DRESSED.search(line) else line
         values = self._templates.read(line)
         begins = STARTING in values
         step = values.pop(STARTING, values.pop(ELSEWHERE, None))
         by_step, by_name = self._by_step, self._by_name
-        self._seen.update(list(values))
-        self._beside.update(name for name in values if begins and _is_metric(name))
+        self._named[begins, tuple(values)] += 1
         if step is not None and step != by_step.record.get("step"):
             by_step.end()
             by_step.record["step"] = step
-        if by_step.record:  # the first value of a name counts: what follows may be of something else
+        if by_step.record and values:  # the first value of a name counts: what follows may be of something else
             by_step.record = {**values, **by_step.record}
         if by_name.record.keys() & values.keys():
             by_name.end()
@@ -109,7 +107,11 @@ class Words:
         """Return the log of all records: of those with a step, unless far more are without."""
         self._by_step.end()
         self._by_name.end()
-        beside = max(self._beside.values(), default=0) >= max(FEW, BESIDE * self._by_step.count)
+        seen, with_step = Counter[str](), Counter[str]()
+        for (begins, names), count in self._named.items():
+            seen.update(dict.fromkeys(names, count))
+            with_step.update(dict.fromkeys(filter(_is_metric, names if begins else ()), count))
+        beside = max(with_step.values(), default=0) >= max(FEW, BESIDE * self._by_step.count)
         stepped = self._by_step.metrics > 0 and (beside or self._by_name.metrics < FEWER * self._by_step.metrics)
         records = self._by_step if stepped else self._by_name
         left_out = self._by_step.metrics if not stepped else 0
@@ -121,7 +123,7 @@ class Words:
             for name, column in log.columns.items()
             if records.count < FEW or METRIC.search(name) or len(column.steps) >= MIN_SHARE * records.count
             # A name is of so many rows, and not of each completion, by its number, or beside the steps.
-            if not (stepped and beside) or min(self._seen[name], self._beside[name] or math.inf) < FEWER * records.count
+            if not (stepped and beside) or min(seen[name], with_step[name] or math.inf) < FEWER * records.count
         }
         return replace(log, columns=often if records.rows.step_key else _from_first(often))
 
@@ -136,7 +138,7 @@ class _Records:
     def end(self) -> None:
         """Put the record to the rows, if it holds more than its step, and begin another."""
         record, self.record = self.record, {}
-        if record.keys() - {"step"}:
+        if len(record) > ("step" in record):
             self.count += 1
             self.metrics += any(map(_is_metric, record))
             self.rows.put(record)
@@ -144,6 +146,7 @@ class _Records:
 
 def _parse(line: str) -> dict[str, Any]:
     """Return the numbers of a line by their names, and the step that it names at its start or elsewhere."""
+    line = DRESSED.sub(r"\1", NUMBERED.sub(r"step \1 | ", line.replace(" -- ", " | ")))
     # The bar of a loop inside a step may have the step's number in front of it, and counts something else.
     begins = STEP.search(line) if "%|" not in line and COUNTER.search(line) else None
     pairs = pairs_in(line, begins)
@@ -207,6 +210,7 @@ def _assigned(line: str) -> Iterator[tuple[str, str, str]]:
 
 
 @lru_cache(1 << 12)  # every row has the names of the one before
+@lru_cache(1 << 12)
 def _is_metric(name: str) -> bool:
     return METRIC.search(name) is not None
 

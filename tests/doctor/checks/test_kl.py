@@ -281,6 +281,13 @@ def test_a_kl_of_unknown_unit_that_grows_to_what_is_high_in_any_unit_is_named_un
     assert kl_runaway(in_no_unit(np.geomspace(0.05, 9.0, 80), np.linspace(0, 1, 80)))[0].state == "unknown"
 
 
+def test_two_rows_show_a_kl_that_came_to_hundreds_and_not_one_that_began_there():
+    found = kl_runaway(in_no_unit(np.array([0.9, 310.0]), np.array([0.5, 0.5])))[0]
+    assert (found.state, found.severity, found.since_step) == ("found", "warning", 1)
+    assert "grew from 0.9 to 310 and the reward gained nothing by it" in found.message
+    assert kl_runaway(in_no_unit(np.array([240.0, 310.0]), np.array([0.5, 0.5])))[0].state == "unknown"
+
+
 def test_a_row_of_a_hundred_times_the_usual_kl_is_a_spike_in_any_unit():
     values = np.full(30, 0.3)
     values[12] = 45.0
