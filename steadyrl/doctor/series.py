@@ -61,6 +61,9 @@ class Column:
     logged has no entry."""
 
 
+STAYED = ("stays", "stays")  # the stages of a metric of which a sentence says a level alone
+
+
 @dataclass(frozen=True)
 class Evaluation:
     """A score before and after training, as a write-up states it."""
@@ -78,6 +81,8 @@ class Evaluation:
     """What it says of the problems, if anything."""
     from_training: bool = False
     """Whether the first stage is a checkpoint of the training, too."""
+    arm: bool = False
+    """Whether the second stage is an arm of experiments, of which the write-up does not say that it was trained."""
     course: bool = False
     """Whether it is no score of two stages, but where a sentence says that a metric began and ended in training."""
 
@@ -216,7 +221,10 @@ class Run:
         averaged = f", {self.averaged_over} to a row" if self.averaged_over > 1 else ""
         (first, last), algorithm = self.span, f", {self.algorithm}" if self.algorithm else ""
         if not self.series:
-            return f"{counted(len(self.evaluations), 'score')} before and after training, and no rows"
+            stated = sum(of.course for of in self.evaluations)
+            courses = f", {counted(stated, 'course')} in words" if stated else ""
+            scores = counted(len(self.evaluations) - stated, "score")
+            return f"{scores} before and after training{courses}, and no rows"
         rows = (
             f"1 row (step {first}{averaged})" if self.steps == 1 else f"{self.steps} rows ({first} to {last}{averaged})"
         )

@@ -28,7 +28,8 @@ LONG_ENOUGH = 30  # steps, half of them once the whole is level, in which a form
 COSTS = re.compile(
     r"loss|time|second|token|length|chars?|latency|perplex|ppl|(?<![a-z])kl|entropy|trunc|error|halluc|fallback|cost|memory|step|"
     r"batch|optim|(?<![a-z])lr|learning|epoch|params|size|illegal|violation|fail|wrong|(?<![a-z])std|(?<![a-z])(?:min|max)"
-    r"(?![a-z])|negative|toxic|repeti|gpu|seed|temperature|beta|grad|norm|count|invalid|refus|damage|penalt|unsafe|leak|distance|长度|上限|\u2193",
+    r"(?![a-z])|negative|toxic|repeti|gpu|seed|temperature|beta|grad|norm|count|invalid|refus|damage|penalt|unsafe|leak|distance|"
+    r"throughput|speed|no answer|unpars|(?<![a-z])(?:gap|lev|r?m[as]e)(?![a-z])|长度|上限|\u2193",
     re.IGNORECASE,
 )
 AIM = re.compile(
@@ -112,7 +113,10 @@ def heldout_no_gain(run: Run) -> Result:
         return Found("past_peak", "warning", None, f"a later checkpoint scores less: {_courses(lost)}", (shown,))
     trained = {of: gain for of, gain in changes.items() if not of.from_training and not FORM.search(of.name)}
     aims = {of: gain for of, gain in trained.items() if not _is_proxy(of.name)} or trained
-    if not any(AIM.search(f"{of.name} {of.problems} {' '.join(of.stages)}") for of in trained):
+    aims = {of: gain for of, gain in aims.items() if AIM.search(of.name)} or aims
+    # Several rows of shares between two stages are of problems, whatever their names.
+    shares = len(aims) >= FEWEST_ROWS and all(0.0 <= x <= _scale(of) for of in aims for x in (of.before, of.after))
+    if not shares and not any(AIM.search(f"{of.name} {of.problems} {' '.join(of.stages)}") for of in trained):
         return Unknown("no score before and after training is of enough answers, and of what is right in them")
     gains = list(aims.values())
     spoiled = [of for of in scored if SPOILED.search(of.name) and of.after - of.before > SPOILS * _scale(of)]
@@ -120,7 +124,7 @@ def heldout_no_gain(run: Run) -> Result:
         shown = f"no score of whether they are right rose: {_courses(aims)}"
         return Found("spoiled", "warning", None, f"training spoils the answers: {_courses(spoiled)}", (shown,))
     if max(gains) > 0:
-        mostly = min(gains) >= 0 and sum(gains) > len(gains) / 2.0
+        mostly = min(gains) >= 0 and sum(gains) > len(gains) / 2.0 and not any(of.arm for of in aims)
         return (Passed if mostly else Unknown)(f"scores before and after training: {_courses(aims)}")
     if any(of.after - of.before > _least(of) for of in aims):
         return Unknown(f"the scores rose, and no more than their noise: {_courses(aims)}")

@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
-from steadyrl.doctor.readers import tables
+from steadyrl.doctor.readers import sentences, tables
 from steadyrl.doctor.readers.lines import head, parse_json, text_of
 from steadyrl.doctor.readers.spelling import english, flat_settings, spelled
 from steadyrl.doctor.series import Evaluation
@@ -22,6 +23,7 @@ Table = list[list[str]]
 CSV = (".csv", ".tsv")
 MAX_BYTES, ENDS = 16 << 20, 1 << 18  # of a text with scores
 MOST_ROWS, MOST_LABEL = 60, 80  # of a table of stages, and characters of a label
+MOST_LABELS = 3  # columns before the scores, of which one names the stages
 _AS_WORD = r"(?<![a-z])(?:{})(?![a-z])"
 TRAINED = re.compile(
     _AS_WORD.format("grpo|ppo|rloo|dapo|gspo|reinforce|raft|rl|rlhf|rlvr|rlaif|trained|after|tuned|fine-?tuned|final")
@@ -55,6 +57,7 @@ COUNTS = re.compile(
     "\u6837\u672c\u6570|\u9898\u6570",
     re.IGNORECASE,
 )
+ARMS = re.compile(r"(?<![a-z])(?:experiments?|runs?|arms?|variants?|ablations?)(?![a-z])|\u5b9e\u9a8c", re.IGNORECASE)
 RIGHT = re.compile("correct|solved|passed|right", re.IGNORECASE)  # of which a count is as good as their share
 LETTERS = re.compile(r"[^\W\d_]{2}")
 WORD = re.compile(r"[^\W\d_]+")
@@ -66,16 +69,6 @@ HEADED = "\0headed"  # behind the name of a score whose stage stands in a headin
 _LABEL = r"[A-Za-z][\w ,./()@\]-]{2,60}?"
 STATED = re.compile(
     rf"(?:\s*\d{{1,3}}[.)] )?\W{{0,4}}({_LABEL})\W{{0,3}}[:=]\W{{0,3}}({_VALUE}(?: ?/ ?\d{{1,7}})?)(?![\w.])"
-)
-
-
-TEXTS = (".md", ".markdown", ".rst", ".txt")
-STAYED = ("stays", "stays")
-STAYS = re.compile(
-    r"((?:[\w/]+ ){0,2}\b(?:rewards?|score|accuracy|success rate|pass@1))\b[*`:]{0,3} (?:[\w']+ ){0,3}?(?:stays?|"
-    rf"stayed|stuck|flat|hovers?|hovered)\b(?: [a-z]+){{0,3}}? \W{{0,3}}({tables.VALUE})"
-    rf"(?: ?[-\u2013~] ?({tables.VALUE}))?",
-    re.IGNORECASE,
 )
 
 
@@ -93,21 +86,8 @@ def find(path: Path) -> tuple[Evaluation, ...]:
     rows = list(tables.csv_cells(first, separator)) if separator else []
     several = [[row for row in rows if len(row) == len(rows[0])]] if rows else _tables(text)
     of_tables = (scores for table in several for scores in _of_table(table))
-    courses = _courses(text) if path.suffix in TEXTS else ()
-    return tuple(dict.fromkeys([*of_tables, *_of_lines(text), *courses]))
-
-
-def _courses(text: Sequence[str]) -> Iterator[Evaluation]:
-    """Yield where sentences say that a metric began and ended, and at which level it stayed."""
-    for line in text:
-        for name, course in tables.SENTENCES.findall(line[: tables.MAX_TEXT]):
-            ends = [spelled(value.lstrip("~")) for value in tables.VALUES.findall(course)]
-            if ends[0] is not None and ends[-1] is not None:
-                yield Evaluation(name, ends[0], ends[-1], stages=("begins", "ends"), course=True)
-        for name, low, high in STAYS.findall(line[: tables.MAX_TEXT]):
-            level = spelled(low.lstrip("~")), spelled((high or low).lstrip("~"))
-            if level[0] is not None and level[1] is not None:
-                yield Evaluation(name, (level[0] + level[1]) / 2.0, level[1], stages=STAYED, course=True)
+    stated = sentences.courses(text) if path.suffix in sentences.TEXTS else ()
+    return tuple(dict.fromkeys([*of_tables, *_of_lines(text), *stated]))
 
 
 def _tables(text: Sequence[str]) -> Iterator[Table]:
@@ -134,10 +114,12 @@ def _of_table(table: Table) -> Iterator[Evaluation]:
     across = {name: i for i, name in enumerate(header) if i and _stage(name) is not None}
     bases, ends = ([name for name in across if _stage(name) == stage] for stage in (0, 1))
     if bases and ends:
+        of_how_many = {fraction[2] for row in rows for cell in row[1:] if (fraction := FRACTION.search(cell))}
+        count = f"n={of_how_many.pop()}" if len(of_how_many) == 1 else ""
         for end in ends:
             base = next((base for base in bases if _measured(base) == _measured(end)), bases[0])
             for row in rows:
-                yield from _pair(row[0], "", [row[across[base]], row[across[end]]], (base, end))
+                yield from _pair(row[0], count, [row[across[base]], row[across[end]]], (base, end))
     else:
         yield from _of_rows(header, rows)
 
@@ -145,18 +127,25 @@ def _of_table(table: Table) -> Iterator[Evaluation]:
 def _of_rows(header: list[str], rows: Table) -> Iterator[Evaluation]:
     """Yield the scores of a table with a stage in each row: of training the last stage above it that it began with."""
     counted = next((i for i, name in enumerate(header) if COUNTS.fullmatch(name)), -1)
-    for at, after in enumerate(rows):
-        alike = [row for row in rows if counted < 0 or row[counted] == after[counted]]
-        bases = [row for row in alike if _stage(row[0]) == 0]
-        # Rows that differ in their numbers alone are checkpoints of one training.
-        earlier = [row for row in alike if row in rows[:at] and WORD.findall(row[0]) == WORD.findall(after[0])]
-        if _stage(after[0]) != 1 or not bases:
+    labels = [{_stage(row[i]) for row in rows} for i in range(min(len(header) - 1, MOST_LABELS))]
+    at = next((i for i, stages in enumerate(labels) if stages >= {0, 1}), 0)
+    arm = 1 if 1 not in labels[at] and ARMS.search(header[at]) else None  # what is no baseline is an arm of these
+    stages = [arm if (stage := _stage(row[at])) is None else stage for row in rows]
+    for place, after in enumerate(rows):
+        alike = [i for i, row in enumerate(rows) if row[:at] == after[:at]]
+        alike = [i for i in alike if counted < 0 or rows[i][counted] == after[counted]]
+        bases = [rows[i] for i in alike if stages[i] == 0]
+        if stages[place] != 1 or not bases:
             continue
+        # Rows that differ in their numbers alone are checkpoints of one training.
+        earlier = [rows[i] for i in alike if i < place and WORD.findall(rows[i][at]) == WORD.findall(after[at])]
+        base = next((rows[i] for i in reversed(alike) if i < place and stages[i] == 0), bases[0])
         count = f"n={after[counted]}" if counted >= 0 else ""
-        for before in (next((row for row in reversed(bases) if row in rows[:at]), bases[0]), *earlier):
-            for i, name in enumerate(header[1:], 1):
+        for before in (base, *(earlier if arm is None else ())):  # arms that differ in numbers alone are no checkpoints
+            for i, name in enumerate(header[at + 1 :], at + 1):
                 if i != counted and not OTHER.search(name):
-                    yield from _pair(name, count, [before[i], after[i]], (before[0], after[0]), before in earlier)
+                    for of in _pair(name, count, [before[i], after[i]], (before[at], after[at]), before in earlier):
+                        yield replace(of, arm=arm is not None)
 
 
 def _of_lines(text: Sequence[str]) -> Iterator[Evaluation]:

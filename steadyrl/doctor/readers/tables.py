@@ -54,7 +54,7 @@ RANGE = re.compile(rf"~?({_NUMBER}) ?[-\u2013~] ?({_NUMBER})")
 ENDED = "\0"  # a line that ends a table
 STEPLESS = "values with arrows between them, at steps that the text does not say, so that they are numbered from 1: "
 # "KL: 0.1 -> 0.3 -> 2,041.5", or in a sentence "the mean KL rose quickly from 0.1 to 0.3".
-VALUE = r"~?[-+\u2212]?\d(?:[\d,]*\d)?(?:\.\d+)?(?:e[-+]?\d+)?%?"
+VALUE = r"~?[-+\u2212]?\d++(?:,\d++)*+(?:\.\d++)?(?:e[-+]?\d+)?%?"
 VALUES = re.compile(VALUE, re.IGNORECASE)
 _COURSE = rf"{VALUE}(?: ?(?:[\u2192\u27f6\u21d2\u279c]|[-=\u2013]+>| to ) ?{VALUE})+"
 ARROWS = re.compile(rf"^\W*([A-Za-z][\w ./()-]{{0,40}}?)[*`]{{0,3}} ?[:=]\W{{0,3}}?({_COURSE})", re.IGNORECASE)

@@ -198,8 +198,8 @@ def test_what_is_broken_in_the_first_row_has_no_first_cause(said):
 
 def test_a_kl_that_breaks_out_in_the_last_row_is_a_fault_in_whatever_unit(said):
     rows = [{"reward": 0.5, "kl": 0.4, "loss": 0.1}, {"reward": 0.25, "kl": 190.0, "loss": 240.0}]
-    judgement = said(rows)[1].judgement
-    assert judgement is not None and (judgement.verdict, judgement.cause) == ("sick", "kl_runaway")
+    [finding] = said(rows)[1].findings
+    assert (finding.check, finding.severity) == ("kl_runaway", "warning")
     calm = said([rows[0], {"reward": 0.55, "kl": 0.5, "loss": 0.1}])[1].judgement
     assert calm is not None and calm.verdict == ""
 

@@ -185,3 +185,90 @@ def test_rows_of_a_training_below_its_title_are_no_counterpart_of_a_baseline(tmp
     path = tmp_path / "run.md"
     path.write_text("# PPO on routes\nbaseline solved: 0.45\nstep 1\nsolved: 0.25\nstep 2\nsolved: 0.28\n")
     assert find(path) == ()
+
+
+def test_answers_that_repeat_themselves_are_a_fault_where_only_the_reward_rose(tmp_path: Path) -> None:
+    path = tmp_path / "notes.md"
+    rows = "| Mean reward | 0.6 | 0.9 |\n| Repeated bigrams, repetition | 0.02 | 0.41 |\n"
+    path.write_text(f"| What | Base | After RLOO |\n|---|---|---|\n{rows}")
+    [finding] = examined(path).findings
+    assert (finding.check, finding.cause) == ("heldout_no_gain", "spoiled")
+    path.write_text(f"| What | Base | After RLOO |\n|---|---|---|\n{rows}| Accuracy | 0.3 | 0.6 |\n")
+    assert examined(path).findings == ()
+
+
+def test_problems_without_a_word_for_a_score_count_where_several_are_shares(tmp_path: Path) -> None:
+    path = tmp_path / "levels.md"
+    path.write_text(
+        "| Stage | Short | Middle | Long |\n|---|---|---|---|\n| Baseline | 0.71 | 0.52 | 0.40 |\n"
+        "| PPO, 300 steps | 0.44 | 0.21 | 0.12 |\n"
+    )
+    [finding] = examined(path).findings
+    assert (finding.check, finding.cause) == ("heldout_no_gain", "fell")
+    path.write_text(path.read_text().replace("Baseline", "Words").replace("PPO, 300 steps", "Numbers"))
+    with pytest.raises(RunError):
+        diagnose(path)
+
+
+def test_what_is_no_aim_takes_nothing_from_a_gain(tmp_path: Path) -> None:
+    path = tmp_path / "cost.md"
+    path.write_text(
+        "| Model | Accuracy | Throughput |\n|---|---|---|\n"
+        "| Base | 31.0% | 15,000 tok/s |\n| GRPO | 44.5% | 9,000 tok/s |\n"
+    )
+    assert examined(path).verdict == "healthy"
+
+
+def test_the_stage_may_stand_behind_the_models_name_and_each_model_has_its_own_base(tmp_path: Path) -> None:
+    path = tmp_path / "models.md"
+    rows = [("Small", "Base", 12), ("Large", "Base", 60), ("Small", "+ GRPO", 30), ("Large", "+ GRPO", 45)]
+    lines = "".join(f"| {model} | {stage} | {score}% |\n" for model, stage, score in rows)
+    path.write_text(f"| Model | Method | Accuracy |\n|---|---|---|\n{lines}")
+    assert [(of.before, of.after) for of in find(path)] == [(0.12, 0.3), (0.6, 0.45)]
+
+
+def test_arms_of_experiments_below_a_baseline_show_a_fall_and_no_health(tmp_path: Path) -> None:
+    path = tmp_path / "arms.md"
+    head = "| Experiment | rank | dev.json accuracy |\n|---|---|---|\n| Baseline | N/A | 61.0% |\n"
+    path.write_text(f"{head}| wide_a | 64 | 55.0% |\n| wide_b | 16 | 57.5% |\n")
+    [finding] = examined(path).findings
+    assert (finding.check, finding.cause) == ("heldout_no_gain", "fell")
+    path.write_text(f"{head}| wide_a | 64 | 70.0% |\n| wide_b | 16 | 74.5% |\n")
+    assert examined(path).verdict == "too little to judge"
+    # Arms that differ in a number alone are no checkpoints of one training.
+    path.write_text(f"{head}| rate 2e-5 | 64 | 74.5% |\n| rate 5e-5 | 64 | 62.0% |\n")
+    assert examined(path).findings == ()
+
+
+STATED = {
+    "The entropy dropped quickly from 1.4 to 0.1 and never came back.": "entropy_collapse",
+    "In run 7 the mean score sank from ~2.4 to 0.3, in all seeds.": "reward_falling",
+    "Mean response length shrinks from 900 to 40.": "length_collapse",
+    "After the warm-up the KL rose from 0.3 to 41.": "kl_runaway",
+    "训练后期reward从2.4一路下降到0.6。": "reward_falling",
+    "The reward stays in the 0.31-0.35 band for 400 steps.": "reward_flat",
+    "policy_loss and raw_grad_norm are all NaN on every batch.": "non_finite",
+}
+HARMLESS = (
+    "The entropy dropped from 1.4 to 0.9.",
+    "The KL rose from 0.001 to 0.2.",
+    "The mean score rose from 0.3 to 2.4.",
+    "The reward stays at 0.97 from then on.",
+    "If the loss becomes NaN, lower the learning rate.",
+)
+
+
+@pytest.mark.parametrize("sentence", STATED)
+def test_a_course_that_a_sentence_states_is_judged_by_its_ends(tmp_path: Path, sentence: str) -> None:
+    path = tmp_path / "issue.md"
+    path.write_text(f"# Help wanted\n\n{sentence}\n")
+    diagnosis = examined(path)
+    assert [(x.check, x.cause) for x in diagnosis.findings if x.harms] == [("stated_course", STATED[sentence])]
+    assert diagnosis.findings[0].message.startswith("the text says so: ")
+
+
+@pytest.mark.parametrize("sentence", HARMLESS)
+def test_a_course_of_no_harm_and_a_warning_are_none(tmp_path: Path, sentence: str) -> None:
+    path = tmp_path / "issue.md"
+    path.write_text(f"# Notes\n\nThe mean length went from 300 to 310.\n\n{sentence}\n")
+    assert not any(finding.harms for finding in examined(path).findings)

@@ -125,3 +125,17 @@ def test_rows_with_a_reward_count_before_a_longer_table_of_a_reward_model(tmp_pa
     table += "".join(f"Evaluation #{i} reward/mean: {1.25 + i / 2}\n" for i in range(6))
     log = read(tmp_path / "both.md", table)
     assert log.columns["reward/mean"].values.tolist() == [1.25, 1.75, 2.25, 2.75, 3.25, 3.75]
+
+
+def test_lists_of_equal_rewards_are_counted_and_lists_of_which_none_is_equal_say_nothing(tmp_path):
+    groups = [[0, 0, 0, 0], [1, 0, 0, 1], [0, 0, 0, 0], [1, 1, 1, 1]]
+    rows = [{"step": i // 2, "loss": 0.1, "rewards": groups[i % 4]} for i in range(16)]
+    path = tmp_path / "groups.jsonl"
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    (log,) = search(path, lambda log: True).logs
+    assert log.columns["rewards/alike"].values.tolist() == [0.5, 1.0] * 4
+    (diagnosis,) = diagnose(path)
+    assert diagnosis.run.needed("no_signal").values.tolist() == [0.5, 1.0] * 4
+    path.write_text("".join(f"{json.dumps({**row, 'rewards': [0, 1, 0, 2]})}\n" for row in rows))
+    (log,) = search(path, lambda log: True).logs
+    assert "rewards/alike" not in log.columns

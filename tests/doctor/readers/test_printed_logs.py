@@ -571,3 +571,16 @@ def test_rows_of_metrics_count_more_than_warnings_between_them(tmp_path):
     path.write_text("\n".join([*warned, *rows]) + "\n", encoding="utf-8")
     (diagnosis,) = diagnose(path)
     assert len(diagnosis.run.get("reward")) == 30 and diagnosis.run.get("kl_ref") is None
+
+
+def test_runs_of_trl_in_one_notebook_are_parted_where_the_counted_tokens_begin_again(tmp_path):
+    def rows(first, length, n):
+        tokens = np.cumsum(np.full(n, 4 * length)) + first
+        return [f"{{'loss': 0.1, 'reward': {0.2 + 0.01 * (i % 3)}, 'num_tokens': {x}.0}}" for i, x in enumerate(tokens)]
+
+    path = tmp_path / "cells.log"
+    between = ["100%|##########| 9/9 [00:10<00:00]", "saving"]
+    path.write_text("\n".join([*rows(90, 512, 9), *between, *rows(700, 256, 12)]) + "\n")
+    first, second = search(path, lambda log: True).logs
+    assert [len(log.columns["reward"].steps) for log in (first, second)] == [9, 12]
+    assert second.columns["num_tokens"].values[0] == 1724.0

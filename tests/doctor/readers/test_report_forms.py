@@ -320,3 +320,13 @@ def test_steps_with_remarks_are_read_beside_an_accuracy_and_courses_have_signs(t
     assert log.columns["accuracy"].steps.tolist() == [0, 20, 40]
     assert values(log, "accuracy") == pytest.approx([0.615, 0.64, 0.705])
     assert values(log, "margin") == [0.1, -0.3, 0.6]
+
+
+def test_a_table_with_steps_is_the_runs_before_one_of_phases_that_names_a_reward_in_words(tmp_path):
+    phases = table(("Phase", "reward function", "step 90 exact"), ("A", "exact match", 0.31), ("B", "five grades", 0.4))
+    steps = table(
+        ("step", "reward", "tokens"), (1, 0.25, 300), (30, 0.5, 420), ("60-65 (resumed)", "0.25-0.75", "500+")
+    )
+    log = read(tmp_path / "report.md", f"{phases}\n{steps}")
+    assert values(log, "reward") == [0.25, 0.5, 0.5]
+    assert "step 90 exact" not in log.columns
