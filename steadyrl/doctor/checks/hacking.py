@@ -61,15 +61,19 @@ def reward_hacking(run: Run) -> Result | list[Result]:
         return results
     for name, series in (heldout or parts).items():
         levels = measure(series)
-        if levels is None or not levels.fell:
+        # Of a held-out score a line that clearly falls is enough, and in the training reward nothing would show.
+        if levels is None or not (levels.fell or (heldout and levels.change.estimate < -levels.change.detectable)):
             continue
         grave = bool(heldout) and not _is_traded(name, heldout, parts)
         low = levels.first - levels.means > levels.least
-        since = levels.steps[min(int(np.flatnonzero(~low)[-1]) + 1, len(low) - 1)]  # clearly below the start from there
+        begins = min(int(np.flatnonzero(~low)[-1]) + 1, len(low) - 1) if levels.fell else 0
+        since = levels.steps[begins]  # clearly below the start from there
+        change = levels.change
+        line = f"a line through it loses {number(-change.high)} to {number(-change.low)}, with 95 % confidence"
         fall = f"{'heldout/' if heldout else ''}{name} falls from {number(levels.first)} to {number(levels.end)}"
         ends = f"from {number(rewards.first)} to {number(max(rewards.end, rewards.late))}"
         rise = f"the reward {'rises' if rewards.rose else 'goes'} {ends}"
-        shown = f"{levels.explained}; of the reward {rewards.explained}"
+        shown = f"{levels.explained if levels.fell else line}; of the reward {rewards.explained}"
         cause = "held_out_falls" if grave else "part_falls"
         severity: Severity = "info" if not grave else "critical" if rewards.rose else "warning"
         results.append(Found(cause, severity, int(since), f"{rise} while {fall}", (f"{name}: {shown}",)))
@@ -125,6 +129,10 @@ def heldout_no_gain(run: Run) -> Result:
         return Found("spoiled", "warning", None, f"training spoils the answers: {_courses(spoiled)}", (shown,))
     if max(gains) > 0:
         mostly = min(gains) >= 0 and sum(gains) > len(gains) / 2.0 and not any(of.arm for of in aims)
+        worse = [of for of, gain in aims.items() if gain < 0]
+        if len(worse) > len(aims) / 4.0:
+            some = f"of {counted(len(aims), 'score')} {sum(gain > 0 for gain in gains)} rose, and {len(worse)} fell"
+            return Found("mixed", "info", None, f"{some}: {_courses(worse)}", ())
         return (Passed if mostly else Unknown)(f"scores before and after training: {_courses(aims)}")
     if any(of.after - of.before > _least(of) for of in aims):
         return Unknown(f"the scores rose, and no more than their noise: {_courses(aims)}")

@@ -22,6 +22,15 @@ def test_held_out_problems_that_get_worse_while_the_reward_rises_are_critical():
     assert "algorithm.args.kl_coef=0.1" in found.overrides
 
 
+def test_a_held_out_score_that_slides_within_the_noise_of_its_blocks_is_a_fault_by_its_line():
+    slide = heldout(np.linspace(0.9, 0.868, len(AT)), scale=0.008, seed=5)
+    level, noises = np.full(N, 0.94), noise(np.random.default_rng(2), N, 0.02)
+    found = finding(reward_hacking(healthy(n=N, reward=level + noises, heldout__retrieval=slide)))
+    assert (found.cause, found.severity) == ("held_out_falls", "warning")
+    still = heldout(np.full(len(AT), 0.88), scale=0.008, seed=5)
+    assert not said(reward_hacking(healthy(n=N, reward=level + noises, heldout__retrieval=still)))
+
+
 @pytest.mark.parametrize(
     ("late", "idle"),
     [
