@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -217,14 +221,27 @@ def _section(title: str, model: Any) -> str:
 
 def _rows(model: type[BaseModel], prefix: str = "") -> list[str]:
     """Return a line per setting; those of a section inside a section have dotted names."""
-    rows = []
+    rows, below = [], meanings(model)
     for name, field in model.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
             rows += _rows(field.annotation, f"{prefix}{name}.")
             continue
         default = "required" if field.default is PydanticUndefined and not field.default_factory else _default(field)
-        rows.append(f"| `{prefix}{name}` | {default} | {_limits(field)} | {' '.join(field.description.split())} |")
+        rows.append(f"| `{prefix}{name}` | {default} | {_limits(field)} | {' '.join(below[name].split())} |")
     return rows
+
+
+def meanings(model: type[BaseModel]) -> dict[str, str]:
+    """Return what is said of each setting: the text that stands below its field, or in it."""
+    found = {name: field.description for name, field in model.model_fields.items() if field.description}
+    for section in reversed(model.__mro__[: model.__mro__.index(BaseModel)]):
+        body = ast.parse(textwrap.dedent(inspect.getsource(section))).body[0].body
+        found |= {
+            field.target.id: below.value.value
+            for field, below in pairwise(body)
+            if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr)
+        }
+    return found
 
 
 def _default(field: Any) -> str:

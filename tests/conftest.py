@@ -5,7 +5,6 @@ import importlib
 import json
 import os
 import signal
-import tempfile
 from pathlib import Path
 
 import hypothesis
@@ -13,9 +12,7 @@ import pytest
 
 from steadyrl.core import config
 from steadyrl.core.rundir import RunDir
-from steadyrl.environments.browse.browser.find import PROGRAMS
 from steadyrl.loop.train import Watch, open_session, train
-from steadyrl.show.report.pictures import plots
 from tests import needs
 from tests.processes import sitecustomize
 from tests.times import long_files, slow_tests
@@ -35,7 +32,6 @@ TEMPLATE = (
 )
 MARKED = type(pytest.param())  # values with marks of their own
 PROCESSES = Path(sitecustomize.__file__).parent
-PATH_WITHOUT_CHROMIUM = pytest.StashKey[str]()
 
 
 def pytest_configure(config):
@@ -44,18 +40,6 @@ def pytest_configure(config):
     hypothesis.settings.load_profile("busy" if "not weekly" in config.option.markexpr else "weekly")
     for name, (what, _) in needs.MARKERS.items():
         config.addinivalue_line("markers", f"{name}: needs {what}")
-    path = getattr(config, "workerinput", {}).get("path")
-    if path is None:
-        folder = tempfile.TemporaryDirectory()
-        config.add_cleanup(folder.cleanup)
-        path = needs.path_without(PROGRAMS, Path(folder.name))
-    config.stash[PATH_WITHOUT_CHROMIUM] = path
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_configure_node(node):
-    """Give the processes of xdist what was made once: it takes thousands of links."""
-    node.workerinput["path"] = node.config.stash[PATH_WITHOUT_CHROMIUM]
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -94,16 +78,16 @@ def pytest_collection():
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item, nextitem):
-    """Hide Chromium from a test and its fixtures unless it carries the marker `browser`.
+    """Let a test and its fixtures go without what it has no marker for, and the commands that it runs as well.
 
-    Reports draw nothing, which takes a second or two each, unless it carries `pictures`.
+    Without ``browser`` they see no Chromium; without ``pictures`` reports draw nothing, which takes a second or two.
     """
+    without = [marker for marker in sitecustomize.CHANGES if item.get_closest_marker(marker) is None]
     with pytest.MonkeyPatch.context() as patch:
-        if item.get_closest_marker("browser") is None:
-            patch.setenv("PATH", item.config.stash[PATH_WITHOUT_CHROMIUM])
-        if item.get_closest_marker("pictures") is None:
-            sitecustomize.draw_nothing(plots, patch.setattr)
-            patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(PROCESSES), os.environ.get("PYTHONPATH")))))
+        for name, change in map(sitecustomize.CHANGES.get, without):
+            change(importlib.import_module(name), patch.setattr)
+        patch.setenv(sitecustomize.VARIABLE, " ".join(without))
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(PROCESSES), os.environ.get("PYTHONPATH")))))
         outcome = yield
     if nextitem is None or nextitem.path != item.path:
         gc.collect()

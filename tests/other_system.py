@@ -25,7 +25,7 @@ OF_SIGNAL = (
 )
 PACKAGES = """
     asyncio concurrent.futures ctypes http.server multiprocessing.util select selectors shutil socketserver subprocess
-    tempfile threading numpy scipy.stats pydantic typer rich.console matplotlib.pyplot starlette.applications uvicorn
+    tempfile threading numpy scipy.stats pydantic typer rich.console matplotlib.figure starlette.applications uvicorn
 """.split()
 
 

@@ -7,7 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from pydantic import BaseModel
+
 from steadyrl.cli.main import COMMANDS
+from steadyrl.core.config import Config
 from steadyrl.doctor.examine import CHECKS
 from steadyrl.show.report.figures import against_rules
 
@@ -24,6 +27,23 @@ def generator():
 
 def test_the_page_of_settings_is_what_the_code_says():
     assert (ROOT / "docs" / "config.md").read_text() == generator().config_page(), "run `make docs`"
+
+
+def sections(model):
+    yield model
+    for field in model.model_fields.values():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from sections(field.annotation)
+
+
+def test_every_setting_is_described():
+    meanings = generator().meanings
+    missing = {
+        model.__name__: model.model_fields.keys() - meanings(model).keys()
+        for model in sections(Config)
+        if model is not Config
+    }
+    assert len(missing) > 10 and [name for name, fields in missing.items() if fields] == []
 
 
 def test_the_page_of_metrics_is_what_the_code_says():

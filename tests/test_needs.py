@@ -14,6 +14,7 @@ from steadyrl.core.errors import ConfigError
 from steadyrl.environments.browse.browser.find import PROGRAMS, find_chromium
 from steadyrl.environments.browse.browser.settings import BrowserSettings
 from tests import needs
+from tests.processes.sitecustomize import VARIABLE
 
 TESTS = Path(__file__).parent
 ROOT = TESTS.parent
@@ -71,7 +72,7 @@ def test_on_a_machine_without_chromium_and_bubblewrap_their_tests_skip_and_say_w
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", *chosen],
         cwd=ROOT,
-        env={**os.environ, "PATH": needs.path_without([*PROGRAMS, "bwrap"], tmp_path)},
+        env={**os.environ, VARIABLE: "", "PATH": needs.path_without([*PROGRAMS, "bwrap"], tmp_path)},
         capture_output=True,
         text=True,
         check=False,

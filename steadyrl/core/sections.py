@@ -49,11 +49,8 @@ class Section(BaseModel):
     """A group of settings. It is frozen, it refuses unknown keys and wrong types, and it documents every field."""
 
     # Without ``strict`` true would be taken for the number 1, and 100.0 for a count.
-    # A description that does not fit on the line of its field stands below the field.
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, validate_default=True, strict=True, allow_inf_nan=False,
-        use_attribute_docstrings=True,
-    )  # fmt: skip
+    # A description stands below its field: pydantic's own way to read it takes a tenth of the start of a command.
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, strict=True, allow_inf_nan=False)
     # What a run may change when it is resumed without becoming another run.
     free_on_resume: ClassVar[frozenset[str]] = frozenset()
     # True where a text that is put into the wrong place may be a key: no error shows it.

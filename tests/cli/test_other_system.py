@@ -68,7 +68,7 @@ def there(tmp_path_factory):
     done = subprocess.run(
         [sys.executable, "-c", f"FRAMEWORKS = {FRAMEWORKS}\n{MAIN}", json.dumps(commands)],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ["PYTHONPATH"]])},
         capture_output=True,
         encoding="utf-8",
         check=False,

@@ -1,15 +1,31 @@
 """Runs of the toy backend to compare, and their config."""
 
 import json
+from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
 
 from steadyrl.core import config
+from steadyrl.lab.launchers import processes
 from steadyrl.loop import record
 from steadyrl.loop.train import open_session, train
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+@pytest.fixture(scope="module")
+def light_server():
+    """Fork commands without PyTorch, which takes six seconds to load, and leave no such server to other tests."""
+    if forkserver._forkserver._forkserver_pid is not None:
+        yield
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(processes, "LOADED", processes.LOADED[:3])
+        processes._server.cache_clear()
+        yield
+        forkserver._forkserver._stop()
+        processes._server.cache_clear()
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import json
 import os
-import subprocess
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -13,8 +13,10 @@ from steadyrl.core.errors import ConfigError
 from steadyrl.core.rundir import RunDir, append_line, write_json
 from steadyrl.lab.jobs import Follow, find_run
 from steadyrl.lab.launchers.command import Command, Ended, choose
+from steadyrl.lab.launchers.processes import LOADED
 from steadyrl.lab.study.plan import jobs, read_study
 from steadyrl.lab.study.study import Followed, folder_of, make_one, run_study
+from tests import needs
 
 FILE = """
 title = "One"
@@ -65,6 +67,7 @@ def study(tmp_path, monkeypatch):
     return read_study(file)
 
 
+@pytest.mark.usefixtures("light_server")
 def test_a_run_that_is_killed_goes_on_from_its_checkpoint_in_a_new_process(study, tmp_path):
     said = []
     follow = Follow(event=lambda event: said.append(event[1:]))
@@ -76,11 +79,17 @@ def test_a_run_that_is_killed_goes_on_from_its_checkpoint_in_a_new_process(study
     assert [step for what, step in said if what == "step"] == list(range(1, 17))
 
 
+@pytest.mark.usefixtures("light_server")
 def test_a_run_that_is_killed_before_its_first_checkpoint_is_given_up(study, tmp_path):
     (tmp_path / "died").write_text("." * 60)
     (job,) = jobs(study)
     failed = run_study(study, tmp_path, choose("processes", {}, (), 1))
     assert failed == {job.key: "it ended: code -9; start the study again to go on"}
+
+
+def test_what_the_server_of_forks_loads_is_there():
+    needs.skip_without_packages("torch", "transformers", extra="torch")
+    assert [name for name in LOADED if find_spec(name) is None] == []
 
 
 def test_a_folder_that_the_machines_do_not_share_is_named(study, tmp_path):
@@ -153,7 +162,7 @@ class Late:
 
     def ended(self):
         one = self.waiting.pop(0)
-        return [Ended(one.name, subprocess.run(one.argv, cwd=one.folder, check=False).returncode)]
+        return [Ended(one.name, CliRunner().invoke(app, one.argv[4:]).exit_code)]
 
     def stop(self):
         self.waiting.clear()

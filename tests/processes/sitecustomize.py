@@ -1,5 +1,6 @@
-"""Python reads this at its start where this folder is in PYTHONPATH: the commands that tests run draw no pictures.
+"""Python reads this at its start where this folder is in PYTHONPATH: what the commands that tests run go without.
 
+STEADYRL_TESTS_WITHOUT names it: "browser", with which they see no Chromium, and "pictures", with which they draw none.
 A report's pictures take most of the time of a command that trains for a few steps, and so does the import of
 matplotlib, in whose place these commands get modules of empty classes.
 """
@@ -7,11 +8,17 @@ matplotlib, in whose place these commands get modules of empty classes.
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import os
 import sys
 import types
 
-PLOTS = "steadyrl.show.report.pictures.plots"
+VARIABLE = "STEADYRL_TESTS_WITHOUT"
 NOTHING = '<svg xmlns="http://www.w3.org/2000/svg"></svg>'
+
+
+def find_no_browser(find, replace=setattr):
+    """Let the module that looks for Chromium look for nothing."""
+    replace(find, "PROGRAMS", ())
 
 
 def draw_nothing(plots, replace=setattr):
@@ -22,17 +29,26 @@ def draw_nothing(plots, replace=setattr):
     replace(plots, "together", lambda figures: plots.Drawn(NOTHING, b"", (NOTHING,) * len(figures)))
 
 
-class Undrawn(importlib.abc.MetaPathFinder):
-    """Lets that module be imported so."""
+# What a test goes without that has no marker of this name: the module that gives it, and the change of that module.
+CHANGES = {
+    "browser": ("steadyrl.environments.browse.browser.find", find_no_browser),
+    "pictures": ("steadyrl.show.report.pictures.plots", draw_nothing),
+}
+
+
+class Changed(importlib.abc.MetaPathFinder):
+    """Lets modules be imported changed."""
+
+    def __init__(self, changes):
+        self._changes = changes
 
     def find_spec(self, name, path=None, target=None):
-        """Return where the module is, or None for all others."""
-        if name != PLOTS:
+        """Return where the module is, or None for all that stay as they are."""
+        if (change := self._changes.pop(name, None)) is None:
             return None
-        sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
         run = spec.loader.exec_module
-        spec.loader.exec_module = lambda module: (run(module), draw_nothing(module))
+        spec.loader.exec_module = lambda module: (run(module), change(module))
         return spec
 
 
@@ -76,4 +92,7 @@ class WithoutMatplotlib(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 if __name__ == "sitecustomize":
-    sys.meta_path[:0] = [Undrawn(), WithoutMatplotlib()]
+    without = os.environ.get(VARIABLE, "").split()
+    sys.meta_path.insert(0, Changed(dict(CHANGES[name] for name in without)))
+    if "pictures" in without:
+        sys.meta_path.insert(0, WithoutMatplotlib())

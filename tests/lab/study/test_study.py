@@ -6,7 +6,6 @@ import re
 import shutil
 from contextlib import ExitStack
 from dataclasses import replace
-from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,6 @@ from steadyrl.core.errors import ConfigError, RunError
 from steadyrl.core.metrics import repeatable
 from steadyrl.core.rundir import RunDir
 from steadyrl.lab.jobs import Follow, find_run, folder_of_job, run_job
-from steadyrl.lab.launchers import processes
 from steadyrl.lab.launchers.command import choose
 from steadyrl.lab.study.outcome import claims, outcomes
 from steadyrl.lab.study.plan import jobs, read_study
@@ -123,19 +121,6 @@ def test_a_study_is_cut_goes_on_and_ends_as_if_it_had_never_been_cut(study, tmp_
 
     assert rewards(tmp_path / "a") == rewards(tmp_path)
     assert [len(curve) for curve in rewards(tmp_path / "a")] == [16] * 4
-
-
-@pytest.fixture
-def light_server(monkeypatch):
-    """Fork commands without PyTorch, which takes six seconds to load, and leave no such server to other tests."""
-    if forkserver._forkserver._forkserver_pid is None:
-        monkeypatch.setattr(processes, "LOADED", processes.LOADED[:3])
-        processes._server.cache_clear()
-        yield
-        forkserver._forkserver._stop()
-        processes._server.cache_clear()
-    else:
-        yield
 
 
 @pytest.mark.usefixtures("light_server")

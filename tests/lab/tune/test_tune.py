@@ -366,6 +366,7 @@ def test_a_budget_of_less_than_one_run_is_refused(settings, tmp_path):
         tune(settings(), tmp_path, Options(samples=50))
 
 
+@pytest.mark.usefixtures("light_server")
 def test_two_processes_share_one_search(settings, tmp_path, monkeypatch):
     needs.package("optuna", extra="tune")
     tests = str(Path(__file__).parents[2])

@@ -140,6 +140,23 @@ def hostile(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def optional(tmp_path_factory):
+    """A run with all that only some runs have pictures of: groups, a curriculum, and rollouts that were recorded."""
+    run = make_run(tmp_path_factory.mktemp("runs") / "optional")
+    rng = np.random.default_rng(1)
+    for step in range(STEPS):
+        groups = {"groups/best": 0.9, "reward/std_within": 0.2, "loss/policy": 0.01}
+        chosen = {"curriculum/signal": 0.5 + 0.1 * rng.random(), "curriculum/entropy": 2.0 - 0.01 * step}
+        ends = {"reward/min": 0.0, "reward/max": 1.0}
+        append_line(run.metrics_file, {**step_record(step, rng), "attempt": 1, **groups, **chosen, **ends})
+    lines = [{"problem": "p", "reward": reward} for reward in (0.0, 0.5, 1.0, None, "NaN")]
+    for step in (0, 30, 59, 80):  # the last is of a step that the run never ended
+        write_lines(run.rollouts_file(step), lines)
+    write_report(run.path)
+    return run
+
+
+@pytest.fixture(scope="module")
 def bare(tmp_path_factory):
     """A run of which only one step is known, interrupted."""
     run = RunDir(tmp_path_factory.mktemp("runs") / "bare")
@@ -304,54 +321,34 @@ def test_panels_without_numbers_are_left_out(bare, hostile):
     assert "policy.png" not in text_of(bare, "report.md")
 
 
-def test_a_run_with_several_answers_to_a_problem_has_a_picture_of_its_groups(tmp_path):
-    run = make_run(tmp_path / "run")
-    rng = np.random.default_rng(1)
-    for step in range(STEPS):
-        groups = {"groups/best": 0.9, "reward/std_within": 0.2, "loss/policy": 0.01}
-        append_line(run.metrics_file, {**step_record(step, rng), "attempt": 1, **groups})
-    write_report(run.path)
-    picture = text_of(run, "groups.svg")
+def test_a_run_with_several_answers_to_a_problem_has_a_picture_of_its_groups(optional):
+    picture = text_of(optional, "groups.svg")
     assert "<!-- Best of N and average -->" in picture and "<!-- Spread -->" in picture
     assert "Groups whose rewards are all equal" not in picture  # nobody measured that
-    assert "](groups.png)" in text_of(run, "report.md")
+    assert "](groups.png)" in text_of(optional, "report.md")
 
 
-def test_a_run_whose_curriculum_weighs_problems_has_a_picture_of_it(tmp_path):
-    run = make_run(tmp_path / "run")
-    rng = np.random.default_rng(1)
-    for step in range(STEPS):
-        chosen = {"curriculum/signal": 0.5 + 0.1 * rng.random(), "curriculum/entropy": 2.0 - 0.01 * step}
-        append_line(run.metrics_file, {**step_record(step, rng), "attempt": 1, **chosen})
-    write_report(run.path)
-    picture = text_of(run, "curriculum.svg")
+def test_a_run_whose_curriculum_weighs_problems_has_a_picture_of_it(optional):
+    picture = text_of(optional, "curriculum.svg")
     assert "Difficulty of the chosen problems" not in picture  # the problems did not say their difficulty
     assert "Entropy of the choice" in picture
-    assert "](curriculum.png)" in text_of(run, "report.md")
-    page = text_of(run, "report.html")
-    assert page.count("<svg") == 9  # the overview, four panels of the training, two of the policy, two of the choice
+    assert "](curriculum.png)" in text_of(optional, "report.md")
+    page = text_of(optional, "report.html")
+    # The overview, four panels of the training, two of the policy, three of groups, two of the choice, two of rewards.
+    assert page.count("<svg") == 14
     assert "Groups with signal" in page
 
 
-def test_the_rewards_that_were_recorded_have_a_histogram(tmp_path):
-    run = make_run(tmp_path / "run")
-    rng = np.random.default_rng(1)
-    for step in range(STEPS):
-        ends = {"reward/min": 0.0, "reward/max": 1.0}
-        append_line(run.metrics_file, {**step_record(step, rng), "attempt": 1, **ends})
-    lines = [{"problem": "p", "reward": reward} for reward in (0.0, 0.5, 1.0, None, "NaN")]
-    for step in (0, 30, 59, 80):  # the last is of a step that the run never ended
-        write_lines(run.rollouts_file(step), lines)
-    assert {step: list(values) for step, values in read_evidence(run.path).recorded.items()} == {
+def test_the_rewards_that_were_recorded_have_a_histogram(optional):
+    assert {step: list(values) for step, values in read_evidence(optional.path).recorded.items()} == {
         step: [0.0, 0.5, 1.0] for step in (0, 30, 59)
     }
-    write_report(run.path)
-    picture = text_of(run, "rewards.svg")
+    picture = text_of(optional, "rewards.svg")
     assert "<!-- Reward range -->" in picture and "<!-- Rewards by step -->" in picture
     for name in ("report.md", "report.html"):
-        page = " ".join(text_of(run, name).split())
+        page = " ".join(text_of(optional, name).split())
         assert "The histogram is of 3 of 60 steps, whose rollouts were recorded" in page
-    assert "](rewards.png)" in text_of(run, "report.md")
+    assert "](rewards.png)" in text_of(optional, "report.md")
 
 
 def test_a_run_that_recorded_no_rollouts_says_that_there_is_no_histogram(hostile):

@@ -4,6 +4,7 @@ import http.server
 import json
 import os
 import platform
+import socket
 import threading
 import time
 from urllib.parse import parse_qsl, urlsplit
@@ -24,11 +25,19 @@ needs.skip_without_packages("starlette", "uvicorn", extra="web")
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 TOKEN = "the-token"
 EVIL = "<script>window.broken=1</script><img src=x onerror='window.broken=1'>"
+VIEWPORT = {"width": 1300, "height": 900}
 SLOW_MS = 20_000  # a busy machine
 
 
+@pytest.fixture(scope="module")
+def port():
+    """Return one port for the servers of all tests: for pages of one origin Chromium starts one process."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return listening.getsockname()[1]
+
+
 @pytest.fixture
-def served(tmp_path):
+def served(tmp_path, port):
     """Return the address of a server of a folder with two runs, and the folder."""
     import uvicorn
 
@@ -61,8 +70,7 @@ def served(tmp_path):
     episode = {"turns": [EVIL, "click 2"], "seen": [f"page {EVIL}", "page two"], "outcome": {"success": 0.0}}
     write_lines(bad.rollouts_file(112), [rollout("shop", 0.5, EVIL, **episode)])
     make_report(make_study(tmp_path / "rates"))
-    listening = listen("127.0.0.1", 0)
-    port = listening.getsockname()[1]
+    listening = listen("127.0.0.1", port)
     guarded = Guard(create(tmp_path), "127.0.0.1", port, TOKEN)
     server = uvicorn.Server(uvicorn.Config(guarded, log_level="error", lifespan="off", timeout_graceful_shutdown=1))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
@@ -84,22 +92,38 @@ def browser():
         found.close()
 
 
+@pytest.fixture(scope="module")
+def window(browser):
+    """Return a window, with what a browser remembers."""
+    return browser.new_page(viewport=VIEWPORT)
+
+
 @pytest.fixture
-def page(browser, served):
-    """Return a page that knows the token; an error in its console, or a request to elsewhere, fails the test."""
+def page(window, served):
+    """Return a page that knows the token; an error in its console, or a request to elsewhere, fails the test.
+
+    The window remembers nothing of the tests before.
+    """
     address, _ = served
-    opened = browser.new_page(viewport={"width": 1300, "height": 900})
-    opened.set_default_timeout(SLOW_MS)
+    window.set_default_timeout(SLOW_MS)
+    window.set_viewport_size(VIEWPORT)
     wrong = []
-    opened.on("console", lambda said: wrong.append(said.text) if said.type in ("error", "warning") else None)
-    opened.on("pageerror", lambda error: wrong.append(str(error)))
-    opened.on("dialog", lambda dialog: (wrong.append("a dialog"), dialog.dismiss()))
-    opened.on("request", lambda sent: None if sent.url.startswith((address, "data:")) else wrong.append(sent.url))
-    opened.goto(f"{address}/?token={TOKEN}")
-    yield opened
-    assert wrong == []
-    assert opened.evaluate("window.broken") is None
-    opened.context.close()
+    watched = {
+        "console": lambda said: wrong.append(said.text) if said.type in ("error", "warning") else None,
+        "pageerror": lambda error: wrong.append(str(error)),
+        "dialog": lambda dialog: (wrong.append("a dialog"), dialog.dismiss()),
+        "request": lambda sent: None if sent.url.startswith((address, "data:")) else wrong.append(sent.url),
+    }
+    for event, note in watched.items():
+        window.on(event, note)
+    window.goto(f"{address}/?token={TOKEN}")
+    yield window
+    broken = window.evaluate("(localStorage.clear(), sessionStorage.clear(), window.broken)")
+    window.context.clear_cookies()
+    for event, note in watched.items():
+        window.remove_listener(event, note)
+    window.goto("about:blank")
+    assert (wrong, broken) == ([], None)
 
 
 def until(page, said):

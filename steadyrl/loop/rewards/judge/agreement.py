@@ -50,14 +50,17 @@ def rank_correlation(measured: Measured) -> Estimate | None:
     Returns:
         None if tests or judge say the same of every answer.
     """
-    from scipy.stats import rankdata  # type: ignore[import-untyped]  # scipy ships no types
-
-    answered = [np.stack(values) for values in measured if len(values[0])]  # [2, answers] of each problem
+    answered = [values for values in measured if len(values[0])]
+    problem = np.repeat(np.arange(len(answered)), [len(tests) for tests, _ in answered])
+    places = [np.unique(np.concatenate(side), return_inverse=True)[1] for side in zip(*answered, strict=True)]
 
     def correlation(rows: np.ndarray) -> float:
-        drawn = np.concatenate([answered[row] for row in rows], axis=1)
+        times = np.bincount(rows, minlength=len(answered))[problem]  # that each answer was drawn
+        counts = [np.bincount(place, times) for place in places]
+        ranks = [(n.cumsum() - (n - 1) / 2)[place] for n, place in zip(counts, places, strict=True)]
+        (first, both), (_, second) = np.cov(ranks, fweights=times, ddof=0)
         with np.errstate(invalid="ignore"):  # NaN where one side is all ties
-            return float(np.corrcoef(rankdata(drawn, axis=1))[0, 1])
+            return float(both / np.sqrt(first * second))
 
     if not answered or np.isnan(correlation(np.arange(len(answered)))):
         return None

@@ -1,6 +1,5 @@
 import numpy as np
 import pytest
-from scipy.stats import rankdata
 
 from steadyrl.loop.rewards.judge import agreement
 from steadyrl.loop.rewards.judge.agreement import concordance, mean, rank_correlation
@@ -50,6 +49,8 @@ def test_tied_ranks_are_shared():
 
 
 def test_the_interval_of_a_correlation_is_that_of_problems_drawn_again(monkeypatch):
+    from scipy.stats import rankdata
+
     monkeypatch.setattr(agreement, "_RESAMPLES", 30)
     generator = np.random.default_rng(5)
     problems = [(generator.integers(3, size=n), generator.integers(4, size=n)) for n in (1, 4, 2, 3, 5, 4, 2, 3)]
