@@ -424,7 +424,7 @@ def parse_json(text: str, strict: bool = False) -> Any:
         ValueError: It is no JSON, or nested deeper.
     """
     try:
-        parsed = json.loads(text, **(_STRICT if strict else {}))
+        parsed = _STRICT.decode(text) if strict else json.loads(text)
     except RecursionError as error:
         raise ValueError(f"it is nested deeper than {DEEPEST} levels") from error
     if text.count("[") + text.count("{") > DEEPEST and too_deep(parsed):
@@ -444,7 +444,7 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return entries
 
 
-_STRICT: dict[str, Any] = {"parse_constant": _no_number, "object_pairs_hook": _distinct}
+_STRICT = json.JSONDecoder(parse_constant=_no_number, object_pairs_hook=_distinct)
 
 
 def json_object(line: str | bytes) -> dict[str, Any] | None:
