@@ -11,7 +11,7 @@ from steadyrl.doctor.check import Found, Result, Unknown, check
 from steadyrl.doctor.checks.reward import shows_no_gain
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.jumps import WINDOW, jumps
-from steadyrl.doctor.statistics.readings import direction, fell, learns, number, rises, setting
+from steadyrl.doctor.statistics.readings import direction, fell, heldout_rises, learns, number, rises, setting
 from steadyrl.doctor.statistics.signals import first_lasting, head, tail
 from steadyrl.doctor.statistics.units import together
 
@@ -109,6 +109,8 @@ def truncated(run: Run) -> Result:
     harmless |= bool(how) and cause != "never_ends" and rising
     harmless |= bool(how) and cause != "never_ends" and len(share) < AT_FIRST
     harmless |= level <= many and not (shows_no_gain(run) or fell(run, "reward"))
+    # What is learned so, as held-out problems say, is not what the limit cuts off.
+    harmless |= cause == "limit_too_low" and learns(run) is True and heldout_rises(run) is True
     ended, about = run.get("ended_tokens"), "about " if how and level < 1.0 else ""
     never = ended is not None and share.source == ended.source
     shown = f"share cut off: {number(start)} at the start, {number(level)} at the end"

@@ -129,6 +129,10 @@ def heldout_no_gain(run: Run) -> Result:
         return Found("spoiled", "warning", None, f"training spoils the answers: {_courses(spoiled)}", (shown,))
     if max(gains) > 0:
         mostly = min(gains) >= 0 and sum(gains) > len(gains) / 2.0 and not any(of.arm for of in aims)
+        worse = [of for of, gain in aims.items() if gain < 0]
+        if len(worse) > len(aims) / 4.0:
+            some = f"of {counted(len(aims), 'score')} {sum(gain > 0 for gain in gains)} rose, and {len(worse)} fell"
+            return Found("mixed", "info", None, f"{some}: {_courses(worse)}", ())
         return (Passed if mostly else Unknown)(f"scores before and after training: {_courses(aims)}")
     if any(of.after - of.before > _least(of) for of in aims):
         return Unknown(f"the scores rose, and no more than their noise: {_courses(aims)}")

@@ -139,6 +139,17 @@ def test_a_share_that_grew_is_told_from_one_that_was_there():
     assert (found.cause, found.since_step) == ("grew", 100)
 
 
+@pytest.mark.parametrize(("scores", "severity"), [([0.1, 0.4, 0.7, 0.8], "info"), ([0.8, 0.7, 0.4, 0.1], "warning")])
+def test_a_limit_does_no_harm_to_what_is_learned_beyond_the_training_problems(scores, severity):
+    solved = series("heldout/accuracy", np.array(scores), np.array([0, 50, 100, 150]))
+    other = ["heldout/retrieval"]
+    run = healthy(
+        n=N, truncated=np.full(N, 0.55), settings={"max_new_tokens": 32}, heldout__accuracy=solved, without=other
+    )
+    found = finding(truncated(run))
+    assert (found.cause, found.severity) == ("limit_too_low", severity)
+
+
 def test_growing_texts_are_worth_knowing_only_while_the_reward_rises():
     share = np.where(np.arange(N) < 100, 0.05, 0.24)
     assert finding(truncated(healthy(n=N, truncated=share))).severity == "info"

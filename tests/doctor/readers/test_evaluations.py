@@ -197,6 +197,19 @@ def test_answers_that_repeat_themselves_are_a_fault_where_only_the_reward_rose(t
     assert examined(path).findings == ()
 
 
+def test_scores_of_which_some_fell_keep_a_run_whose_reward_rises_from_being_healthy(tmp_path: Path) -> None:
+    path = tmp_path / "run.md"
+    rows = "".join(f"| {10 * i} | {0.2 + 0.03 * i:.2f} | 0.3 |\n" for i in range(1, 13))
+    scores = "\n| Set | Base | After PPO |\n|---|---|---|\n| accuracy, sums | 0.40 | 0.55 |\n"
+    scores += "| accuracy, words | 0.61 | {} |\n"
+    path.write_text(f"| step | reward | reward_std |\n|---|---|---|\n{rows}{scores.format(0.42)}")
+    diagnosis = examined(path)
+    assert [(x.cause, x.severity) for x in diagnosis.findings if x.check == "heldout_no_gain"] == [("mixed", "info")]
+    assert diagnosis.verdict == "too little to judge"
+    path.write_text(f"| step | reward | reward_std |\n|---|---|---|\n{rows}{scores.format(0.72)}")
+    assert examined(path).verdict == "healthy"
+
+
 def test_problems_without_a_word_for_a_score_count_where_several_are_shares(tmp_path: Path) -> None:
     path = tmp_path / "levels.md"
     path.write_text(
