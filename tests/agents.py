@@ -173,6 +173,16 @@ class RewardsWords(Guess):
         return "no", "much", False
 
 
+class ClosesWithWords(Guess):
+    def close(self):
+        return {"reward": "much"}
+
+
+class ClosesWithANumber(Guess):
+    def close(self):
+        return 7
+
+
 class OpensWithANumber(Guess):
     def reset(self, problem):
         return 3

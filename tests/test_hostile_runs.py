@@ -25,6 +25,7 @@ def run(tmp_path):
         ("status", ["finished"]),
         ("data", "none"),
         ("metric", 7),
+        ("processor_s", "an hour"),
     ],
 )
 def test_a_wrong_type_in_run_json_is_named(run, name, value):
@@ -36,6 +37,12 @@ def test_a_wrong_type_in_run_json_is_named(run, name, value):
 def test_counts_of_data_that_are_none_stop_a_resume_in_one_line(run):
     write_json(run.info_file, {**run.info(), "data": {"train": 5, "heldout": []}})
     assert command(["train", "--resume", str(run.path), "run.steps=7"], 30.0) == ""
+
+
+def test_a_run_of_which_nothing_is_recorded_goes_on(run):
+    write_json(run.info_file, {})
+    assert command(["train", "--resume", str(run.path), "run.steps=7"], 60.0) == ""
+    assert run.status == "finished"
 
 
 def test_a_section_that_is_none_in_resolved_json_is_named(run):

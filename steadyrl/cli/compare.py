@@ -67,7 +67,7 @@ def compare_command(
             "give --task with a config or a run. Two logs are compared by `steadyrl doctor A B`"
         )
     if source.is_dir():
-        config = configs.resolve(RunDir.open(source).resolved(), overrides or [])
+        config = configs.of_run(RunDir.open(source), overrides or [])
     else:
         config = configs.load(source, overrides or [])
     deploy = config.evaluate.deploy if decoding is None else decoding.value

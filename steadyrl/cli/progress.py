@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -73,11 +72,9 @@ class Progress:
         settings = run.resolved()
         self.target, self.rewards = settings["run"].get("target"), tuple(settings["rewards"])
 
-    @contextmanager
-    def steps(self, total: int) -> Iterator[None]:
+    def steps(self, total: int) -> None:
         """Show how far the run is among so many steps."""
         self.total = total
-        yield
 
     def finding(self, change: Change) -> None:
         """Show what the doctor raised or cleared, except for information, which `steadyrl doctor` shows."""

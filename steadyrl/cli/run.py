@@ -39,11 +39,8 @@ def train_command(
         # With --resume there is no config file: an override may stand in its place.
         if config is not None and "=" in str(config):
             overrides, config = [str(config), *(overrides or [])], None
-        earlier = RunDir(resume)
-        if (
-            config is None and not overrides and earlier.info_file.is_file()
-            and earlier.status == "finished" and not (earlier.report_folder / "report.html").is_file()
-        ):  # fmt: skip
+        earlier = None if config or overrides else RunDir.find(resume)
+        if earlier and earlier.status == "finished" and not (earlier.report_folder / "report.html").is_file():
             note(f"'{resume}' is finished, but its report is not written; writing it")
             write(earlier)
             show(earlier)

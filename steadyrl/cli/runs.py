@@ -49,7 +49,8 @@ def runs_command(
     table.add_column("after", justify="right", no_wrap=True)
     table.add_column("verdict", overflow="fold")
     for record in records:
-        origin = ", ".join(str(record[name]) for name in ("task", "model") if record[name]) or "log of another trainer"
+        names = ", ".join(str(record[name]) for name in ("task", "model") if record[name])
+        origin = names or record["problem"] or "log of another trainer"
         steps = "-" if record["steps_done"] is None else f"{record['steps_done']}/{record['steps'] or '?'}"
         scores = ["-" if record[name] is None else f"{record[name]:.3f}" for name in ("before", "after")]
         name = Text(printable(record["name"]))
@@ -74,6 +75,7 @@ def run_record(row: Row) -> dict[str, Any]:
         "before": before,
         "after": after,
         "verdict": ", ".join(word for word in words if word) or "-",
+        "problem": row.problem or None,
     }
 
 

@@ -21,7 +21,7 @@ from steadyrl.core import plugins, sections
 from steadyrl.core.arguments import checked
 from steadyrl.core.errors import ConfigError, without_keys
 from steadyrl.core.places import settings_read
-from steadyrl.core.rundir import DEEPEST, MOST_CHARACTERS, too_deep
+from steadyrl.core.rundir import DEEPEST, MOST_CHARACTERS, RunDir, too_deep
 from steadyrl.core.sections import FunctionSettings, RewardSettings
 from steadyrl.core.sections import Section as Section  # where tasks and algorithms of users find it
 from steadyrl.core.words import shell_command
@@ -228,6 +228,15 @@ def resolve(data: Mapping[str, Any], overrides: Overrides = ()) -> Config:
     if problems:
         raise ConfigError("; ".join(problems))
     return config
+
+
+def of_run(run: RunDir, overrides: Overrides = ()) -> Config:
+    """Return the settings of a run, with overrides; an error of its own settings names the file that holds them."""
+    try:
+        config = resolve(run.resolved())
+    except ConfigError as error:
+        raise ConfigError(f"'{run.resolved_file}': {error}") from error
+    return resolve(run.resolved(), overrides) if overrides else config
 
 
 def _keys_in(value: object, path: tuple[str, ...]) -> Iterator[str]:

@@ -8,7 +8,6 @@ in the group ``steadyrl.<kind>``. Nothing is imported before it is asked for.
 from __future__ import annotations
 
 import difflib
-import hashlib
 import importlib
 import inspect
 import re
@@ -40,6 +39,7 @@ from steadyrl.core.protocols import (
     Teaching,
     ToolUsing,
 )
+from steadyrl.core.rundir import file_digests
 from steadyrl.core.types import Problem, encodable
 from steadyrl.core.words import counted
 
@@ -146,6 +146,8 @@ def open_task(name: str, args: Any, seed: int) -> Task:
     begin(f"reading the data of {what}")
     task: Task = make("task", name, args, seed)
     require_members(what, task, Task, OF_TASKS, later=("ask", "show", "baselines"))
+    if wrong := [name for name in ("name", "metric") if not isinstance(getattr(task, name), str)]:
+        raise ConfigError(f"{what}: its attribute {wrong[0]} is {getattr(task, wrong[0])!r:.60}; expected a text")
     if not isinstance(task, Interactive):
         return task
     for count in ("max_turns", "workers"):
@@ -430,4 +432,4 @@ def own_code(parts: Iterable[tuple[str, str]]) -> dict[str, str]:
         if ":" in name:
             modules |= {name.partition(":")[0], str(getattr(load(kind, name), "__module__", ""))}
     files = {module: Path(getattr(sys.modules.get(module), "__file__", None) or "") for module in sorted(modules)}
-    return {module: hashlib.sha256(file.read_bytes()).hexdigest() for module, file in files.items() if file.is_file()}
+    return file_digests(files)

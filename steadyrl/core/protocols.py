@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import reprlib
 from collections.abc import Callable, Mapping, Sequence
@@ -366,10 +367,13 @@ class Turn:
 
     def __post_init__(self) -> None:
         """Refuse a reward that is no number, where it was made."""
-        if self.reward is None:
-            return
-        if not isinstance(self.reward, int | float | np.number) or not math.isfinite(self.reward):
-            raise TypeError(f"step returned the reward {reprlib.repr(self.reward)}; expected a finite number, or None")
+        require_reward("step", self.reward)
+
+
+def require_reward(method: str, reward: Any) -> None:
+    """Refuse (TypeError) a reward of an environment's method that is no finite number, nor None."""
+    if reward is not None and (not isinstance(reward, int | float | np.number) or not math.isfinite(reward)):
+        raise TypeError(f"{method} returned the reward {reprlib.repr(reward)}; expected a finite number, or None")
 
 
 class Episode(Protocol):
@@ -393,6 +397,20 @@ class Episode(Protocol):
 
     def close(self) -> Mapping[str, Any]:
         """End the episode, however far it came, and return what it came to: JSON-serialisable, for the rewards."""
+
+
+def outcome_of(episode: Episode) -> Mapping[str, Any]:
+    """Close an episode and return what it came to; refuse (TypeError) what rollouts/ cannot hold."""
+    outcome: Any = episode.close()
+    what = f"close returned {reprlib.repr(outcome)} ({type(outcome).__name__}); expected a dict"
+    if not isinstance(outcome, Mapping):
+        raise TypeError(f"{what}, which may be empty")
+    require_reward("close", outcome.get("reward"))
+    try:
+        json.dumps(dict(outcome))
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{what} of values that JSON has ({error})") from error
+    return outcome
 
 
 @runtime_checkable

@@ -17,6 +17,7 @@ appends with ``attempt`` + 1, and readers keep the highest attempt of each step.
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import math
 import os
@@ -26,7 +27,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from steadyrl.core.arguments import checked
 from steadyrl.core.errors import AccessError, RunError
@@ -41,6 +42,7 @@ _KINDS_OF_INFO: dict[str, Any] = {
     **dict.fromkeys(("attempt", "heldout"), int),
     **dict.fromkeys(("packages", "machine", "process", "policy", "data", "code", "best", "stopped_early"), dict),
     "command": str | list,
+    "processor_s": int | float,
     "accepted_data": list,
 }
 JOBS = "runs"  # in the folder of a study or a search: it holds a folder for each run
@@ -48,7 +50,8 @@ _MOST_STEPS = 10**9  # no run has more steps or attempts; a number beyond is no 
 _NO_LOCKS = "its file system has no locks (flock); set run.folder to a local disk, or mount it with locks"
 _WAYS = {
     errno.EFBIG: "raise the limit of `ulimit -f`",
-    errno.EROFS: "its file system is read-only; write to another folder",
+    errno.EISDIR: "expected the name of a file",
+    errno.EROFS: "its file system is read-only; write to another folder, or use a copy that is elsewhere",
     **dict.fromkeys((errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS), _NO_LOCKS),
 }
 DEEPEST = 64  # lists and objects inside one another, in a file that is read
@@ -325,7 +328,7 @@ def write_bytes(path: Path, content: bytes) -> None:
     Raises:
         AccessError: The folder cannot be written.
     """
-    part = path.with_name(path.name + ".part")
+    part = path.parent / f"{path.name}.part"  # the current folder has no name
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists() and not path.is_file():
@@ -410,19 +413,38 @@ def read_json(path: Path) -> dict[str, Any]:
     return record
 
 
-def parse_json(text: str, **hooks: Any) -> Any:
+def parse_json(text: str, strict: bool = False) -> Any:
     """Return what a JSON text holds, at most ``DEEPEST`` lists and objects inside one another.
+
+    Args:
+        text: The JSON.
+        strict: Refuse what Python reads without a word: NaN and the infinities, and a key that an object has twice.
 
     Raises:
         ValueError: It is no JSON, or nested deeper.
     """
     try:
-        parsed = json.loads(text, **hooks)
+        parsed = _STRICT.decode(text) if strict else json.loads(text)
     except RecursionError as error:
         raise ValueError(f"it is nested deeper than {DEEPEST} levels") from error
     if text.count("[") + text.count("{") > DEEPEST and too_deep(parsed):
         raise ValueError(f"it is nested deeper than {DEEPEST} levels")
     return parsed
+
+
+def _no_number(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    entries = dict(pairs)
+    if len(entries) < len(pairs):  # a second value must not replace the first unseen
+        twice = max(entries, key=[key for key, _ in pairs].count)
+        raise ValueError(f"the key '{twice:.80}' stands twice in an object")
+    return entries
+
+
+_STRICT = json.JSONDecoder(parse_constant=_no_number, object_pairs_hook=_distinct)
 
 
 def json_object(line: str | bytes) -> dict[str, Any] | None:
@@ -441,6 +463,17 @@ def stamp(file: Path | str) -> tuple[int, int]:
     except OSError:
         return 0, 0
     return stat.st_size, stat.st_mtime_ns
+
+
+def file_digests(files: Mapping[str, Path]) -> dict[str, str]:
+    """Return a digest of each of the files that are there, by its name."""
+    return {name: hashlib.sha256(file.read_bytes()).hexdigest() for name, file in files.items() if file.is_file()}
+
+
+def last_line(file: Path) -> str:
+    """Return the last line of a file that is not blank; "" where there is none."""
+    lines = file.read_text(encoding="utf-8", errors="replace").split("\n") if file.is_file() else []
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
 def is_lfs_pointer(file: Path) -> bool:

@@ -126,16 +126,13 @@ def run_job(
     """
     records: list[Mapping[str, Any]] = [*before.metrics()] if before is not None else []
 
-    @contextmanager
-    def steps(total: int) -> Iterator[None]:
-        event((job.key, "begin", (len(records), total)))
-        yield
-
     def step(record: Mapping[str, Any]) -> None:
         records[record["step"] :] = [record]  # what was made after the last checkpoint is made again
         event((job.key, "step", record["step"] + 1))
 
-    watch = Watch(steps=steps, step=step, stop=lambda: stop(records))
+    watch = Watch(
+        steps=lambda total: event((job.key, "begin", (len(records), total))), step=step, stop=lambda: stop(records)
+    )
     return launch.run(None if before is not None else placed(job, folder), resume=before, watch=watch)
 
 

@@ -12,7 +12,7 @@ import json
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import chdir, suppress
+from contextlib import chdir
 from dataclasses import dataclass
 from datetime import date, time, timedelta
 from decimal import Decimal
@@ -30,10 +30,10 @@ from steadyrl.core.arguments import checked
 from steadyrl.core.config import Config, Overrides
 from steadyrl.core.counting.count import begin
 from steadyrl.core.counting.interrupts import ending_signals
-from steadyrl.core.errors import CheckpointError, ConfigError, DataError, RunError
+from steadyrl.core.errors import CheckpointError, ConfigError, DataError, RunError, users_errors
 from steadyrl.core.plugins import require_members
 from steadyrl.core.protocols import Identified, Referring, Task
-from steadyrl.core.rundir import RunDir
+from steadyrl.core.rundir import RunDir, file_digests
 from steadyrl.core.types import Problem
 from steadyrl.core.words import counted
 from steadyrl.integrations.trackers.tracked import require_trackers, tracked
@@ -51,10 +51,11 @@ _SAME_RATE = 0.01  # relative
 _SPELLED = (bytes, Decimal, date, time, timedelta, UUID)
 _FROM_PYTHON = "# These settings came from Python or a pipe. resolved.json holds every value, defaults included.\n"
 _CODE_CHANGED = "the code in '{name}' changed since the run began: rewards before and after may not be comparable"
-_CONFIG_CHANGED = (
-    "config.toml changed since the run began, and a resume does not read it: the run goes on with resolved.json; give "
-    "what may change behind --resume, as section.key=value"
-)
+_FILE_CHANGED = {
+    "config.toml": "config.toml changed since the run began, and a resume does not read it: the run goes on with "
+    "resolved.json; give what may change behind --resume, as section.key=value",
+    "resolved.json": "resolved.json was edited since the run last began or went on: the next steps have its settings",
+}
 _OF_A_SESSION = """# '{name}' is a function of the Python session that started the run. To repeat the run from this
 # file, put the function into a module, such as my_rewards.py, and write "my_rewards:{function}" in its place.
 """
@@ -142,7 +143,7 @@ def sample(
         if number < least:
             raise ConfigError(f"{name}: got {number}; expected {least} or more")
     directory = _opened(run)
-    settings = configs.resolve(directory.resolved())
+    settings = configs.of_run(directory)
     # Answers are not scored: a judge's key, its model and the user's own rewards need not be there.
     evaluate = settings.evaluate.model_copy(update={"sets": {}})
     session = open_session(settings.model_copy(update={"rewards": {}, "evaluate": evaluate}))
@@ -152,17 +153,19 @@ def sample(
             f"{counted(settings.run.checkpoint_every, 'step')}"
         )
     require_members(f"the task '{settings.task.name}'", session.task, Task)
+    if not isinstance(asked := session.task.ask(request), Problem):
+        raise DataError(f"the task '{settings.task.name}': ask returned {asked!r:.60}; expected a Problem")
     sampling = greedy_sampling(session.sampling) if greedy else session.sampling
     (group,) = collect(
         session.backend,
-        [session.task.ask(request)],
+        [asked],
         1 if greedy else samples,
         sampling,
         (seed,),
         environment=session.environment,
     )
     require_room(group.rollouts, session.environment)
-    return [Answer(rollout.text, tuple(session.task.show(rollout.text))) for rollout in group.rollouts]
+    return [Answer(rollout.text, tuple(map(str, session.task.show(rollout.text) or ()))) for rollout in group.rollouts]
 
 
 def _opened(run: RunDir | Path | str) -> RunDir:
@@ -188,7 +191,7 @@ def _read(config: Config | Mapping[str, Any] | Path | str, overrides: Sequence[s
 def _go_on(directory: RunDir, overrides: Sequence[str], watch: Watch, accept_changed_data: bool) -> RunDir:
     with directory.writing():
         recorded = directory.resolved()
-        before = configs.resolve(recorded)
+        before = configs.of_run(directory)
         free = configs.free_on_resume(before)
         for override in overrides:
             if _key(override) not in free:
@@ -211,7 +214,7 @@ def _go_on(directory: RunDir, overrides: Sequence[str], watch: Watch, accept_cha
         begun_with = directory.info().get("code") or {}
         for name, digest_now in _code(session.config, directory).items():  # a resumed run may have a corrected one
             if begun_with.get(name, digest_now) != digest_now:
-                watch.note(_CONFIG_CHANGED if name == directory.config_file.name else _CODE_CHANGED.format(name=name))
+                watch.note(_FILE_CHANGED.get(name, _CODE_CHANGED.format(name=name)))
         attempt = record.begin_again(directory, session.config, accepted)
         with record.outcome(directory):
             return _train(session, directory, attempt, watch)
@@ -356,11 +359,9 @@ def _tokenizer(session: Session) -> str | None:
 
 
 def _code(config: Config, directory: RunDir) -> dict[str, str]:
-    """Return a digest of the files of the user's own parts, by module, and of the run's copy of the config."""
-    code = plugins.own_code([*scoring_parts(config), ("curriculum", config.curriculum.name)])
-    with suppress(OSError):
-        code[directory.config_file.name] = hashlib.sha256(directory.config_file.read_bytes()).hexdigest()
-    return code
+    """Return a digest of the files of the user's own parts, by module, and of those of the run's settings."""
+    parts = plugins.own_code([*scoring_parts(config), ("curriculum", config.curriculum.name)])
+    return parts | file_digests({file.name: file for file in (directory.config_file, directory.resolved_file)})
 
 
 def scoring_parts(config: Config) -> list[tuple[str, str]]:
@@ -381,6 +382,13 @@ def _data(session: Session) -> dict[str, dict[str, Any]]:
 def _content(split: Mapping[str, Any]) -> dict[str, Any]:
     """Return what may not change of a split while a run goes on; the folder that it is in may be another."""
     return {name: value for name, value in split.items() if name not in ("source", "prompts", "of", "trained_on_too")}
+
+
+@users_errors()
+def task_digest(config: Config) -> str:
+    """Return a digest of all problems of a config's task."""
+    task = plugins.open_task(config.task.name, config.task.args, config.run.seed)
+    return digest([*plugins.problems_of(task, "train"), *plugins.problems_of(task, "heldout")])
 
 
 def digest(problems: Iterable[Problem]) -> str:

@@ -20,7 +20,7 @@ from typing import Any
 from steadyrl.backends.torch.device_memory import memory_now
 from steadyrl.core.config import Config, dump
 from steadyrl.core.errors import AccessError, SteadyError, exception_line, without_keys
-from steadyrl.core.rundir import RunDir, write_json, write_text
+from steadyrl.core.rundir import RunDir, file_digests, write_json, write_text
 from steadyrl.loop import checkpoint
 from steadyrl.loop.evaluate import out_of_patience
 from steadyrl.loop.train import Session
@@ -70,14 +70,13 @@ def begin_again(run: RunDir, config: Config, accepted: Mapping[str, Any] | None)
     """Note that a run goes on, with which settings, and from when on with changed data; return the attempt's number."""
     info = run.info()
     attempt: int = 1 + max(info.get("attempt", 0), *(record["attempt"] for record in run.metrics()), 0)
-    write_json(run.resolved_file, dump(config))
     ended: dict[str, Any] = {"status": "running", "error": None, "ended": None, "best": None, "stopped_early": None}
     processor_s = None if info.get("ended") is None else info.get("processor_s")  # what was killed did not say
     steps = 1 + max((record["step"] for record in run.metrics()), default=-1)
     if accepted is not None:
         entry = {"step": max(run.checkpoints(), default=0), "time": time.time(), "data": dict(accepted)}
         ended["accepted_data"] = [*(info.get("accepted_data") or ()), entry]
-    _change(run, **ended, processor_s=processor_s, attempt=attempt, process=_process())
+    write_settings(run, config, info | ended | {"processor_s": processor_s, "attempt": attempt, "process": _process()})
     # In a run that trains longer it is that of one step among others; one killed at its very end makes no more steps.
     for name in ("", *run.heldout_sets()):
         if (after := run.evaluation_file("after", name)).is_file() and 0 < steps < config.run.steps:
@@ -85,10 +84,17 @@ def begin_again(run: RunDir, config: Config, accepted: Mapping[str, Any] | None)
     return attempt
 
 
+def write_settings(run: RunDir, config: Config, info: Mapping[str, Any]) -> None:
+    """Write the settings that a run goes on with, and run.json with their digest: an edit by hand is another one."""
+    write_json(run.resolved_file, dump(config))
+    code = (info.get("code") or {}) | file_digests({run.resolved_file.name: run.resolved_file})
+    write_json(run.info_file, {**info, "code": code})
+
+
 def add_model(run: RunDir, session: Session) -> None:
     """Record what is trained, and what evaluations compare."""
     policy = session.backend.describe()
-    model = policy.get("model", run.info()["model"])
+    model = policy.get("model", run.info().get("model"))
     metric = session.task.metric or "reward"  # "" is the weighted total
     _change(run, metric=metric, model=model, policy=policy, heldout=len(session.heldout))
 

@@ -121,8 +121,8 @@ class Watch:
     """Called with a line that is worth keeping, such as the result of the preflight."""
     opened: Callable[[RunDir], None] = field(default=lambda run: None)
     """Called with the run directory before the first step, also after a resume."""
-    steps: Callable[[int], AbstractContextManager[object]] = field(default=nullcontext)
-    """Entered around the steps, with their number; inside, ``stop`` is asked after each."""
+    steps: Callable[[int], AbstractContextManager[object] | None] = field(default=nullcontext)
+    """Called with the number of steps; the context that it returns, if any, is entered around them."""
     step: Callable[[Mapping[str, Any]], None] = field(default=lambda record: None)
     """Called with every line of metrics."""
     ended: Callable[[RunDir], None] = field(default=lambda run: None)
@@ -134,22 +134,27 @@ class Watch:
     stop: Callable[[], bool] = field(default=lambda: False)
     """Asked after every step; True ends the run with a checkpoint."""
 
+    def around(self, total: int) -> AbstractContextManager[object]:
+        """Return the context that ``steps`` returns; refuse (ConfigError) what is none."""
+        context = self.steps(total)
+        if not isinstance(context, AbstractContextManager | None):
+            raise ConfigError(f"Watch.steps returned {context!r:.60}; expected a context for `with`, or None")
+        return nullcontext() if context is None else context
+
 
 def joined(first: Watch, second: Watch) -> Watch:
     """Return a watch that calls one after the other; either may stop the run."""
 
     def after(name: str) -> Callable[..., None]:
-        calls = getattr(first, name), getattr(second, name)
+        one, other = getattr(first, name), getattr(second, name)
+        return lambda *arguments: (one(*arguments), other(*arguments))  # type: ignore[return-value]
 
-        def call(*arguments: Any) -> None:
-            for function in calls:
-                function(*arguments)
-
-        return call
+    def steps(total: int) -> AbstractContextManager[object]:
+        return entered(first.around(total), second.around(total))
 
     @contextmanager
-    def steps(total: int) -> Iterator[None]:
-        with first.steps(total), second.steps(total):
+    def entered(outer: AbstractContextManager[object], inner: AbstractContextManager[object]) -> Iterator[None]:
+        with outer, inner:
             yield
 
     names = ("phase", "note", "opened", "step", "ended", "finding", "action")
@@ -223,12 +228,14 @@ def train(session: Session, run: RunDir, attempt: int = 0, watch: Watch | None =
         "finished", or "interrupted" where ``watch.stop`` said so.
     """
     watch = watch or Watch()
+    around = watch.around(session.config.run.steps)  # what is wrong with it is said before an evaluation takes minutes
     checkpoint.finish_writing(run, session.config.run.keep_checkpoints)
-    state = checkpoint.load(run, session.backend) or State(algorithm=dict(session.algorithm.state))
+    state = checkpoint.load(run, session.backend) or State()
+    state.algorithm = {**session.algorithm.state, **state.algorithm}  # an earlier version may have had fewer numbers
     _evaluate_before(session, run, state, watch)
     begin(f"training, step {state.step}")  # ends the evaluation for who watches; a step ends it
     guard = Safeguard(run, session.backend, session.config, watch.note)
-    with watch.steps(session.config.run.steps), guard.saving():
+    with around, guard.saving():
         if not run_steps(session, run, state, attempt, watch, guard):
             return "interrupted"
     for own in session.heldout_sets:

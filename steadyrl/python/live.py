@@ -6,7 +6,6 @@ import sys
 import time
 import warnings
 from collections.abc import Mapping
-from contextlib import contextmanager
 from html import escape
 from typing import Any
 
@@ -86,10 +85,8 @@ class NotebookView:
         self._phase, self._count = text, ""
         self._update(at_once=not self._record)  # the phases before the first step are few and long
 
-    @contextmanager
-    def _steps(self, total: int) -> Any:
+    def _steps(self, total: int) -> None:
         self._total = total
-        yield
 
     def _step(self, record: Mapping[str, Any]) -> None:
         self._began = self._began or time.monotonic()

@@ -63,6 +63,13 @@ def test_runs_are_rows_newest_first_with_scores_and_verdict(folder, capsys):
     assert {(row["task"], row["model"]) for row in rows} == {("search", "base")}
 
 
+def test_a_run_that_cannot_be_read_says_why_and_is_no_log_of_another_trainer(folder, capsys):
+    (folder / "20261126-062000-grpo-search-s2" / "run.json").write_text('["running"]')
+    runs_command(folder)
+    shown = "".join(capsys.readouterr().out.split())
+    assert "another" not in shown and "holdslist;expectedaJSONobject" in shown and "unreadable" in shown
+
+
 def test_a_run_without_a_report_has_the_scores_of_its_evaluations(folder, capsys):
     run = folder / "20261126-062000-grpo-search-s2"
     (run / "evaluations").mkdir()

@@ -278,6 +278,8 @@ TURNS = {"episode": method("problem", "seed"), "max_turns": 4, "workers": 1}
         ({"demonstrations": method("problem")}, "did you mean 'demonstration'"),
         ({"honest_core": method("problem")}, "'honest_core' and no 'empty_forms'"),
         ({"gold": None}, r"'gold' is None; expected a method \(problem\)"),
+        ({"metric": method("problem")}, "its attribute metric is <bound method .*; expected a text"),
+        ({"name": 7}, "its attribute name is 7; expected a text"),
     ],
 )
 def test_what_a_task_offers_and_nothing_would_use_is_refused(opened, offered, refusal):

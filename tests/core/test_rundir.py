@@ -149,8 +149,16 @@ def test_files_that_cannot_be_written_are_named(tmp_path):
         lambda: write_text(tmp_path / "run.json", "x"),
         lambda: append_line(tmp_path / "run.json", {}),
     ):
-        with pytest.raises(AccessError, match=r"cannot write '.*run\.json': .*; free some space"):
+        with pytest.raises(AccessError, match=r"cannot write '.*run\.json': .*; expected the name of a file"):
             write()
+
+
+@pytest.mark.parametrize("name", [".", "..", "/", "../."])
+def test_a_folder_given_as_the_file_to_write_is_named(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(AccessError, match=r"^cannot write '.*': Is a directory; expected the name of a file$"):
+        write_text(Path(name), "x")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_whole_file_is_written_beside_its_place_first(tmp_path, monkeypatch):

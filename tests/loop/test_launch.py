@@ -21,11 +21,12 @@ from steadyrl.core.errors import ConfigError, DataError, RunError
 from steadyrl.core.rundir import RunDir, write_json
 from steadyrl.core.types import Problem
 from steadyrl.environments.search.cache import cache_folder
-from steadyrl.loop import record
+from steadyrl.loop import checkpoint, record
 from steadyrl.loop.launch import digest, run, sample
 from steadyrl.loop.preflight.run import preflight
 from steadyrl.loop.tasks.check import check_task
-from steadyrl.loop.train import Watch, open_session
+from steadyrl.loop.tasks.prompts import PromptsTask
+from steadyrl.loop.train import Watch, joined, open_session
 from steadyrl.show.report.write import write_report
 from tests import needs
 
@@ -270,6 +271,57 @@ def test_a_run_whose_config_was_edited_says_that_a_resume_does_not_read_it(setti
     run(overrides=["run.steps=6"], resume=found, watch=Watch(note=heard.append))
     assert [line for line in heard if line.startswith("config.toml changed since the run began, and a resume does not")]
     assert found.resolved()["update"]["learning_rate"] == rate
+
+
+def test_settings_that_were_edited_by_hand_are_named_once_and_other_spellings_by_steadyrl_are_not(settings):
+    found, heard = run(settings, ["run.steps=2"]), []
+    for steps in (3, 4):  # which a resume writes into resolved.json itself
+        run(overrides=[f"run.steps={steps}"], resume=found, watch=Watch(note=heard.append))
+    assert not [line for line in heard if "resolved.json" in line]
+    write_json(found.resolved_file, {**found.resolved(), "sampling": {"max_new_tokens": 5}})
+    for steps in (5, 6):
+        run(overrides=[f"run.steps={steps}"], resume=found, watch=Watch(note=heard.append))
+    assert len([line for line in heard if line.startswith("resolved.json was edited since the run last began")]) == 1
+
+
+@pytest.mark.parametrize(
+    ("ask", "show", "shows"),
+    [(None, None, None), (Problem("x", "a"), None, ()), (Problem("x", "a"), [7, "b"], ("7", "b"))],
+)
+def test_what_a_task_makes_of_a_request_and_shows_of_an_answer_is_looked_at(settings, monkeypatch, ask, show, shows):
+    found = run(settings, ["run.steps=1"])
+    for name, value in (("ask", ask), ("show", show)):
+        monkeypatch.setattr(PromptsTask, name, lambda self, text, value=value: value)
+    if ask is None:
+        with pytest.raises(DataError, match="the task 'prompts': ask returned None; expected a Problem"):
+            sample(found, "say 3")
+    else:
+        assert [answer.shows for answer in sample(found, "say 3", samples=2)] == [shows] * 2
+
+
+def test_an_error_of_recorded_settings_names_their_file(settings):
+    found = run(settings)
+    write_json(found.resolved_file, {**found.resolved(), "update": {"learning_speed": 2.0}})
+    for use in (lambda: run(overrides=["run.steps=6"], resume=found), lambda: sample(found, "say 3")):
+        with pytest.raises(ConfigError, match=r"^'.*resolved\.json': update\.learning_speed: unknown setting"):
+            use()
+
+
+def test_numbers_of_an_algorithm_that_a_checkpoint_has_not_begin_as_in_a_new_run(settings):
+    found = run({**settings, "algorithm": {"name": "grpo"}})
+    write_json(found.resolved_file, {**found.resolved(), "algorithm": {"name": "ppo"}})
+    resumed = run(overrides=["run.steps=6"], resume=found)
+    assert len(resumed.metrics()) == 6 and checkpoint.read_state(resumed, 6).algorithm["kl_coef"] == 0.05
+
+
+def test_the_steps_of_a_watch_may_return_nothing_and_what_is_no_context_is_refused_before_an_evaluation(settings):
+    seen = []
+    assert run(settings, watch=Watch(steps=seen.append)).status == "finished" and seen == [4]
+    for watch in (Watch(steps=lambda total: total), joined(Watch(), Watch(steps=lambda total: total))):
+        phases = []
+        with pytest.raises(ConfigError, match=r"Watch\.steps returned 4; expected a context for `with`, or None"):
+            run(settings, watch=joined(watch, Watch(phase=phases.append)))
+        assert not [line for line in phases if "evaluating" in line]
 
 
 def test_settings_through_a_pipe_are_read_once_and_recorded(settings, tmp_path):

@@ -53,7 +53,7 @@ def test_a_cell_has_no_warning_of_bars_that_it_does_not_use(pages):
 def test_a_cell_is_updated_at_most_once_a_second(pages, monkeypatch):
     clock = SimpleNamespace(now=100.0)
     monkeypatch.setattr(live.time, "monotonic", lambda: clock.now)
-    with live.NotebookView() as view, view.watch.steps(100):
+    with live.NotebookView() as view, view.watch.around(100):
         for step in range(100):
             clock.now += 0.1
             view.watch.step({"step": step, "reward/mean": step / 100})
@@ -65,7 +65,7 @@ def test_time_left_is_that_of_the_steps_so_far(pages, monkeypatch):
     clock = SimpleNamespace(now=100.0)
     monkeypatch.setattr(live.time, "monotonic", lambda: clock.now)
     view = live.NotebookView()
-    with view.watch.steps(10):
+    with view.watch.around(10):
         for step in range(4):
             view.watch.step({"step": step, "reward/mean": 0.0})
             clock.now += 2.0

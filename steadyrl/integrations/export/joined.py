@@ -35,7 +35,7 @@ def export_joined(
     Raises:
         SteadyError: The runs cannot be joined, a checkpoint is missing, or the folder cannot be written.
     """
-    settings = [configs.resolve(run.resolved()) for run in runs]
+    settings = [configs.of_run(run) for run in runs]
     exporter, *_ = [exporter_of(config) for config in settings]
     _require_one_start(runs, settings)
     choices = [choose(run, wanted) for run in runs]
@@ -56,7 +56,7 @@ def export_joined(
         config = settings[0]
         if config.model.lora_rank:
             rank = join_adapters(folders, Path(scratch))
-            config = configs.resolve(runs[0].resolved(), [f"model.lora_rank={rank}", f"model.lora_alpha={rank}"])
+            config = configs.of_run(runs[0], [f"model.lora_rank={rank}", f"model.lora_alpha={rank}"])
         else:
             join_weights(folders, Path(scratch))
         own = {"run": f"joined-{runs[0].path.resolve().name}", "joined": [

@@ -86,7 +86,7 @@ def export(
     Raises:
         SteadyError: The run has no such checkpoint, its backend has no model folder, or the folder cannot be written.
     """
-    config, choice = configs.resolve(run.resolved()), choose(run, wanted)
+    config, choice = configs.of_run(run), choose(run, wanted)
     exporter = exporter_of(config)
     with whole_folder(to) as folder:
         phase(f"exporting the policy of {choice.words} of '{run.path}'")

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from steadyrl.core.errors import ConfigError, MissingExtraError, RunError
 from steadyrl.core.plugins import BUILT_IN, load, require_members
-from steadyrl.core.rundir import RunDir, read_lines
+from steadyrl.core.rundir import RunDir, last_line, read_lines
 from steadyrl.core.words import counted, shell_command
 from steadyrl.integrations.trackers.follow import sent_until, state_file
 from steadyrl.integrations.trackers.tracker import Reporting, Tracker
@@ -97,13 +97,6 @@ def _wait(writer: subprocess.Popen[bytes], until: float, mark: str) -> None:
                 os.kill(int(file.parent.name), signal.SIGKILL)
 
 
-def _last_line(log_file: Path) -> str:
-    """Return the end of what a writer printed, which is its exception where it failed; "" for nothing."""
-    lines = log_file.read_text(encoding="utf-8", errors="replace").split("\n") if log_file.is_file() else []
-    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
-    return f"{last[:MOST_SHOWN]}; " if last else ""
-
-
 def _shortfall(run: RunDir, name: str, code: int | None) -> str:
     """Return what a tracker did not get, in one line; "" if it got all."""
     steps = {line["step"] for line in read_lines(run.metrics_file) if type(line.get("step")) is int}
@@ -114,7 +107,8 @@ def _shortfall(run: RunDir, name: str, code: int | None) -> str:
     if code == 0 and not lost:
         return ""
     log_file = state_file(run, name).with_suffix(".log")
-    why = f"it did not end within {END_S:.0f} s" if code == -signal.SIGKILL else f"{_last_line(log_file)}see {log_file}"
+    last = last_line(log_file)[:MOST_SHOWN]  # its exception, where it failed
+    why = f"it did not end within {END_S:.0f} s" if code == -signal.SIGKILL else f"{last}; see {log_file}".lstrip("; ")
     if not lost:
         return f"{name}: all steps were sent, but the run was not closed there ({why})"
     later = f"send them with: {shell_command('metrics', run.path, '--to', name)}"

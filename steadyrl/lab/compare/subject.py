@@ -107,7 +107,7 @@ def open_policy(subject: Subject) -> Backend:
 
 def _of_weights(name: str, what: str, folder: Path, run: RunDir | None, config: Config) -> Subject:
     """Return the subject of a finished checkpoint: a model folder if it contains a whole model."""
-    trained = config if run is None else configs.resolve(run.resolved())
+    trained = config if run is None else configs.of_run(run)
     policy = folder / "policy"
     if (policy / "config.json").is_file():  # needs neither the model that the run began from nor the optimizer
         return Subject(name, what, _with_model(config, trained, str(policy)), folder, run=run)

@@ -18,6 +18,7 @@ from typing import Protocol
 from steadyrl.core import config as configs
 from steadyrl.core import plugins
 from steadyrl.core.errors import ConfigError, EngineError
+from steadyrl.core.rundir import last_line
 from steadyrl.core.sections import Section
 
 OURS = (sys.executable, "-m", "steadyrl")
@@ -39,10 +40,7 @@ class Command:
 
     def error(self, ended: Ended) -> str:
         """Return the last line of its log, without a leading "error:"; "" where it was killed, or said nothing."""
-        if ended.code is None or ended.code < 0 or not self.log.is_file():
-            return ""
-        lines = self.log.read_text(encoding="utf-8", errors="replace").split("\n")
-        return next((line.strip().removeprefix("error: ") for line in reversed(lines) if line.strip()), "")
+        return "" if ended.code is None or ended.code < 0 else last_line(self.log).removeprefix("error: ")
 
 
 @dataclass(frozen=True)

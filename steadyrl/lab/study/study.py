@@ -13,13 +13,13 @@ from __future__ import annotations
 import platform
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from steadyrl.core import config as configs
 from steadyrl.core.config import Config
 from steadyrl.core.errors import AccessError, ConfigError, RunError, SteadyError
 from steadyrl.core.rundir import RunDir, appended, read_json, stamp, write_json
@@ -30,6 +30,8 @@ from steadyrl.lab.launchers.command import Command, Ended, Launcher, our_command
 from steadyrl.lab.measure import ended_by
 from steadyrl.lab.study.file import Stop
 from steadyrl.lab.study.plan import Job, Study, differences, job_of, jobs
+from steadyrl.loop.launch import task_digest
+from steadyrl.loop.record import write_settings
 
 PLAN = "plan.json"
 State = Literal["missing", "cut", "failed", "finished", "ended by a rule"]
@@ -69,9 +71,10 @@ def run_study(
     folder = folder_of(study, root)
     every = jobs(study)
     # The rule is kept before the first run, and refused if it is another one once there are runs; titles may change.
-    written = read_json(folder / PLAN).get("written") if _check_plan(study, folder) else time.time()
-    write_json(folder / PLAN, {"written": written, **study.judged_by(), "study": study.described()})
+    plan = {"written": time.time(), "data": {}, **_check_plan(study, folder)}
     now = [job for job in every if state_of(find_run(folder, job), study.file.stop) not in DONE]
+    plan["data"] = _data(every[: len(study.arms)] if now else (), folder, plan["data"])
+    write_json(folder / PLAN, {**plan, **study.judged_by(), "study": study.described()})
     now.sort(key=lambda job: shorter(study, job) is not None)  # last: what goes on from others comes after them
     first = study.warm if study.warm and state_of(find_run(folder, study.warm), ()) not in DONE else None
     follow.begin([*([study.warm] if study.warm else []), *every], [*([first] if first else []), *now])
@@ -86,24 +89,43 @@ def run_study(
     return make(now)
 
 
-def _check_plan(study: Study, folder: Path) -> bool:
-    """Return whether what decides the study is what the plan of the folder says, or there is no plan yet.
+def _check_plan(study: Study, folder: Path) -> dict[str, Any]:
+    """Return the plan of the folder; nothing where it has none, or another study's without runs.
 
     An experiment that the plan lacks has no runs yet, so its expectations may be added.
 
     Raises:
-        RunError: It is not, and the study has runs.
+        RunError: What decides the study is not what the plan says, and the study has runs; or the plan is damaged.
     """
     file, rules = folder / PLAN, study.judged_by()
-    before = read_json(file) if file.is_file() else rules
-    rules["expect"] = {arm: expect for arm, expect in rules["expect"].items() if arm in before.get("expect", {})}
-    changed = [name for name, value in rules.items() if before.get(name) != value]
+    plan = read_json(file) if file.is_file() else {}
+    if not all(isinstance(plan.get(name, {}), dict) for name in ("expect", "data")):
+        raise RunError(f"'{file}' is damaged: 'expect' and 'data' hold entries by name; restore the file")
+    rules["expect"] = {arm: expect for arm, expect in rules["expect"].items() if arm in plan.get("expect", {})}
+    changed = [name for name, value in rules.items() if plan.get(name) != value] if file.is_file() else []
     if changed and any(find_run(folder, job) for job in jobs(study)):
         raise RunError(
             f"{study.path}: {', '.join(changed)} differ from {file}, which was written before the first run; what "
             "decides a study is not changed afterwards. Restore the file, or start a new study under another name"
         )
-    return file.is_file() and not changed
+    return {} if changed else plan
+
+
+def _data(first: Sequence[Job], folder: Path, before: Mapping[str, str]) -> dict[str, str]:
+    """Return a digest of each experiment's data, by the key of its ``first`` run; refuse (RunError) changed data."""
+    digests, by_task, changed = dict(before), dict[str, str](), list[str]()
+    for job in first:
+        task = repr(job.config.task)
+        with suppress(SteadyError):  # a run will say why it cannot have its data
+            digests[job.key] = by_task[task] = by_task.get(task) or task_digest(job.config)
+        if before.get(job.key, digests.get(job.key)) != digests.get(job.key) and find_run(folder, job):
+            changed.append(job.arm)
+    if changed:
+        raise RunError(
+            f"the data of {', '.join(changed)} changed since the first runs in '{folder}', which new runs would be "
+            "compared with; restore the data, or start a new study under another name"
+        )
+    return digests
 
 
 def _in_turn(study: Study, folder: Path, now: Sequence[Job], follow: Follow) -> dict[str, str]:
@@ -299,6 +321,5 @@ def copied(run: RunDir, long: Config, place: Path) -> RunDir | None:
         raise AccessError(
             f"cannot copy the run '{run.path}' to '{place}': {error!s:.200}; free some space, and start again"
         ) from error
-    write_json(copy.resolved_file, configs.dump(long))
-    write_json(copy.info_file, {**read_json(run.info_file), "status": "interrupted", "continues": str(run.path)})
+    write_settings(copy, long, {**read_json(run.info_file), "status": "interrupted", "continues": str(run.path)})
     return copy

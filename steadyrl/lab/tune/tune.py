@@ -36,7 +36,7 @@ from steadyrl.lab.launchers.command import Command, Ended, Launcher, our_command
 from steadyrl.lab.seeds import difference, interquartile_mean
 from steadyrl.lab.tune.rate_range import RATE, Point, Range, range_test
 from steadyrl.lab.tune.trial import QUARTERS, Candidate, Search, Trial, best_first, try_all
-from steadyrl.loop.launch import digest
+from steadyrl.loop.launch import task_digest
 
 BELOW, ABOVE = 30.0, 10.0  # the search reaches from centre / 30 to centre * 10
 FINALISTS = 3
@@ -124,9 +124,8 @@ def _settings(config: Config, space: Space) -> dict[str, Any]:
     """Return what makes a search another one, by dotted name; what is at its default is left out, as in ``Job.key``."""
     plain = flat_settings(config.model_dump(mode="json", exclude_defaults=True))
     searched = {f"--also {name}": list(bounds) for name, bounds in space.items()}
-    task = plugins.open_task(config.task.name, config.task.args, config.run.seed)
-    data = {"the data": digest([*plugins.problems_of(task, "train"), *plugins.problems_of(task, "heldout")])}
-    return {name: value for name, value in (plain | searched | data).items() if name not in ("run.folder", RATE)}
+    every = {**plain, **searched, "the data": task_digest(config)}
+    return {name: value for name, value in every.items() if name not in ("run.folder", RATE)}
 
 
 def require_searchable(config: Config, space: Space) -> None:

@@ -10,12 +10,11 @@ episode depends on its own attempt and turn alone.
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import reprlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from steadyrl.core import protocols
 from steadyrl.core.counting.count import tell
 from steadyrl.core.counting.interrupts import at_once
 from steadyrl.core.errors import DataError, EpisodeError, SteadyError, raised_line
@@ -223,14 +223,7 @@ def _fit_observation(setting: _Setting, play: Playing, observation: str | Sequen
 def _close(play: Playing) -> None:
     play.closed = True  # an episode is closed once, even if that fails or is interrupted
     with _survived(play):
-        outcome = _returned("close", play.episode.close(), Mapping, "a dict, which may be empty")
-        try:
-            json.dumps(dict(outcome))  # it is written into rollouts/
-        except (TypeError, ValueError) as error:
-            raise TypeError(
-                f"close returned {reprlib.repr(outcome)}; expected values that JSON has ({error})"
-            ) from error
-        play.outcome = outcome
+        play.outcome = protocols.outcome_of(play.episode)
 
 
 def _returned(method: str, value: Any, kind: Any, expected: str) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 
 from steadyrl.core.errors import EpisodeError, raised_line
 from steadyrl.core.plugins import require_members
-from steadyrl.core.protocols import Episode, Interactive, ToolUsing
+from steadyrl.core.protocols import Episode, Interactive, ToolUsing, outcome_of
 from steadyrl.core.types import Group, Message, Problem, Rollout, ToolCall, message_text
 from steadyrl.loop.rewards.combine import Term, score_groups, written
 from steadyrl.loop.rewards.functions import RAISED
@@ -49,7 +49,7 @@ def attempt(task: Interactive, problem: Problem, say: Say) -> Rollout:
         broken = _reason(error)
     finally:
         try:
-            outcome = episode.close()
+            outcome = outcome_of(episode)
         except RAISED as error:
             broken = broken or _reason(error)
     rollout = written(problem, "\n".join(turns))

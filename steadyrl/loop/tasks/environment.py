@@ -142,7 +142,7 @@ class EnvironmentTask(Task):
 
 
 def _episode_return(problem: Problem, rollout: Rollout) -> Score:
-    total = sum(reward for _, reward in rollout.turn_rewards) + rollout.outcome.get("reward", 0.0)
+    total = sum(reward for _, reward in rollout.turn_rewards) + (rollout.outcome.get("reward") or 0.0)
     return Score(float(total), turn_rewards=rollout.turn_rewards)
 
 

@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from steadyrl.core.errors import DataError
 from steadyrl.core.places import from_here
@@ -101,7 +101,7 @@ def read_objects(path: Path) -> Iterator[Line]:
     """
     for number, line in read_lines(path):
         try:
-            value = parse_json(line, parse_constant=refuse_constant)
+            value = parse_json(line, strict=True)
         except ValueError as error:
             raise DataError(
                 f"{path}, line {number}: not valid JSON ({error}); expected one object per line (was the file cut off, "
@@ -141,11 +141,6 @@ def held_out_ids(ids: Collection[str], share: float, seed: int = 0) -> frozenset
     """
     by_hash = sorted(ids, key=lambda id: hashlib.sha256(f"{id}/{seed}".encode()).digest())
     return frozenset(by_hash[: max(1, round(share * len(by_hash)))])
-
-
-def refuse_constant(name: str) -> NoReturn:
-    """Refuse NaN and the infinities, which Python's parser takes for numbers."""
-    raise ValueError(f"{name} is not a JSON number")
 
 
 def kind_of(value: object) -> str:

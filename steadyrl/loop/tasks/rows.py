@@ -18,7 +18,7 @@ from steadyrl.core.places import from_here
 from steadyrl.core.plugins import require
 from steadyrl.core.rundir import is_lfs_pointer, parse_json
 from steadyrl.loop.tasks.data_files import kind_of_file
-from steadyrl.loop.tasks.jsonl import kind_of, read_lines, read_objects, refuse_constant
+from steadyrl.loop.tasks.jsonl import kind_of, read_lines, read_objects
 
 _BATCH = 1024  # rows of a parquet file that are held as Python objects at once
 _CODE = r"^[+-]?0\d"
@@ -50,7 +50,7 @@ def _json(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         yield from ((str(line), line.record) for line in read_objects(path))
         return
     try:
-        items = parse_json("\n".join(line for _, line in read_lines(path)), parse_constant=refuse_constant)
+        items = parse_json("\n".join(line for _, line in read_lines(path)), strict=True)
     except ValueError as error:
         raise DataError(
             f"{path}: not valid JSON ({error}); expected one list of objects, or an object per line"

@@ -186,6 +186,38 @@ def test_what_decides_is_not_changed_after_the_first_run(study, tmp_path):
             use(read_study(path), tmp_path)
 
 
+@pytest.mark.parametrize("entry", [{"expect": 3}, {"data": ["x"]}])
+def test_a_plan_that_no_study_wrote_is_named(study, tmp_path, entry):
+    plan = folder_of(study, tmp_path) / "plan.json"
+    plan.write_text(json.dumps(json.loads(plan.read_text()) | entry))
+    for use in (run_study, write_study):
+        with pytest.raises(RunError, match=r"plan\.json' is damaged: .*restore the file"):
+            use(study, tmp_path)
+
+
+def test_new_runs_are_not_compared_with_those_on_other_data(file, prompts, tmp_path):
+    own, path = tmp_path / "own.jsonl", file()
+    text = path.read_text().replace(str(prompts), str(own))
+    own.write_bytes(prompts.read_bytes())
+    path.write_text(text.replace("seeds = [0, 1]", "seeds = [4]"))
+    assert run_study(read_study(path), tmp_path) == {}
+    own.write_text(prompts.read_text().replace("ccc", "cc"))
+    assert run_study(read_study(path), tmp_path) == {}  # there is nothing to make
+    path.write_text(text.replace("seeds = [0, 1]", "seeds = [4, 7]"))
+    with pytest.raises(
+        RunError, match=r"the data of none, high changed since .*restore the data, or start a new study"
+    ):
+        run_study(read_study(path), tmp_path)
+    other = (
+        '[[experiments]]\nname = "more"\ntitle = "Other data"\nfrom = "high"\nchange = "task.args.heldout_share=0.5"\n'
+    )
+    path.write_text(text.replace("seeds = [0, 1]", "seeds = [4]") + other)
+    with pytest.raises(RunError, match="the data of none, high changed"):
+        run_study(read_study(path), tmp_path)
+    own.write_bytes(prompts.read_bytes())
+    assert run_study(read_study(path), tmp_path) == {}
+
+
 def test_a_run_that_fails_leaves_the_others_and_is_reported(file, tmp_path):
     broken = "bundle = [\"rewards={'toy_rewards:always_fails' = 1.0}\"]\n"
     path = file(f'[[experiments]]\nname = "broken"\ntitle = "t"\nfrom = "none"\n{broken}')

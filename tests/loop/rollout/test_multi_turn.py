@@ -196,8 +196,8 @@ def test_a_world_that_breaks_costs_its_own_rollout_only(breaks_at, why):
         (
             "close",
             {"score": 1j},
-            "close returned {'score': 1j}; expected values that JSON has (Object of type complex is not JSON "
-            "serializable)",
+            "close returned {'score': 1j} (dict); expected a dict of values that JSON has (Object of type complex "
+            "is not JSON serializable)",
         ),
     ],
 )

@@ -248,6 +248,8 @@ def test_problems_come_from_a_file_as_those_of_prompts_do(tmp_path):
         ("RewardsNothing", "TypeError: step returned the reward nan; expected a finite number, or None"),
         ("RewardsWords", "TypeError: step returned the reward 'much'; expected a finite number, or None"),
         ("OpensWithANumber", "TypeError: reset returned 3; expected a text, messages, or None"),
+        ("ClosesWithWords", "TypeError: close returned the reward 'much'; expected a finite number, or None"),
+        ("ClosesWithANumber", "TypeError: close returned 7 (int); expected a dict, which may be empty"),
         ("Breaks", "ValueError: what? (agents.py, line 153)"),
     ],
 )

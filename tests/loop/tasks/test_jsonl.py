@@ -8,6 +8,7 @@ import pytest
 from steadyrl.core.errors import DataError
 from steadyrl.loop.tasks import jsonl
 from steadyrl.loop.tasks.jsonl import Line, held_out_ids, read_lines, read_objects
+from steadyrl.loop.tasks.rows import read_rows
 
 
 def written(tmp_path, data):
@@ -97,6 +98,17 @@ def test_a_line_torn_inside_a_character_is_named_by_line_and_byte(tmp_path):
 
 def test_numbers_that_json_does_not_have_are_refused(tmp_path):
     assert "line 1: not valid JSON (NaN is not a JSON number)" in refusal(written(tmp_path, '{"a": NaN}\n'))
+
+
+@pytest.mark.parametrize(
+    "line", ['{"a": 1, "b": 2, "a": 3}', '{"b": [{"a": {}, "a": {}}]}', '{"a": "x", "\\u0061": "x"}']
+)
+def test_a_key_that_stands_twice_is_refused_for_only_one_of_its_values_could_count(line, tmp_path):
+    path = written(tmp_path, '{"a": 1, "b": {"a": 2}}\n' + line)
+    assert f"{path}, line 2: not valid JSON (the key 'a' stands twice in an object)" in refusal(path)
+    (tmp_path / "list.json").write_text(f"[{line}]")
+    with pytest.raises(DataError, match="the key 'a' stands twice"):
+        list(read_rows([tmp_path / "list.json"]))
 
 
 def test_nesting_too_deep_to_read_is_refused(tmp_path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -99,24 +99,11 @@ def _read(form: type[Spoken], text: str) -> Spoken:
     if fenced := _CODE_FENCE.match(text):
         text = fenced[1].strip()
     try:
-        parsed = parse_json(text, object_pairs_hook=_object, parse_constant=_constant)
+        parsed = parse_json(text, strict=True)
         return form.model_validate(parsed)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"])) or "the whole"
         raise MalformedVerdictError(f"{place[:60]}: {first['msg']}") from error
-    except MalformedVerdictError:
-        raise
     except ValueError as error:
         raise MalformedVerdictError(f"it is not one JSON object ({error})"[:200]) from error
-
-
-def _object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    fields = dict(pairs)
-    if len(fields) < len(pairs):  # a second grade under one name must not replace the first unseen
-        raise MalformedVerdictError("a key stands in it twice")
-    return fields
-
-
-def _constant(name: str) -> None:
-    raise MalformedVerdictError(f"{name} is no number")

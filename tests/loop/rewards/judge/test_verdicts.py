@@ -70,9 +70,9 @@ def test_a_verdict_that_speaks_of_thoughts_is_read_whole():
         (scalar(scores=[9, 5]), "scores: "),
         (scalar(total=10), "total: "),
         (json.dumps({"scores": {"correct": 1, "short": 1}, "candidate": "aa11"}), "reason: "),
-        (scalar().replace("10", "NaN"), "NaN is no number"),
+        (scalar().replace("10", "NaN"), "NaN is not a JSON number"),
         (scalar().replace("10", "1e999"), "valid integer"),
-        (scalar().replace('"short": 5', '"short": 5, "short": 10'), "a key stands in it twice"),
+        (scalar().replace('"short": 5', '"short": 5, "short": 10'), "the key 'short' stands twice"),
         (scalar(reason="x" * 2001), "reason: "),
     ],
 )
