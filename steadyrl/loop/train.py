@@ -146,8 +146,8 @@ def joined(first: Watch, second: Watch) -> Watch:
     """Return a watch that calls one after the other; either may stop the run."""
 
     def after(name: str) -> Callable[..., None]:
-        one, other = getattr(first, name), getattr(second, name)
-        return lambda *arguments: (one(*arguments), other(*arguments))  # type: ignore[return-value]
+        earlier, later = getattr(first, name), getattr(second, name)
+        return lambda *arguments: (earlier(*arguments), later(*arguments))  # type: ignore[return-value]
 
     def steps(total: int) -> AbstractContextManager[object]:
         return entered(first.around(total), second.around(total))

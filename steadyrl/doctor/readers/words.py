@@ -107,9 +107,9 @@ class Words:
         """Return the log of all records: of those with a step, unless far more are without."""
         self._by_step.end()
         self._by_name.end()
-        seen, with_step = Counter[str](), Counter[str]()
+        lines_with, with_step = Counter[str](), Counter[str]()
         for (begins, names), count in self._named.items():
-            seen.update(dict.fromkeys(names, count))
+            lines_with.update(dict.fromkeys(names, count))
             with_step.update(dict.fromkeys(filter(_is_metric, names if begins else ()), count))
         beside = max(with_step.values(), default=0) >= max(FEW, BESIDE * self._by_step.count)
         stepped = self._by_step.metrics > 0 and (beside or self._by_name.metrics < FEWER * self._by_step.metrics)
@@ -123,7 +123,7 @@ class Words:
             for name, column in log.columns.items()
             if records.count < FEW or METRIC.search(name) or len(column.steps) >= MIN_SHARE * records.count
             # A name is of so many rows, and not of each completion, by its number, or beside the steps.
-            if not (stepped and beside) or min(seen[name], with_step[name] or math.inf) < FEWER * records.count
+            if not (stepped and beside) or min(lines_with[name], with_step[name] or math.inf) < FEWER * records.count
         }
         return replace(log, columns=often if records.rows.step_key else _from_first(often))
 

@@ -58,9 +58,9 @@ def rank_correlation(measured: Measured) -> Estimate | None:
         times = np.bincount(rows, minlength=len(answered))[problem]  # that each answer was drawn
         counts = [np.bincount(place, times) for place in places]
         ranks = [(n.cumsum() - (n - 1) / 2)[place] for n, place in zip(counts, places, strict=True)]
-        (first, both), (_, second) = np.cov(ranks, fweights=times, ddof=0)
+        (first, shared), (_, second) = np.cov(ranks, fweights=times, ddof=0)
         with np.errstate(invalid="ignore"):  # NaN where one side is all ties
-            return float(both / np.sqrt(first * second))
+            return float(shared / np.sqrt(first * second))
 
     if not answered or np.isnan(correlation(np.arange(len(answered)))):
         return None
