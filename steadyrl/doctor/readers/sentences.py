@@ -7,10 +7,21 @@ import re
 from collections.abc import Iterable, Iterator
 
 from steadyrl.doctor.readers.spelling import spelled
-from steadyrl.doctor.readers.tables import MAX_TEXT, SENTENCES, VALUE, VALUES
+from steadyrl.doctor.readers.tables import COURSES, MAX_TEXT, VALUE, VALUES
 from steadyrl.doctor.series import STAYED, Evaluation
 
 TEXTS = (".md", ".markdown", ".rst", ".txt")
+# "the mean KL rose quickly from 0.1 to 0.3"
+_METRIC = r"(?:loss|rewards?|score|kl|entropy|gradient norm|length)(?: divergence| mean| std)?"
+_MOVES = (
+    r"\w+ly|was|went|goes|rose|rises|fell|falls|grew|grows|sank|came|"
+    r"(?:climb|drop|jump|spik|explod|collaps|increas|decreas|declin|improv|mov|decay|shr[aiu]nk)\w*"
+)
+SENTENCES = re.compile(
+    rf"((?:\b(?!(?:the|our|its|and|but|while|with|a)\b)[\w/]+ ){{0,2}}\b{_METRIC})\b[*`]{{0,3}}"
+    rf"(?:(?: (?:{_MOVES})){{1,2}}(?: from)?| from)\W{{1,4}}?({COURSES})(?!\w|\.\d)",
+    re.IGNORECASE,
+)
 _NUMBER, _SAME = r"-?\d++(?:\.\d++)?", r"[^\d\u3002\uff0c,]"  # and a character inside a clause
 # "reward从0.9下降到0.3"
 CHINESE = re.compile(

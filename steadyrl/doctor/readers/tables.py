@@ -53,21 +53,11 @@ COURSE = re.compile(rf"~?[-+\u2212]?{_NUMBER} ?(?:\u2192|->|to) ?~?([-+\u2212]?{
 RANGE = re.compile(rf"~?({_NUMBER}) ?[-\u2013~] ?({_NUMBER})")
 ENDED = "\0"  # a line that ends a table
 STEPLESS = "values with arrows between them, at steps that the text does not say, so that they are numbered from 1: "
-# "KL: 0.1 -> 0.3 -> 2,041.5", or in a sentence "the mean KL rose quickly from 0.1 to 0.3".
+# "KL: 0.1 -> 0.3 -> 2,041.5"
 VALUE = r"~?[-+\u2212]?\d++(?:,\d++)*+(?:\.\d++)?(?:e[-+]?\d+)?%?"
 VALUES = re.compile(VALUE, re.IGNORECASE)
-_COURSE = rf"{VALUE}(?: ?(?:[\u2192\u27f6\u21d2\u279c]|[-=\u2013]+>| to ) ?{VALUE})+"
-ARROWS = re.compile(rf"^\W*([A-Za-z][\w ./()-]{{0,40}}?)[*`]{{0,3}} ?[:=]\W{{0,3}}?({_COURSE})", re.IGNORECASE)
-_METRIC = r"(?:loss|rewards?|score|kl|entropy|gradient norm|length)(?: divergence| mean| std)?"
-_MOVES = (
-    r"\w+ly|was|went|goes|rose|rises|fell|falls|grew|grows|sank|came|"
-    r"(?:climb|drop|jump|spik|explod|collaps|increas|decreas|declin|improv|mov|decay|shr[aiu]nk)\w*"
-)
-SENTENCES = re.compile(
-    rf"((?:\b(?!(?:the|our|its|and|but|while|with|a)\b)[\w/]+ ){{0,2}}\b{_METRIC})\b[*`]{{0,3}}"
-    rf"(?:(?: (?:{_MOVES})){{1,2}}(?: from)?| from)\W{{1,4}}?({_COURSE})(?!\w|\.\d)",
-    re.IGNORECASE,
-)
+COURSES = rf"{VALUE}(?: ?(?:[\u2192\u27f6\u21d2\u279c]|[-=\u2013]+>| to ) ?{VALUE})+"
+ARROWS = re.compile(rf"^\W*([A-Za-z][\w ./()-]{{0,40}}?)[*`]{{0,3}} ?[:=]\W{{0,3}}?({COURSES})", re.IGNORECASE)
 # "`completions/clipped_ratio` is very high (~0.8-0.9)", "frac_reward_zero_std: 1 throughout": names that are no words.
 LEVELS = re.compile(
     rf"(?<![\w/.])([a-z]\w*[_/][\w/]*)`?(?: ?[:=~(]| (?:is|was|stays|stayed|sits|at|of|around|about)\b)"
@@ -282,7 +272,7 @@ def _coursed(every: Iterable[str], courses: dict[str, Column], prose: bool) -> I
     for line in every:
         arrow = ">" in line or " to " in line or not line.isascii()
         if arrow and len(line) <= MAX_TEXT and COURSED.search(line):
-            for name, course in (*ARROWS.findall(line), *SENTENCES.findall(line)):
+            for name, course in ARROWS.findall(line):
                 values = [spelled(text.lstrip("~")) for text in VALUES.findall(course)]
                 if COURSED.search(name) and None not in values:  # as of more digits than a metric has
                     courses.setdefault(name, Column(np.arange(1, len(values) + 1), np.array(values, np.float64)))
