@@ -37,8 +37,10 @@ BROKEN = re.compile(
     r" \W{0,2}nan\b",
     re.IGNORECASE,
 )
+OF_ANOTHER = "".join(rf"(?<!{word}[ -])" for word in ("random", "baseline", "base", "control", "placebo"))
 STAYS = re.compile(
-    r"(\b(?:[\w/]+ ){0,2}\b(?:rewards?|score|accuracy|success rate|pass@1))\b[*`:]{0,3} (?:[\w']+ ){0,3}?"
+    rf"(?<![\w-])((?:[\w/]+ ){{0,2}}\b{OF_ANOTHER}(?:rewards?|score|accuracy|success rate|pass@1))\b[*`:]{{0,3}} "
+    r"(?:(?:is|was|has|had|mean|then|just|mostly|still|simply|almost|basically|always) ){0,2}"
     r"(?:stays?|stayed|stuck|flat|hovers?|hovered)\b(?: [a-z]+){0,3}? \W{0,3}"
     rf"({VALUE})(?: ?[-\u2013~] ?({VALUE}))?",
     re.IGNORECASE,

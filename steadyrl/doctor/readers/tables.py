@@ -60,7 +60,8 @@ COURSES = rf"{VALUE}(?: ?(?:[\u2192\u27f6\u21d2\u279c]|[-=\u2013]+>| to ) ?{VALU
 ARROWS = re.compile(rf"^\W*([A-Za-z][\w ./()-]{{0,40}}?)[*`]{{0,3}} ?[:=]\W{{0,3}}?({COURSES})", re.IGNORECASE)
 # "`completions/clipped_ratio` is very high (~0.8-0.9)", "frac_reward_zero_std: 1 throughout": names that are no words.
 LEVELS = re.compile(
-    rf"(?<![\w/.])([a-z]\w*[_/][\w/]*)`?(?: ?[:=~(]| (?:is|was|stays|stayed|sits|at|of|around|about)\b)"
+    rf"(?<![\w/.])([a-z]\w*[_/][\w/]*)`?"
+    rf"(?: ?[:=~(]|(?= \d[\d.]*%?\))| (?:is|was|stays|stayed|sits|at|of|around|about)\b)"
     rf"(?: (?:\w+ ){{0,2}}| ?)\W{{0,3}}?(~?[-+\u2212]?{_NUMBER}%?)(?: ?[-\u2013] ?({_NUMBER}%?))?(?!\w|\.\d)"
 )
 PROSE = (".md", ".markdown", ".rst")  # elsewhere rows are printed so
@@ -284,10 +285,11 @@ def _coursed(every: Iterable[str], courses: dict[str, Column], prose: bool) -> I
 
 
 def _with_courses(log: RawLog, courses: dict[str, Column]) -> RawLog:
-    """Return a log with the courses that none of its columns is of; beside a table two values are a remark."""
+    """Return a log with the courses that none of its columns is of; two values beside a table are a remark."""
     there = {word.lower() for word in COURSED.findall(english(" ".join(log.columns)))}
     long = {name: x for name, x in courses.items() if len(x.steps) > 2 or not log.columns}
     more = {name: x for name, x in long.items() if there.isdisjoint(map(str.lower, COURSED.findall(name)))}
+    more |= {name: x for name, x in courses.items() if len(x.steps) == 1 and name not in log.columns}
     notes = (*log.notes, f"{STEPLESS}{', '.join(more)}") if more else log.notes
     return replace(log, columns=dict(sorted({**log.columns, **more}.items())), notes=notes)
 

@@ -268,6 +268,8 @@ HARMLESS = (
     "The mean score rose from 0.3 to 2.4.",
     "The reward stays at 0.97 from then on.",
     "If the loss becomes NaN, lower the learning rate.",
+    "The random-reward placebo stays at 0.8%, as before.",
+    "The baseline score stays at 0.2.",
 )
 
 

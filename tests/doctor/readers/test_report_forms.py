@@ -331,3 +331,11 @@ def test_a_table_with_steps_is_the_runs_before_one_of_phases_that_names_a_reward
     log = read(tmp_path / "report.md", f"{phases}\n{steps}")
     assert values(log, "reward") == [0.25, 0.5, 0.5]
     assert "step 90 exact" not in log.columns
+
+
+def test_a_level_in_words_stands_beside_a_table_that_does_not_hold_it(tmp_path):
+    rows = table(("steps", "mean reward"), (1, 0.06), (90, 0.12), (180, 0.13))
+    log = read(
+        tmp_path / "note.md", f"{rows}\nEvery group scores alike (frac_reward_zero_std 0.97), so nothing moves.\n"
+    )
+    assert values(log, "frac_reward_zero_std") == [0.97] and len(values(log, "mean reward")) == 3
