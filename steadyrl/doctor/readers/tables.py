@@ -289,7 +289,8 @@ def _with_courses(log: RawLog, courses: dict[str, Column]) -> RawLog:
     there = {word.lower() for word in COURSED.findall(english(" ".join(log.columns)))}
     long = {name: x for name, x in courses.items() if len(x.steps) > 2 or not log.columns}
     more = {name: x for name, x in long.items() if there.isdisjoint(map(str.lower, COURSED.findall(name)))}
-    more |= {name: x for name, x in courses.items() if len(x.steps) == 1 and name not in log.columns}
+    if any(REWARD.search(english(name)) for name in log.columns):  # a run's, and what is said of it is, too
+        more |= {name: x for name, x in courses.items() if len(x.steps) == 1 and name not in log.columns}
     notes = (*log.notes, f"{STEPLESS}{', '.join(more)}") if more else log.notes
     return replace(log, columns=dict(sorted({**log.columns, **more}.items())), notes=notes)
 
