@@ -29,7 +29,8 @@ COSTS = re.compile(
     r"loss|time|second|token|length|chars?|latency|perplex|ppl|(?<![a-z])kl|entropy|trunc|error|halluc|fallback|cost|memory|step|"
     r"batch|optim|(?<![a-z])lr|learning|epoch|params|size|illegal|violation|fail|wrong|(?<![a-z])std|(?<![a-z])(?:min|max)"
     r"(?![a-z])|negative|toxic|repeti|gpu|seed|temperature|beta|grad|norm|count|invalid|refus|damage|penalt|unsafe|leak|distance|"
-    r"throughput|speed|no answer|unpars|(?<![a-z])(?:gap|lev|r?m[as]e)(?![a-z])|长度|上限|\u2193",
+    r"throughput|speed|no answer|unpars|(?<![a-z])(?:gap|lev|r?m[as]e)(?![a-z])|"
+    r"长度|上限|时间|训练样本|学习率|幻觉|\u2193",
     re.IGNORECASE,
 )
 AIM = re.compile(
@@ -37,7 +38,7 @@ AIM = re.compile(
     r"gsm|math|mmlu|aime|humaneval|mbpp|held|准确|正确|得分|奖励|胜率",
     re.IGNORECASE,
 )
-SPOILED, SPOILS = re.compile(r"repeti|duplicat|toxic|halluc", re.IGNORECASE), 0.1  # shares of answers, and a rise
+SPOILED, SPOILS = re.compile(r"repeti|duplicat|toxic|halluc|幻觉", re.IGNORECASE), 0.1  # shares of answers, and a rise
 LEAST_CHANGE, LEAST_RELATIVE = 0.01, 0.03
 FEW, MOST_SHOWN = range(1, 20), 4  # answers that show nothing, and scores of a message
 PROXY = re.compile(rf"reward|奖励|{FORM.pattern}", re.IGNORECASE)

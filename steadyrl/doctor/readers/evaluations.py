@@ -131,14 +131,24 @@ def _of_rows(header: list[str], rows: Table) -> Iterator[Evaluation]:
     at = next((i for i, stages in enumerate(labels) if stages >= {0, 1}), 0)
     arm = 1 if 1 not in labels[at] and ARMS.search(header[at]) else None  # what is no baseline is an arm of these
     stages = [arm if (stage := _stage(row[at])) is None else stage for row in rows]
+    # A model or a way of decoding that stands beside both stages: each is compared with its own.
+    ends = [[row for row, of in zip(rows, stages, strict=True) if of == stage] for stage in (0, 1)]
+    beside = [
+        i
+        for i in range(len(header))
+        if i != at
+        and {row[i] for row in ends[1]} <= {row[i] for row in ends[0]}
+        and not any(_value(row[i]) for row in rows)
+    ]
     for place, after in enumerate(rows):
-        alike = [i for i, row in enumerate(rows) if row[:at] == after[:at]]
+        alike = [i for i, row in enumerate(rows) if all(row[column] == after[column] for column in beside)]
         alike = [i for i in alike if counted < 0 or rows[i][counted] == after[counted]]
         bases = [rows[i] for i in alike if stages[i] == 0]
         if stages[place] != 1 or not bases:
             continue
         # Rows that differ in their numbers alone are checkpoints of one training.
-        earlier = [rows[i] for i in alike if i < place and WORD.findall(rows[i][at]) == WORD.findall(after[at])]
+        previous = [rows[i] for i in alike if i < place and rows[i][at] != after[at]]
+        earlier = [row for row in previous if WORD.findall(row[at]) == WORD.findall(after[at])]
         base = next((rows[i] for i in reversed(alike) if i < place and stages[i] == 0), bases[0])
         count = f"n={after[counted]}" if counted >= 0 else ""
         for before in (base, *(earlier if arm is None else ())):  # arms that differ in numbers alone are no checkpoints

@@ -240,6 +240,18 @@ def test_the_stage_may_stand_behind_the_models_name_and_each_model_has_its_own_b
     assert [(of.before, of.after) for of in find(path)] == [(0.12, 0.3), (0.6, 0.45)]
 
 
+def test_ways_of_decoding_are_compared_each_with_its_own_and_equal_names_are_no_checkpoints(tmp_path: Path) -> None:
+    path = tmp_path / "decoding.md"
+    rows = [("SFT", "greedy", 11), ("SFT", "best of 8", 31), ("SFT+GRPO", "greedy", 16), ("SFT+GRPO", "best of 8", 44)]
+    lines = "".join(f"| {stage} | {way} | {solved}% |\n" for stage, way, solved in rows)
+    path.write_text(f"| stage | decoding | solved |\n|---|---|---|\n{lines}")
+    assert [(of.before, of.after) for of in find(path)] == [(0.11, 0.16), (0.31, 0.44)]
+    sets = [("sums", "Base", 56), ("", "Base + GRPO", 70), ("words", "Base", 40), ("", "Base + GRPO", 48)]
+    lines = "".join(f"| {name} | {stage} | {score}% |\n" for name, stage, score in sets)
+    path.write_text(f"| data | model | accuracy |\n|---|---|---|\n{lines}")
+    assert [(of.before, of.after, of.from_training) for of in find(path)] == [(0.56, 0.7, False), (0.4, 0.48, False)]
+
+
 def test_arms_of_experiments_below_a_baseline_show_a_fall_and_no_health(tmp_path: Path) -> None:
     path = tmp_path / "arms.md"
     head = "| Experiment | rank | dev.json accuracy |\n|---|---|---|\n| Baseline | N/A | 61.0% |\n"
