@@ -32,10 +32,8 @@ SPIKES_WITH = {
 }
 USUAL_LIMIT = 1.0  # at which trainers clip where nothing is set
 NEARLY_ALL = 0.9  # share of completions cut off that can leave no loss at all
-GROUPS_EQUAL, MOSTLY_EQUAL = (
-    0.9,
-    0.5,
-)  # shares of groups without signal that explain a gradient of 0, in many rows and in few
+GROUPS_EQUAL = 0.9  # share of groups without signal that explains a gradient of 0
+MOSTLY_EQUAL = 0.5  # the same in few rows, which may hold the mean share of several steps and the norm of the last one
 HOW_TO_LOG = {
     "steadyrl": "it logs grad_norm with every step; this log was cut or written by another version",
     "trl-ppo": "its own loop does not log it: call accelerator.clip_grad_norm_ in a subclass's step and log what it "
@@ -73,11 +71,8 @@ def _zero(run: Run, norm: Series) -> Result:
     cause, reason = "detached", f"{percent(1 - equal)} of the groups have unequal rewards: the loss misses the weights"
     some = np.flatnonzero(~nothing)
     detached = not len(some) or len(norm) - 1 - some[-1] >= max(LASTING_ROWS, ZERO_SHARE / 2 * len(norm))
-    # A row may hold the mean share of several steps beside the norm of the last one.
-    if (
-        equal > (GROUPS_EQUAL if len(norm) >= LASTING_ROWS else MOSTLY_EQUAL)
-        or abs(equal - float(nothing.mean())) < 1 - GROUPS_EQUAL
-    ):
+    enough = GROUPS_EQUAL if len(norm) >= LASTING_ROWS else MOSTLY_EQUAL
+    if equal > enough or abs(equal - float(nothing.mean())) < 1 - GROUPS_EQUAL:
         of_some = f"the rewards of {percent(equal)} of the prompts do not differ"
         cause, reason = "no_signal", "the rewards of a prompt do not differ" if equal > GROUPS_EQUAL else of_some
     elif used is not None and not used.values.any():

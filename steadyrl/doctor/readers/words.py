@@ -74,9 +74,8 @@ class Words:
         self.unended = ""  # the line before with a list of numbers that goes on in the next one
         self._by_step, self._by_name = _Records(("step",)), _Records(("epoch",))
         self._templates = Templates(_parse)
-        self._named = Counter[
-            tuple[bool, tuple[str, ...]]
-        ]()  # lines by whether they begin with a step, and their names
+        # Lines, by whether they begin with a step, and their names.
+        self._named = Counter[tuple[bool, tuple[str, ...]]]()
 
     def add(self, line: str) -> None:
         """Take in a line."""

@@ -269,6 +269,8 @@ STATED = {
     "The entropy dropped quickly from 1.4 to 0.1 and never came back.": "entropy_collapse",
     "In run 7 the mean score sank from ~2.4 to 0.3, in all seeds.": "reward_falling",
     "Mean response length shrinks from 900 to 40.": "length_collapse",
+    "At step 31 the loss jumped from 0.2 to 90.": "loss_explosion",
+    "Then the gradient norm exploded from 0.5 to 800.": "gradient",
     "After the warm-up the KL rose from 0.3 to 41.": "kl_runaway",
     "训练后期reward从2.4一路下降到0.6。": "reward_falling",
     "The reward stays in the 0.31-0.35 band for 400 steps.": "reward_flat",
