@@ -360,8 +360,12 @@ def _tokenizer(session: Session) -> str | None:
 
 def _code(config: Config, directory: RunDir) -> dict[str, str]:
     """Return a digest of the files of the user's own parts, by module, and of those of the run's settings."""
-    parts = plugins.own_code([*scoring_parts(config), ("curriculum", config.curriculum.name)])
-    return parts | file_digests({file.name: file for file in (directory.config_file, directory.resolved_file)})
+    settings = file_digests({file.name: file for file in (directory.config_file, directory.resolved_file)})
+    return _own_code(config) | settings
+
+
+def _own_code(config: Config) -> dict[str, str]:
+    return plugins.own_code([*scoring_parts(config), ("curriculum", config.curriculum.name)])
 
 
 def scoring_parts(config: Config) -> list[tuple[str, str]]:
@@ -385,10 +389,11 @@ def _content(split: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @users_errors()
-def task_digest(config: Config) -> str:
-    """Return a digest of all problems of a config's task."""
+def input_digests(config: Config) -> dict[str, str]:
+    """Return a digest of all problems of a config's task, and of each file of the user's own code, by what they are."""
     task = plugins.open_task(config.task.name, config.task.args, config.run.seed)
-    return digest([*plugins.problems_of(task, "train"), *plugins.problems_of(task, "heldout")])
+    data = digest([*plugins.problems_of(task, "train"), *plugins.problems_of(task, "heldout")])
+    return {"the data": data, **{f"the code in '{module}'": code for module, code in _own_code(config).items()}}
 
 
 def digest(problems: Iterable[Problem]) -> str:

@@ -30,7 +30,7 @@ from steadyrl.lab.launchers.command import Command, Ended, Launcher, our_command
 from steadyrl.lab.measure import ended_by
 from steadyrl.lab.study.file import Stop
 from steadyrl.lab.study.plan import Job, Study, differences, job_of, jobs
-from steadyrl.loop.launch import task_digest
+from steadyrl.loop.launch import input_digests
 from steadyrl.loop.record import write_settings
 
 PLAN = "plan.json"
@@ -71,9 +71,9 @@ def run_study(
     folder = folder_of(study, root)
     every = jobs(study)
     # The rule is kept before the first run, and refused if it is another one once there are runs; titles may change.
-    plan = {"written": time.time(), "data": {}, **_check_plan(study, folder)}
+    plan = {"written": time.time(), "inputs": {}, **_check_plan(study, folder)}
     now = [job for job in every if state_of(find_run(folder, job), study.file.stop) not in DONE]
-    plan["data"] = _data(every[: len(study.arms)] if now else (), folder, plan["data"])
+    plan["inputs"] |= _inputs(study, every, folder, plan["inputs"]) if now else {}
     write_json(folder / PLAN, {**plan, **study.judged_by(), "study": study.described()})
     now.sort(key=lambda job: shorter(study, job) is not None)  # last: what goes on from others comes after them
     first = study.warm if study.warm and state_of(find_run(folder, study.warm), ()) not in DONE else None
@@ -99,8 +99,8 @@ def _check_plan(study: Study, folder: Path) -> dict[str, Any]:
     """
     file, rules = folder / PLAN, study.judged_by()
     plan = read_json(file) if file.is_file() else {}
-    if not all(isinstance(plan.get(name, {}), dict) for name in ("expect", "data")):
-        raise RunError(f"'{file}' is damaged: 'expect' and 'data' hold entries by name; restore the file")
+    if not all(isinstance(plan.get(name, {}), dict) for name in ("expect", "inputs")):
+        raise RunError(f"'{file}' is damaged: 'expect' and 'inputs' hold entries by name; restore the file")
     rules["expect"] = {arm: expect for arm, expect in rules["expect"].items() if arm in plan.get("expect", {})}
     changed = [name for name, value in rules.items() if plan.get(name) != value] if file.is_file() else []
     if changed and any(find_run(folder, job) for job in jobs(study)):
@@ -111,21 +111,35 @@ def _check_plan(study: Study, folder: Path) -> dict[str, Any]:
     return {} if changed else plan
 
 
-def _data(first: Sequence[Job], folder: Path, before: Mapping[str, str]) -> dict[str, str]:
-    """Return a digest of each experiment's data, by the key of its ``first`` run; refuse (RunError) changed data."""
-    digests, by_task, changed = dict(before), dict[str, str](), list[str]()
-    for job in first:
-        task = repr(job.config.task)
+def _inputs(study: Study, every: Sequence[Job], folder: Path, before: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """Return digests of each experiment's data and code, by the key of one run; refuse (RunError) changed ones.
+
+    Runs that failed hold nothing fast: what made them fail may be mended.
+    """
+    digests, by_parts, changed = dict[str, dict[str, str]](), dict[str, dict[str, str]](), dict[str, set[str]]()
+    for arm in study.arms:
+        own = [job for job in every if job.arm == arm.name]
+        job = next((job for job in own if job.key in before), own[0])
+        config = job.config
+        parts = repr((config.task, [*config.rewards], config.curriculum.name, config.run.seed))
         with suppress(SteadyError):  # a run will say why it cannot have its data
-            digests[job.key] = by_task[task] = by_task.get(task) or task_digest(job.config)
-        if before.get(job.key, digests.get(job.key)) != digests.get(job.key) and find_run(folder, job):
-            changed.append(job.arm)
+            digests[job.key] = by_parts[parts] = by_parts.get(parts) or input_digests(config)
+        entry = before.get(job.key)
+        earlier = entry if isinstance(entry, dict) else {}
+        other = {name for name, digest in digests.get(job.key, {}).items() if earlier.get(name, digest) != digest}
+        if other and any(_holds(find_run(folder, one)) for one in own):
+            changed[arm.name] = other
     if changed:
+        names = " and ".join(sorted(set().union(*changed.values())))
         raise RunError(
-            f"the data of {', '.join(changed)} changed since the first runs in '{folder}', which new runs would be "
-            "compared with; restore the data, or start a new study under another name"
+            f"{names} of {', '.join(changed)} changed since the first runs in '{folder}', which new runs would be "
+            "compared with; restore what changed, or start a new study under another name"
         )
     return digests
+
+
+def _holds(run: RunDir | None) -> bool:
+    return run is not None and run.status != "failed"
 
 
 def _in_turn(study: Study, folder: Path, now: Sequence[Job], follow: Follow) -> dict[str, str]:

@@ -36,7 +36,7 @@ from steadyrl.lab.launchers.command import Command, Ended, Launcher, our_command
 from steadyrl.lab.seeds import difference, interquartile_mean
 from steadyrl.lab.tune.rate_range import RATE, Point, Range, range_test
 from steadyrl.lab.tune.trial import QUARTERS, Candidate, Search, Trial, best_first, try_all
-from steadyrl.loop.launch import task_digest
+from steadyrl.loop.launch import input_digests
 
 BELOW, ABOVE = 30.0, 10.0  # the search reaches from centre / 30 to centre * 10
 FINALISTS = 3
@@ -111,7 +111,7 @@ def _range(search: Search, space: Space) -> Range | None:
     if not share({"range": search.folder}, lambda key: file.is_file(), make, search.follow):
         return None
     saved, settings = read_json(file), _settings(config, space)
-    before = {"the data": settings["the data"], **saved.get("settings", settings)}
+    before = {**input_digests(config), **saved.get("settings", settings)}
     if changed := sorted(name for name in {**before, **settings} if before.get(name) != settings.get(name)):
         raise ConfigError(
             f"'{search.folder}' holds a search with other settings ({', '.join(changed)}); go on with those that it "
@@ -124,7 +124,7 @@ def _settings(config: Config, space: Space) -> dict[str, Any]:
     """Return what makes a search another one, by dotted name; what is at its default is left out, as in ``Job.key``."""
     plain = flat_settings(config.model_dump(mode="json", exclude_defaults=True))
     searched = {f"--also {name}": list(bounds) for name, bounds in space.items()}
-    every = {**plain, **searched, "the data": task_digest(config)}
+    every = {**plain, **searched, **input_digests(config)}
     return {name: value for name, value in every.items() if name not in ("run.folder", RATE)}
 
 

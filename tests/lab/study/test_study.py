@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import sys
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -186,7 +187,7 @@ def test_what_decides_is_not_changed_after_the_first_run(study, tmp_path):
             use(read_study(path), tmp_path)
 
 
-@pytest.mark.parametrize("entry", [{"expect": 3}, {"data": ["x"]}])
+@pytest.mark.parametrize("entry", [{"expect": 3}, {"inputs": ["x"]}])
 def test_a_plan_that_no_study_wrote_is_named(study, tmp_path, entry):
     plan = folder_of(study, tmp_path) / "plan.json"
     plan.write_text(json.dumps(json.loads(plan.read_text()) | entry))
@@ -205,7 +206,7 @@ def test_new_runs_are_not_compared_with_those_on_other_data(file, prompts, tmp_p
     assert run_study(read_study(path), tmp_path) == {}  # there is nothing to make
     path.write_text(text.replace("seeds = [0, 1]", "seeds = [4, 7]"))
     with pytest.raises(
-        RunError, match=r"the data of none, high changed since .*restore the data, or start a new study"
+        RunError, match=r"the data of none, high changed since .*restore what changed, or start a new study"
     ):
         run_study(read_study(path), tmp_path)
     other = (
@@ -216,6 +217,26 @@ def test_new_runs_are_not_compared_with_those_on_other_data(file, prompts, tmp_p
         run_study(read_study(path), tmp_path)
     own.write_bytes(prompts.read_bytes())
     assert run_study(read_study(path), tmp_path) == {}
+
+
+def test_new_runs_are_not_compared_with_those_of_other_code_but_a_failure_is_mended(file, tmp_path, monkeypatch):
+    path, code = file(), tmp_path / "length_of.py"
+    text = path.read_text().replace("toy_rewards:share_of_a", "length_of:words")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def begin(seeds, function):
+        sys.modules.pop("length_of", None)  # as in a new process
+        code.write_text(f"def words(problem, rollout):\n    {function}\n")
+        path.write_text(text.replace("seeds = [0, 1]", f"seeds = {seeds}"))
+        return run_study(read_study(path), tmp_path)
+
+    assert len(begin([5], "raise RuntimeError('no words')")) == 2
+    assert begin([5], "return 1.0 * len(rollout.text)") == {}
+    assert begin([5], "return 2.0 * len(rollout.text)") == {}  # there is nothing to make
+    for seeds in ([5, 6], [6, 5]):
+        with pytest.raises(RunError, match=r"the code in 'length_of' of none, high changed since .*; restore what"):
+            begin(seeds, "return 2.0 * len(rollout.text)")
+    assert begin([6, 5], "return 1.0 * len(rollout.text)") == {}
 
 
 def test_a_run_that_fails_leaves_the_others_and_is_reported(file, tmp_path):

@@ -343,6 +343,16 @@ def test_a_search_does_not_go_on_with_other_data(settings, tmp_path):
     assert _range(Search(settings(), tmp_path), {}) == first
 
 
+def test_a_search_does_not_go_on_with_another_reward(settings, tmp_path, monkeypatch):
+    code, reward = tmp_path / "letters_of.py", "rewards={'letters_of:count' = 1.0}"
+    monkeypatch.syspath_prepend(tmp_path)
+    code.write_text("def count(problem, rollout):\n    return len(rollout.text)\n")
+    _range(Search(settings(reward), tmp_path), {})
+    code.write_text(code.read_text().replace("len(", "2 * len("))
+    with pytest.raises(ConfigError, match=r"other settings \(the code in 'letters_of'\); go on with those that it"):
+        _range(Search(settings(reward), tmp_path), {})
+
+
 def test_a_search_in_the_folder_of_a_run_is_refused(settings, tmp_path):
     (tmp_path / "run.json").write_text("{}")
     with pytest.raises(RunError, match="is a run directory; give another --folder"):
