@@ -22,6 +22,8 @@ import numpy as np
 from steadyrl.core.errors import ConfigError
 from steadyrl.core.types import Batch, CallEnd, Group, Rollout, TokenScores
 
+_LARGEST = float(np.finfo(np.float32).max)
+
 
 @dataclass(frozen=True)
 class Metric:
@@ -60,13 +62,8 @@ def answer_means(records: Sequence[Mapping[str, Any]], answer: str) -> dict[str,
 
 
 def finite_number(value: Any) -> float | None:
-    """Return a finite number, or None for anything else, such as an integer that no float holds."""
-    if not isinstance(value, int | float):
-        return None
-    try:
-        return float(value) if math.isfinite(value) else None
-    except OverflowError:
-        return None
+    """Return a number that float32 holds too, as the arrays that train do, or None: sums and squares stay finite."""
+    return float(value) if isinstance(value, int | float) and abs(value) <= _LARGEST else None
 
 
 def series(metrics: Sequence[Mapping[str, Any]], name: str) -> np.ndarray:

@@ -69,6 +69,7 @@ class _Entry:
     place: int
 
 
+@np.errstate(over="ignore", invalid="ignore")  # a diverged run logs 1e308
 def identify(log: RawLog) -> Run:
     """Return a log as quantities with unit and estimator, and canonical settings.
 

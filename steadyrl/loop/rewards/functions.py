@@ -11,10 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
-import numpy as np
-
 from steadyrl.core.counting.count import tell
 from steadyrl.core.errors import DataError, raised_line
+from steadyrl.core.metrics import finite_number
 from steadyrl.core.sections import FunctionSettings
 from steadyrl.core.types import Problem, Rollout, Score
 from steadyrl.loop.rewards.calls import NO_LIMITS, is_async, repeated, wait_for, within
@@ -147,7 +146,7 @@ def as_score(name: str, value: object) -> Score:
         number = None if value.value is None else _number(name, value.value)
         shares = tuple((int(end), _number(name, share)) for end, share in value.turn_rewards)
         score = replace(value, value=number, parts=_parts(name, value.parts), note=str(value.note), turn_rewards=shares)
-        if number is None or _is_finite(number):
+        if number is None or finite_number(number) is not None:
             return score
         return replace(score, value=None, unscored=f"{name} returned {number}")
     if value is None:
@@ -161,7 +160,7 @@ def as_score(name: str, value: object) -> Score:
         parts = {key: part for key, part in value.items() if key != name}
         return replace(as_score(name, value[name]), parts=_parts(name, parts))
     number = _number(name, value)
-    if not _is_finite(number):
+    if finite_number(number) is None:
         return Score(None, unscored=f"{name} returned {number}")
     return Score(number)
 
@@ -173,12 +172,7 @@ def _parts(name: str, parts: object) -> dict[str, float]:
     numbers = {str(key): _number(name, part) for key, part in parts.items() if part is not None}
     if reserved := TAKEN.intersection(numbers):
         raise DataError(f"the reward '{name}' returned a part called '{min(reserved)}', a statistic's name; rename it")
-    return {key: part for key, part in numbers.items() if math.isfinite(part)}
-
-
-def _is_finite(number: float) -> bool:
-    """Return whether a number is one in the arrays that train too, which are of float32."""
-    return abs(number) <= float(np.finfo(np.float32).max)
+    return {key: part for key, part in numbers.items() if finite_number(part) is not None}
 
 
 def _number(name: str, value: object) -> float:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import warnings
 from html.parser import HTMLParser
 
 import numpy as np
@@ -309,6 +310,20 @@ def test_a_report_of_one_empty_step_says_what_is_not_there(bare):
     assert "The doctor's verdict: **too little to judge**" in page
     assert "| **pass** | No metric is NaN or infinite. | non_finite |" in page
     assert page.count("| **pass** |") == 1  # what is not logged cannot be fine
+
+
+@pytest.mark.parametrize("size", [3e307, -1e200, 10**400])
+def test_numbers_that_no_sum_or_square_holds_are_reported_as_not_measured(tmp_path, size):
+    run, rng = make_run(tmp_path / "runs" / "diverged"), np.random.default_rng(4)
+    run.metrics_file.unlink(missing_ok=True)
+    for step in range(12):
+        record = step_record(step, rng) | {"time/step": 2.0, "entropy": 1.0}
+        append_line(run.metrics_file, {name: size if type(x) is float else x for name, x in record.items()})
+    info = {**run.info(), "attempt": 1}
+    write_json(run.info_file, {name: value for name, value in info.items() if name not in ("elapsed_s", "ended")})
+    with warnings.catch_warnings(action="error"):
+        write_report(run.path)
+    assert "These panels have no data" in text_of(run, "report.md")
 
 
 def test_panels_without_numbers_are_left_out(bare, hostile):
