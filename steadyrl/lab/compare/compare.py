@@ -76,6 +76,12 @@ def compare(
         SteadyError: A subject cannot be loaded, there are no held-out problems, or nothing could be measured.
     """
     subjects = [find_subject(name, config) for name in names]  # both, before any time is spent
+    called = (f"A ({subjects[0].name})", f"B ({subjects[1].name})")
+    harms = {  # what the doctor found in the runs that the subjects come from
+        name: diagnose(subject.run.path)[0].harmful
+        for name, subject in zip(called, subjects, strict=True)
+        if subject.run is not None and subject.run.metrics_file.is_file()
+    }
     task = plugins.open_task(config.task.name, config.task.args, config.run.seed)
     deploy = options.decoding or config.evaluate.deploy
     questions_of = _all_questions(task, config, options, deploy)
@@ -97,7 +103,6 @@ def compare(
         _answers(f"{label} = {subject.name} ({subject.what})", subject, questions_of, of_side, note, metric)
         for label, subject, of_side in zip("AB", subjects, files, strict=True)
     ]
-    called = (f"A ({subjects[0].name})", f"B ({subjects[1].name})")
     solved = solved_from(config, "" if metric == TOTAL else metric)
     judged = {
         name: findings(questions.problems, (answers[0][name], answers[1][name]), metric, options.margin, called, solved)
@@ -111,7 +116,7 @@ def compare(
         "seed": config.run.seed,
         "a": _about(subjects[0], answers[0][deploy], metric),
         "b": _about(subjects[1], answers[1][deploy], metric),
-        **_judgement(judged, deploy, metric, dict(zip(called, subjects, strict=True))),
+        **_judgement(judged, deploy, metric, harms),
     }
     if folder is not None:
         write_json(folder / RECORD, record)
@@ -119,16 +124,11 @@ def compare(
 
 
 def _judgement(
-    judged: Mapping[str, Any], deploy: Decoding, metric: str, subjects: Mapping[str, Subject]
+    judged: Mapping[str, Any], deploy: Decoding, metric: str, harms: Mapping[str, Sequence[str]]
 ) -> dict[str, Any]:
     """Return the results of the answers that count, with what the others and the doctor say beside them."""
     verdicts = {decoding: judged[decoding]["verdict"] for decoding in DECODINGS}
     decided = {str(decoding): (verdict["word"], verdict["reason"]) for decoding, verdict in verdicts.items()}
-    harms = {  # what the doctor found in the runs that the subjects come from
-        name: diagnose(subject.run.path)[0].harmful
-        for name, subject in subjects.items()
-        if subject.run is not None and subject.run.metrics_file.is_file()
-    }
     doubts, beside = conclude(decided, deploy, harms).doubts, _beside(deploy)
     sets = {name: results for name, results in judged.items() if name not in DECODINGS}
     headline, *details = judged[deploy]["sentences"]

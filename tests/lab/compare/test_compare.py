@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from steadyrl.core.counting.count import heard_by
-from steadyrl.core.errors import DataError
+from steadyrl.core.errors import DataError, RunError
 from steadyrl.lab.compare import answers
 from steadyrl.lab.compare.compare import Options, compare
 
@@ -190,6 +190,17 @@ def test_answers_that_nobody_can_score_are_refused_with_the_reason(settings):
     config = settings("rewards={'toy_rewards:always_fails' = 1.0}")
     with pytest.raises(DataError, match=r"none of 104 answers .* always_fails raised RuntimeError: broken"):
         compare(("base", "base"), config, Options())
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_run_without_a_step_in_its_log_is_refused_before_any_answer(settings, trained, side):
+    run, counts = trained(), []
+    run.metrics_file.write_text("")
+    names = ["base", "base"]
+    names[side] = str(run.path)
+    with heard_by(lambda *count: counts.append(count)), pytest.raises(RunError, match="has no metrics yet"):
+        compare(tuple(names), settings(), Options())
+    assert [count for count in counts if count[0] == "problems answered"] == []
 
 
 def test_a_task_without_heldout_problems_is_refused(settings, tmp_path):
