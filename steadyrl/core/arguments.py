@@ -9,12 +9,13 @@ from functools import cache, partial, wraps
 from numbers import Integral, Real
 from os import PathLike
 from pathlib import Path
+from traceback import StackSummary, extract_stack
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 
-from steadyrl.core.errors import ConfigError
+from steadyrl.core.errors import ConfigError, users_line
 from steadyrl.core.words import counted
 
 Checked = TypeVar("Checked", bound=Callable[..., Any])
@@ -58,7 +59,8 @@ def checked(function: Checked) -> Checked:
             expected = f"{', '.join(words)} or {last}" if words else last
             got = f"{' '.join(reprlib.repr(value).split())} ({type(value).__name__})"
             place = f"{function.__module__}.{function.__qualname__.removesuffix('.__init__')}"
-            raise ConfigError(f"{name}: got {got}; expected {expected}; in Python help('{place}') says more")
+            line = users_line(StackSummary.from_list(extract_stack()[:-1]))
+            raise ConfigError(f"{name}: got {got}{line}; expected {expected}; in Python help('{place}') says more")
         return function(*arguments, **keywords)
 
     return call  # type: ignore[return-value]  # it is called as the function is

@@ -113,19 +113,21 @@ def exception_line(error: BaseException) -> str:
 
 def raised_line(error: BaseException) -> str:
     """Return ``exception_line`` with the file and the line of the user's own code that raised it, where that did."""
-    frame = _users_frame(error)
-    return exception_line(error) + (f" ({Path(frame.filename).name}, line {frame.lineno})" if frame else "")
+    return exception_line(error) + users_line(traceback.extract_tb(error.__traceback__))
 
 
-def _users_frame(error: BaseException) -> traceback.FrameSummary | None:
-    """Return where in the user's own code an exception was raised, by the code itself or by a library that it called.
+def users_line(frames: traceback.StackSummary) -> str:
+    """Return the file and the line of ``_users_frame`` in brackets, behind a space; "" where there is none."""
+    frame = _users_frame(frames)
+    return f" ({Path(frame.filename).name}, line {frame.lineno})" if frame else ""
 
-    None if this package raised the exception, or called the library.
-    """
+
+def _users_frame(frames: traceback.StackSummary) -> traceback.FrameSummary | None:
+    """Return the last frame of the user's own code, which may have called a library; None if this package came last."""
     package = Path(__file__).resolve().parent.parent
     # Of installed code: the folders of Python itself, and all on its path that packages were installed into.
     libraries = _installed(tuple(sys.path))
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+    for frame in reversed(frames):
         file = Path(frame.filename).resolve()
         if file.is_relative_to(package):
             return None
@@ -154,7 +156,7 @@ def users_errors() -> Iterator[None]:
     except (SteadyError, KeyboardInterrupt):
         raise
     except BaseException as error:  # whatever a user's code raises, as pytest.fail; the traceback tells whose it is
-        if frame := _users_frame(error):
+        if frame := _users_frame(traceback.extract_tb(error.__traceback__)):
             place = f"{Path(frame.filename).resolve()}, line {frame.lineno}, in {frame.name}"
             raise ConfigError(f"your own code raised {exception_line(error)} ({place}); fix it") from error
         raise

@@ -1,6 +1,7 @@
 """What a user gives to the public functions in Python, and what is refused before anything is read."""
 
 import inspect
+import runpy
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -94,6 +95,13 @@ def test_a_callback_that_cannot_be_called_is_refused_before_a_run_begins(name, c
         with pytest.raises(ConfigError, match=rf"^{name}: got .*; expected a function of {count};"):
             steadyrl.Watch(**{name: wrong})
     steadyrl.Watch(note=print, step=[].append, stop=lambda *any_number: True, steps=lambda total=3: None)
+
+
+def test_the_line_of_the_users_file_that_gave_a_wrong_argument_is_named(tmp_path):
+    rows = tmp_path / "rows_of_mine.py"
+    rows.write_text("from steadyrl.core.types import Problem\n\nrows = [\n    Problem(7, 'x')]\n")
+    with pytest.raises(ConfigError, match=r"^id: got 7 \(int\) \(rows_of_mine.py, line 4\); expected a text"):
+        runpy.run_path(str(rows))
 
 
 def test_arguments_that_python_refuses_stay_its_own_error():
