@@ -14,13 +14,14 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from steadyrl.cli.activity import following
 from steadyrl.cli.doctor_text import show, show_difference
 from steadyrl.cli.terminal import note
 from steadyrl.core.errors import ConfigError, SteadyError
 from steadyrl.doctor import seeds
 from steadyrl.doctor.causes import as_record as as_finding
 from steadyrl.doctor.causes import tree
-from steadyrl.doctor.differ import differ, sentences
+from steadyrl.doctor.differ import differ, is_same, sentences
 from steadyrl.doctor.examine import Diagnosis, diagnose_all
 from steadyrl.doctor.names.identify import meaning_of, require_named
 from steadyrl.show.report.diagnosis import write_diagnosis
@@ -64,7 +65,8 @@ def doctor_command(
     unreadable: dict[str, str] = {}
     for path in paths:
         try:
-            examined, refused = diagnose_all(path, settings, names)
+            with following():
+                examined, refused = diagnose_all(path, settings, names)
         except SteadyError as error:  # the other paths are examined all the same
             examined, refused = [], {str(path): str(error)}
         sets.append(examined)
@@ -74,7 +76,9 @@ def doctor_command(
         require_named(names, [diagnosis.run for diagnosis in diagnoses])
     of_paths = [[diagnosis.run for diagnosis in examined] for examined in sets if examined]
     difference: list[str] = []  # why two runs, or the runs of two paths, differ, a sentence each
-    if len(of_paths) == 2 and min(map(len, of_paths)) > 1:
+    if len(of_paths) == 2 and len(of_paths[0]) == len(of_paths[1]) and all(map(is_same, *of_paths)):
+        difference = ["nothing: both are the same log, or copies of it; name two runs to compare them"]
+    elif len(of_paths) == 2 and min(map(len, of_paths)) > 1:
         difference = seeds.sentences(*of_paths)
     elif len(diagnoses) == 2:
         difference = sentences(differ(*(diagnosis.run for diagnosis in diagnoses)))

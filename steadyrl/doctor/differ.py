@@ -81,6 +81,16 @@ class Difference:
     """Those that only the first logs, and only the second: a part of the reward or of the loss may be new."""
 
 
+def is_same(first: Run, second: Run) -> bool:
+    """Return whether two runs are one log, or copies of one: all their series and settings are equal."""
+
+    def content(run: Run) -> tuple[Any, ...]:
+        every = ((name, series) for name, several in run.series.items() for series in several)
+        return run.config, run.settings, [(name, x.steps.tobytes(), x.values.tobytes()) for name, x in every]
+
+    return content(first) == content(second)
+
+
 def differ(first: Run, second: Run) -> Difference:
     """Compare two runs."""
     names = sorted({*first.settings, *second.settings})

@@ -407,6 +407,16 @@ def test_two_folders_of_seeds_are_compared_as_sets(doctor, tmp_path):
     assert "what differs" not in out
 
 
+def test_a_log_beside_itself_or_a_copy_is_said_to_be_the_same(doctor, tmp_path):
+    for name, folder in (("a", "one"), ("b", "one"), ("a", "copy"), ("b", "copy")):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        logs.write(tmp_path / folder / f"{name}.jsonl", logs.sick() if name == "a" else logs.healthy())
+    one, copy = tmp_path / "one", tmp_path / "copy"
+    for first, second in ((one, one), (one, copy), (one / "a.jsonl", copy / "a.jsonl")):
+        assert "nothing: both are the same log, or copies of it" in doctor(first, second)[1]
+    assert "the same log" not in doctor(one / "a.jsonl", copy / "b.jsonl")[1]
+
+
 def test_names_left_out_of_a_log_of_nobody_known_are_shown_and_can_be_explained(doctor, tmp_path):
     path = tmp_path / "own.jsonl"
     rows = ({"step": i, "avg_return": 0.2 + i / 90, "wander": 0.01 * i * i, "gnorm": 1.0 + i % 4} for i in range(80))

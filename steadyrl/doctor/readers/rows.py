@@ -62,6 +62,8 @@ MIN_WHOLE = 0.9  # of its values that must be whole numbers: a broken line may h
 CROWDED_OUT = f"values left out, for they have more than {MAX_NAMES} names"
 REPLACED = "values written again for the same step, of which the later writing counts"
 EARLIER = "rows left out, for the steps begin again at the first: they are of an earlier run"
+UNMEASURED = "metrics left out, for they are null or empty in every row"
+MOST_NAMED = 5  # in a note
 AVERAGED = "values that are means of several of the same step"
 
 
@@ -74,6 +76,7 @@ class Rows:
         self._candidates = step_keys
         self._null, self._null_breaks = null, null_breaks  # the latter: a null is no finite number, as verl writes
         self._nulls: dict[str, list[np.ndarray]] = {}  # places of rows, by name
+        self._unmeasured: dict[str, None] = {}  # names that were null in all rows of a chunk, in their order
         self._waiting: list[dict[str, Any]] = []
         self._steps: list[np.ndarray] = []
         self._attempts: list[np.ndarray] = []
@@ -135,6 +138,10 @@ class Rows:
             attempts[keep] = np.cumsum(np.diff(steps[keep], prepend=-MAX_STEP) < 0)
         self._leave_out_gaps(len(steps))
         self._leave_out_nulls()
+        if unmeasured := [name for name in self._unmeasured if name not in self._parts]:
+            self._notes[f"{UNMEASURED}: {', '.join(map(_printable, unmeasured[:MOST_NAMED]))}; in all"] = len(
+                unmeasured
+            )
         columns, everything = {}, bool(keep.all())
         while self._parts:  # gives back the memory of each before the next is merged
             name, parts = self._parts.popitem()
@@ -272,6 +279,7 @@ class Rows:
             at, name = places if present is None else places[present], f"{prefix}{key}"
             values = with_truths(name, values)
             first, begins = 0, name not in self._parts
+            self._unmeasured |= {name: None} if all(value in (None, "") for value in values) else {}
             if begins and values[0] is None:  # nothing was measured before the first step
                 none = 0 if self._null_breaks else len(values)  # what is null throughout was never measured
                 first = next((i for i, value in enumerate(values) if value is not None), none)

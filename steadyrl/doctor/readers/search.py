@@ -25,6 +25,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from steadyrl.core.counting.count import begin, tell
 from steadyrl.core.errors import RunError
 from steadyrl.doctor.readers import document, evaluations, own
 from steadyrl.doctor.readers.completions import JsonTexts, beside, file_holds_texts
@@ -202,8 +203,7 @@ def _filled(path: Path, logs: Sequence[RawLog], knows: Knows) -> list[RawLog]:
         if any(log.settings and not log.notes for log in logs):
             raise RunError(document.without_rows(path))
         # Of a document without a log in it nothing else says what was looked for.
-        reasons = dict.fromkeys(note for log in logs for note in log.notes if LEFT_OUT in note) if logs else [FORMS]
-        why = f" ({'; '.join(reasons)})" if reasons else ""
+        why = _reasons(logs) if logs else f" ({FORMS})"
         raise RunError(f"'{path}' is a log without a number{why}; wait for the first logged step, or name another log")
     known_logs = [log for log in filled if knows(log)]
     if not known_logs:
@@ -240,6 +240,7 @@ class _Search:
         Raises:
             RunError: Nothing in it could be a log.
         """
+        begin(f"searching '{self.root}' for logs")
         for name, inner, files in os.walk(self.root, onerror=self._refused):
             folder = Path(name)
             try:
@@ -289,6 +290,7 @@ class _Search:
         self.cut |= len(files) > self.files_left
         files = files[: self.files_left]
         self.files_left -= len(files)
+        tell("files searched", MAX_FILES - self.files_left, MAX_FILES)
         log_sources = sources(folder, files)
         below_log = not self.with_log.isdisjoint(folder.parents)
         for source in log_sources:
@@ -363,10 +365,16 @@ def _without_metric(path: Path | str, logs: Sequence[RawLog]) -> str:
     if len(names) >= FEWEST_SETTINGS and all(len(x.steps) == 1 for log in logs for x in log.columns.values()):
         return document.without_rows(path)
     return (
-        f"no known metric in '{path}': found {_listed(names)}; name the log of a training run, or say "
+        f"no known metric in '{path}': found {_listed(names)}{_reasons(logs)}; name the log of a training run, or say "
         f"what a column is, such as --name {shlex.quote(f'{names[0]}=reward')}, or names={{{names[0]!r}: 'reward'}} in "
         "Python; docs/doctor/names.md has the names"
     )
+
+
+def _reasons(logs: Sequence[RawLog]) -> str:
+    """Say in brackets what was left out of logs; "" for nothing."""
+    reasons = dict.fromkeys(note for log in logs for note in log.notes if LEFT_OUT in note)
+    return f" ({'; '.join(reasons)})" if reasons else ""
 
 
 def _listed(names: Sequence[str]) -> str:

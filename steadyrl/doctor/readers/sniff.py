@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 
+from steadyrl.core.counting.count import tell
 from steadyrl.core.errors import RunError
 from steadyrl.core.rundir import RunDir
 from steadyrl.doctor.readers import console, database, document, evaluations, jsonl, mlflow, own, tensorboard, wandb
@@ -116,8 +117,9 @@ def sources(folder: Path, files: Sequence[Path]) -> list[Source]:
             Source(events[0] if len(events) == 1 else folder, Kind.TRACKED, _reader_of(tensorboard.read, events))
         )
     logs += [source for path, source in binary.items() if path not in events]
-    for path in (path for path in files if path not in binary):
-        if _is_report(path):
+    for place, path in enumerate(files, 1):
+        tell(f"files read in '{folder}'", place, len(files))
+        if path in binary or _is_report(path):
             continue
         suffix, is_state = path.suffix.lower(), path.name == document.STATE
         # A table needs a step: prompts may be JSON lines, too.

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from steadyrl.core.counting.count import heard_by
 from steadyrl.core.errors import RunError
 from steadyrl.core.rundir import append_line, write_json
 from steadyrl.doctor.examine import diagnose
@@ -224,6 +225,30 @@ def test_a_file_without_a_known_metric_is_no_log(tmp_path, name, text, names):
     (tmp_path / name).write_text(text)
     with pytest.raises(RunError, match=f"no known metric in '{tmp_path}/{name}': found {names}.*docs/doctor/names.md"):
         found(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("log.jsonl", '{"step": 4, "kl": null, "reward": null}\n{"step": 5, "kl": null}\n'),
+        ("log.json", '[{"step": 4, "reward": null, "kl": null, "epoch": 0.5}]'),
+    ],
+)
+def test_a_log_whose_metrics_are_all_null_is_said_to_be_so(tmp_path, name, text):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(RunError, match=r"null or empty in every row: (kl, reward|reward, kl); in all: 2"):
+        found(tmp_path / name)
+
+
+def test_a_search_of_a_folder_says_what_is_searched_and_how_far_it_is(tmp_path):
+    for i in range(7):
+        rows(tmp_path / f"{i % 2}" / f"log{i}.jsonl", run=i)
+    counts, phases = [], []
+    with heard_by(lambda *count: counts.append(count), phases.append):
+        found(tmp_path)
+    assert phases == [f"searching '{tmp_path}' for logs"]
+    assert [done for what, done, _ in counts if what == "files searched"] == [0, 4, 7]
+    assert (f"files read in '{tmp_path / '1'}'", 2, 3) in counts
 
 
 TRAINERS_ARGS = {
