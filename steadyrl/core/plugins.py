@@ -8,6 +8,7 @@ in the group ``steadyrl.<kind>``. Nothing is imported before it is asked for.
 from __future__ import annotations
 
 import difflib
+import hashlib
 import importlib
 import inspect
 import re
@@ -16,6 +17,7 @@ import sys
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.machinery import PathFinder
 from importlib.metadata import entry_points
@@ -425,11 +427,22 @@ def _missing(error: ImportError, wanted: str) -> MissingExtraError:
 def own_code(parts: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Return a digest of each file that the user's own parts stand in, by module.
 
-    These are the module of the import path and the one that it takes the name from. What they import is left out.
+    These are the module of the import path and the one that it takes the name from. What they import is left out. Of a
+    function that a notebook's cell defines, in no file, it is the source.
     """
-    modules: set[str] = set()
-    for kind, name in parts:
-        if ":" in name:
-            modules |= {name.partition(":")[0], str(getattr(load(kind, name), "__module__", ""))}
-    files = {module: Path(getattr(sys.modules.get(module), "__file__", None) or "") for module in sorted(modules)}
-    return file_digests(files)
+    loaded = {name: load(kind, name) for kind, name in parts if ":" in name}
+    modules = {module for name, part in loaded.items() for module in (name.partition(":")[0], _module_of(part))}
+    digests = file_digests({module: Path(_file_of(module)) for module in sorted(modules)})
+    for name, part in loaded.items():
+        if not _file_of(_module_of(part)):
+            with suppress(OSError, TypeError):  # not even a notebook has its source
+                digests[name] = hashlib.sha256(inspect.getsource(part).encode()).hexdigest()
+    return digests
+
+
+def _module_of(part: Any) -> str:
+    return str(getattr(part, "__module__", ""))
+
+
+def _file_of(module: str) -> str:
+    return getattr(sys.modules.get(module), "__file__", None) or ""

@@ -209,7 +209,11 @@ def _go_on(directory: RunDir, overrides: Sequence[str], watch: Watch, accept_cha
         accepted = _changed_data(directory, session, accept_changed_data)
         _require_same_model(directory, session)
         _require_readable(directory, before.backend.name, session)
-        if line := rate_change(before, session.config, max(directory.checkpoints(), default=0)):
+        done, made = max(directory.checkpoints(), default=0), _steps_made(directory)
+        if made > done:
+            newest = f"the newest checkpoint is that of step {done}" if done else "there is no checkpoint"
+            watch.note(f"{newest}, and {counted(made, 'step')} had been made: those behind it are made again")
+        if line := rate_change(before, session.config, done):
             watch.note(line)
         begun_with = directory.info().get("code") or {}
         for name, digest_now in _code(session.config, directory).items():  # a resumed run may have a corrected one
@@ -288,7 +292,7 @@ def _require_unfinished(directory: RunDir, settings: Config) -> None:
             f"'{directory.path}' is finished: {done[-1]} of {counted(settings.run.steps, 'step')}; add {more} to train "
             "longer, or `steadyrl report` to write its report again"
         )
-    steps_made = 1 + max((record["step"] for record in directory.metrics()), default=-1)
+    steps_made = _steps_made(directory)
     if settings.run.steps < steps_made:
         raise RunError(
             f"'{directory.path}' has made {counted(steps_made, 'step')}, and with these settings it would have "
@@ -308,6 +312,10 @@ def _require_unfinished(directory: RunDir, settings: Config) -> None:
                 f"'{directory.path}' stopped early after {done[-1]} of {counted(settings.run.steps, 'step')}, with "
                 f"evaluate.patience = {patience}; add a larger evaluate.patience=N, or 0 for none, to train longer"
             )
+
+
+def _steps_made(directory: RunDir) -> int:
+    return 1 + max((record["step"] for record in directory.metrics()), default=-1)
 
 
 def _changed_data(directory: RunDir, session: Session, accepts: bool) -> dict[str, Any] | None:

@@ -1,6 +1,8 @@
 import glob
+import linecache
 import re
 import sys
+from types import ModuleType
 
 import pytest
 
@@ -35,6 +37,24 @@ def refusal(kind, name):
 def test_a_short_name_and_its_import_path_give_the_same():
     assert plugins.load("reward", "length") is length
     assert plugins.load("reward", "steadyrl.loop.rewards.founding:length") is length
+
+
+@pytest.mark.parametrize("place", ["a module", "the session"])
+def test_a_function_of_a_notebooks_cell_that_is_defined_anew_is_other_code(monkeypatch, place):
+    cells = ModuleType("cells_of_mine")
+    monkeypatch.setitem(sys.modules, cells.__name__, cells)
+
+    def digests(value):
+        name = f"/nowhere/{value}.py"  # as a kernel names the cell that holds this text
+        lines = ["def score(completion):\n", f"    return {value}\n"]
+        monkeypatch.setitem(linecache.cache, name, (1, None, lines, name))
+        exec(compile("".join(lines), name, "exec"), cells.__dict__)
+        path = "cells_of_mine:score" if place == "a module" else plugins.session_path(cells.score, "other")
+        return {key.rpartition(":")[2]: digest for key, digest in plugins.own_code([("reward", path)]).items()}
+
+    first, other = digests(0.5), digests(0.25)
+    assert first.keys() == other.keys() and len(first) == 1
+    assert first != other and digests(0.5) == first
 
 
 def test_an_unknown_name_is_answered_with_one_that_exists():

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -271,6 +272,20 @@ def test_a_run_whose_config_was_edited_says_that_a_resume_does_not_read_it(setti
     run(overrides=["run.steps=6"], resume=found, watch=Watch(note=heard.append))
     assert [line for line in heard if line.startswith("config.toml changed since the run began, and a resume does not")]
     assert found.resolved()["update"]["learning_rate"] == rate
+
+
+@pytest.mark.parametrize(("lost", "line"), [([6], "checkpoint is that of step 4"), ([2, 4, 6], "is no checkpoint")])
+def test_a_run_whose_checkpoints_were_not_copied_along_says_which_steps_are_made_again(settings, lost, line):
+    copied = steadyrl.run(settings, ["run.steps=6", "run.keep_checkpoints=3"])
+    for step in lost:
+        shutil.rmtree(copied.checkpoint_folder(step))
+    heard = []
+    steadyrl.run(resume=copied, overrides=["run.steps=7"], watch=steadyrl.Watch(note=heard.append))
+    assert [
+        text for text in heard if text.endswith(f"{line}, and 6 steps had been made: those behind it are made again")
+    ]
+    steadyrl.run(resume=copied, overrides=["run.steps=8"], watch=steadyrl.Watch(note=heard.append))
+    assert len([text for text in heard if "made again" in text]) == 1
 
 
 def test_settings_that_were_edited_by_hand_are_named_once_and_other_spellings_by_steadyrl_are_not(settings):

@@ -118,17 +118,17 @@ def _inputs(study: Study, every: Sequence[Job], folder: Path, before: Mapping[st
     """
     digests, by_parts, changed = dict[str, dict[str, str]](), dict[str, dict[str, str]](), dict[str, set[str]]()
     for arm in study.arms:
-        own = [job for job in every if job.arm == arm.name]
-        job = next((job for job in own if job.key in before), own[0])
+        jobs_of_arm = [job for job in every if job.arm == arm.name]
+        job = next((job for job in jobs_of_arm if job.key in before), jobs_of_arm[0])
         config = job.config
         parts = repr((config.task, [*config.rewards], config.curriculum.name, config.run.seed))
         with suppress(SteadyError):  # a run will say why it cannot have its data
             digests[job.key] = by_parts[parts] = by_parts.get(parts) or input_digests(config)
-        entry = before.get(job.key)
-        earlier = entry if isinstance(entry, dict) else {}
-        other = {name for name, digest in digests.get(job.key, {}).items() if earlier.get(name, digest) != digest}
-        if other and any(_holds(find_run(folder, one)) for one in own):
-            changed[arm.name] = other
+        recorded = before.get(job.key)
+        earlier = recorded if isinstance(recorded, dict) else {}
+        changes = {name for name, digest in digests.get(job.key, {}).items() if earlier.get(name, digest) != digest}
+        if changes and any(_holds(find_run(folder, job)) for job in jobs_of_arm):
+            changed[arm.name] = changes
     if changed:
         names = " and ".join(sorted(set().union(*changed.values())))
         raise RunError(
