@@ -102,16 +102,20 @@ def read_toml(path: Path, what: str, advice: str) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read the {what} file '{path}': {error}; expected a TOML file") from error
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}{_toml_hint(path, text)}") from error
+        raise ConfigError(f"{path} is not valid TOML: {error}{_toml_hint(path, text, str(error))}") from error
     except RecursionError as error:
         raise ConfigError(f"{path}: {_TOO_DEEP}") from error
 
 
-def _toml_hint(path: Path, text: str) -> str:
-    """Return what is often wrong in a file that is no TOML, as the end of a sentence; else ""."""
+def _toml_hint(path: Path, text: str, error: str) -> str:
+    """Return the line of a file that is no TOML and what a line looks like, as the end of a sentence."""
     if key := re.search(r"^\s*([\w.]+:\w+)\s*=", text, re.MULTILINE):
         return f'; an import path stands in quotes: "{key[1]}" = 1.0'
-    return "" if path.suffix == ".toml" else "; expected a TOML file, as `steadyrl new --data FILE` writes one"
+    if path.suffix != ".toml":
+        return "; expected a TOML file, as `steadyrl new --data FILE` writes one"
+    at = re.search(r"at line (\d+)", error)
+    got = f": got {without_keys(text.split(chr(10))[int(at[1]) - 1].strip())[:80]}" if at else ""
+    return f"{got}; expected name = value: a number, true or false, or a text in quotes, with comments behind #"
 
 
 def override_texts(overrides: Overrides) -> list[str]:
@@ -554,12 +558,16 @@ def _suggestion(section: type[BaseModel], location: Sequence[str]) -> str:
     *path, name = location
     keys = _keys(section, path)
     namesakes = [f"{key}.{name}" for key in _keys(Config, []) if name in _keys(Config, [key])]
-    if not namesakes and (answer := plugins.of_peers("settings").get(name)):
+    peers = plugins.of_peers("settings")
+    homes = [answer for answer in peers.values() if section is Config and answer.endswith(f".args.{name}")]
+    if not namesakes and (answer := peers.get(name) or next(iter(homes), "")):
         return f"it is {answer} here"
     of_plugin = [".".join([*path, "args", name])] if "args" in keys else []
     if len(namesakes) > 1:  # a name, such as "name", that says nothing of the section
         namesakes = []
-    if path and name in Config.model_fields:  # in a file a section begins with its name in brackets
+    if (
+        path or section is not Config
+    ) and name in Config.model_fields:  # in a file a section begins with its name in brackets
         namesakes, of_plugin = [name], []
     alike = [] if namesakes else difflib.get_close_matches(name, keys, n=1)
     close = alike or [*of_plugin, *namesakes]

@@ -60,6 +60,8 @@ def test_all_but_the_rewards_has_a_default():
         ({"task": {"path": "x"}}, "task.path: unknown setting; did you mean 'task.args.path' or 'model.path'?"),
         ({"algorithm": {"args": {"learning_rate": 1}}}, "did you mean 'update.learning_rate'?"),
         ({"learning_rate": 1e-4}, "learning_rate: unknown setting; did you mean 'update.learning_rate'?"),
+        ({"update": {"kl_coef": 0.2}}, "update.kl_coef: unknown setting; it is algorithm.args.kl_coef here"),
+        ({"task": {"args": {"sampling": 1}}}, "task.args.sampling: unknown setting; did you mean 'sampling'?"),
         ({"num_generations": 8}, "num_generations: unknown setting; it is rollout.samples_per_prompt here"),
         ({"algorithm": {"args": {"beta": 0.1}}}, "algorithm.args.beta: unknown setting; it is algorithm.args.kl_coef"),
         ({"sampling": {"max_completion_length": 8}}, "unknown setting; it is sampling.max_new_tokens here"),
@@ -256,9 +258,14 @@ def test_a_file_is_read_and_overridden(tmp_path):
 
 
 def test_invalid_toml_is_refused_with_its_line(tmp_path):
-    path = written(tmp_path, "[run]\nsteps = 5\nseed = = 1\n")
-    with pytest.raises(ConfigError, match=r"config\.toml is not valid TOML: .*line 3"):
-        config.load(path)
+    for line in ("seed = = 1", "seed = 3h", "seed = 1 // one", "trackers: csv", "preflight = warn"):
+        path = written(tmp_path, f"[run]\nsteps = 5\n  {line}\n")
+        with pytest.raises(
+            ConfigError, match=rf"config\.toml is not valid TOML: .*line 3.*: got {line}; expected name ="
+        ):
+            config.load(path)
+    with pytest.raises(ConfigError, match=r"not valid TOML: .*document\); expected name = value"):
+        config.load(written(tmp_path, '[run]\nfolder = """x'))
 
 
 def test_an_import_path_without_quotes_and_a_file_of_data_are_called_so(tmp_path):

@@ -22,6 +22,7 @@ from steadyrl.loop.tasks.jsonl import kind_of, read_lines, read_objects
 
 _BATCH = 1024  # rows of a parquet file that are held as Python objects at once
 _CODE = r"^[+-]?0\d"
+_SEPARATOR = re.compile(r"(?i)sep=(.)")  # the first line of a table of Excel
 _ARROW_FILE = b"ARROW1"  # how files of Arrow begin that are no stream: polars, pandas and Feather write them
 
 
@@ -77,19 +78,21 @@ def _columnar(path: Path, batches: Callable[[Path], Iterable[Any]]) -> Iterator[
 
 def _csv(path: Path) -> Iterable[Any]:
     arrow, csv, compute = require("pyarrow"), require("pyarrow.csv"), require("pyarrow.compute")
-    header = re.sub(r'"[^"]*"', "", next(read_lines(path), (1, ""))[1])  # names in quotes may hold any character
-    # Spreadsheets write semicolons where a comma stands before decimals.
-    separators = "\t,;" if ".tsv" in path.name.lower() else ",;\t"
-    delimiter = next((mark for mark in separators if mark in header), separators[0])
+    first = next(read_lines(path), (1, ""))[1]
+    header = re.sub(r'"[^"]*"', "", first)  # names in quotes may hold any character
+    # Spreadsheets write semicolons where a comma stands before decimals, and some say so in a line of its own.
+    separators, stated = "\t,;" if ".tsv" in path.name.lower() else ",;\t", _SEPARATOR.fullmatch(first)
+    delimiter = stated[1] if stated else next((mark for mark in separators if mark in header), separators[0])
     layout = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
-    table = csv.read_csv(path, parse_options=layout)
+    begin = csv.ReadOptions(skip_rows=1 if stated else 0)
+    table = csv.read_csv(path, read_options=begin, parse_options=layout)
     _require_distinct(path, table.schema.names)
     # Whatever looks like a date stays a text, as it does in ``datasets``. So do numbers with zeros before them, for
     # the code 007 is another answer than 7.
     inferred = [field for field in table.schema if arrow.types.is_primitive(field.type)]
     names = [field.name for field in inferred]
     options = csv.ConvertOptions(column_types=dict.fromkeys(names, arrow.string()), include_columns=names)
-    texts = csv.read_csv(path, parse_options=layout, convert_options=options) if names else table
+    texts = csv.read_csv(path, begin, layout, options) if names else table
     for field in inferred:
         text = texts.column(field.name)
         if arrow.types.is_temporal(field.type) or compute.any(compute.match_substring_regex(text, _CODE)).as_py():

@@ -115,6 +115,8 @@ def test_csv_is_read_with_numbers_as_numbers_and_dates_as_texts(arrow, tmp_path)
         ("question,note\nx;y,z\n", {"question": "x;y", "note": "z"}),
         ("question\tnote\nx\ty\n", {"question": "x", "note": "y"}),
         ("question\nx;y\n", {"question": "x;y"}),
+        ("sep=;\nquestion;note\na, b;007\n", {"question": "a, b", "note": "007"}),
+        ("\ufeffSEP=,\r\nquestion,note\r\nx;y,3\r\n", {"question": "x;y", "note": 3}),
     ],
 )
 def test_the_names_of_the_columns_tell_what_separates_them(arrow, tmp_path, content, row):
