@@ -146,9 +146,9 @@ def as_score(name: str, value: object) -> Score:
         number = None if value.value is None else _number(name, value.value)
         shares = tuple((int(end), _number(name, share)) for end, share in value.turn_rewards)
         score = replace(value, value=number, parts=_parts(name, value.parts), note=str(value.note), turn_rewards=shares)
-        if number is None or finite_number(number) is not None:
-            return score
-        return replace(score, value=None, unscored=f"{name} returned {number}")
+        numbers = [number, *(share for _, share in shares)]
+        wrong = [given for given in numbers if given is not None and finite_number(given) is None]
+        return replace(score, value=None, unscored=f"{name} returned {wrong[0]}") if wrong else score
     if value is None:
         return Score(None, unscored=f"{name} returned None")
     if isinstance(value, Mapping):

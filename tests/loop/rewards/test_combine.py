@@ -108,6 +108,12 @@ def test_a_number_that_float32_does_not_hold_is_unscored(value, reason):
     assert as_score("part", value) == Score(None, unscored=reason)
 
 
+@pytest.mark.parametrize("share", [math.inf, -1e300])
+def test_a_turn_whose_share_float32_does_not_hold_leaves_the_rollout_unscored(share):
+    score = as_score("part", Score(0.5, turn_rewards=((1, 0.25), (3, share))))
+    assert (score.value, score.unscored) == (None, f"part returned {share}")
+
+
 @pytest.mark.parametrize("value", [3.4e38, -3.4e38])
 def test_the_largest_numbers_of_float32_count(value):
     assert as_score("part", value).value == value
