@@ -113,26 +113,29 @@ class Session:
 @checked
 @dataclass(frozen=True)
 class Watch:
-    """How a user interface follows a run."""
+    """How a user interface follows a run.
+
+    Args:
+        phase: Called with a line when something longer begins.
+        note: Called with a line that is worth keeping, such as the result of the preflight.
+        opened: Called with the run directory before the first step, also after a resume.
+        steps: Called with the number of steps; the context that it returns, if any, is entered around them.
+        step: Called with every line of metrics.
+        ended: Called with the run directory when the run has ended well, before its trackers close.
+        finding: Called with each finding that the doctor raises or clears during the run.
+        action: Called with each action or advice of the autopilot, as in actions.jsonl.
+        stop: Asked after every step; True ends the run with a checkpoint.
+    """
 
     phase: Callable[[str], None] = field(default=lambda text: None)
-    """Called with a line when something longer begins."""
     note: Callable[[str], None] = field(default=lambda text: None)
-    """Called with a line that is worth keeping, such as the result of the preflight."""
     opened: Callable[[RunDir], None] = field(default=lambda run: None)
-    """Called with the run directory before the first step, also after a resume."""
     steps: Callable[[int], AbstractContextManager[object] | None] = field(default=nullcontext)
-    """Called with the number of steps; the context that it returns, if any, is entered around them."""
     step: Callable[[Mapping[str, Any]], None] = field(default=lambda record: None)
-    """Called with every line of metrics."""
     ended: Callable[[RunDir], None] = field(default=lambda run: None)
-    """Called with the run directory when the run has ended well, before its trackers close."""
     finding: Callable[[Change], None] = field(default=lambda change: None)
-    """Called with each finding that the doctor raises or clears during the run."""
     action: Callable[[Mapping[str, Any]], None] = field(default=lambda line: None)
-    """Called with each action or advice of the autopilot, as in actions.jsonl."""
     stop: Callable[[], bool] = field(default=lambda: False)
-    """Asked after every step; True ends the run with a checkpoint."""
 
     def around(self, total: int) -> AbstractContextManager[object]:
         """Return the context that ``steps`` returns; refuse (ConfigError) what is none."""

@@ -39,7 +39,7 @@ MAX_DEPTH = 8
 MOST_NAMED = 5  # in a note
 PASSED_OVER = {"node_modules", "__pycache__", "site-packages"}  # large, and not of the run
 # What a run keeps in folders of its own; no log of another run is in there.
-KEPT = {"checkpoints", "rollouts", "evaluations", "report", "trackers"}
+KEPT = {"checkpoints", "rollouts", "evaluations", "report", "trackers", "export", "gguf"}
 KEPT_BY_TRACKERS = {"files", "logs", "tmp", "metrics", "params", "tags", "artifacts"}
 COMPARED = 50  # of the logs found before, the nearest, that a log may show again
 MAX_PASTED = 64 << 20  # bytes

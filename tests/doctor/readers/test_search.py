@@ -251,6 +251,14 @@ def test_a_search_of_a_folder_says_what_is_searched_and_how_far_it_is(tmp_path):
     assert (f"files read in '{tmp_path / '1'}'", 2, 3) in counts
 
 
+@pytest.mark.parametrize("name", ["export", "gguf"])
+def test_what_a_run_exported_is_no_second_log(tmp_path, name):
+    append_line(tmp_path / "metrics.jsonl", {"step": 0, "attempt": 0, "reward/mean": 0.5})
+    (tmp_path / "run.json").write_text("{}")
+    rows(tmp_path / name / "scores.jsonl", run=3)
+    assert [log.path for log in found(tmp_path).logs] == [str(tmp_path)]
+
+
 TRAINERS_ARGS = {
     "output_dir": "out",
     "learning_rate": 2e-6,
