@@ -232,7 +232,7 @@ class Ranks:
         """
         phase = self._phase
         try:
-            if broken:
+            if broken:  # without a reason: this rank has left the phase, and one that never says so is stuck in it
                 self.failed("")
             call = self._store.add(_ROLL_CALL, 1)
             self.lost = self._silent_ranks("alive", lambda heard: int(heard) >= call)

@@ -150,7 +150,9 @@ class VllmEngine:
 
         def push_to(server: Server) -> None:
             if folder is None or (uses_nccl and server.nccl):
-                server.excluded_for_good = True
+                server.excluded_for_good = (
+                    True  # unless the transfer succeeds: a group that failed cannot be used again
+                )
                 with self._nccl_lock:  # two groups at a time on one GPU may wait for each other
                     if server.transfer is None:
                         http = server.client.http.without_retries()

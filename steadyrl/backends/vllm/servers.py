@@ -173,18 +173,16 @@ class Servers:
         # vLLM on a CPU dies where it reads a prompt with a seed in parts, for torch's generators there cannot be set
         # back (0.32.0: vllm/v1/worker/gpu_model_runner.py, ``set_offset``). It reads in parts what exceeds its budget.
         max_requests = server.budget // tokens
-        subject = (
-            f"the vLLM server at {server.client.url} computes on a CPU and dies of a prompt that it reads in parts"
-        )
+        cause = f"the vLLM server at {server.client.url} computes on a CPU and dies of a prompt that it reads in parts"
         if not max_requests:
             raise EngineError(
-                f"{subject}: a prompt and its completion take up to {tokens} tokens, and it reads {server.budget} at a "
+                f"{cause}: a prompt and its completion take up to {tokens} tokens, and it reads {server.budget} at a "
                 f"time; start it with --max-num-batched-tokens {tokens * self._requests}"
             )
         if max_requests < self._requests and not server.throttled:
             server.throttled = True
             log.warning(
-                "%s: it is sent %d requests at a time instead of %d; --max-num-batched-tokens %d allows all", subject,
+                "%s: it is sent %d requests at a time instead of %d; --max-num-batched-tokens %d allows all", cause,
                 max_requests, self._requests, tokens * self._requests,
             )  # fmt: skip
         return min(max_requests, self._requests)
