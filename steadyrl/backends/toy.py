@@ -226,7 +226,7 @@ class ToyBackend:
         keep = np.ones((len(rows), self.tokenizer.size), bool)
         if batch.kept is not None and sampling.logprobs == "sampled":
             lengths = batch.kept.lengths[rows, columns]
-            keep[lengths > 0] = False
+            keep[lengths > 0] = False  # where no ids are recorded nothing was cut
             keep[np.repeat(np.arange(len(rows)), lengths), batch.kept.ids] = True
         return batch.tokens[rows, columns - 1], keep
 

@@ -87,7 +87,7 @@ def _path_of_rows(argument: str, rows: Any, folder: Path, min_rows: int = 1) -> 
 
 
 def _rows(argument: str, rows: Any) -> Iterable[dict[str, Any]]:
-    pandas = sys.modules.get("pandas")
+    pandas = sys.modules.get("pandas")  # who passes a DataFrame has imported it; nobody else waits for that
     if pandas is not None and isinstance(rows, pandas.DataFrame):
         rows = rows.to_dict("records")
     if isinstance(rows, Mapping):
@@ -173,6 +173,7 @@ def model_path(model: Any, tokenizer: Any, folder: Path) -> str:
     if not callable(getattr(tokenizer, "save_pretrained", None)):
         raise ConfigError(f"tokenizer: got {type(tokenizer).__name__}; expected one of transformers, or a name")
     folder.mkdir(parents=True, exist_ok=True)
+    # The name is a digest of the files, so they are written first; in this folder, for a rename stays on one disk.
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
         saved = Path(temporary) / "model"
         try:

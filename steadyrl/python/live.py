@@ -43,7 +43,7 @@ class NotebookView:
         warnings.filterwarnings("ignore", message="IProgress not found")
         self._html = display.HTML
         self._handle = display.display(self._html(""), display_id=True)
-        self._total_steps, self._first_step_end = 0, 0.0  # steps of the run; when the first of them ended
+        self._total_steps, self._first_step_end = 0, 0.0  # time of a step is measured after the first
         self._rewards: list[tuple[int, float | None]] = []
         self._record: Mapping[str, Any] = {}
         self._phase, self._count = "", ""

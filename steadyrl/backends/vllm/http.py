@@ -83,7 +83,7 @@ class Http:
                     f"no vLLM server answers at {self.url} ({error}) while {phase}; start one with "
                     f"`{self._start_command}`, or set sampler.engine = 'own'"
                 )
-                failure.__cause__ = error
+                failure.__cause__ = error  # it is raised below, where ``from error`` no longer works
                 continue
             if code < 400:
                 return raw

@@ -84,6 +84,7 @@ def compare(
     Returns:
         Whether they agree, or differ as another precision or setting explains; else weights are not taken over.
     """
+    # Spread over all rows, for neighbours may be samples of one prompt.
     indices = np.linspace(0, len(rows) - 1, min(len(rows), ROWS)).astype(int)
     rollouts = [
         Rollout("", prompt, c.ids, np.ones(len(c.ids), bool), c.logprobs, "", c.stop_reason, reward=0.0)
