@@ -72,8 +72,8 @@ class Diagnosis:
         if self.judgement:
             lines += [f"    not known: {text}" for text in self.missing]
         for finding in self.findings:
-            since = "" if finding.since_step is None else f", since step {finding.since_step}"
-            lines.append(f"    {finding.severity} {finding.check} ({finding.cause}){since}: {finding.message}")
+            started = "" if finding.since_step is None else f", since step {finding.since_step}"
+            lines.append(f"    {finding.severity} {finding.check} ({finding.cause}){started}: {finding.message}")
             lines += [f"        do: {finding.remedy}"] if finding.remedy else []
             lines += [f"        change: {text}" for text in self.run.changes(finding)]
         return "\n".join(lines)
@@ -152,12 +152,12 @@ class Diagnosis:
     def _gaps(self) -> dict[str, str]:
         gaps = {gap.check: gap for gap in self.unknown}
         reasons = {}
-        for aspect, what in JUDGED.items():
+        for aspect, title in JUDGED.items():
             checks = [check for check in CHECKS if check.judges == aspect]
             if any(check.name not in gaps and check.applies(self.run) for check in checks):
                 continue
-            why = next((gaps[check.name].message for check in checks if check.name in gaps), "no check applies")
-            reasons[aspect] = f"{what}: {why}"
+            reason = next((gaps[check.name].message for check in checks if check.name in gaps), "no check applies")
+            reasons[aspect] = f"{title}: {reason}"
         return reasons | ({"reward": f"{JUDGED['reward']}: {self._doubts[0]}"} if self._doubts else {})
 
     @property

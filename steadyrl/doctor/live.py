@@ -54,11 +54,11 @@ class _Points:
         self._stride = 1
         self._count = 0
 
-    def add(self, step: int, value: float, most: int) -> None:
+    def add(self, step: int, value: float, max_points: int) -> None:
         if self._count % self._stride == 0:
             self._by_step[step] = value
         self._count += 1
-        if len(self._by_step) > most:
+        if len(self._by_step) > max_points:
             self._stride *= 2
             self._by_step = dict(list(self._by_step.items())[::2])
 
@@ -88,21 +88,21 @@ class Ends:
 class Seen:
     """The first and the last completions that were shown to it, for trainers that keep none."""
 
-    most: int = ENDS
+    limit: int = ENDS
 
     def __post_init__(self) -> None:
-        self._first, self._last = list[Written](), deque[Written](maxlen=self.most)
+        self._first, self._last = list[Written](), deque[Written](maxlen=self.limit)
 
     def add(self, written: Iterable[Written]) -> None:
         """Take in what was written at a step, in the order of steps."""
         for sample in written:
-            (self._first if len(self._first) < self.most else self._last).append(sample)
+            (self._first if len(self._first) < self.limit else self._last).append(sample)
 
     def __iter__(self) -> Iterator[Written]:
         return iter([*self._first, *self._last])
 
 
-def _whole(step: Any) -> int:
+def _step_number(step: Any) -> int:
     """Return a step as a number; it may be a scalar of NumPy or PyTorch.
 
     Raises:
@@ -150,7 +150,7 @@ class LiveDoctor:
             rows: With a "step" each, in their order.
         """
         for row in rows:
-            self._keep(_whole(row.get("step")), row)
+            self._keep(_step_number(row.get("step")), row)
 
     def add(self, step: int, metrics: Mapping[str, Any]) -> list[Change]:
         """Take in what a step measured, and examine the run where its turn has come.
@@ -168,7 +168,7 @@ class LiveDoctor:
         """
         if not isinstance(metrics, Mapping):
             raise ConfigError(f"got {metrics!r:.80}; expected metrics by their names, such as {{'reward': 0.5}}")
-        step = _whole(step)
+        step = _step_number(step)
         new = step not in self._steps[-1:]
         self._keep(step, metrics)
         return self.look(step) if new and len(self._steps) % self.every == 0 else []

@@ -63,17 +63,17 @@ def form_of(written: Sequence[Written]) -> Form | None:
         return None
     answers = Counter(texts)
     answer, times = answers.most_common(1)[0]
-    words = [WORD.findall(text) for text in texts]
-    word_counts = Counter(word for several in words for word in set(several))
+    answer_words = [WORD.findall(text) for text in texts]
+    word_counts = Counter(word for words in answer_words for word in set(words))
     # Of the words of a form most answers hold each; what fills its places differs from answer to answer.
     fixed = {word for word, count in word_counts.items() if count > MOST_OF_ALL / 2 * len(texts)}
-    short = [several for several in words if len(several) <= SHORT and sum(map(_is_word, several)) >= LEAST_WORDS]
-    templates = Counter(" ".join(w if w in fixed else "w" for w in several) for several in short)
+    short = [words for words in answer_words if len(words) <= SHORT and sum(map(_is_word, words)) >= LEAST_WORDS]
+    templates = Counter(" ".join(w if w in fixed else "w" for w in words) for words in short)
     common = templates.most_common(2)
     common = [pair for pair in common if len(pair[0].split()) == len(common[0][0].split())]
-    filled = [[w.lower() for w in several if w not in fixed and _is_word(w)] for several in short]
-    twice = sum(len(set(several)) < len(several) for several in filled)
-    loops = sum(_loops(text.encode(), several) for text, several in zip(texts, words, strict=True))
+    filled = [[w.lower() for w in words if w not in fixed and _is_word(w)] for words in short]
+    repeating = sum(len(set(words)) < len(words) for words in filled)
+    loops = sum(_loops(text.encode(), words) for text, words in zip(texts, answer_words, strict=True))
     return Form(
         texts=len(texts),
         prompts=len(prompts),
@@ -81,7 +81,7 @@ def form_of(written: Sequence[Written]) -> Form | None:
         commonest=(answer, times / len(texts)),
         templates=tuple(template for template, _ in common),
         alike=sum(count for _, count in common) / len(texts),
-        repeated=twice / len(texts),
+        repeated=repeating / len(texts),
         loops=loops / len(texts),
     )
 
@@ -116,51 +116,51 @@ def answers_alike(run: Run) -> Result | list[Result]:
     first, last = _ends(run)
     now = form_of(last)
     if now is None:
-        why = f"the log holds {len(last)} completions; it takes {FEWEST_TEXTS}"
-        return Unknown(why if last else "the log holds no completions", ("completions",))
+        message = f"the log holds {len(last)} completions; it takes {FEWEST_TEXTS}"
+        return Unknown(message if last else "the log holds no completions", ("completions",))
     begin, end = run.span
     if end > begin and last[-1].step < begin + EARLY * (end - begin):
-        why = f"the newest completions in the log are of step {last[-1].step}, and it goes on to step {end}"
-        return Unknown(why, ("completions",))
+        message = f"the newest completions in the log are of step {last[-1].step}, and it goes on to step {end}"
+        return Unknown(message, ("completions",))
     before = form_of(first) if last and first and first[-1].step < last[0].step else None
-    since = last[0].step
+    onset = last[0].step
     many_prompts = now.prompts >= FEWEST_PROMPTS
     if many_prompts and now.commonest[1] > SAME_ANSWERS:
         return Found(
             "ignores_prompt",
             "warning",
-            since,
+            onset,
             f"{percent(now.commonest[1])} of the answers to {now.prompts} prompts are one text, whatever was asked",
-            (f"the answer: {_shown(now.commonest[0])}", f"distinct answers over answers: {number(now.distinct)}"),
+            (f"the answer: {_quoted(now.commonest[0])}", f"distinct answers over answers: {number(now.distinct)}"),
         )
     was_loops, was_repeated, was_alike = (before.loops, before.repeated, before.alike) if before else (0.0, 0.0, 0.0)
     severity: Severity = "warning" if before else "info"
     twice = f"{percent(now.repeated)} of the last {now.texts} answers hold a word twice where words should differ"
     if now.loops > max(REPEATED_WORDS, was_loops + GREW):
         message = f"{percent(now.loops)} of the last {now.texts} answers say one thing over and over"
-        return Found("repeats_itself", severity, since, message, _against(was_loops, now))
+        return Found("repeats_itself", severity, onset, message, _against(was_loops, now))
     if now.repeated > max(REPEATED_WORDS, was_repeated + GREW):
-        return Found("repeated_words", severity, since, twice, _against(was_repeated, now))
+        return Found("repeated_words", severity, onset, twice, _against(was_repeated, now))
     results: list[Result] = []
     open_places = any("w" in template.split() for template in now.templates)
     if many_prompts and open_places and now.alike > max(FEW_TEMPLATES, was_alike + GREW):
-        forms = " or ".join(map(_shown, now.templates))
+        forms = " or ".join(map(_quoted, now.templates))
         message = f"{percent(now.alike)} of the last {now.texts} answers have one form: {forms}"
         severity = severity if now.alike > MOST_OF_ALL else "info"
-        results.append(Found("one_template", severity, since, message, _against(was_alike, now)))
+        results.append(Found("one_template", severity, onset, message, _against(was_alike, now)))
     if now.repeated > MOSTLY_REPEATED:
-        results.append(Found("repeated_words", "info", since, twice, _against(was_repeated, now)))
+        results.append(Found("repeated_words", "info", onset, twice, _against(was_repeated, now)))
     return results
 
 
 def _against(was: float, now: Form) -> tuple[str, ...]:
-    common = " or ".join(map(_shown, now.templates)) or "none that is shared"
+    common = " or ".join(map(_quoted, now.templates)) or "none that is shared"
     return (
         f"at the start of the log that share was {percent(was)}",
         f"distinct answers over answers {number(now.distinct)}; the commonest form is {common}",
     )
 
 
-def _shown(text: str) -> str:
+def _quoted(text: str) -> str:
     line = " ".join(text.split())
     return f"'{line[:80]}{'...' if len(line) > 80 else ''}'"
