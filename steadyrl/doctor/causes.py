@@ -34,16 +34,17 @@ def arrange(findings: Sequence[Finding], tolerance: int, checks: Mapping[str, Ch
         tolerance: Steps by which a consequence may show before its cause does: both are dated by blocks of noisy steps.
         checks: By name, in the order of findings that are equally bad and equally old.
     """
-    single, suspected = _weighed(_merged(findings), checks)
+    weighed, suspected = _weighed(_merged(findings), checks)
+    # One after the other: a link that closed a circle with those before it is not made.
     linked: list[Finding] = []
-    for finding in single:
-        linked.append(replace(finding, follows=_cause(finding, single, linked, tolerance, checks, suspected)))
+    for finding in weighed:
+        linked.append(replace(finding, follows=_cause(finding, weighed, linked, tolerance, checks, suspected)))
     order = [*checks, *{finding.check for finding in linked} - checks.keys()]
     ordered = sorted(linked, key=lambda f: (SEVERITIES.index(f.severity), _start(f), order.index(f.check), f.cause))
-    return tuple(_together([placed.finding for placed in tree(_by_worst(ordered))], checks))
+    return tuple(_with_slowing_roots([placed.finding for placed in tree(_by_worst(ordered))], checks))
 
 
-def _together(findings: Sequence[Finding], checks: Mapping[str, Check[Run]]) -> Sequence[Finding]:
+def _with_slowing_roots(findings: Sequence[Finding], checks: Mapping[str, Check[Run]]) -> Sequence[Finding]:
     """Return findings of which the first harmful advice takes along that of other roots that slow a run down.
 
     What may only show that something is wrong, as a suspicion has it, is no such root.
@@ -138,9 +139,9 @@ def _changed(override: str) -> str:
 
 def _with_suspects(finding: Finding, suspects: Mapping[str, str]) -> Finding:
     """Return measured advice that takes along what else lies far from usual."""
-    added = tuple(suspects[name] for name in suspects.keys() - set(map(_changed, finding.overrides)))
-    remedy = f"{finding.remedy} Set back what else lies far from usual: {', '.join(sorted(added))}."
-    return replace(finding, remedy=remedy, overrides=finding.overrides + tuple(sorted(added))) if added else finding
+    added = sorted(suspects[name] for name in suspects.keys() - set(map(_changed, finding.overrides)))
+    remedy = f"{finding.remedy} Set back what else lies far from usual: {', '.join(added)}."
+    return replace(finding, remedy=remedy, overrides=(*finding.overrides, *added)) if added else finding
 
 
 def _cause(
@@ -155,12 +156,9 @@ def _cause(
     check = checks.get(finding.check)
     if check is None:
         return ""
-    own = next((cause.follows for cause in check.causes if cause.name == finding.cause), ())
-    able_checks: list[str] = [*own, *check.follows, suspected.get(f"{finding.check}:{finding.cause}", finding.check)]
-    for follows in able_checks:
+    by_cause = next((cause.follows for cause in check.causes if cause.name == finding.cause), ())
+    for follows in (*by_cause, *check.follows, suspected.get(f"{finding.check}:{finding.cause}", "")):
         name, _, cause = follows.partition(":")
-        if name == finding.check:
-            continue
         # What is merely worth knowing, and needs nothing done, explains no harm.
         able = [f for f in findings if f.check == name and cause in ("", f.cause) and (f.harms or not finding.harms)]
         in_time = finding.since_step is None or any(_start(f) <= finding.since_step + tolerance for f in able)
@@ -170,7 +168,7 @@ def _cause(
 
 
 def _leads_to(check: str, ancestor: str, linked: Sequence[Finding]) -> bool:
-    """Return True if ``check`` already follows ``ancestor``, directly or through others."""
+    """Return True if ``check`` is ``ancestor``, or follows it already, directly or through others."""
     follows = {check}
     while True:
         parents = {finding.follows for finding in linked if finding.check in follows} - {"", *follows}

@@ -117,11 +117,11 @@ def differ(first: Run, second: Run) -> Difference:
             unequal.append(Setting(part.quantity, (part.quantity, part.quantity), levels))
     ordered = _by_weight(unequal, parted)
     cause = _cause(ordered, missing, parted, bool(pairs) or not shared)
-    alone = (_only(first, second), _only(second, first))
+    alone = (_logged_alone(first, second), _logged_alone(second, first))
     return Difference(tuple(ordered), tuple(missing), tuple(parted), tuple(same), cause, alone)
 
 
-def _only(run: Run, reference: Run) -> tuple[str, ...]:
+def _logged_alone(run: Run, reference: Run) -> tuple[str, ...]:
     """Return the quantities that a run logs and another does not, in some unit, but for the machine's."""
     return tuple(name for name in run.series if name not in reference.series and not name.startswith(OUTSIDE))
 
@@ -173,7 +173,7 @@ def sentences(difference: Difference) -> list[str]:
     if difference.one_sided:
         lines.append(f"known of one run only: {', '.join(setting.name for setting in difference.one_sided)}")
     lasting = [part for part in difference.parted if part.lasting]
-    lines += [f"differs: {_where(part)}: {_levels(part)}" for part in lasting[:MOST_SHOWN]]
+    lines += [f"differs: {_step_range(part)}: {_levels(part)}" for part in lasting[:MOST_SHOWN]]
     if later := [part.quantity for part in lasting[MOST_SHOWN:]]:
         lines.append(f"differ later, or with these: {listed(later)}")
     briefly = difference.parted[len(lasting) :]
@@ -264,7 +264,7 @@ def _cause(settings: Sequence[Setting], missing: Sequence[Setting], parted: Sequ
         observed = f"they share fewer than {FEWEST} rows of every quantity, too few to tell a difference from noise"
     if measured:
         doubt = "" if measured[0].lasting else ", as another seed may"
-        observed = f"{_where(measured[0])} is the first to differ{doubt}"
+        observed = f"{_step_range(measured[0])} is the first to differ{doubt}"
     if settings:
         lead, *followers = settings[: MOST_NAMED + 1]
         also = f", and so {'is' if len(followers) == 1 else 'are'} {_names(followers)}" if followers else ""
@@ -280,7 +280,7 @@ def _cause(settings: Sequence[Setting], missing: Sequence[Setting], parted: Sequ
     return f"{observed}, and no setting that is known of both differs{unknown}: {advice}"
 
 
-def _where(part: Parted) -> str:
+def _step_range(part: Parted) -> str:
     """Return a quantity with the step from which it differs and the bounds of that step."""
     low, high = part.between
     about = "" if low == high else f" ({low} to {high}, 95 %)"

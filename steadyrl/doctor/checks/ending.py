@@ -89,7 +89,7 @@ def truncated(run: Run) -> Result:
     start, limit = float(share.values[: max(AT_FIRST, len(share) // 10)].mean()), setting(run, "max_new_tokens")
     if level <= SOME:
         return None
-    if endless := _other_end(run, share):
+    if endless := _ends_elsewhere(run, share):
         return endless
     rising = rises(run)
     # A share that the lengths bound from above may have been any lower one at the start; one that grew with the reward
@@ -126,7 +126,7 @@ def truncated(run: Run) -> Result:
     )
 
 
-def _other_end(run: Run, share: Series) -> Result:
+def _ends_elsewhere(run: Run, share: Series) -> Result:
     """Find completions that all count as cut off though their lengths differ: the limit would make them equal."""
     shortest, longest = run.get("length_min"), run.get("length_max")
     if shortest is None or longest is None or (share.values < ALL).any():

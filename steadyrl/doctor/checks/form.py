@@ -114,50 +114,50 @@ def _ends(run: Run) -> tuple[list[Written], list[Written]]:
 @check("answers_alike")
 def answers_alike(run: Run) -> Result | list[Result]:
     first, last = _ends(run)
-    now = form_of(last)
-    if now is None:
+    late = form_of(last)
+    if late is None:
         message = f"the log holds {len(last)} completions; it takes {FEWEST_TEXTS}"
         return Unknown(message if last else "the log holds no completions", ("completions",))
     begin, end = run.span
     if end > begin and last[-1].step < begin + EARLY * (end - begin):
         message = f"the newest completions in the log are of step {last[-1].step}, and it goes on to step {end}"
         return Unknown(message, ("completions",))
-    before = form_of(first) if last and first and first[-1].step < last[0].step else None
+    early = form_of(first) if last and first and first[-1].step < last[0].step else None
     onset = last[0].step
-    many_prompts = now.prompts >= FEWEST_PROMPTS
-    if many_prompts and now.commonest[1] > SAME_ANSWERS:
+    many_prompts = late.prompts >= FEWEST_PROMPTS
+    if many_prompts and late.commonest[1] > SAME_ANSWERS:
         return Found(
             "ignores_prompt",
             "warning",
             onset,
-            f"{percent(now.commonest[1])} of the answers to {now.prompts} prompts are one text, whatever was asked",
-            (f"the answer: {_quoted(now.commonest[0])}", f"distinct answers over answers: {number(now.distinct)}"),
+            f"{percent(late.commonest[1])} of the answers to {late.prompts} prompts are one text, whatever was asked",
+            (f"the answer: {_quoted(late.commonest[0])}", f"distinct answers over answers: {number(late.distinct)}"),
         )
-    was_loops, was_repeated, was_alike = (before.loops, before.repeated, before.alike) if before else (0.0, 0.0, 0.0)
-    severity: Severity = "warning" if before else "info"
-    twice = f"{percent(now.repeated)} of the last {now.texts} answers hold a word twice where words should differ"
-    if now.loops > max(REPEATED_WORDS, was_loops + GREW):
-        message = f"{percent(now.loops)} of the last {now.texts} answers say one thing over and over"
-        return Found("repeats_itself", severity, onset, message, _against(was_loops, now))
-    if now.repeated > max(REPEATED_WORDS, was_repeated + GREW):
-        return Found("repeated_words", severity, onset, twice, _against(was_repeated, now))
+    early_loops, early_repeated, early_alike = (early.loops, early.repeated, early.alike) if early else (0.0, 0.0, 0.0)
+    severity: Severity = "warning" if early else "info"
+    twice = f"{percent(late.repeated)} of the last {late.texts} answers hold a word twice where words should differ"
+    if late.loops > max(REPEATED_WORDS, early_loops + GREW):
+        message = f"{percent(late.loops)} of the last {late.texts} answers say one thing over and over"
+        return Found("repeats_itself", severity, onset, message, _evidence(early_loops, late))
+    if late.repeated > max(REPEATED_WORDS, early_repeated + GREW):
+        return Found("repeated_words", severity, onset, twice, _evidence(early_repeated, late))
     results: list[Result] = []
-    open_places = any("w" in template.split() for template in now.templates)
-    if many_prompts and open_places and now.alike > max(FEW_TEMPLATES, was_alike + GREW):
-        forms = " or ".join(map(_quoted, now.templates))
-        message = f"{percent(now.alike)} of the last {now.texts} answers have one form: {forms}"
-        severity = severity if now.alike > MOST_OF_ALL else "info"
-        results.append(Found("one_template", severity, onset, message, _against(was_alike, now)))
-    if now.repeated > MOSTLY_REPEATED:
-        results.append(Found("repeated_words", "info", onset, twice, _against(was_repeated, now)))
+    open_places = any("w" in template.split() for template in late.templates)
+    if many_prompts and open_places and late.alike > max(FEW_TEMPLATES, early_alike + GREW):
+        forms = " or ".join(map(_quoted, late.templates))
+        message = f"{percent(late.alike)} of the last {late.texts} answers have one form: {forms}"
+        severity = severity if late.alike > MOST_OF_ALL else "info"
+        results.append(Found("one_template", severity, onset, message, _evidence(early_alike, late)))
+    if late.repeated > MOSTLY_REPEATED:
+        results.append(Found("repeated_words", "info", onset, twice, _evidence(early_repeated, late)))
     return results
 
 
-def _against(was: float, now: Form) -> tuple[str, ...]:
-    common = " or ".join(map(_quoted, now.templates)) or "none that is shared"
+def _evidence(early_share: float, late: Form) -> tuple[str, ...]:
+    common = " or ".join(map(_quoted, late.templates)) or "none that is shared"
     return (
-        f"at the start of the log that share was {percent(was)}",
-        f"distinct answers over answers {number(now.distinct)}; the commonest form is {common}",
+        f"at the start of the log that share was {percent(early_share)}",
+        f"distinct answers over answers {number(late.distinct)}; the commonest form is {common}",
     )
 
 

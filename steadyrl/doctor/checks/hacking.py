@@ -52,7 +52,7 @@ def reward_hacking(run: Run) -> Result | list[Result]:
     if not heldout and len(reward_parts) < 2 and not any(map(pays_for_right, reward_parts)):
         message = "only the trained reward is logged, which rises in a hacked run as well"
         return Unknown(message, ("heldout/*", "reward_part/*"))
-    if given_up := _given_up(reward, reward_parts):
+    if given_up := _rightness_falls(reward, reward_parts):
         return given_up
     results: list[Result] = [_past_peak(name, series, reward) for name, series in heldout.items()]
     if (idle := _never_right(run, reward, reward_parts)) is not None:
@@ -213,7 +213,7 @@ def _text_degrades(run: Run, reward: Series) -> Result:
     return None
 
 
-def _given_up(reward: Series, reward_parts: Mapping[str, Series]) -> Result:
+def _rightness_falls(reward: Series, reward_parts: Mapping[str, Series]) -> Result:
     """Find a part for being right that falls to half while the whole rises, row after row; three rows can show it."""
     if reward.last <= reward.first:
         return None

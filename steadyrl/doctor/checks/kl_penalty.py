@@ -45,10 +45,10 @@ FIXED: Mapping[str, Value] = {"kl_adaptive": False, "algorithm.args.kl_control":
 
 @check("kl_penalty_off")
 def kl_penalty_off(run: Run) -> Result:
-    coef, measured, fixed = run.get("kl_coef"), _held_in_loss(run), readings.setting(run, "kl_coef")
+    coef, measured, fixed = run.get("kl_coef"), _coefficient_in_loss(run), readings.setting(run, "kl_coef")
     if coef is not None and (onset := _dropped(coef)) is not None:
         before = float(coef.values[np.searchsorted(coef.steps, onset) - 1])
-        return _gone(onset, "penalty_switched_off", before, f"the coefficient went from {number(before)} to 0")
+        return _penalty_gone(onset, "penalty_switched_off", before, f"the coefficient went from {number(before)} to 0")
     if not fixed or (measured is None and coef is not None):
         return None
     if measured is None:
@@ -59,7 +59,9 @@ def kl_penalty_off(run: Run) -> Result:
         return None
     cause = "penalty_switched_off" if (~gone[measured.steps < onset]).sum() >= LASTING else "not_applied"
     median = number(float(np.median(measured.values[measured.steps >= onset])))
-    return _gone(onset, cause, fixed, f"loss less its policy part is {median} times the KL, and {fixed:g} is set")
+    return _penalty_gone(
+        onset, cause, fixed, f"loss less its policy part is {median} times the KL, and {fixed:g} is set"
+    )
 
 
 def _dropped(coef: Series) -> int | None:
@@ -71,7 +73,7 @@ def _dropped(coef: Series) -> int | None:
     return None
 
 
-def _held_in_loss(run: Run) -> Series | None:
+def _coefficient_in_loss(run: Run) -> Series | None:
     """Return the coefficient that the loss shows: (loss - policy's part) / KL, where the KL is not near 0; or None."""
     loss, policy, kl = run.get("loss"), run.get("loss_policy"), find(run, "kl_ref")
     if loss is None or policy is None or kl is None or run.traits.kl_place != "loss" or run.get("loss_value"):
@@ -87,7 +89,7 @@ def _held_in_loss(run: Run) -> Series | None:
     return Series("kl_coef", "", "measured", loss.source, loss.steps[nonzero], penalty[nonzero] / kl.values[nonzero])
 
 
-def _gone(onset: int, cause: str, coefficient: float, evidence: str) -> Found:
+def _penalty_gone(onset: int, cause: str, coefficient: float, evidence: str) -> Found:
     message = f"from step {onset} on nothing holds the policy near its reference"
     return Found(cause, "warning", onset, message, (evidence,), change={"kl_coef": float(f"{coefficient:.3g}")})
 
@@ -113,7 +115,7 @@ class Penalty:
         return f"the KL penalty takes {number(self.cost)} from the reward of a completion, and {self.basis}"
 
 
-def _penalty(run: Run, longer: float = 1.0) -> Penalty | None:
+def _penalty(run: Run, lengthening: float = 1.0) -> Penalty | None:
     """Return what a completion pays, or would pay if later ones were so many times longer; None if unknown."""
     if run.traits.kl_place == "loss":
         return None
@@ -127,8 +129,8 @@ def _penalty(run: Run, longer: float = 1.0) -> Penalty | None:
     later = slice(len(kl) // 2, None)
     # A policy that learns may pay more for its distance than its reward differs by, and so may one that is driven away.
     flat = readings.direction(reward) <= 0 and kl.second_half.median <= HEALTHY_SEQUENCE
-    if flat or longer > 1.0:
-        late_cost = float(np.median(costs[later])) * longer, float(np.median(coefficient[later]))
+    if flat or lengthening > 1.0:
+        late_cost = float(np.median(costs[later])) * lengthening, float(np.median(coefficient[later]))
         cost, in_force = max((cost, in_force), late_cost)
     least, greatest = run.get("reward_min"), run.get("reward_max")
     if least is not None and greatest is not None:
@@ -141,7 +143,7 @@ def _penalty(run: Run, longer: float = 1.0) -> Penalty | None:
     return Penalty(cost, in_force, width, f"rewards differ by about {number(width)} (four standard deviations)")
 
 
-def _shrank(run: Run) -> float:
+def _shrinkage(run: Run) -> float:
     """Return the first length of completions over the later one where they shrank to less than half, and 1 else."""
     length = run.get("length")
     if length is None or tail(length, least=OPENING) >= SHRANK * head(length, least=OPENING):
@@ -157,9 +159,9 @@ def penalty_pays(run: Run) -> str:
 
 @check("kl_penalty_outweighs")
 def kl_penalty_outweighs(run: Run) -> Result:
-    shrank = _shrank(run)
+    shrinkage = _shrinkage(run)
     # Where a run falls short, what long answers would pay counts: that is what short ones are for.
-    penalty = _penalty(run, shrank if readings.falls_short(run) else 1.0)
+    penalty = _penalty(run, shrinkage if readings.falls_short(run) else 1.0)
     if penalty is None:
         return Unknown("it takes a KL in the reward, its coefficient, the lengths and the range of the rewards")
     kl = find(run, "kl_ref", SEQUENCE)
@@ -167,12 +169,12 @@ def kl_penalty_outweighs(run: Run) -> Result:
         return None
     weaker = float(f"{penalty.coefficient * FRACTION * penalty.width / penalty.cost:.1g}")
     return Found(
-        "ends_early" if shrank != 1.0 else "reward_drowned",
-        "warning" if shrank != 1.0 or readings.fell(run, "reward") else "info",
+        "ends_early" if shrinkage != 1.0 else "reward_drowned",
+        "warning" if shrinkage != 1.0 or readings.fell(run, "reward") else "info",
         int(kl.steps[0]),
         f"the KL penalty outweighs the reward: {penalty.sentence}",
         (f"coefficient {number(penalty.coefficient)}, {readings.levels('the KL', kl, 'nats per completion')}",),
-        change={"kl_coef": weaker, **_fixed(run)},
+        change={"kl_coef": weaker, **_controller_off(run)},
     )
 
 
@@ -258,7 +260,10 @@ def kl_penalty_holds(run: Run) -> Result:
     if length_ratio is not None:
         gradients = (f"the penalty's gradient is {number(length_ratio)} times as long as the reward's",)
     pulled = length_ratio is not None and length_ratio >= PULLED and RESTS <= balance.share <= DRIVEN
-    arrived = _at_balance(run, balance)
+    # KL and reward have come to the balance, far from what can be earned. A controller does that by design.
+    at_balance = AT_BALANCE[0] <= balance.share <= AT_BALANCE[1] and not run.settings.get("kl_adaptive")
+    gained = tail(reward) - head(reward) >= OF_GAIN * balance.gain
+    arrived = at_balance and gained and readings.falls_short(run)
     if course < 0 or not (arrived or (later <= 0 and (balance.holds or pulled))):
         evidence = (readings.levels("the reward", reward), *gradients)
         return _held_by_gradient(run, balance, length_ratio, course, evidence)
@@ -278,17 +283,6 @@ def kl_penalty_holds(run: Run) -> Result:
         ),
         change=_weaker(run, balance),
     )
-
-
-def _at_balance(run: Run, balance: Balance) -> bool:
-    """Return whether KL and reward have come to the balance, and the reward is far from what can be earned.
-
-    A controller holds the KL where its target is, by design.
-    """
-    low, high = AT_BALANCE
-    reward = run.needed("reward")
-    rose = tail(reward) - head(reward) >= OF_GAIN * balance.gain
-    return rose and not run.settings.get("kl_adaptive") and low <= balance.share <= high and readings.falls_short(run)
 
 
 def _held_by_gradient(
@@ -311,14 +305,14 @@ def _weaker(run: Run, balance: Balance) -> Mapping[str, Value]:
     No coefficient is above the default. A controller raises a lower one until the KL is at its target again: it is
     switched off, where its name is known.
     """
-    target, fixed = target_in(run), _fixed(run)
+    target, fixed = target_in(run), _controller_off(run)
     if target is not None and target[1] == SEQUENCE and run.settings.get("kl_adaptive") and not fixed:
         return {"kl_target": max(ROOM_SEQUENCE, target[0])}
     far = balance.spread / float(np.sqrt(2.0 * HEALTHY_SEQUENCE))
     return {"kl_coef": float(f"{min(far, LESS * balance.coefficient, default(run, 'kl_coef') or far):.1g}"), **fixed}
 
 
-def _fixed(run: Run) -> Mapping[str, Value]:
+def _controller_off(run: Run) -> Mapping[str, Value]:
     """Return what switches a controller of the coefficient off, where there is one and its name is known."""
     adaptive = run.settings.get("kl_adaptive")
     return {name: value for name, value in FIXED.items() if adaptive and (name in run.keys or name in run.config)}

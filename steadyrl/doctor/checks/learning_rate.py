@@ -143,7 +143,7 @@ def _plunge(run: Run) -> tuple[int, str] | None:
 
 
 def _consequences(run: Run, onset: int) -> tuple[list[str], bool]:
-    """Return what changed at once from ``since`` on, a sentence each, and whether reward or entropy are lost."""
+    """Return what changed at once from ``onset`` on, a sentence each, and whether reward or entropy are lost."""
     last = run.span[1]
     entropy, kl, reward = find(run, "entropy"), find(run, "kl_ref"), run.get("reward")
     signs = []
@@ -161,7 +161,7 @@ def _consequences(run: Run, onset: int) -> tuple[list[str], bool]:
 
 
 def _jump(series: Series | None, onset: int, last: int) -> tuple[float, float] | None:
-    """Return the level of the ten steps until ``since`` and that a tenth of the remaining steps later, or None."""
+    """Return the level of the ten steps until ``onset`` and that a tenth of the remaining steps later, or None."""
     if series is None:
         return None
     before, after = within(series, onset - 10, onset), within(series, onset, onset + 10 + (last - onset) // 10)

@@ -95,17 +95,17 @@ def _log_more(run: Run) -> str:
 
 def shows_no_gain(run: Run) -> bool:
     """Return True if the 95 % interval of the reward's trend holds no gain that would be worth having."""
-    course = _course(run)
+    course = _reward_levels(run)
     return course is not None and course.change.high < _worth(run) and not readings.gained(run)
 
 
 def worsens(run: Run) -> bool:
     """Return True if the reward fell by what would be worth having, beyond its noise: something moves the policy."""
-    course = _course(run)
+    course = _reward_levels(run)
     return course is not None and course.loss(_worth(run)) is not None
 
 
-def _course(run: Run) -> Levels | None:
+def _reward_levels(run: Run) -> Levels | None:
     """Return the levels of the reward; None where few steps have one."""
     reward = run.get("reward")
     return None if reward is None or run.covers(reward) < MIN_STEPS else measure(reward)
@@ -120,7 +120,7 @@ def _flat_cause(run: Run) -> tuple[str, str]:
     kl, rate, size = _kl_of_sequence(run), run.get("learning_rate"), readings.update_size(run)
     # With one update per batch it is measured before that update, and is 0 by construction.
     step = None if size is None or not size.values.any() else size.median
-    if sentence := readings.nothing_to_learn(run) or _at_least(run.needed("reward"), FLAT_FROM, OFTEN):
+    if sentence := readings.nothing_to_learn(run) or _mostly_least(run.needed("reward"), FLAT_FROM, OFTEN):
         return "no_signal", sentence
     if sentence := _near_reference(run) or _noise_about_0(run.get("kl_ref")):
         return "not_moving", sentence
@@ -159,7 +159,7 @@ def _near_reference(run: Run) -> str:
     return f"the KL to the reference is still {number(abs(tail(kl)))} nats per sequence{rate_text}"
 
 
-def _at_least(reward: Series, rows: int, share: float) -> str:
+def _mostly_least(reward: Series, rows: int, share: float) -> str:
     """Return a sentence if a log of so many rows has the least reward of all, exactly, in such a share of them."""
     least, different = reward.least, len(np.unique(reward.values))
     idle = int((reward.values == least).sum())
@@ -193,7 +193,7 @@ def reward_constant(run: Run) -> Result:
     if rows < (CONSTANT_ROWS if equal else CONSTANT_STEPS):
         if rows == len(reward) and run.covers(reward) < CONSTANT_STEPS:
             return Unknown(f"{rows} equal rewards do not tell a constant one")
-        sentence = _at_least(reward, MOSTLY_ROWS, MOSTLY)
+        sentence = _mostly_least(reward, MOSTLY_ROWS, MOSTLY)
         if (frozen := _frozen(run, reward)) or not sentence or readings.learns(run) is not False:
             return frozen
         return Found("mostly_least", "warning", int(reward.steps[0]), sentence, (readings.levels("it", reward),))
@@ -202,8 +202,8 @@ def reward_constant(run: Run) -> Result:
     # Whether no completion of the run earned more than all do now, and whether the policy has no entropy left.
     best = reward_max is not None and start > 0 and last >= reward_max.greatest - SAME
     entropy = find(run, "entropy")
-    then = np.zeros(0) if entropy is None else readings.within(entropy, onset, onset + NEAR_STEPS).values
-    alone = entropy is not None and len(then) > 0 and bool(np.median(then) < NO_ENTROPY * entropy.first)
+    late_entropy = np.zeros(0) if entropy is None else readings.within(entropy, onset, onset + NEAR_STEPS).values
+    alone = entropy is not None and len(late_entropy) > 0 and bool(np.median(late_entropy) < NO_ENTROPY * entropy.first)
     # What is learned comes near the best level first: completions that are all right were mostly right before. Where
     # none can earn more, half of the way is near.
     near = max(float(np.median(spreads)) if len(spreads) else np.inf, SAME)
@@ -249,7 +249,9 @@ def reward_falling(run: Run) -> Result:
         if blocks is not None and blocks.rose and blocks.end - blocks.first > RISEN_SHARE:
             cause, suffix = "bad_texts", f", while the share of {quantity} completions grew to {percent(blocks.end)}"
             break
-    if lost is not None and lost.before - lost.after > max(worth, LOST_AT_ONCE * abs(lost.before), _luck(run, lost)):
+    if lost is not None and lost.before - lost.after > max(
+        worth, LOST_AT_ONCE * abs(lost.before), _batch_noise(run, lost)
+    ):
         steep = _steepest(run, lost.step)
         if steep and cause == "unknown":
             cause, suffix = "large_update", f", after a gradient norm of {number(steep)}"
@@ -263,14 +265,14 @@ def reward_falling(run: Run) -> Result:
     if course is None or run.covers(reward) < MIN_STEPS:
         return Unknown(f"{len(reward)} rows are too few to tell a falling reward from noise")
     loss = course.loss(worth)
-    if loss is None or loss.before - loss.after <= _luck(run, loss):
+    if loss is None or loss.before - loss.after <= _batch_noise(run, loss):
         return None
     message = f"the reward fell from {number(loss.before)} to {number(loss.after)}{suffix}"
     evidence = f"means of blocks: {number(loss.before)} before step {loss.step}, {number(loss.after)} from then on"
     return Found(cause, "warning", loss.began(reward), message, (f"{evidence}; {course.explained}",))
 
 
-def _luck(run: Run, lost: Drop) -> float:
+def _batch_noise(run: Run, lost: Drop) -> float:
     """Return by how much one or two batches of few completions may lie above the rest; 0 where more were above."""
     reward, spread = run.needed("reward"), run.get("reward_std") or run.get("reward_std_within")
     if spread is None or int((reward.steps < lost.step).sum()) >= AFTER:

@@ -85,11 +85,11 @@ def sampling_gap(run: Run) -> Gap | None:
         level = float(exact.values[part].mean())
         # A gap that closes or widens is no less of a gap: its trend is not noise.
         error, size = long_run_error(about_line(gap[part])), float(gap[part].mean())
-        windows.append(Gap(size, error, level, int(exact.steps[_begins(gap, size)])))
+        windows.append(Gap(size, error, level, int(exact.steps[_gap_start(gap, size)])))
     return next((window for window in windows if window.sure), windows[0])
 
 
-def _begins(gap: np.ndarray, size: float) -> int:
+def _gap_start(gap: np.ndarray, size: float) -> int:
     """Return the index from which a gap [n] is there: the first that shows half of its size, and five that do."""
     share = gap / size if size else np.ones(len(gap))
     ahead = np.lib.stride_tricks.sliding_window_view(share, LASTING).mean(axis=1)

@@ -114,13 +114,13 @@ def no_signal_groups(run: Run) -> Result:
     worth_knowing |= reward is None and not nothing  # they may all be right
     worth_knowing |= late <= LITTLE_SIGNAL and not from_start and not idle
     # Groups that agree, some of them right, may be what was learned, if the rewards' thirds say so within their noise.
-    worth_knowing |= idle and late <= LITTLE_SIGNAL and cause in ("too_easy", "same_answers") and _gains(run)
+    worth_knowing |= idle and late <= LITTLE_SIGNAL and cause in ("too_easy", "same_answers") and _may_gain(run)
     course = f"{number(early)} at the start, {number(late)} at the end (means)"
     return Found(
         cause,
         "critical" if nothing else "info" if worth_knowing else "warning",
         int(share.steps[0]) if nothing or idle else first_lasting(share, share.values > min(LITTLE_SIGNAL, late)),
-        f"{_amount(basis, mean if idle else late, run.averaged_over > 1 and idle)} teach nothing: {reason}",
+        f"{_share_text(basis, mean if idle else late, run.averaged_over > 1 and idle)} teach nothing: {reason}",
         (f"{basis}: {course if len(share) > 1 else f'{number(late)} in the only row'}",),
     )
 
@@ -138,7 +138,7 @@ def _stuck(run: Run) -> str:
     )
 
 
-def _amount(basis: str, share: float, estimated: bool) -> str:
+def _share_text(basis: str, share: float, estimated: bool) -> str:
     if basis.startswith(ROWS):
         rows = "steps, as many as make whole rows so," if estimated else "rows"
         return f"in {percent(share)} of the {rows} {basis.removeprefix(ROWS)}, so that they"
@@ -243,23 +243,21 @@ def reward_part_idle(run: Run) -> Result | list[Result]:
         ("never_pays", [name for name in unpaid if not pays_for_right(name)]),
         ("never_differs", [name for name, part in idle.items() if part.first != 0.0]),
     ):
-        owed = [name for name in names if not readings.is_penalty(name, idle[name])]
-        long = run.covers(reward) >= RARE_STEPS
-        never = [name for name in owed if not np.ptp(idle[name].values)]
+        fixed = [name for name in names if not np.ptp(idle[name].values)]
+        owed = [name for name in fixed if not readings.is_penalty(name, idle[name])]
         # A gain that noise could explain is none where nothing that pays for being right ever pays.
-        gains = readings.learns(run) or (not (cause == "never_right" and none_right) and _gains(run))
-        harms = cause != "never_differs" and never and long and not gains
-        evidence = tuple(f"{name} is {number(idle[name].first)} in {_all_or(idle[name])} rows" for name in names)
-        some = any(np.ptp(idle[name].values) for name in names)
+        gains = readings.learns(run) or (not (cause == "never_right" and none_right) and _may_gain(run))
+        harms = cause != "never_differs" and owed and run.covers(reward) >= RARE_STEPS and not gains
+        evidence = tuple(f"{name} is {number(idle[name].first)} in {_rows_alike(idle[name])} rows" for name in names)
         level = "one number" if cause == "never_differs" else "0"
-        message = f"{level} {'in nearly all rows' if some else 'throughout'}"
-        message = f"of the reward these parts are {message}: "
+        rows = "throughout" if fixed == names else "in nearly all rows"
+        message = f"of the reward these parts are {level} {rows}: {', '.join(names)}"
         if names:
-            results.append(Found(cause, "warning" if harms else "info", None, message + ", ".join(names), evidence))
+            results.append(Found(cause, "warning" if harms else "info", None, message, evidence))
     return results
 
 
-def _gains(run: Run) -> bool:
+def _may_gain(run: Run) -> bool:
     """Return True if the last third of the rewards is above the first by what would be worth having, be it noise."""
     rewards = run.needed("reward").values
     if len(rewards) < 3:
@@ -275,7 +273,7 @@ def _never_moves(run: Run, name: str, part: Series) -> bool:
     return long and (rare or not np.ptp(part.values)) and (rare or spread is None or not spread.values.any())
 
 
-def _all_or(part: Series) -> str:
+def _rows_alike(part: Series) -> str:
     """Return in how many rows a part is what it is in the first."""
     same = int((part.values == part.first).sum())
     return f"all {same}" if same == len(part) else f"{same} of {len(part)}"

@@ -137,12 +137,12 @@ def _upper(value: Any) -> float | None:
     return float(number) if isinstance(number, int | float) and not isinstance(number, bool) else None
 
 
-def _beyond(size: float, least: float | None, most: float | None) -> tuple[float, Side]:
+def _beyond(size: float, lower: float | None, upper: float | None) -> tuple[float, Side]:
     """Return how many decades a size lies beyond the ends of a range, and on which side; "" within it."""
-    if least is not None and size < least:
-        return (log10(least / size) if size > 0 else SWITCHED_OFF) + OTHER_CHOICE, "low"
-    if most is not None and size > most:
-        return log10(size / most) + OTHER_CHOICE, "high"
+    if lower is not None and size < lower:
+        return (log10(lower / size) if size > 0 else SWITCHED_OFF) + OTHER_CHOICE, "low"
+    if upper is not None and size > upper:
+        return log10(size / upper) + OTHER_CHOICE, "high"
     return 0.0, ""
 
 

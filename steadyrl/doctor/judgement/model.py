@@ -23,7 +23,6 @@ from steadyrl.doctor.statistics.levels import measure
 from steadyrl.doctor.statistics.readings import goals
 
 FOLDER = Path(__file__).parent
-STATES = ("sick", "healthy")
 SPEAKING, MOST = 0.1, 4  # log-odds from which on a quantity is named, and how many of them
 NEGATIVE_ZERO = re.compile(r"[-+](?=0(?:\.0*)?%)")  # rounded, of a share
 DOUBT = 0.3  # probability of being sick, above which nothing is called healthy
