@@ -224,17 +224,19 @@ def reward_constant(run: Run) -> Result:
 
 def _frozen(run: Run, reward: Series) -> Result:
     """Find a mean that hardly changes although every batch has other prompts."""
-    level = abs(reward.median)
+    level = reward.median
     if len(reward) < NEARLY_ROWS or run.get("reward_std") or run.get("reward_std_within") or run.get("reward_max"):
         return None
-    if reward.values.std() > NEARLY * level:
+    if reward.values.std() > NEARLY * abs(level):
         return None
+    width = float(np.ptp(reward.values))
+    stays = f"stays within {percent(width / abs(level))} of" if width else "is exactly"
     return Found(
         "frozen",
         "warning",
         int(reward.steps[0]),
-        f"the reward stays within {percent(np.ptp(reward.values) / level)} of {number(level)} in {len(reward)} rows: "
-        "what scores the completions hardly tells them apart",
+        f"the reward {stays} {number(level)} in {len(reward)} rows: what scores the completions hardly tells them "
+        "apart",
         ("batches of other prompts have other means, unless nearly all completions get the same score",),
     )
 
