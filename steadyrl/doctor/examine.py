@@ -63,10 +63,8 @@ class Diagnosis:
     """What no check found harm in, although the log is other than in healthy runs; the evidence says where."""
 
     def __repr__(self) -> str:
-        lines = [
-            f"{self.run.path}: {self.run.facts}",
-            f"    {self.judgement.sentence if self.judgement else self.verdict}",
-        ]
+        verdict = self.judgement.sentence if self.judgement else self.verdict
+        lines = [f"{self.run.path}: {self.run.facts}", f"    {verdict}"]
         if self.run.unknown and self.run.trainer == "unknown":
             lines.append(f"    {self.run.left_out}")
         if self.judgement:

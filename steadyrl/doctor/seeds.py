@@ -97,8 +97,5 @@ def sentences(first: Sequence[Run], second: Sequence[Run]) -> list[str]:
 
 def _levels(result: Across) -> str:
     """Return a quantity with the mean of each set and what its runs reach."""
-    formatted = (
-        [number(float(level)) for level in (group.mean(), group.min(), group.max())] for group in result.levels
-    )
-    ends = (f"{mean} ({least} to {greatest})" for mean, least, greatest in formatted)
+    ends = (f"{number(ends.mean())} ({number(ends.min())} to {number(ends.max())})" for ends in result.levels)
     return f"{result.quantity}: {' and '.join(ends)}"

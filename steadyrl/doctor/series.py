@@ -260,10 +260,8 @@ class Run:
             courses = f", {counted(stated, 'course')} in words" if stated else ""
             scores = counted(len(self.evaluations) - stated, "score")
             return f"{scores} before and after training{courses}, and no rows"
-        rows = (
-            f"1 row (step {first}{averaged})" if self.steps == 1 else f"{self.steps} rows ({first} to {last}{averaged})"
-        )
-        return f"{who}{algorithm}, {rows}"
+        rows = f"1 row (step {first}" if self.steps == 1 else f"{self.steps} rows ({first} to {last}"
+        return f"{who}{algorithm}, {rows}{averaged})"
 
     @property
     def left_out(self) -> str:

@@ -82,14 +82,14 @@ def _collapse_cause(run: Run, onset: int | None) -> tuple[str, tuple[str, ...]]:
         return "distilled", (readings.levels("the KL to the teacher", run.needed("kl_teacher")),)
     if idle := readings.nothing_to_learn(run):
         return "constant_reward", (idle,)
-    return "unknown", (*_bonus(run), *evidence)
+    bonus = _bonus(run)
+    return "unknown", (*(() if bonus is None else (f"the entropy bonus is {bonus:g}",)), *evidence)
 
 
-def _bonus(run: Run) -> tuple[str, ...]:
-    """Return a sentence with the coefficient of the entropy bonus, where it is known."""
+def _bonus(run: Run) -> float | None:
+    """Return the coefficient of the entropy bonus, None where it is not known."""
     logged = run.get("entropy_coef")
-    coefficient = readings.setting(run, "entropy_coef") if logged is None else logged.median
-    return () if coefficient is None else (f"the entropy bonus is {coefficient:g}",)
+    return readings.setting(run, "entropy_coef") if logged is None else logged.median
 
 
 @check("entropy_explosion")
@@ -123,8 +123,8 @@ def _explosion_cause(run: Run, onset: int | None) -> tuple[str, tuple[str, ...]]
         return "warped_sampling", (gap.sentence,)
     if large := readings.large_updates(run, onset):
         return "learning_rate", large
-    if (bonus := _bonus(run)) and not bonus[0].endswith(" 0"):
-        return "entropy_coef", bonus
+    if bonus := _bonus(run):
+        return "entropy_coef", (f"the entropy bonus is {bonus:g}",)
     return "unknown", () if reward is None else (readings.levels("the reward", reward),)
 
 

@@ -58,7 +58,6 @@ class Form:
 def form_of(written: Sequence[Written]) -> Form | None:
     """Measure the form of some answers, or None where there are too few of them or of their prompts."""
     texts = [sample.completion.strip() for sample in written]
-    prompts = {sample.prompt for sample in written}
     if len(texts) < FEWEST_TEXTS:
         return None
     answers = Counter(texts)
@@ -76,7 +75,7 @@ def form_of(written: Sequence[Written]) -> Form | None:
     loops = sum(_loops(text.encode(), words) for text, words in zip(texts, answer_words, strict=True))
     return Form(
         texts=len(texts),
-        prompts=len(prompts),
+        prompts=len({sample.prompt for sample in written}),
         distinct=len(answers) / len(texts),
         commonest=(answer, times / len(texts)),
         templates=tuple(template for template, _ in common),

@@ -93,14 +93,14 @@ def heldout_worse(run: Run) -> Result:
     worse = [name for name, decision in measured.items() if decision.word == "worse"]
     if not worse:
         return None
-    changes = [
+    courses = [
         f"{name} {number(d.change.mean_before)} -> {number(d.change.mean_after)}" for name, d in measured.items()
     ]
     return Found(
         "everywhere" if len(worse) == len(measured) else "one_decoding",
         "warning",
         None,
-        f"held-out answers became worse if they are {' or '.join(worse)}: {', '.join(changes)}",
+        f"held-out answers became worse if they are {' or '.join(worse)}: {', '.join(courses)}",
         tuple(answers_are(name, decision.word, decision.reason) for name, decision in measured.items()),
     )
 

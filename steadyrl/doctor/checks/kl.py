@@ -323,8 +323,7 @@ def _zero_cause(run: Run, start: int, end: int) -> tuple[str, tuple[str, ...]]:
     rate_set = learning_rate(run)
     small = rate_set is not None and rate_set <= BF16_RATE
     if run.settings.get("dtype") == "bfloat16" and small and gradient is not None:
-        text = (
-            f"weights are bfloat16, the learning rate is {rate_set:g}, and the gradient norm {number(head(gradient))}"
-        )
+        norm = number(head(gradient))
+        text = f"weights are bfloat16, the learning rate is {rate_set:g}, and the gradient norm {norm}"
         return "bf16_rounding", (text, "neither KL to the old policy nor entropy moves")
     return "unknown", ()

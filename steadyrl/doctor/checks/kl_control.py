@@ -131,15 +131,15 @@ def kl_unit_clash(run: Run) -> Result:
 
 @check("kl_controller", when=adaptive)
 def kl_controller(run: Run) -> Result:
-    target, moves = target_in(run), coefficient_moves(run)
-    if target is None:
+    if (target_and_unit := target_in(run)) is None:
         return Unknown("the controller's target or its unit is not known", ("kl_target",))
-    if (kl := find(run, "kl_ref", target[1], *SEEN)) is None:
-        return Unknown(f"the KL in {target[1]} is not logged", ("kl_ref", "length"))
-    onset = first_lasting(kl, kl.values > OFF_TARGET * target[0], MIN_STEPS)
-    if onset is None or tail(kl) <= OFF_TARGET * target[0]:
+    (target, unit), moves = target_and_unit, coefficient_moves(run)
+    if (kl := find(run, "kl_ref", unit, *SEEN)) is None:
+        return Unknown(f"the KL in {unit} is not logged", ("kl_ref", "length"))
+    onset = first_lasting(kl, kl.values > OFF_TARGET * target, MIN_STEPS)
+    if onset is None or tail(kl) <= OFF_TARGET * target:
         return None
-    level = f"the KL is {number(tail(kl))} {kl.unit}, {number(tail(kl) / target[0])} times its target {target[0]:g}"
+    level = f"the KL is {number(tail(kl))} {kl.unit}, {number(tail(kl) / target)} times its target {target:g}"
     message = "the controller of the KL penalty does not hold the KL"
     if moves is not None and moves.constant:
         return Found("absent", "warning", onset, f"{message}: its coefficient does not move", (level, moves.sentence))
@@ -156,10 +156,10 @@ def kl_controller(run: Run) -> Result:
     reward, spread, gained, reached = run.get("reward"), reward_spread(run), 0.0, min(tail(kl), HEALTHY_SEQUENCE)
     if reward is not None and spread is not None and head(spread) > 0:  # in standard deviations of the first rewards
         gained = max(tail(reward) - head(reward), 0.0) / head(spread)
-    if kl.unit == SEQUENCE and target[0] < reached and target[0] < max(LEAST_TARGET, gained * gained / 2.0):
+    if kl.unit == SEQUENCE and target < reached and target < max(LEAST_TARGET, gained * gained / 2.0):
         # A controller that can keep up would only hold the policy where it began, or bring it back there.
         change["kl_target"] = float(f"{reached:.2g}")
-        attainable = number(float(np.sqrt(2.0 * target[0])))
+        attainable = number(float(np.sqrt(2.0 * target)))
         reach = (
             f"at the target a policy gains at most {attainable} standard deviations of a roughly normal reward; this "
             f"policy gained {number(gained)}",

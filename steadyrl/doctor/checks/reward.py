@@ -132,10 +132,8 @@ def _flat_cause(run: Run) -> tuple[str, str]:
         entropy = run.get("entropy")
         if entropy is None or readings.direction(entropy) == 0:
             return "unknown", "the log does not tell whether the policy moves"
-        return (
-            "moving_without_gain",
-            f"{readings.levels('the entropy', entropy)}: the policy moves, the reward does not follow",
-        )
+        course = readings.levels("the entropy", entropy)
+        return "moving_without_gain", f"{course}: the policy moves, the reward does not follow"
     far = "" if kl is None else f" (the KL to the reference is {number(tail(kl))} {kl.unit} at the end)"
     return "moving_without_gain", f"the policy moves, the reward does not follow{far}"
 

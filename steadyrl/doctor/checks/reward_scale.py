@@ -56,9 +56,8 @@ def _offset(run: Run, spread: Series) -> Result:
         value, returned = together(value, returned)
         behind = np.abs(value.values - returned.values)[MIN_STEPS:]
         lagging = len(behind) > 0 and bool(np.median(behind) > OFFSET * width)
-    message = (
-        f"the rewards lie {number(abs(start) / width)} standard deviations from 0, which the value head has to learn"
-    )
+    distance = number(abs(start) / width)
+    message = f"the rewards lie {distance} standard deviations from 0, which the value head has to learn"
     evidence = (f"first rewards: mean {number(start)}, standard deviation {number(width)}",)
     severity: Severity = "warning" if lagging else "info"
     return Found("offset", severity, int(reward.steps[0]), f"{message} first{'; it has not' * lagging}", evidence)

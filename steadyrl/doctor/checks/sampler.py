@@ -152,12 +152,8 @@ def warped_sampling(run: Run) -> Result:
 @check("sampler_mismatch")
 def sampler_mismatch(run: Run) -> Result:
     # Where the loss corrects for what rounding does, our own sampler may differ as much as another's.
-    exact = run.trainer == "steadyrl" and run.get("correction_weight") is None
-    limits = {
-        "importance": np.log(IMPORTANCE),
-        "sampler_gap": OWN_GAP if exact else OTHER_GAP,
-        "kl_sampler": KL_SAMPLER,
-    }
+    gap_limit = OWN_GAP if run.trainer == "steadyrl" and run.get("correction_weight") is None else OTHER_GAP
+    limits = {"importance": np.log(IMPORTANCE), "sampler_gap": gap_limit, "kl_sampler": KL_SAMPLER}
     if run.settings.get("ahead"):  # the difference is asked for, and its weights say whether it is too large
         del limits["sampler_gap"]
     for name, limit in limits.items():

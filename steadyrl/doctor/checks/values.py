@@ -46,8 +46,7 @@ def value_loss_spikes(run: Run) -> Result:
         cause, reason = "value_reset", f"value_mean jumps at step {onset} while reward and KL stay as they were"
     evidence = (
         f"{len(far)} steps are more than {SPIKE_FACTOR:g} times the level before them; the median of all steps is "
-        f"{number(series.median)}, the greatest {number(float(series.values[top]))} at step "
-        f"{series.steps[top]}"
+        f"{number(series.median)}, the greatest {number(float(series.values[top]))} at step {series.steps[top]}"
     )
     return Found(cause, "warning", onset, f"the value loss spikes from step {onset} on: {reason}", (evidence,))
 
