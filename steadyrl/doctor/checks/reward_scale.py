@@ -28,7 +28,10 @@ def reward_unscored(run: Run) -> Result:
     start, level = head(share), tail(share, LATE)
     if level <= UNSCORED_WARN:
         return None
-    onset = int(share.steps[0]) if start > UNSCORED_WARN else first_lasting(share, share.values > UNSCORED_WARN)
+    unscored = share.values > UNSCORED_WARN
+    onset = int(share.steps[0]) if start > UNSCORED_WARN else first_lasting(share, unscored)
+    # Of batches with and without failures in turn no three follow one another.
+    onset = int(share.steps[unscored.argmax()]) if onset is None else onset
     return Found(
         "scorer_fails",
         "critical" if level > UNSCORED_CRITICAL else "warning",
