@@ -38,12 +38,12 @@ def _logged(run: Run, quantity: str) -> list[Series]:
 
 
 def envelope(series: Series, n_bins: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return a series in bins of equal numbers of points: (first step, least, greatest value of each), [k <= bins].
+    """Return a series in bins of equal numbers of points: (first step, least, greatest value of each), [k <= n_bins].
 
     Nothing that stands out is lost, unlike in a mean or in every tenth point.
     """
     bin_rows = np.array_split(np.arange(len(series)), min(n_bins, len(series)))
-    starts = np.array([part[0] for part in bin_rows])
+    starts = np.array([rows[0] for rows in bin_rows])
     low, high = np.minimum.reduceat(series.values, starts), np.maximum.reduceat(series.values, starts)
     return series.steps[starts], low, high
 
@@ -53,5 +53,5 @@ def thinned(series: Series, points: int) -> Series:
     if len(series) <= points:
         return series
     bin_rows = np.array_split(np.arange(len(series)), points // 2)
-    extremes = [(part[series.values[part].argmin()], part[series.values[part].argmax()]) for part in bin_rows]
+    extremes = [(rows[series.values[rows].argmin()], rows[series.values[rows].argmax()]) for rows in bin_rows]
     return series.select(np.unique(np.array(extremes).ravel()))

@@ -227,9 +227,9 @@ def _parting(a: Series, b: Series, risk: float) -> Parted | None:
     floor = ROUNDING * float(np.median(np.maximum(np.abs(x), np.abs(y))))
     if a.quantity in SET and (a.quantity == "learning_rate" or not (np.ptp(x) or np.ptp(y))):
         # What is set has no noise; the first values may be a warm-up's.
-        step = int(a.steps[(np.abs(x - y) > floor).argmax()])
-        maxima = float(x.max()), float(y.max())
-        return Parted(a.quantity, step, maxima, (step, step)) if (np.abs(x - y) > floor).any() else None
+        unequal = np.abs(x - y) > floor
+        step = int(a.steps[unequal.argmax()])
+        return Parted(a.quantity, step, (a.greatest, b.greatest), (step, step)) if unequal.any() else None
     scales = [(x, y, floor)]
     if (x > 0).all() and (y > 0).all():
         ratio = np.log(x / y)

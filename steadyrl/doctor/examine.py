@@ -125,7 +125,7 @@ class Diagnosis:
         """Says which scores training has raised; "" where none are known to be."""
         return next((finding.message for finding in self.fine if finding.check == "heldout_no_gain"), "")
 
-    @property
+    @cached_property
     def _minor(self) -> tuple[str, ...]:
         """What could not be judged and weighs little: a reward that clearly rises shows a signal and a gradient.
 
@@ -135,14 +135,14 @@ class Diagnosis:
         if self._scores:
             return minor
         reward = self.run.get("reward")
+        if reward is None or self.run.covers(reward) < ENOUGH:
+            return ()
         with np.errstate(over="ignore", invalid="ignore"):
-            course = None if reward is None else measure(reward)
-            rose = reward is not None and direction(reward) > 0
-        if reward is None or course is None or self.run.covers(reward) < ENOUGH:
+            course, rose = measure(reward), direction(reward) > 0
+        if course is None:
             return ()
         # Where one thing only is open, a trend above 0 is enough of a rise; else one that is twice its uncertainty.
-        change = course.change
-        one_gap = len(self._gaps) == 1
+        change, one_gap = course.change, len(self._gaps) == 1
         rose |= one_gap and learns(self.run) is True
         return minor if rose or change.low > (0.0 if one_gap else (change.high - change.low) / 2.0) else ()
 

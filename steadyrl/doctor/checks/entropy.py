@@ -57,8 +57,8 @@ def _of_any_unit(run: Run, bound: float) -> Series | None:
         run: What was read.
         bound: The entropy as a multiple of its start, from which its course is a finding.
     """
-    logged, length = run.get("entropy"), run.get("length")
-    if (per_token := find(run, "entropy")) is not None or logged is None or logged.unit != "":
+    logged, length = run.needed("entropy"), run.get("length")
+    if (per_token := find(run, "entropy")) is not None or logged.unit != "":
         return per_token
     sign = 1 if bound > 1 else -1
     if length is None or readings.direction(length) != sign:
@@ -137,8 +137,8 @@ def entropy_held(run: Run) -> Result:
         spread = tail(advantages)
     if entropy is None or length is None or bonus is None or spread is None:
         return Unknown("it takes the entropy per token, the bonus, the length and the spread of the advantages")
-    start, end, reward = head(entropy, 0.0, OPENING), tail(entropy), run.get("reward")
-    if bonus <= 0.0 or start <= 0.0 or reward is None or readings.solved(run) or readings.nothing_to_learn(run):
+    start, end = head(entropy, 0.0, OPENING), tail(entropy)
+    if bonus <= 0.0 or start <= 0.0 or readings.solved(run) or readings.nothing_to_learn(run):
         return None
     allowed = float(resting(spread, bonus)) / tail(length)
     if allowed > STAYS * start or not (1.0 - STAYS) * start <= end <= RISEN * start:
@@ -151,7 +151,7 @@ def entropy_held(run: Run) -> Result:
         (
             readings.levels("the entropy", entropy, entropy.unit),
             f"advantages and bonus balance {number(allowed)} nats/token below the highest entropy",
-            readings.levels("the reward", reward),
+            readings.levels("the reward", run.needed("reward")),
         ),
     )
 
