@@ -281,7 +281,6 @@ def _cause(settings: Sequence[Setting], missing: Sequence[Setting], parted: Sequ
 
 
 def _step_range(part: Parted) -> str:
-    """Return a quantity with the step from which it differs and the bounds of that step."""
     low, high = part.between
     about = "" if low == high else f" ({low} to {high}, 95 %)"
     return f"{part.quantity} from step {part.step}{about}"

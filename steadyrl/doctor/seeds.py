@@ -96,6 +96,5 @@ def sentences(first: Sequence[Run], second: Sequence[Run]) -> list[str]:
 
 
 def _levels(result: Across) -> str:
-    """Return a quantity with the mean of each set and what its runs reach."""
     ends = (f"{number(ends.mean())} ({number(ends.min())} to {number(ends.max())})" for ends in result.levels)
     return f"{result.quantity}: {' and '.join(ends)}"

@@ -31,7 +31,7 @@ def plans_a_rate(run: Run) -> bool:
 @check("rate_not_reached", when=lambda run: plans_a_rate(run) or run.get("learning_rate") is not None)
 def rate_not_reached(run: Run) -> Result:
     logged = run.get("learning_rate")
-    if logged is not None and (ended := _ended(logged)):
+    if logged is not None and (ended := _schedule_ended(logged)):
         return ended
     if not plans_a_rate(run):
         return Passed("The learning rate is not 0 before the log ends.")
@@ -65,8 +65,7 @@ def rate_not_reached(run: Run) -> Result:
     return Found("schedule", "warning", None, message)
 
 
-def _ended(rate: Series) -> Result:
-    """Find a schedule that is over while the run goes on."""
+def _schedule_ended(rate: Series) -> Result:
     trained = np.flatnonzero(rate.values > NO_RATE * rate.values.max(initial=0.0))
     if not len(trained) or len(rate) - 1 - trained[-1] < max(LASTING, IDLE * len(rate)):
         return None

@@ -274,6 +274,5 @@ def _never_moves(run: Run, name: str, part: Series) -> bool:
 
 
 def _rows_alike(part: Series) -> str:
-    """Return in how many rows a part is what it is in the first."""
     same = int((part.values == part.first).sum())
     return f"all {same}" if same == len(part) else f"{same} of {len(part)}"
