@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
@@ -112,11 +111,11 @@ def runs_view(folder: Folder, diagnoses: Diagnoses, query: Mapping[str, str]) ->
 def _columns(names: Sequence[str]) -> list[Column]:
     """Return columns by their names; a name that is none of the table's own is that of a metric."""
     built_in = {column.name: column for column in COLUMNS}
-    return [built_in.get(name) or Column(name, name, True, partial(_metric, name=name)) for name in names]
+    return [built_in.get(name) or _metric_column(name) for name in names]
 
 
-def _metric(row: Row, name: str) -> float | None:
-    return row.metrics.get(name)
+def _metric_column(name: str) -> Column:
+    return Column(name, name, True, lambda row: row.metrics.get(name))
 
 
 def _groups(rows: Sequence[Row], by: str) -> dict[str, list[Row]]:
