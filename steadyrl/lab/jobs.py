@@ -90,7 +90,7 @@ def share(
             with claimed(folder) as acquired:
                 if acquired:
                     del remaining[key]
-                    if not is_done(key):
+                    if not is_done(key):  # another process may have made it before this one held the folder
                         make(key)
         if len(remaining) == before:
             if not is_waiting:

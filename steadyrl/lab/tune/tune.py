@@ -111,6 +111,7 @@ def _range(search: Search, space: Space) -> Range | None:
     if not share({"range": search.folder}, lambda key: file.is_file(), make, search.follow):
         return None
     saved, settings = read_json(file), _settings(config, space)
+    # A range.json without settings, or without a digest of the data, counts as unchanged.
     before = {"the data": settings["the data"], **saved.get("settings", settings)}
     if changed := sorted(name for name in {**before, **settings} if before.get(name) != settings.get(name)):
         raise ConfigError(
@@ -172,6 +173,7 @@ def suggested(trials: Sequence[Trial], space: Space, seed: int) -> list[dict[str
         else optuna.distributions.FloatDistribution(low, high, log=True)
         for name, (low, high, integer) in space.items()
     }
+    # The constant liar keeps the suggestions of one round apart from one another.
     sampler = optuna.samplers.TPESampler(seed=seed + len(trials), n_startup_trials=4, constant_liar=True)
     study = optuna.create_study(direction="maximize", sampler=sampler)
     states = optuna.trial.TrialState

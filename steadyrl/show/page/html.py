@@ -25,7 +25,7 @@ PAGE_COLOURS = {"#222222": "ink", "#6e6e6e": "soft", "#e4e4e4": "line", "#ffffff
 
 def page(title: str, records: Iterable[Record]) -> str:
     """Return a whole page that loads nothing, with its styles and, for curves, its scripts inside."""
-    records = list(records)
+    records = list(records)  # they are gone through twice
     files = [HERE / "page.css"]
     if any(isinstance(record, Curves) for record in records):
         files += [ASSETS / "uplot.min.css", HERE / "curves.css"]

@@ -110,7 +110,7 @@ def harmful_roots(diagnosis: Diagnosis) -> list[Finding]:
 def _chain(root: Finding, findings: Sequence[Finding]) -> list[Finding]:
     """Return a root and every finding that it causes, at any distance."""
     reached = {root.check}
-    for _ in findings:
+    for _ in findings:  # no chain is longer than there are findings
         reached |= {finding.check for finding in findings if finding.follows in reached}
     return [root, *(finding for finding in findings if finding.check in reached and finding.follows)]
 

@@ -285,7 +285,7 @@ def _status(study: Study, result: ArmResult) -> str:
         return f"not run; {counted(len(study.seeds), 'run')} to make"
     done = [run for run in result.runs if run.state in DONE]
     lengths = sorted({run.steps for run in result.runs})
-    steps = " to ".join(map(str, lengths[:: max(1, len(lengths) - 1)]))
+    steps = " to ".join(map(str, lengths[:: max(1, len(lengths) - 1)]))  # the shortest and the longest
     text = f"{len(done)} of {counted(len(study.seeds), 'run')} done, with {steps} step{'s' * (steps != '1')}"
     for run in result.runs:
         if run.ended:

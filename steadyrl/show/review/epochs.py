@@ -73,7 +73,7 @@ def split(metrics: Records) -> list[tuple[str, Records]] | None:
     if not len(ends) or not np.isfinite(ends).all() or ends[-1] < LEAST_EPOCHS:
         return None
     starts = np.concatenate([[0.0], ends[:-1]])
-    if (ends - starts).max() > 1 + 1e-9:
+    if (ends - starts).max() > 1 + 1e-9:  # a difference of two fractions is rounded
         return None
     epochs = np.floor((starts + ends) / 2 + 1e-9).astype(int)  # from 0
     width = -(-(int(epochs[-1]) + 1) // MOST_ROWS)

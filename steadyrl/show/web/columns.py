@@ -242,6 +242,7 @@ class Shelf:
         with self._lock:
             columns = self._cache.setdefault(path, Columns(path))
             self._cache.move_to_end(path)
+            # The columns that are asked for stay, however large they are.
             while len(self._cache) > 1 and sum(cached.cells for cached in self._cache.values()) > self._max_cells:
                 self._cache.popitem(last=False)
         if columns.unread > AT_ONCE:

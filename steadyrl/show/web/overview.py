@@ -126,6 +126,7 @@ def _with_liveness(run_row: Row, run: RunDir) -> Row:
     process = run.info().get("process") or {}
     same_machine = process.get("node") == platform.node() and isinstance(process.get("id"), int)
     if same_machine:
+        # Where a system has no /proc the run counts as alive.
         alive = Path(f"/proc/{process['id']}").exists() or not Path("/proc").exists()
     else:
         alive = run_row.time is not None and time.time() - run_row.time < _SILENT_S

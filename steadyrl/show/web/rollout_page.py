@@ -228,6 +228,7 @@ def _coloured(tokens: Mapping[str, Any], measurement: str) -> dict[str, Any]:
     values, diverging = numbers[measurement], COLOURED[measurement][2]
     distances = np.array([np.nan if value is None else value for value in values])  # [T] from where the colour is pale
     if measurement == "ratio":
+        # Below 1 by the inverse, so that half and double are equally far from 1; a ratio of 0 has none.
         distances = np.where(distances >= 1.0, distances - 1.0, 1.0 - 1.0 / np.maximum(distances, 1e-6))
     elif measurement == "logprob":
         distances = -distances

@@ -50,6 +50,7 @@ def find_studies(folder: Folder) -> list[Study]:
         if ref.kind == "run" and match and inside and folder.file(study / "plan.json"):
             runs = by_study.setdefault(study, {})
             key = match["arm"], int(match["seed"])
+            # Names of run directories begin with the time of their start.
             runs[key] = max(runs.get(key, ref), ref, key=lambda run: run.path.name)
     names = {path: folder.name_of(path) for path in sorted(by_study)}
     return [Study(id_of(name), name, path, by_study[path]) for path, name in names.items()]
