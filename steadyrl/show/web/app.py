@@ -94,8 +94,8 @@ class Pages:
         view: dict[str, Any] = {**run_page.head_view(ref), "problem": "", "diagnoses": []}
         try:
             for diagnosis in self.diagnoses.get(ref):
-                shown_run = replace(diagnosis.run, path=self._name(diagnosis))
-                view["diagnoses"].append(diagnosis_view(replace(diagnosis, run=shown_run)))
+                named_run = replace(diagnosis.run, path=self._name(diagnosis))
+                view["diagnoses"].append(diagnosis_view(replace(diagnosis, run=named_run)))
         except RunError as error:
             view["problem"] = str(error)
         return page("run_doctor.html.j2", view)
@@ -148,7 +148,7 @@ class Pages:
 
         def view() -> dict[str, Any]:
             study = study_view(self.folder, request.path_params["study_id"], query.getlist("arm"))
-            return study if part else {**study, **boards_of(study["shown"], self.shelf, self.diagnoses)}
+            return study if part else {**study, **boards_of(study["charted"], self.shelf, self.diagnoses)}
 
         template = "_study.html.j2" if part else "study_page.html.j2"
         return unless_current(request, self._version(), template, view)

@@ -255,7 +255,7 @@ def _coloured(tokens: Mapping[str, Any], measurement: str) -> dict[str, Any]:
     low, high = (1 / (1 + scale), 1 + scale) if measurement == "ratio" else (-scale, scale)
     low, high = low if diverging else 0.0, -scale if measurement == "logprob" else high
     left_out = int(tokens.get("left_out") or 0)
-    return {"shown": spans, "left_out": left_out, "low": _scale_end(low, scale), "high": _scale_end(high, scale)}
+    return {"spans": spans, "left_out": left_out, "low": _scale_end(low, scale), "high": _scale_end(high, scale)}
 
 
 def _scale_end(value: float, scale: float) -> str:

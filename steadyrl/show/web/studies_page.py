@@ -81,7 +81,7 @@ def study_view(folder: Folder, study_id: str, arms: Sequence[str]) -> dict[str, 
         **head,
         "section": "studies",
         "rows": [_arm(study, head, arm, charted, first) for arm in head["arms"]],
-        "shown": [first[arm] for arm in charted],
+        "charted": [first[arm] for arm in charted],
         "sources": [source(first[arm], arm) for arm in charted],
         "most_shown": MOST_SHOWN,
     }
