@@ -61,7 +61,7 @@ def checked(function: Checked) -> Checked:
             got = f"{' '.join(reprlib.repr(value).split())} ({type(value).__name__})"
             place = f"{function.__module__}.{function.__qualname__.removesuffix('.__init__')}"
             line = users_line(StackSummary.from_list(extract_stack()[:-1]))
-            raise ConfigError(f"{name}: got {got}{line}; expected {expected}; in Python help('{place}') says more")
+            raise ConfigError(f"{name}: got {got}; expected {expected}; in Python help('{place}') says more{line}")
         return function(*arguments, **keywords)
 
     return checked_call  # type: ignore[return-value]  # it is called as the function is
