@@ -246,7 +246,7 @@ def _dict_in(line: str) -> dict[str, Any]:
             return {}
         prefix = line[: opening.start()] if opening else ""
         step_match = NAMED.search(prefix[-MAX_PREFIX:])
-        step = {"step": int(step_match[1])} if step_match and not row.keys() & set(STEP_KEYS) else {}
+        step = {"step": int(step_match[1])} if step_match and row.keys() & set(STEP_KEYS) <= {"epoch"} else {}
         # Beside a dict of something else, metrics are of a remark, such as one of each spike of the KL.
         has_metric = any(METRIC.search(str(key)) and isinstance(value, int | float) for key, value in row.items())
         reads_pairs = has_metric and len(prefix) <= MAX_BEFORE and METRIC_WORD.search(prefix)
