@@ -38,7 +38,7 @@ class RunTracker:
     def __init__(self, step_key: str | None, row: Mapping[str, Any]):
         self.run = ""  # of the latest row, "" for the first run
         self.first_name = ""  # what the column that parted the runs says of the first one, "" while there is one alone
-        # The steps of the run's first row and of the latest, and the rows after the first.
+        # The steps of the run's first row and of its latest, and how many rows it has so far.
         self._step_key, self._steps, self._count = step_key or "", [row.get(step_key or "")] * 2, 0
         texts = {key: x for key, x in row.items() if step_key and key != step_key and _may_name_run(key, x)}
         self._current_names, self._names_by_column = texts, {key: {str(x)} for key, x in texts.items()}

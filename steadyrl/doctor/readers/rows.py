@@ -207,22 +207,22 @@ class Rows:
         return np.cumsum(offsets)
 
     def _run_start(self, steps: np.ndarray, keep: np.ndarray) -> int:
-        """Return the place of the row [n] at which the run begins: another one may stand before it in the same log."""
+        """Return the index of the row [n] at which the run begins: another one may stand before it in the same log."""
         indices = np.flatnonzero(keep)
-        ordered_steps = steps[indices]
-        restarts = (ordered_steps[1:-1] < ordered_steps[:-2]) & (ordered_steps[1:-1] <= ordered_steps[:1])
+        logged = steps[indices]
+        restarts = (logged[1:-1] < logged[:-2]) & (logged[1:-1] <= logged[:1])
         # A row that was written late stands alone: the next one is beyond what came before.
-        beginnings = np.flatnonzero(restarts & (ordered_steps[2:] < np.maximum.accumulate(ordered_steps)[:-2])) + 1
+        beginnings = np.flatnonzero(restarts & (logged[2:] < np.maximum.accumulate(logged)[:-2])) + 1
         if not len(beginnings):
             return 0
-        if MOST_BACK * (np.diff(ordered_steps) < 0).sum() > len(ordered_steps):
-            self._notes["rows that stood in no order of their steps, and were sorted"] += len(ordered_steps)
+        if MOST_BACK * (np.diff(logged) < 0).sum() > len(logged):
+            self._notes["rows that stood in no order of their steps, and were sorted"] += len(logged)
             return 0
         start = int(indices[beginnings[-1]])
-        chunk_indices = {name: [rows for rows, _ in chunks] for name, chunks in self._chunks.items()}
-        later_names = {name for name, chunks in chunk_indices.items() if any((rows >= start).any() for rows in chunks)}
-        spanning = {name for name in later_names if any((rows < start).any() for rows in chunk_indices[name])}
-        if 2 * len(spanning) < len(later_names):
+        by_name = (np.concatenate([rows for rows, _ in chunks]) for chunks in self._chunks.values())
+        later = [rows for rows in by_name if (rows >= start).any()]
+        # Rows of other names before it are of another table, and not of an earlier run.
+        if 2 * sum((rows < start).any() for rows in later) < len(later):
             return 0
         self._notes[EARLIER] += int(beginnings[-1])
         return start
