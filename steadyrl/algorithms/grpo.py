@@ -100,15 +100,15 @@ def _prepare(batch: Batch, settings: Settings) -> Batch:
     scale = SCALES[settings.scale]
     if settings.credit == "turn":
         token_rewards = advantages.at_turn_ends(rewards, batch.turn_rewards, mask)  # [B, T]
-        spread = advantages.turn_advantages(token_rewards, batch.groups, mask, settings.gamma, scale)
+        token_advantages = advantages.turn_advantages(token_rewards, batch.groups, mask, settings.gamma, scale)
     else:
         scaled = scale(advantages.group_baseline(rewards, batch.groups), batch.groups)  # [B]
-        spread = advantages.at_every_token(scaled, mask)
+        token_advantages = advantages.at_every_token(scaled, mask)
     return replace(
         batch,
-        advantages=spread,
+        advantages=token_advantages,
         weights=None if settings.mean == "token" else WEIGHTS[settings.mean](mask, settings.length_limit),
-        measured={**batch.measured, "advantages_raw": spread},
+        measured={**batch.measured, "advantages_raw": token_advantages},
     )
 
 

@@ -89,15 +89,15 @@ def _prepare(batch: Batch, numbers: Numbers, settings: Settings) -> Batch:
     assert old is not None and old.values is not None, "score the batch first, values included"
     by_turn = settings.credit == "turn"
     estimate = turn_gae if by_turn else gae
-    paid = at_turn_ends(batch.rewards, batch.turn_rewards if by_turn else None, mask)  # [B, T]
-    nothing = np.zeros(len(mask))
-    token_rewards = paid + penalised_rewards(nothing, old.logprobs, old.ref_logprobs, numbers["kl_coef"], mask)
+    earned = at_turn_ends(batch.rewards, batch.turn_rewards if by_turn else None, mask)  # [B, T]
+    no_rewards = np.zeros(len(mask))
+    token_rewards = earned + penalised_rewards(no_rewards, old.logprobs, old.ref_logprobs, numbers["kl_coef"], mask)
     if settings.whiten_rewards:
         token_rewards = scale_to_unit_std(token_rewards, mask)
     level = numbers.get("value_level")
     if level is None:
-        _, outcomes = estimate(token_rewards, np.zeros(mask.shape), mask, settings.gamma, 1.0)
-        level = float(outcomes[mask].mean()) if settings.value_start == "mean_return" else 0.0
+        _, mc_returns = estimate(token_rewards, np.zeros(mask.shape), mask, settings.gamma, 1.0)
+        level = float(mc_returns[mask].mean()) if settings.value_start == "mean_return" else 0.0
     values = old.values + level
     advantages, returns = estimate(token_rewards, values, mask, settings.gamma, settings.lam)
     return replace(

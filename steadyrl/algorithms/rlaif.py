@@ -78,9 +78,10 @@ def _prepare(batch: Batch, settings: Settings) -> Batch:
         "kept": lambda: advantages.above_mean_of_kept(rewards, groups, kept_mask),
         "none": lambda: rewards,
     }[settings.baseline]()
-    spread = advantages.at_every_token(np.where(kept_mask, rollout_advantages, 0.0), batch.completion_mask)
-    measured = {"advantages_raw": spread, "kept": advantages.at_every_token(kept_mask, batch.completion_mask)}
-    return replace(batch, advantages=spread, measured={**batch.measured, **measured})
+    token_advantages = advantages.at_every_token(np.where(kept_mask, rollout_advantages, 0.0), batch.completion_mask)
+    token_kept_mask = advantages.at_every_token(kept_mask, batch.completion_mask)
+    measured = {"advantages_raw": token_advantages, "kept": token_kept_mask}
+    return replace(batch, advantages=token_advantages, measured={**batch.measured, **measured})
 
 
 def _loss(

@@ -57,8 +57,8 @@ def at_turn_ends(rewards: np.ndarray, turn_rewards: np.ndarray | None, mask: np.
     """
     if turn_rewards is None:
         return at_last_token(rewards, mask)
-    paid: np.ndarray = turn_rewards + at_last_token(rewards - turn_rewards.sum(axis=1), mask)
-    return paid
+    token_rewards: np.ndarray = turn_rewards + at_last_token(rewards - turn_rewards.sum(axis=1), mask)
+    return token_rewards
 
 
 def at_every_token(advantages: np.ndarray, mask: np.ndarray) -> np.ndarray:
@@ -197,9 +197,9 @@ def turn_gae(
         upper level takes an utterance as one action.
     """
     turns = turn_numbers(mask)
-    earned = _sum_by_turn(token_rewards, turns)  # [B, K]
-    predicted = _sum_by_turn(np.where(_turn_begins(mask), values, 0.0), turns)
-    advantages, returns = gae(earned, predicted, _are_turns(turns), gamma, lam)
+    turn_rewards = _sum_by_turn(token_rewards, turns)  # [B, K]
+    turn_values = _sum_by_turn(np.where(_turn_begins(mask), values, 0.0), turns)
+    advantages, returns = gae(turn_rewards, turn_values, _has_turn(turns), gamma, lam)
     return _spread_turns(advantages, turns), _spread_turns(returns, turns)
 
 
@@ -230,26 +230,27 @@ def turn_advantages(
         advantage is likewise made of the rewards that follow.
     """
     turns = turn_numbers(mask)
-    earned = _sum_by_turn(token_rewards, turns)  # [B, K]
-    ahead, _ = gae(earned, np.zeros(earned.shape), _are_turns(turns), gamma, 1.0)  # returns, for all values are 0
-    rows, numbers = np.nonzero(_are_turns(turns))
-    compared = groups[rows] * earned.shape[1] + numbers  # one number for each turn of each group
-    advantages = np.zeros(earned.shape)
-    advantages[rows, numbers] = scale(group_baseline(ahead[rows, numbers], compared), compared)
+    turn_rewards = _sum_by_turn(token_rewards, turns)  # [B, K]
+    # With values of 0 and lambda 1 advantages are returns.
+    returns, _ = gae(turn_rewards, np.zeros(turn_rewards.shape), _has_turn(turns), gamma, 1.0)
+    rows, numbers = np.nonzero(_has_turn(turns))
+    turn_groups = groups[rows] * turn_rewards.shape[1] + numbers  # one number for each turn of each group
+    advantages = np.zeros(turn_rewards.shape)
+    advantages[rows, numbers] = scale(group_baseline(returns[rows, numbers], turn_groups), turn_groups)
     return _spread_turns(advantages, turns)
 
 
-def _are_turns(turns: np.ndarray) -> np.ndarray:
+def _has_turn(turns: np.ndarray) -> np.ndarray:
     """Return which turns a row has: [B, K] bool of the numbers [B, T] of turns, K the most turns of a row."""
     last = turns.max(axis=1, initial=-1)[:, None]  # [B, 1]
     numbers: np.ndarray = np.arange(turns.max(initial=-1) + 1)  # [K]
-    are: np.ndarray = numbers <= last
-    return are
+    has_turn: np.ndarray = numbers <= last
+    return has_turn
 
 
 def _sum_by_turn(x: np.ndarray, turns: np.ndarray) -> np.ndarray:
     """Return the sums of x [B, T] over the tokens of each turn, [B, K] float64."""
-    sums = np.zeros(_are_turns(turns).shape)
+    sums = np.zeros(_has_turn(turns).shape)
     rows, columns = np.nonzero(turns >= 0)
     np.add.at(sums, (rows, turns[rows, columns]), x[rows, columns])
     return sums
@@ -305,7 +306,7 @@ def leave_one_out(rewards: np.ndarray, groups: np.ndarray) -> np.ndarray:
     return np.where(sizes > 1, offsets - baseline, 0.0)
 
 
-def above_mean_of_kept(rewards: np.ndarray, groups: np.ndarray, kept: np.ndarray) -> np.ndarray:
+def above_mean_of_kept(rewards: np.ndarray, groups: np.ndarray, kept_mask: np.ndarray) -> np.ndarray:
     """Subtract from each reward the mean of the rewards that a filter left in its group.
 
     Rollouts are compared with the best of their group instead of with all of it. A kept rollout below the mean of the
@@ -314,14 +315,14 @@ def above_mean_of_kept(rewards: np.ndarray, groups: np.ndarray, kept: np.ndarray
     Args:
         rewards: [B], finite.
         groups: [B] int.
-        kept: [B] bool.
+        kept_mask: [B] bool.
 
     Returns:
         [B] float64. The advantages of the kept sum to 0 in each group, and are 0 where a single rollout is kept.
     """
     advantages = np.zeros(len(rewards))
-    if kept.any():
-        advantages[kept] = group_baseline(rewards[kept], groups[kept])
+    if kept_mask.any():
+        advantages[kept_mask] = group_baseline(rewards[kept_mask], groups[kept_mask])
     return advantages
 
 
