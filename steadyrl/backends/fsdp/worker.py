@@ -61,7 +61,7 @@ class Worker:
         own, model, reference = self._config.backend.args, self.backend.model, self.backend.reference
         self._root = Root(model, self.backend.value_head)
         lower = torch.bfloat16 if self._described["precision"] == "bf16" else None
-        self._read = Reader(model, self.backend.parts, lower, own.gradient_checkpointing, own.activation_offload)
+        self._read = Reader(model, self.backend.split, lower, own.gradient_checkpointing, own.activation_offload)
         sharding = Sharding(mesh, torch.bfloat16 if own.weights == "bf16" else None, own.cpu_offload)
         sharding.of_policy(self._root, model.get_base_model() if self._config.model.lora_rank else model)
         self._roots: list[nn.Module] = [self._root]

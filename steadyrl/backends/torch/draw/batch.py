@@ -24,7 +24,7 @@ LOOK_EVERY = {"cpu": 1, "cuda": 8}
 
 # From logits [B, V] and uniform numbers [B]: tokens [B], their log-probs [B], and what they were drawn from [B, V].
 Choose = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
-# The places in a cache of rows that leave it, the numbers of their prompts, and the cache.
+# The rows of a cache that are given up, the numbers of their prompts, and the cache.
 Leave = Callable[[Sequence[int], Sequence[int], Any], None]
 
 
@@ -64,22 +64,22 @@ class Rows:
         self.logits = self._engine.step(tokens, self.cache)
 
     def keep(self, remaining: np.ndarray) -> None:
-        """Keep the rows of some places."""
-        places = sent(remaining, self.prompts.device)
-        self.cache.take(places)
+        """Keep these rows, in this order."""
+        rows = sent(remaining, self.prompts.device)
+        self.cache.take(rows)
         self.numbers, self.born = self.numbers[remaining], self.born[remaining]
-        self.prompts, self.ages, self.going = self.prompts[places], self.ages[places], self.going[places]
+        self.prompts, self.ages, self.going = self.prompts[rows], self.ages[rows], self.going[rows]
 
     def enter(self, free: np.ndarray, step: int, read: Read) -> None:
-        """Let the next prompts begin at a step, in some places."""
+        """Let the next prompts begin at a step, in the place of rows that have ended."""
         numbers, logits, cache, owner = self._waiting.read(len(free), read)
-        places = sent(free, self.prompts.device)
-        owner = torch.arange(len(free), device=places.device) if owner is None else owner
-        self.cache.enter(places, cache, owner, self._waiting.columns)
+        rows = sent(free, self.prompts.device)
+        owner = torch.arange(len(free), device=rows.device) if owner is None else owner
+        self.cache.enter(rows, cache, owner, self._waiting.columns)
         self.numbers[free], self.born[free] = numbers, step
-        self.prompts = self.prompts.index_copy(0, places, sent(self.numbers[free], places.device))
-        self.ages, self.going = self.ages.index_fill(0, places, 0), self.going.index_fill(0, places, True)
-        self.logits = logits if len(free) == len(self.numbers) else self.logits.index_copy(0, places, logits)
+        self.prompts = self.prompts.index_copy(0, rows, sent(self.numbers[free], rows.device))
+        self.ages, self.going = self.ages.index_fill(0, rows, 0), self.going.index_fill(0, rows, True)
+        self.logits = logits if len(free) == len(self.numbers) else self.logits.index_copy(0, rows, logits)
 
 
 def decode(rows: Rows, tokens: Tokens, waiting: Waiting, choose: Choose, read: Read | None, leave: Leave) -> None:
@@ -93,30 +93,30 @@ def decode(rows: Rows, tokens: Tokens, waiting: Waiting, choose: Choose, read: R
         read: Reads prompts that enter.
         leave: Is called before rows leave the cache.
     """
-    kind, most, total = rows.prompts.device.type, tokens.sampling.max_new_tokens, len(rows.numbers) + len(waiting)
+    kind, max_tokens, total = rows.prompts.device.type, tokens.sampling.max_new_tokens, len(rows.numbers) + len(waiting)
     look_every = LOOK_EVERY.get(kind, 1)
-    step = looked = 0
+    step = last_look = 0
     while True:
         choice = choose(rows.logits, tokens.uniforms[rows.prompts, rows.ages])
         tokens.add(rows.prompts, rows.ages, rows.going, choice)
         step, rows.ages = step + 1, rows.ages + 1
-        ids, full, entering = choice[0], step - rows.born == most, np.zeros(0, np.int64)
+        ids, full, entering = choice[0], step - rows.born == max_tokens, np.zeros(0, np.int64)
         look = full.any() or step % look_every == 0
         if look:
-            tokens.look(rows.prompts, rows.ages, step - looked)
-            looked = step
+            tokens.look(rows.prompts, rows.ages, step - last_look)
+            last_look = step
         rows.going = ~tokens.ended[rows.prompts]
         if look:
-            over = full if full.all() else full | ~rows.going.cpu().numpy()
-            tell("completions", total - len(waiting) - int((~over).sum()), total)
-        if look and over.any():
-            entering, leaving = _moves(over, full, waiting, kind)
+            ended = full if full.all() else full | ~rows.going.cpu().numpy()
+            tell("completions", total - len(waiting) - int((~ended).sum()), total)
+        if look and ended.any():
+            entering, leaving = _moves(ended, full, waiting, kind)
             if (leavers := np.concatenate([entering, leaving])).size:
                 leave(leavers.tolist(), rows.numbers[leavers].tolist(), rows.cache)
-            if len(leaving) == len(over):
+            if len(leaving) == len(ended):
                 return
             if leaving.size:
-                remaining = np.setdiff1d(np.arange(len(over)), leaving)
+                remaining = np.setdiff1d(np.arange(len(ended)), leaving)
                 rows.keep(remaining)
                 ids, entering = ids[sent(remaining, ids.device)], np.searchsorted(remaining, entering)
         if len(entering) < len(rows.numbers):

@@ -87,11 +87,11 @@ class Tokens:
             last[live[np.array(stops.ended(texts), bool)]] = column
         stopped = np.flatnonzero(last < width)
         if stopped.size:
-            places = sent(stopped, rows.device)
-            at, end = rows[places], columns[places, sent(last[stopped], rows.device)]
-            behind = torch.arange(self._ids.shape[1], device=rows.device) > end[:, None]
-            self._ids[at] = self._ids[at].masked_fill(behind, -1)
-            self.ended[at] = True
+            stopped_rows = sent(stopped, rows.device)
+            prompts, end_column = rows[stopped_rows], columns[stopped_rows, sent(last[stopped], rows.device)]
+            behind = torch.arange(self._ids.shape[1], device=rows.device) > end_column[:, None]
+            self._ids[prompts] = self._ids[prompts].masked_fill(behind, -1)
+            self.ended[prompts] = True
 
     def completions(self, numbers: Sequence[int]) -> list[Completion]:
         """Return what was drawn for some prompts, by their numbers."""
@@ -126,8 +126,8 @@ class _Allowed:
             tensors[0] if len(tensors) == 1 else torch.cat(tensors) for tensors in zip(*self._masks, strict=True)
         )
         self._masks.clear()
-        numbers, places = rows.tolist(), masks.nonzero().cpu().numpy()  # [n, 2]
-        starts = np.flatnonzero(np.diff(places[:, 0], prepend=-1))
-        of_rows = np.split(places[:, 1].astype(np.int32), starts)[1:]
-        for place, ids in zip(places[starts, 0], of_rows, strict=True):
-            self.ids[numbers[place]].append(ids)
+        prompts, id_pairs = rows.tolist(), masks.nonzero().cpu().numpy()  # [n, 2], (row of the masks, id)
+        starts = np.flatnonzero(np.diff(id_pairs[:, 0], prepend=-1))
+        ids_by_token = np.split(id_pairs[:, 1].astype(np.int32), starts)[1:]
+        for token_row, ids in zip(id_pairs[starts, 0], ids_by_token, strict=True):
+            self.ids[prompts[token_row]].append(ids)

@@ -110,8 +110,8 @@ def _mark_summed(layer: Any, calls: Sequence[Call]) -> None:
         outputs = [call.output for call in calls if call.module is block]
         result = outputs[0][0] if isinstance(outputs[0], tuple) else outputs[0]
         for call in calls:
-            again = sum(other.module is call.module for other in calls) > 1
-            if is_linear(call.module) and call.output is result and not again:
+            repeats = sum(c.module is call.module for c in calls) > 1
+            if is_linear(call.module) and call.output is result and not repeats:
                 call.module.__dict__[SUMMED] = True
 
 
@@ -140,10 +140,10 @@ class Norm:
         rounds = self._multiplied and torch.is_autocast_enabled(device)
         return torch.get_autocast_dtype(device) if rounds else dtype
 
-    def add(self, module: Any, x: torch.Tensor, more: torch.Tensor) -> torch.Tensor:
+    def add(self, module: Any, x: torch.Tensor, branch: torch.Tensor) -> torch.Tensor:
         """Return the sum, and know its norm."""
         sums: torch.Tensor
-        sums, normed = self._add_norm(x, more, module.weight, self._offset, epsilon(module), self.dtype(module))
+        sums, normed = self._add_norm(x, branch, module.weight, self._offset, epsilon(module), self.dtype(module))
         self.computed = sums, normed
         return sums
 
@@ -167,8 +167,8 @@ def _pre_norm_layer(self: Any, hidden_states: torch.Tensor, *args: Any, **kwargs
     if following is None or self.training:
         if output.dim() > summed.dim():
             output = output.sum(0)
-        whole: torch.Tensor = summed + output
-        return whole
+        result: torch.Tensor = summed + output
+        return result
     norm: Norm = following.__dict__[FUSED]
     return norm.add(following, summed, output)
 
@@ -180,10 +180,12 @@ def _form_of(module: nn.Module) -> Any:
 def _rotation(theirs: Callable[..., Any], kernels: ModuleType, layer: Any) -> Callable[..., Any]:
     """Return a layer's rotation by our kernel; by the family's own function where it is asked for something else."""
 
-    def rotate(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *args: Any, **more: Any) -> Any:
-        whole = cos.dim() == 3 and cos.shape == sin.shape and cos.shape[-1] == q.shape[-1] == k.shape[-1]
-        if args or more or not whole or q.dim() != 4:
-            return theirs(q, k, cos, sin, *args, **more)
+    def rotate(
+        q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> Any:
+        is_plain = cos.dim() == 3 and cos.shape == sin.shape and cos.shape[-1] == q.shape[-1] == k.shape[-1]
+        if args or kwargs or not is_plain or q.dim() != 4:
+            return theirs(q, k, cos, sin, *args, **kwargs)
         return rotated(layer, kernels.rotate, q, k, cos, sin)
 
     return rotate
@@ -215,9 +217,9 @@ def _with_rotation(written: FunctionType, rotate: Callable[..., Any]) -> Functio
 
 
 def _gates_by_silu(module: nn.Module) -> bool:
-    parts = [getattr(module, name, None) for name in ("gate_proj", "up_proj", "down_proj")]
+    projections = [getattr(module, name, None) for name in ("gate_proj", "up_proj", "down_proj")]
     activation = getattr(module, "act_fn", None)
-    return all(isinstance(part, nn.Module) for part in parts) and (
+    return all(isinstance(projection, nn.Module) for projection in projections) and (
         isinstance(activation, nn.SiLU) or type(activation).__name__ == "SiLUActivation"
     )
 
@@ -227,12 +229,12 @@ def _let_gate(module: nn.Module, kernels: ModuleType, like: torch.Tensor) -> Non
         output: torch.Tensor = self.down_proj(kernels.gate(self.gate_proj(x), self.up_proj(x)))
         return output
 
-    own: Any = module
-    width = own.gate_proj.in_features
+    mlp: Any = module
+    width = mlp.gate_proj.in_features
     x = torch.sin(torch.arange(2.0 * width, device=like.device)).view(1, 2, width).to(like.dtype)
     ours = MethodType(gated, module)
-    if _near([ours(x)], [own(x)]):
-        own.forward = ours
+    if _near([ours(x)], [mlp(x)]):
+        mlp.forward = ours
 
 
 def _near(ours: Any, theirs: Any) -> bool:

@@ -113,10 +113,10 @@ def compared(
     return measured
 
 
-def _launch(kernel: Any, logits: torch.Tensor, blocks: int, *more: Any) -> None:
+def _launch(kernel: Any, logits: torch.Tensor, blocks: int, *arguments: Any) -> None:
     """Run a kernel on each row, or on each of the blocks of each row."""
     rows, vocabulary = logits.shape
-    kernel[(rows, blocks)](logits, *more, V=vocabulary, BLOCK=BLOCK, num_warps=WARPS)
+    kernel[(rows, blocks)](logits, *arguments, V=vocabulary, BLOCK=BLOCK, num_warps=WARPS)
 
 
 @triton.jit

@@ -13,12 +13,14 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from steadyrl.backends.torch.arithmetic import add_product, wide_product
-from steadyrl.backends.torch.device import of_triton
+from steadyrl.backends.torch.device import of_triton, sent
 from steadyrl.backends.torch.read.products import Function, product, without_autocast
+from steadyrl.core.types import Batch, Sampling
 
 CHUNK = 2**23  # logits computed at once
 CHUNK_ON_GPU = 2**27  # there a product of few rows takes longer to begin than to compute
@@ -76,10 +78,32 @@ def chosen_logprobs(
     return logprobs, entropies if entropy else None
 
 
+def sampled_tokens(
+    batch: Batch, sampling: Sampling, vocabulary: int, device: torch.device
+) -> tuple[torch.Tensor | None, torch.Tensor, float]:
+    """Return how completion tokens were sampled, row by row.
+
+    Returns:
+        The ids that truncation left, [N, V] bool, None where nothing was cut; the ids sampled, [N] int64; and what
+        logits are multiplied by before log-probs are taken.
+    """
+    chosen = sent(batch.tokens[batch.completion_mask].astype(np.int64), device)
+    if sampling.logprobs == "raw":
+        return None, chosen, 1.0
+    if batch.kept is None:
+        return None, chosen, 1.0 / sampling.temperature
+    lengths = batch.kept.lengths[batch.completion_mask]
+    kept_mask = torch.zeros(len(lengths), vocabulary, dtype=torch.bool, device=device)
+    rows = sent(np.repeat(np.arange(len(lengths)), lengths), device)
+    kept_mask[rows, sent(batch.kept.ids.astype(np.int64), device)] = True
+    kept_mask[sent(np.flatnonzero(lengths == 0), device)] = True  # 0 ids stand for a token where nothing was cut
+    return kept_mask, chosen, 1.0 / sampling.temperature
+
+
 def distributions(
     policy: Callable[[slice], torch.Tensor],
     reference: tuple[Callable[[torch.Tensor], torch.Tensor], torch.Tensor] | None,
-    drawn: tuple[torch.Tensor | None, torch.Tensor, float],
+    sampled: tuple[torch.Tensor | None, torch.Tensor, float],
     vocabulary: int,
 ) -> Iterator[tuple[slice, str, torch.Tensor]]:
     """Yield (rows, name, values) of what is measured from whole distributions, a chunk of rows at a time.
@@ -89,10 +113,10 @@ def distributions(
     Args:
         policy: What makes logits [rows, V] of these of the N tokens.
         reference: What makes logits of hidden states, and those of the tokens [N, H]; None without a reference.
-        drawn: See ``how_drawn``.
+        sampled: See ``sampled_tokens``.
         vocabulary: V.
     """
-    kept_mask, chosen, scale = drawn
+    kept_mask, chosen, scale = sampled
     kernels = row_kernels(chosen.device)
     measure = _compared if kernels is None else kernels.compared
     for rows in chunks(len(chosen), vocabulary, chosen.device):
@@ -110,18 +134,18 @@ def _compared(
     kept_mask: torch.Tensor | None,
 ) -> dict[str, torch.Tensor]:
     """See ``distributions``; the reference's logits are made once the policy's are not needed any more."""
-    at = chosen[:, None]
+    index = chosen[:, None]
     logp = log_softmax(policy(), scale, kept_mask)  # [n, V]
     p = logp.exp()
-    measured = {"logprobs": logp.gather(1, at)[:, 0], "entropy": -expected(p, logp, kept_mask is not None)}
+    measured = {"logprobs": logp.gather(1, index)[:, 0], "entropy": -expected(p, logp, kept_mask is not None)}
     if reference is not None:
         theirs = reference()
         ref = log_softmax(theirs, scale, kept_mask)
-        measured["ref_logprobs"] = ref_logprobs = ref.gather(1, at)[:, 0]
+        measured["ref_logprobs"] = ref_logprobs = ref.gather(1, index)[:, 0]
         measured["kl_ref_exact"] = exact = expected(p, logp.sub_(ref), kept_mask is not None)
         if kept_mask is not None:
             # Of every kept token the reference's two log-probs differ by the same: the mass that was cut.
-            full_logprobs = log_softmax(theirs, scale, None).gather(1, at)[:, 0]
+            full_logprobs = log_softmax(theirs, scale, None).gather(1, index)[:, 0]
             measured["kl_ref_full"] = exact + ref_logprobs - full_logprobs
     return measured
 
@@ -277,8 +301,9 @@ class _Chosen(torch.autograd.Function):
                 p = weights[part] if keep else _shift(logits, scale, cut).exp_()
                 d: torch.Tensor = _slopes(p, chosen[part], scale, norms[part], d_logprobs[part], of_entropy)
             else:
-                at = chosen[part], scale, cut, norms[part]
-                d = kernels.row_slopes(logits, *at, d_logprobs[part], of_entropy, hidden.dtype)
+                d = kernels.row_slopes(
+                    logits, chosen[part], scale, cut, norms[part], d_logprobs[part], of_entropy, hidden.dtype
+                )
             if slope is not None:
                 d *= slope
             return d.to(hidden.dtype)

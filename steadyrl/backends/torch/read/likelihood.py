@@ -42,7 +42,7 @@ class LikelihoodRatio:
 
 @dataclass(frozen=True)
 class _Row:
-    place: int
+    index: int
     ids: np.ndarray  # [P + T]
     prompt: int  # P
 
@@ -54,12 +54,12 @@ class _Reader:
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         model, self._tokenizer = load_model(ModelSection(path=path), self._device)
         model.requires_grad_(False)
-        self._parts = split_head(model)
+        self._split = split_head(model)
         self._longest = context_length(model.config) or 1 << 30
 
     def mean_logprobs(self, pairs: Sequence[tuple[str, str]]) -> list[float | None]:
         """Return the mean log-prob of each text's tokens after its request."""
-        rows = [self._row(place, request, text) for place, (request, text) in enumerate(pairs)]
+        rows = [self._row(index, request, text) for index, (request, text) in enumerate(pairs)]
         readable = sorted(
             (row for row in rows if row.prompt < len(row.ids) <= self._longest), key=lambda row: len(row.ids)
         )
@@ -69,14 +69,14 @@ class _Reader:
             count = max(1, _BATCH_TOKENS // width)
             readable, batch = readable[:-count], readable[-count:]
             for row, value in zip(batch, self._read(batch, width), strict=True):
-                means[row.place] = value
+                means[row.index] = value
             tell("texts of the judge", len(rows) - len(readable), len(rows))
         return means
 
-    def _row(self, place: int, request: str, text: str) -> _Row:
+    def _row(self, index: int, request: str, text: str) -> _Row:
         prompt = self._tokenizer.encode_prompt(request)
         written: Any = self._tokenizer.hf(text, add_special_tokens=False)["input_ids"]
-        return _Row(place, np.concatenate([prompt, np.array(written, np.int32)]), len(prompt))
+        return _Row(index, np.concatenate([prompt, np.array(written, np.int32)]), len(prompt))
 
     @torch.no_grad()
     @full_float32()
@@ -89,8 +89,8 @@ class _Reader:
         tokens = sent(ids, self._device)
         chosen = sent(np.flatnonzero(mask[:, 1:]), self._device)
         # Padded on the right: under causal attention padding cannot reach what stands before it.
-        hidden = self._parts.body(input_ids=tokens[:, :-1], use_cache=False).last_hidden_state
-        hidden, written = hidden.flatten(0, 1)[chosen] * self._parts.scale, tokens[:, 1:].flatten()[chosen]
-        logprobs, _ = chosen_logprobs(hidden, self._parts.head, written, 1.0, None, entropy=False)
-        parts = np.split(logprobs.cpu().numpy().astype(np.float64), np.cumsum(mask.sum(axis=1))[:-1])
-        return [float(part.mean()) for part in parts]
+        hidden = self._split.body(input_ids=tokens[:, :-1], use_cache=False).last_hidden_state
+        hidden, written = hidden.flatten(0, 1)[chosen] * self._split.scale, tokens[:, 1:].flatten()[chosen]
+        logprobs, _ = chosen_logprobs(hidden, self._split.head, written, 1.0, None, entropy=False)
+        by_text = np.split(logprobs.cpu().numpy().astype(np.float64), np.cumsum(mask.sum(axis=1))[:-1])
+        return [float(logprobs_of_text.mean()) for logprobs_of_text in by_text]

@@ -52,7 +52,7 @@ class Packed:
 
     ids: torch.Tensor
     """[K] int64."""
-    places: torch.Tensor
+    positions: torch.Tensor
     """[K] int64, positions within their rows."""
     source: np.ndarray
     """[K] int64, where each stands in the flattened [B * T] of the batch."""
@@ -68,18 +68,18 @@ class Packed:
     """[R] int64, the position where each answer starts: the length of its prompt."""
 
 
-def pack(part: Batch, device: torch.device) -> Packed:
+def pack(batch: Batch, device: torch.device) -> Packed:
     """Pack the rows of a batch as far as completion tokens depend on them.
 
     Args:
-        part: [B, T]; every row has at least one prompt token before its first completion token, or no completion.
+        batch: [B, T]; every row has at least one prompt token before its first completion token, or no completion.
         device: Where the tensors go.
     """
-    mask = part.completion_mask
+    mask = batch.completion_mask
     columns = np.arange(mask.shape[1])
     ends = np.where(mask, columns, 0).max(axis=1)  # [B], tokens before the last completion token are read
     starts = np.where(mask.any(axis=1), mask.argmax(axis=1), 0)  # [B]
-    texts_before = [part.tokens[row, :start].tobytes() for row, start in enumerate(starts)]
+    texts_before = [batch.tokens[row, :start].tobytes() for row, start in enumerate(starts)]
     numbers: dict[bytes, int] = {}
     prompt_of = np.array([numbers.setdefault(prompt, len(numbers)) for prompt in texts_before])
     shared_tokens = (ends - starts).sum() + starts[np.unique(prompt_of, return_index=True)[1]].sum()
@@ -114,8 +114,8 @@ def pack(part: Batch, device: torch.device) -> Packed:
         return sent(array, device)
 
     return Packed(
-        ids=send(part.tokens.ravel()[source].astype(np.int64)),
-        places=send(source % width),
+        ids=send(batch.tokens.ravel()[source].astype(np.int64)),
+        positions=send(source % width),
         source=source,
         chosen=send(index.astype(np.int64)),
         prompts=prompts,
@@ -129,10 +129,10 @@ def _segments(lengths: np.ndarray, device: torch.device) -> Segments:
     """Return where pieces of these lengths [S] lie, each in a row of its own."""
     width = int(lengths.max())
     inside = np.arange(width)[None] < lengths[:, None]  # [S, W]
-    places = np.flatnonzero(inside)
+    flat_index = np.flatnonzero(inside)
     inverse = np.full(inside.size, -1)
-    inverse[places] = np.arange(len(places))
-    return Segments(len(lengths), width, sent(places, device), inverse=sent(inverse, device))
+    inverse[flat_index] = np.arange(len(flat_index))
+    return Segments(len(lengths), width, sent(flat_index, device), inverse=sent(inverse, device))
 
 
 def _whole_rows(
@@ -186,12 +186,12 @@ class PackedView(View):
             return PackedMask(of_prompts, None)
         row = torch.arange(answers.width, device=starts.device)
         on_prompts = (column < starts[:, None])[:, None].expand(-1, answers.width, -1)  # [R, Wa, Wp]
-        own = (row[:, None] >= row).expand(len(starts), -1, -1)  # [R, Wa, Wa]
+        on_answers = (row[:, None] >= row).expand(len(starts), -1, -1)  # [R, Wa, Wa]
         if not causal:
-            place = starts[:, None] + row  # [R, Wa]
-            on_prompts = on_prompts & visible(visibility, place[:, :, None], column)
-            own = own & visible(visibility, place[:, :, None], place[:, None])
-        return PackedMask(of_prompts, torch.cat([on_prompts, own], dim=2)[:, None])
+            position = starts[:, None] + row  # [R, Wa]
+            on_prompts = on_prompts & visible(visibility, position[:, :, None], column)
+            on_answers = on_answers & visible(visibility, position[:, :, None], position[:, None])
+        return PackedMask(of_prompts, torch.cat([on_prompts, on_answers], dim=2)[:, None])
 
     def attend(
         self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: PackedMask, scale: float | None
@@ -226,14 +226,14 @@ class PackedMask:
 
     def of_prompts(self, values: torch.Tensor, width: int) -> torch.Tensor | None:
         """Return what is added to scores of prompts of a width, for values of this type."""
-        return None if self._prompts is None else self._of("prompts", self._prompts, values)[:width, :width]
+        return None if self._prompts is None else self._closed_mask("prompts", self._prompts, values)[:width, :width]
 
     def of_answers(self, values: torch.Tensor) -> torch.Tensor:
         """Return what is added to scores of answers, for values of this type."""
         assert self._answers is not None, "asked only where there are answers"
-        return self._of("answers", self._answers, values)
+        return self._closed_mask("answers", self._answers, values)
 
-    def _of(self, name: str, mask: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    def _closed_mask(self, name: str, mask: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
         dtype = torch.float32 if values.device.type == "cpu" else values.dtype  # see ``_attention``
         if (name, dtype) not in self._closed:
             self._closed[name, dtype] = closed(mask, dtype)
@@ -278,6 +278,5 @@ def _flat(x: torch.Tensor, segments: Segments) -> torch.Tensor:
         return flat
     if kernels is None or segments.inverse is None:
         return flat.index_select(0, segments.back)
-    (taken,) = kernels.moved([flat], segments.back, segments.inverse)
-    tokens: torch.Tensor = taken
-    return tokens
+    tokens: tuple[torch.Tensor, ...] = kernels.moved([flat], segments.back, segments.inverse)
+    return tokens[0]
