@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from steadyrl.backends.torch.footprint import BF16, Setup, Shape, Work, peak, resident_of, sampling, update
+from steadyrl.backends.torch.footprint import BF16, Setup, Shape, Work, peak, resident_of, sampling_peak, update_peak
 from steadyrl.core.protocols import Update
 
 PAGE = Path(__file__).parent.parent / "docs" / "scaling.md"
@@ -83,8 +83,8 @@ def table() -> str:
     ]
     for model, shape in MODELS.items():
         for name, setup in WAYS.items():
-            parts = (sum(resident_of(shape, setup, RANK).values()), update(shape, setup, WORK, RANK))
-            sizes = [f"{size / GB:.1f}" for size in (*parts, sampling(shape, setup, WORK, RANK))]
+            parts = (sum(resident_of(shape, setup, RANK).values()), update_peak(shape, setup, WORK, RANK))
+            sizes = [f"{size / GB:.1f}" for size in (*parts, sampling_peak(shape, setup, WORK, RANK))]
             fits = ["yes" if peak(shape, setup, WORK, RANK) <= USABLE * size * GB else "no" for size in DEVICES]
             lines.append(f"| {' | '.join((model, name, *sizes, *fits))} |")
     return "\n".join(lines) + "\n"
@@ -110,7 +110,7 @@ def measure(names: list[str]) -> None:
                 if names[1:] and name not in names[1:]:
                     continue
                 work, found = work_of(*asked), measured(folder, overrides, asked)
-                expected = update(shape, setup, work, RANK), sampling(shape, setup, work, RANK)
+                expected = update_peak(shape, setup, work, RANK), sampling_peak(shape, setup, work, RANK)
                 sizes = (expected[0], found["update"], expected[1], found["sampling"])
                 share = max(found.values()) / max(expected)
                 print(

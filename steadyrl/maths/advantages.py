@@ -112,7 +112,7 @@ def overlong_penalty(lengths: np.ndarray, limit: int, buffer: int) -> np.ndarray
         Yu et al., "DAPO" (arXiv 2503.14476), section 3.4, equation 13 (soft overlong punishment).
     """
     assert 0 < buffer <= limit, f"the buffer of {buffer} tokens must lie in (0, {limit}]"
-    penalty: np.ndarray = -np.clip((lengths - (limit - buffer)) / buffer, 0.0, 1.0)
+    penalty: np.ndarray = -np.clip((lengths - (limit - buffer)) / buffer, 0.0, 1.0)  # [B]
     return penalty
 
 
@@ -149,14 +149,14 @@ def gae(
         f"shapes differ: rewards {token_rewards.shape}, values {values.shape}, mask {mask.shape}"
     )
     assert 0 <= gamma <= 1 and 0 <= lam <= 1, f"gamma {gamma} and lam {lam} must lie in [0, 1]"
-    rewards = np.where(mask, token_rewards, 0.0).astype(np.float64)
+    rewards = np.where(mask, token_rewards, 0.0).astype(np.float64)  # [B, T]
     values = np.where(mask, values, 0.0).astype(np.float64)
     advantages = np.zeros(mask.shape)
     next_value = np.zeros(len(mask))  # [B], of the nearest chosen token to the right; 0 once the episode is over
-    next_advantage = np.zeros(len(mask))
+    next_advantage = np.zeros(len(mask))  # [B], of the same token
     for t in reversed(range(mask.shape[1])):
         chosen = mask[:, t]
-        delta = rewards[:, t] + gamma * next_value - values[:, t]
+        delta = rewards[:, t] + gamma * next_value - values[:, t]  # [B]
         next_advantage = np.where(chosen, delta + gamma * lam * next_advantage, next_advantage)
         next_value = np.where(chosen, values[:, t], next_value)
         advantages[:, t] = np.where(chosen, next_advantage, 0.0)
@@ -196,7 +196,7 @@ def turn_gae(
         Zhou et al., "ArCHer: Training Language Model Agents via Hierarchical Multi-Turn RL" (arXiv 2402.19446), whose
         upper level takes an utterance as one action.
     """
-    turns = turn_numbers(mask)
+    turns = turn_numbers(mask)  # [B, T]
     turn_rewards = _sum_by_turn(token_rewards, turns)  # [B, K]
     turn_values = _sum_by_turn(np.where(_turn_begins(mask), values, 0.0), turns)
     advantages, returns = gae(turn_rewards, turn_values, _has_turn(turns), gamma, lam)
@@ -233,7 +233,7 @@ def turn_advantages(
     turn_rewards = _sum_by_turn(token_rewards, turns)  # [B, K]
     # With values of 0 and lambda 1 advantages are returns.
     returns, _ = gae(turn_rewards, np.zeros(turn_rewards.shape), _has_turn(turns), gamma, 1.0)
-    rows, numbers = np.nonzero(_has_turn(turns))
+    rows, numbers = np.nonzero(_has_turn(turns))  # [N] each, of the turns there are
     turn_groups = groups[rows] * turn_rewards.shape[1] + numbers  # one number for each turn of each group
     advantages = np.zeros(turn_rewards.shape)
     advantages[rows, numbers] = scale(group_baseline(returns[rows, numbers], turn_groups), turn_groups)
@@ -250,7 +250,7 @@ def _has_turn(turns: np.ndarray) -> np.ndarray:
 
 def _sum_by_turn(x: np.ndarray, turns: np.ndarray) -> np.ndarray:
     """Return the sums of x [B, T] over the tokens of each turn, [B, K] float64."""
-    sums = np.zeros(_has_turn(turns).shape)
+    sums = np.zeros(_has_turn(turns).shape)  # [B, K]
     rows, columns = np.nonzero(turns >= 0)
     np.add.at(sums, (rows, turns[rows, columns]), x[rows, columns])
     return sums
@@ -302,7 +302,7 @@ def leave_one_out(rewards: np.ndarray, groups: np.ndarray) -> np.ndarray:
         in LLMs" (arXiv 2402.14740), the RLOO estimator.
     """
     offsets, sizes = _offsets_and_sizes(rewards, groups)
-    baseline = (_group_sum(offsets, groups) - offsets) / np.maximum(sizes - 1, 1)
+    baseline = (_group_sum(offsets, groups) - offsets) / np.maximum(sizes - 1, 1)  # [B]
     return np.where(sizes > 1, offsets - baseline, 0.0)
 
 
@@ -341,7 +341,7 @@ def best_of_group(rewards: np.ndarray, groups: np.ndarray, count: int) -> np.nda
     order = np.lexsort((np.arange(len(rewards)), -rewards, groups))  # by group, the best first
     _, starts, sizes = np.unique(groups[order], return_index=True, return_counts=True)
     rank = np.arange(len(rewards)) - np.repeat(starts, sizes)  # in the group
-    best = np.zeros(len(rewards), bool)
+    best = np.zeros(len(rewards), bool)  # [B]
     best[order] = rank < count
     return best
 
@@ -370,7 +370,7 @@ def exponential_weights(rewards: np.ndarray, groups: np.ndarray, temperature: fl
     """
     assert temperature > 0, f"temperature {temperature} must be above 0"
     _, index = np.unique(groups, return_inverse=True)
-    highest = np.full(index.max() + 1, -np.inf)
+    highest = np.full(index.max() + 1, -np.inf)  # [G]
     np.maximum.at(highest, index, rewards)
     raw = np.exp((rewards - highest[index]) / temperature)  # no overflow: at most 1
     weights: np.ndarray = raw * _group_sum(np.ones(len(groups)), groups) / _group_sum(raw, groups)
@@ -394,7 +394,7 @@ def group_scale(advantages: np.ndarray, groups: np.ndarray) -> np.ndarray:
         Shao et al., "DeepSeekMath" (arXiv 2402.03300), section 4.1.2 (outcome supervision). The paper leaves the
         kind of deviation open; this is the one over n - 1, as in TRL and verl.
     """
-    squares = _group_sum(group_baseline(advantages, groups) ** 2, groups)
+    squares = _group_sum(group_baseline(advantages, groups) ** 2, groups)  # [B], each row its group's
     sizes = _group_sum(np.ones(len(groups)), groups)
     deviation = np.sqrt(squares / np.maximum(sizes - 1, 1))
     scaled: np.ndarray = advantages / (deviation + GROUP_EPS)

@@ -34,7 +34,7 @@ def make_batch(groups: Sequence[Group], pad_id: int) -> Batch:
     """
     rows = [(g, rollout) for g, group in enumerate(groups) for rollout in group.rollouts]
     assert rows, "a batch needs at least one rollout"
-    lengths = np.array([len(r.prompt_ids) + len(r.completion_ids) for _, r in rows], np.int32)
+    lengths = np.array([len(r.prompt_ids) + len(r.completion_ids) for _, r in rows], np.int32)  # [B]
     shape = (len(rows), int(lengths.max()))
     tokens = np.full(shape, pad_id, np.int32)  # [B, T]
     mask = np.zeros(shape, bool)  # [B, T]
@@ -70,7 +70,7 @@ def take_rows(batch: Batch, rows: np.ndarray) -> Batch:
     width = int(batch.lengths[rows].max())
     kept_ids = np.zeros(0, np.int32)
     if batch.kept is not None:
-        ends = batch.kept.lengths.sum(axis=1).cumsum()
+        ends = batch.kept.lengths.sum(axis=1).cumsum()  # [B], behind the ids of each row
         kept_ids = np.concatenate(
             [batch.kept.ids[ends[row] - batch.kept.lengths[row].sum() : ends[row]] for row in rows]
         )
@@ -193,7 +193,7 @@ def micro_batches(batch: Batch, tokens: int) -> list[np.ndarray]:
     Returns:
         Row indices per part; at least one row each, every row with a completion token once.
     """
-    order = np.argsort(batch.lengths, kind="stable")
+    order = np.argsort(batch.lengths, kind="stable")  # [B], the shortest first
     order = order[batch.completion_mask[order].any(axis=1)]
     assert order.size, "a batch without a completion token must not reach a backend"
     row_lists: list[list[int]] = [[]]
@@ -220,7 +220,7 @@ def _turn_rewards(rollouts: Sequence[Rollout], shape: tuple[int, int]) -> np.nda
 def _kept_ids(rollouts: Sequence[Rollout], shape: tuple[int, int]) -> KeptIds | None:
     if all(r.kept_ids is None for r in rollouts):
         return None
-    lengths = np.zeros(shape, np.int32)
+    lengths = np.zeros(shape, np.int32)  # [B, T]
     ids: list[np.ndarray] = []
     for row, rollout in enumerate(rollouts):
         start = len(rollout.prompt_ids)

@@ -62,7 +62,7 @@ def sequence_log_ratio(xp: Array, logprobs: Array, old_logprobs: Array, mask: Ar
         Zheng et al., "Group Sequence Policy Optimization" (arXiv 2507.18071), s_i of equation 7.
     """
     tokens = mask.sum(axis=1, keepdims=True)  # [B, 1]
-    total = ((logprobs - old_logprobs) * mask).sum(axis=1, keepdims=True)
+    total = ((logprobs - old_logprobs) * mask).sum(axis=1, keepdims=True)  # [B, 1]
     return total / xp.where(tokens > 0, tokens, 1) * mask
 
 
@@ -127,7 +127,7 @@ def clipped_weight(
     """
     log_limit = math.log1p(clip_high)
     inside = xp.exp(xp.clip(log_ratio, -MAX_LOG_RATIO, log_limit))  # [B, T], min(ratio, c)
-    beyond = xp.clip(log_ratio - log_limit, 0.0, MAX_LOG_RATIO)
+    beyond = xp.clip(log_ratio - log_limit, 0.0, MAX_LOG_RATIO)  # log(ratio / c), 0 below c
     return -advantages * (inside + (1.0 + clip_high) * beyond), xp.where(log_ratio > log_limit, 1.0, 0.0)
 
 
@@ -214,7 +214,7 @@ def likelihood_loss(
         Dong et al., "RAFT: Reward rAnked FineTuning" (arXiv 2304.06767), the last step of its algorithm; with weights
         Peng et al., "Advantage-Weighted Regression" (arXiv 1910.00177).
     """
-    per_token = nll(xp, new.logprobs)
+    per_token = nll(xp, new.logprobs)  # [B, T]
     if "advantages" in arrays:
         per_token = per_token * arrays["advantages"]
     return reduce(xp, per_token, arrays["mask"], count), {"loss/nll": (per_token * arrays["mask"]).sum()}
@@ -321,7 +321,7 @@ def icepop_weight(xp: Array, logprobs: Array, arrays: Mapping[str, Array]) -> Ar
     Source:
         Ling Team, "Every Step Evolves" (arXiv 2510.18855), IcePop; the band is verl's.
     """
-    ratio = _importance(xp, arrays)
+    ratio = _importance(xp, arrays)  # [B, T]
     return ratio * _inside(xp, ratio, *ICEPOP_BAND)
 
 
@@ -336,7 +336,7 @@ def dppo_weight(xp: Array, logprobs: Array, arrays: Mapping[str, Array]) -> Arra
         Qi et al., "Rethinking the Trust Region in LLM Reinforcement Learning" (arXiv 2602.04879), the binary total
         variation; without a penalty on the ratio.
     """
-    rise = xp.exp(logprobs) - xp.exp(arrays["sampling_logprobs"])
+    rise = xp.exp(logprobs) - xp.exp(arrays["sampling_logprobs"])  # [B, T], of the probability
     change = rise * xp.where(arrays["advantages"] > 0, 1.0, -1.0)
     return _importance(xp, arrays) * xp.where(change > MAX_PROBABILITY_CHANGE, 0.0, 1.0)
 

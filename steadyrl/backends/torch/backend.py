@@ -26,7 +26,7 @@ from steadyrl.backends.step import Measured, Objective, Reading, accumulate, pro
 from steadyrl.backends.torch import footprint, memory
 from steadyrl.backends.torch.arithmetic import fast_float32, full_float32
 from steadyrl.backends.torch.deterministic import deterministic, prepare
-from steadyrl.backends.torch.device import chosen_device, lower_precision, sent
+from steadyrl.backends.torch.device import chosen_device, lower_precision, to_device
 from steadyrl.backends.torch.draw.generation import Generation
 from steadyrl.backends.torch.kernels.fused import fuse_layers, fuse_sums
 from steadyrl.backends.torch.load.fits import through_ours
@@ -251,7 +251,7 @@ class TorchBackend:
             flats.append(flat)
         sizes = [int(micro_batch.completion_mask.sum()) for _, micro_batch in micro]
         names = tuple(dict.fromkeys(name for flat in flats for name in flat))
-        missing = [hidden.new_zeros(size) for size in sizes]
+        missing = [hidden.new_zeros(size) for size in sizes]  # a row of zeros where not measured
         columns = [
             torch.cat([flat.get(name, zeros) for flat, zeros in zip(flats, missing, strict=True)]) for name in names
         ]
@@ -381,7 +381,7 @@ class TorchBackend:
         logprobs, entropy = chosen_logprobs(
             hidden, self._head, chosen, scale, kept_mask, entropy_too, products, measured
         )
-        flat_index = sent(np.flatnonzero(micro_batch.completion_mask), self.device)
+        flat_index = to_device(np.flatnonzero(micro_batch.completion_mask), self.device)  # [N]
 
         def spread(flat: torch.Tensor) -> torch.Tensor:
             full = flat.new_zeros(micro_batch.completion_mask.size)
@@ -460,6 +460,6 @@ class TorchBackend:
     def arrays(self, micro_batch: Batch) -> dict[str, Any]:
         """Return what a loss may use of a batch."""
         return {
-            name: sent(array if array.dtype == bool else array.astype(np.float32), self.device)
+            name: to_device(array if array.dtype == bool else array.astype(np.float32), self.device)
             for name, array in loss_arrays(micro_batch).items()
         }

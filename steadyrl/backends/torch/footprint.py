@@ -146,7 +146,7 @@ def resident_of(shape: Shape, setup: Setup, rank: int = 0) -> dict[str, float]:
     return resident(shape.parameters, shape.linear if setup.quantized else 0, trained, setup)
 
 
-def update(shape: Shape, setup: Setup, work: Work, rank: int = 0) -> float:
+def update_peak(shape: Shape, setup: Setup, work: Work, rank: int = 0) -> float:
     """Return the most bytes in use during an update of several micro-batches, on each device."""
     trained = shape.adapter(rank) if setup.lora else shape.parameters
     layer = _layer(shape, setup, work)
@@ -176,7 +176,7 @@ def micro_batch_tokens(shape: Shape, setup: Setup, room: float, rank: int = 0) -
     """
     for tokens in range(MOST_TOKENS, MICRO_BATCH_TOKENS, -STEP_TOKENS):
         # More attended tokens lie beside where prompts are long and shared.
-        if update(shape, setup, Work(tokens, tokens, tokens, 0, 0), rank) <= SHARE * room:
+        if update_peak(shape, setup, Work(tokens, tokens, tokens, 0, 0), rank) <= SHARE * room:
             return tokens
     return MICRO_BATCH_TOKENS
 
@@ -223,7 +223,7 @@ def _head(shape: Shape, setup: Setup, work: Work) -> float:
     return logits_bytes + marks + wide + FP32 * (steep + 4 * work.chosen * shape.hidden)
 
 
-def sampling(shape: Shape, setup: Setup, work: Work, rank: int = 0) -> float:
+def sampling_peak(shape: Shape, setup: Setup, work: Work, rank: int = 0) -> float:
     """Return the most bytes in use while completions are sampled, on each device."""
     lower = min(setup.products, setup.kept_in)
     cache = 2 * shape.layers * shape.keys * work.length * work.rows * lower
@@ -252,4 +252,4 @@ def _decoder(shape: Shape, setup: Setup, lower: int) -> float:
 
 def peak(shape: Shape, setup: Setup, work: Work, rank: int = 0) -> float:
     """Return the most bytes in use on each device."""
-    return max(update(shape, setup, work, rank), sampling(shape, setup, work, rank))
+    return max(update_peak(shape, setup, work, rank), sampling_peak(shape, setup, work, rank))

@@ -10,7 +10,7 @@ from tests import needs
 torch = needs.package("torch")
 transformers = needs.package("transformers")
 
-from steadyrl.backends.torch.draw.batch import _moves  # noqa: E402
+from steadyrl.backends.torch.draw.batch import _turnover  # noqa: E402
 from steadyrl.backends.torch.draw.decoder import Decoder  # noqa: E402
 from steadyrl.backends.torch.draw.graph import Captured, StepState  # noqa: E402
 from steadyrl.backends.torch.draw.sampler import sample  # noqa: E402
@@ -150,7 +150,7 @@ def test_samples_of_one_prompt_enter_together_and_the_longest_of_those_that_wait
 def moves(over, full, waits):
     waiting = Waiting([np.array([n], np.int32) for n in range(waits)], [None] * waits, 0, torch.device("cpu"))
     marks = [np.array([c == "x" for c in rows]) for rows in (over, full)]
-    return [places.tolist() for places in _moves(*marks, waiting, "cuda")]
+    return [places.tolist() for places in _turnover(*marks, waiting, "cuda")]
 
 
 def test_rows_that_are_full_leave_at_once_and_others_when_enough_have_ended():

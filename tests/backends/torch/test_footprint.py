@@ -16,8 +16,8 @@ from steadyrl.backends.torch.footprint import (
     micro_batch_tokens,
     peak,
     resident_of,
-    sampling,
-    update,
+    sampling_peak,
+    update_peak,
 )  # fmt: skip
 from steadyrl.core import config
 from tests import needs
@@ -65,7 +65,7 @@ def test_what_stays_is_counted_by_hand():
 def test_ranks_share_what_stays_and_gather_the_weights_to_sample():
     alone, shared = Setup(reference=True), Setup(reference=True, ranks=4)
     assert {name: size / 4 for name, size in resident_of(SMALL, alone).items()} == resident_of(SMALL, shared)
-    assert sampling(SMALL, shared, WORK) - sampling(SMALL, alone, WORK) == 4 * 736 - 0.75 * (4 + 4 + 8) * 736
+    assert sampling_peak(SMALL, shared, WORK) - sampling_peak(SMALL, alone, WORK) == 4 * 736 - 0.75 * (4 + 4 + 8) * 736
 
 
 def test_activations_of_a_layer_are_counted_by_hand():
@@ -75,7 +75,7 @@ def test_activations_of_a_layer_are_counted_by_hand():
     here = 2 * (8 + 8) * 2 + 2 * (2 * 8 + 2 * 4 + 3 * 16) + 2 * (2 * 8 + 2 * 4)
     # Norms' inputs in float32, their outputs; the same but for a fourth of 16; attention in float32, twice, all heads.
     there = 2 * 8 * 4 + 2 * 8 * 2 + 2 * (2 * 8 + 2 * 4 + 4 * 16) + 2 * 2 * 8 * 4
-    assert update(SMALL, on_cpu, WORK, 2) - update(SMALL, on_gpu, WORK, 2) == 1.5 * 100 * (there - here)
+    assert update_peak(SMALL, on_cpu, WORK, 2) - update_peak(SMALL, on_gpu, WORK, 2) == 1.5 * 100 * (there - here)
 
 
 def test_a_micro_batch_takes_its_share_of_a_gpu():
@@ -86,22 +86,22 @@ def test_a_micro_batch_takes_its_share_of_a_gpu():
     larger = replace(qwen, hidden=1536, layers=28, queries=1536, keys=256, inner=8960)
     tokens = micro_batch_tokens(larger, setup, card)
     assert MICRO_BATCH_TOKENS < tokens < MOST_TOKENS
-    assert update(larger, setup, Work(tokens, tokens, tokens, 0, 0)) <= 0.75 * card
-    assert update(larger, setup, Work(tokens + 2048, tokens + 2048, tokens + 2048, 0, 0)) > 0.75 * card
+    assert update_peak(larger, setup, Work(tokens, tokens, tokens, 0, 0)) <= 0.75 * card
+    assert update_peak(larger, setup, Work(tokens + 2048, tokens + 2048, tokens + 2048, 0, 0)) > 0.75 * card
     assert micro_batch_tokens(larger, replace(setup, checkpointing=True), card) == MOST_TOKENS
 
 
 def test_offloaded_activations_leave_one_layer_s_input_on_the_device():
     three, frugal = replace(SMALL, layers=3), Setup(checkpointing=True)
     away = replace(frugal, offload=True)
-    assert update(three, frugal, WORK) - update(three, away, WORK) == 2 * 100 * 8 * 4
+    assert update_peak(three, frugal, WORK) - update_peak(three, away, WORK) == 2 * 100 * 8 * 4
     on_cpu = replace(frugal, device="cpu")
-    assert update(three, on_cpu, WORK) == update(three, replace(on_cpu, offload=True), WORK)
+    assert update_peak(three, on_cpu, WORK) == update_peak(three, replace(on_cpu, offload=True), WORK)
 
 
 def test_truncated_sampling_takes_a_byte_for_each_id_of_a_token():
     shape = Shape.of_config(QWEN)
-    assert update(shape, Setup(truncated=True), WORK) - update(shape, Setup(), WORK) == 50 * 151936
+    assert update_peak(shape, Setup(truncated=True), WORK) - update_peak(shape, Setup(), WORK) == 50 * 151936
 
 
 def test_less_is_needed_with_what_saves_memory():
@@ -109,7 +109,7 @@ def test_less_is_needed_with_what_saves_memory():
     whole = peak(shape, Setup(), work)
     for change in ({"checkpointing": True}, {"optimizer_bits": 8}, {"products": 2}, {"lora": True}, {"ranks": 4}):
         assert peak(shape, Setup(**change), work, 16) < whole
-    assert update(shape, Setup(), work) - update(shape, Setup(optimizer_bits=8), work) == pytest.approx(
+    assert update_peak(shape, Setup(), work) - update_peak(shape, Setup(optimizer_bits=8), work) == pytest.approx(
         6 * shape.parameters, rel=0.02
     )
 

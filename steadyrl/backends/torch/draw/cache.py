@@ -117,7 +117,7 @@ class Cache:
         """
         if self.visible is None:  # all is seen
             return
-        filled = self.visible[:, : self.used].any(0).nonzero()
+        filled = self.visible[:, : self.used].any(0).nonzero()  # [n, 1], columns that some row sees
         end = max(0 if self.prompts is not None else least, self.used - int(filled[0]) if len(filled) else 0)
         unseen = self.used - end
         if unseen <= share * self.used:
@@ -133,13 +133,13 @@ class Cache:
         filled = torch.ones(self.used, dtype=torch.bool, device=self.positions.device)
         if self.visible is not None:
             filled = self.visible[row, : self.used]
-        columns = filled.nonzero()[:, 0]
+        columns = filled.nonzero()[:, 0]  # [N], of the row
         keys, values = self._mapped(lambda x: x[row].index_select(1, columns)[:, :length])
         shared = self.prompts
         if shared is None:
             return Prefix(keys, values)
         prompt = int(shared.owner[row])
-        prompt_columns = torch.arange(shared.length, device=columns.device)
+        prompt_columns = torch.arange(shared.length, device=columns.device)  # [P], of its prompt
         if shared.closed is not None:
             prompt_columns = (shared.closed[prompt, 0] == 0).nonzero()[:, 0]
 

@@ -8,7 +8,7 @@ from types import ModuleType
 import torch
 from torch.nn import functional as F
 
-from steadyrl.backends.torch.device import of_triton
+from steadyrl.backends.torch.device import optional_kernels
 from steadyrl.backends.torch.draw.cache import Cache, Prefix
 from steadyrl.backends.torch.load.model import SplitModel
 from steadyrl.backends.torch.read.attention import (
@@ -63,9 +63,9 @@ class Decoder:
         rows, width = ids.shape
         before = max(start, 0, *(len(prefix) for prefix in prefixes if prefix is not None))
         length = self._length if room is None else before + width + room
-        cache_mask = torch.ones(rows, length, dtype=torch.bool, device=self.device)
+        cache_mask = torch.ones(rows, length, dtype=torch.bool, device=self.device)  # [B, S]
         cache_mask[:, :before], cache_mask[:, before : before + width] = False, visible
-        lengths = torch.zeros(rows, dtype=torch.long)
+        lengths = torch.zeros(rows, dtype=torch.long)  # [B], of the prefixes
         for row, prefix in enumerate(prefixes):
             if prefix is not None:
                 lengths[row] = len(prefix)
@@ -73,7 +73,7 @@ class Decoder:
         lengths = lengths.to(self.device)
         all_visible = bool(cache_mask.all())
         cache = Cache(None if all_visible else cache_mask, before, lengths + visible.sum(1), length)
-        positions = lengths[:, None] + (visible.cumsum(1) - 1).clamp(min=0)
+        positions = lengths[:, None] + (visible.cumsum(1) - 1).clamp(min=0)  # [B, P]
         hidden = self._hidden_states(ids, positions, cache, _Prefill(cache, positions, self.dtype, prefixes))
         cache.used += width
         return self._logits(hidden[:, -1]), cache
@@ -104,8 +104,8 @@ class Decoder:
         return self._logits(self._hidden_states(tokens[:, None], positions[:, None], cache, view)[:, -1])
 
     def _hidden_states(self, ids: torch.Tensor, positions: torch.Tensor, cache: Cache, view: View) -> torch.Tensor:
-        """Return hidden states [B, T, H]; the mask of ones says that padding is the view's to know."""
         with viewing(view):
+            # A mask of ones: padding is the view's to know.
             hidden: torch.Tensor = self.body(
                 input_ids=ids, position_ids=positions, attention_mask=torch.ones_like(ids), use_cache=False
             ).last_hidden_state
@@ -136,10 +136,10 @@ class _Prefill(_Decoding):
         if causal and cache.visible is None and cache.used == 0:
             return None
         columns = cache.columns()[:, : self._end]
-        mask = visible(visibility, self._positions[:, :, None], columns[:, None])
+        mask = visible(visibility, self._positions[:, :, None], columns[:, None])  # [B, P, end]
         if cache.visible is not None:
             mask = mask & cache.visible[:, None, : self._end]
-        itself = torch.arange(self._end, device=columns.device)
+        itself = torch.arange(self._end, device=columns.device)  # [end]
         itself = itself[cache.used :, None] == itself  # padding sees itself, lest it become NaN
         return (mask | itself)[:, None]
 
@@ -154,7 +154,6 @@ class _Prefill(_Decoding):
         self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None,
         scale: float | None,
     ) -> torch.Tensor:  # fmt: skip
-        """See View."""
         begin, cache = self._cache.used, self._cache
         rotated, self._rotated = self._rotated, None
         if rotated is not None and rotated[0] is q and rotated[1] is k:
@@ -178,14 +177,12 @@ class _Prefill(_Decoding):
 
 
 class _Step(_Decoding):
-    """One more token for every row."""
-
     def mask(self, visibility: Visibility) -> torch.Tensor | None:
         """Return [B, 1, 1, end]: 0 where something is seen, -inf elsewhere; None where all of it is."""
         cache, end = self._cache, self._cache.used + 1
         mask = None if cache.visible is None else cache.visible[:, :end]
         if not causal_within(visibility, cache.length, cache.positions.device):
-            near = visible(visibility, cache.positions[:, None], cache.columns()[:, :end])
+            near = visible(visibility, cache.positions[:, None], cache.columns()[:, :end])  # [B, end]
             mask = near if mask is None else mask & near
         return None if mask is None else closed(mask, self._dtype)[:, None, None]
 
@@ -193,7 +190,6 @@ class _Step(_Decoding):
         self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None,
         scale: float | None,
     ) -> torch.Tensor:  # fmt: skip
-        """See View."""
         keys, values, end = self._cache.keys[layer], self._cache.values[layer], self._cache.used + 1
         keys[:, :, end - 1 : end], values[:, :, end - 1 : end] = k, v
         return self._attend_one(layer, q, keys[:, :, :end], values[:, :, :end], mask, scale)
@@ -204,7 +200,7 @@ class _Step(_Decoding):
     ) -> torch.Tensor:  # fmt: skip
         rows, kv_heads = keys.shape[:2]
         # The heads that share keys stand beside each other, as if they were positions.
-        q = q[:, :, 0].reshape(rows, kv_heads, -1, q.shape[-1]).to(keys.dtype)
+        q = q[:, :, 0].reshape(rows, kv_heads, -1, q.shape[-1]).to(keys.dtype)  # [B, kv_heads, R, D]
         if self._cache.prompts is not None:
             attended = self._cache.prompts.attend(layer, q, keys, values, mask, scale)
         else:
@@ -244,7 +240,6 @@ class _CapturedStep(_Step):
         self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None,
         scale: float | None,
     ) -> torch.Tensor:  # fmt: skip
-        """See View."""
         keys, values = self._cache.keys[layer], self._cache.values[layer]
         if self._kernels:
             scale = q.shape[-1] ** -0.5 if scale is None else scale
@@ -261,7 +256,7 @@ class _CapturedStep(_Step):
         return self._attend_one(layer, q, keys, values, mask, scale)
 
 
-@of_triton
+@optional_kernels
 def kernels(device: torch.device) -> ModuleType:
     """Return ``decoding_kernels``, tried on one number."""
     from steadyrl.backends.torch.kernels import decoding_kernels

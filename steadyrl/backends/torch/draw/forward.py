@@ -48,7 +48,7 @@ class ForwardDecoder:
     def prefill(self, ids: torch.Tensor, visible: torch.Tensor) -> tuple[torch.Tensor, ModelCache]:
         """See Engine."""
         attention = visible.long()
-        positions = (attention.cumsum(1) - 1).clamp(min=0)
+        positions = (attention.cumsum(1) - 1).clamp(min=0)  # [B, P]
         hidden, past = self._last_hidden(ids, attention, positions, None)
         return self.logits(hidden), ModelCache(past, attention, positions[:, -1:] + 1)
 

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 Function = Callable[..., Any]
 # How many rows steps of a model were captured for: calls before a capture take as long as 40 tokens of a small model.
-_CAPTURED_ROWS: WeakKeyDictionary[nn.Module, set[int]] = WeakKeyDictionary()
+_CAPTURED_ROW_COUNTS: WeakKeyDictionary[nn.Module, set[int]] = WeakKeyDictionary()
 
 
 class GraphDecoder:
@@ -195,7 +195,7 @@ class _Step(Captured):
     def __init__(self, decoder: Decoder, cache: Cache):
         self.keys, self._changes = cache.keys, cache.changes
         self._state = state = StepState(cache)
-        rows, captured_rows = len(cache.positions), _CAPTURED_ROWS.setdefault(decoder.body, set())
+        rows, captured_rows = len(cache.positions), _CAPTURED_ROW_COUNTS.setdefault(decoder.body, set())
         super().__init__(
             lambda tokens: state.step(decoder, tokens, cache),
             (torch.zeros_like(cache.positions),),

@@ -123,7 +123,7 @@ def _choose(
     logits: torch.Tensor, uniform: torch.Tensor, sampling: Sampling
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return drawn tokens [B], the log-probs [B] of them that are asked for, and what they were drawn from [B, V]."""
-    warped = warp(logits, sampling)
+    warped = warp(logits, sampling)  # [B, V]
     tokens, logprobs = draw(warped, uniform)
     if sampling.logprobs == "raw":
         logprobs = logits.gather(1, tokens[:, None])[:, 0] - logits.logsumexp(-1)
@@ -143,7 +143,7 @@ def warp(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
     if sampling.temperature != 1.0:
         logits = logits / sampling.temperature
     if sampling.top_k > 0:
-        least = logits.topk(min(sampling.top_k, logits.shape[-1]), dim=-1).values[:, -1:]
+        least = logits.topk(min(sampling.top_k, logits.shape[-1]), dim=-1).values[:, -1:]  # [N, 1]
         logits = logits.masked_fill(logits < least, -torch.inf)
     if sampling.top_p < 1.0:
         logits = logits.masked_fill(_behind_top_p(logits, sampling.top_p), -torch.inf)
@@ -157,19 +157,19 @@ def _behind_top_p(logits: torch.Tensor, top_p: float) -> torch.Tensor:
         behind, ordered = _behind_among_largest(logits, top_p, min(LARGEST, vocabulary))
         if not bool(behind[:, -1].all()):
             behind, ordered = _behind_among_largest(logits, top_p, vocabulary)
-        stay = (~behind).sum(-1, keepdim=True)
-        cut = logits < ordered.gather(1, stay - 1)
+        stay = (~behind).sum(-1, keepdim=True)  # [N, 1], how many tokens
+        cut = logits < ordered.gather(1, stay - 1)  # [N, V]
         if bool((cut.sum(-1, keepdim=True) + stay == vocabulary).all()):  # no two tokens alike on both sides of the cut
             return cut
     ordered, order = logits.sort(dim=-1, descending=True)
-    p = ordered.softmax(-1)
+    p = ordered.softmax(-1)  # [N, V]
     cut = running_sums(p) - p >= top_p
     return cut.scatter(1, order, cut)
 
 
 def _behind_among_largest(logits: torch.Tensor, top_p: float, count: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return what stands behind top_p among the ``count`` largest of each row, and these: [N, count], falling."""
-    numbers = -logits.numpy()
+    numbers = -logits.numpy()  # [N, V]
     if count < numbers.shape[-1]:
         numbers = np.partition(numbers, count, axis=-1)[:, :count]
     ordered = torch.from_numpy(-np.sort(numbers, axis=-1))
@@ -201,16 +201,16 @@ def draw(logits: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.Tensor, tor
     if blocked < vocabulary:
         sums = torch.cat([sums, weights[:, blocked:].sum(-1, keepdim=True)], dim=1)
     ends = running_sums(sums.to(wide))  # [N, blocks]
-    target = uniform.to(wide)[:, None] * ends[:, -1:]
+    target = uniform.to(wide)[:, None] * ends[:, -1:]  # [N, 1]
     block = torch.searchsorted(ends, target, right=True).clamp(max=sums.shape[1] - 1)  # [N, 1]
-    start = ends.gather(1, block) - sums.to(wide).gather(1, block)
+    start = ends.gather(1, block) - sums.to(wide).gather(1, block)  # [N, 1], the sum before the block
     ids = block * BLOCK + torch.arange(BLOCK, device=logits.device)  # [N, BLOCK]
     inside = weights.gather(1, ids.clamp(max=vocabulary - 1)).masked_fill(ids >= vocabulary, 0.0)
-    passed = (running_sums(inside.to(wide)) + start <= target).sum(-1)
+    passed = (running_sums(inside.to(wide)) + start <= target).sum(-1)  # [N], tokens of the block
     # Sums of blocks and sums inside one are rounded differently: never step onto what has no probability.
     numbers = torch.arange(BLOCK, device=logits.device)
-    possible = torch.where(inside > 0, numbers, -1)
-    behind = torch.where(possible >= passed[:, None], numbers, BLOCK).amin(-1)
+    possible = torch.where(inside > 0, numbers, -1)  # [N, BLOCK]
+    behind = torch.where(possible >= passed[:, None], numbers, BLOCK).amin(-1)  # [N], BLOCK where there is none
     offset = torch.where(behind < BLOCK, behind, possible.amax(-1))
     tokens = block[:, 0] * BLOCK + offset
     return tokens, (weights.gather(1, tokens[:, None])[:, 0] / ends[:, -1]).log().to(logits.dtype)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from steadyrl.backends.torch.device import sent
+from steadyrl.backends.torch.device import to_device
 from steadyrl.backends.torch.draw.cache import Prefix
 
 # Reads ids [G, P], visible [G, P] and what is known before them; returns logits [G, V] and a cache.
@@ -68,14 +68,14 @@ class Waiting:
             for number, prefix in zip(first, prefixes, strict=True)
         ]
         width = max(map(len, unread))
-        ids = np.full((len(unread), width), self._pad_id, np.int64)
+        ids = np.full((len(unread), width), self._pad_id, np.int64)  # [G, P]
         visible = np.zeros((len(unread), width), bool)
         for row, prompt in enumerate(unread):  # padded on the left
             ids[row, width - len(prompt) :] = prompt
             visible[row, width - len(prompt) :] = True
-        logits, cache = read(sent(ids, self._device), sent(visible, self._device), prefixes)
+        logits, cache = read(to_device(ids, self._device), to_device(visible, self._device), prefixes)
         prefixes.clear()
         if len(first) == count:
             return numbers, logits, cache, None
-        owner_tensor = sent(np.array(owner), self._device)
+        owner_tensor = to_device(np.array(owner), self._device)  # [count]
         return numbers, logits[owner_tensor], cache, owner_tensor

@@ -189,7 +189,7 @@ def _attend(
     new_v = tl.load(v + row * v_row + head * v_head + d_v * v_place, mask=d_v < D_V)
     tl.store(keys + new * D + d, new_k.to(keys.dtype.element_ty), mask=d < D)
     tl.store(values + new * D_V + d_v, new_v.to(values.dtype.element_ty), mask=d_v < D_V)
-    tl.debug_barrier()
+    tl.debug_barrier()  # other threads than those that store the new column read it below
     query_ptr = q + row * q_row + (head * SHARED + r)[:, None] * q_head
     query = _read(query_ptr, q_place, cos_ptr, sin_ptr, d[None], (r < SHARED)[:, None] & (d < D)[None], D)  # [ROWS, D]
     query = query.to(keys.dtype.element_ty)
@@ -228,12 +228,10 @@ def _read(ptr, place, cos, sin, d, real, D: tl.constexpr):
     x = tl.load(ptr + d * place, mask=real, other=0.0)
     if cos is not None:
         first = d < D // 2
-        rotated_half = tl.load(ptr + tl.where(first, d + D // 2, d - D // 2) * place, mask=real, other=0.0).to(
-            tl.float32
-        )
+        partner = tl.load(ptr + tl.where(first, d + D // 2, d - D // 2) * place, mask=real, other=0.0).to(tl.float32)
         c = tl.load(cos + d, mask=d < D, other=0.0).to(tl.float32)
         s = tl.load(sin + d, mask=d < D, other=0.0).to(tl.float32)
-        x = (x.to(tl.float32) * c + tl.where(first, -rotated_half, rotated_half) * s).to(x.dtype)
+        x = (x.to(tl.float32) * c + tl.where(first, -partner, partner) * s).to(x.dtype)
     return x
 
 

@@ -83,7 +83,7 @@ def products(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor
     Args:
         pairs: Tensors of float32, contiguous, of one size in each pair.
     """
-    sums = torch.zeros(len(pairs), PARTS, 3, device=pairs[0][0].device)
+    sums = torch.zeros(len(pairs), PARTS, 3, device=pairs[0][0].device)  # a sum for each program
     for block_sums, (a, b) in zip(sums, pairs, strict=True):
         _products[(min(PARTS, triton.cdiv(a.numel(), BLOCK)),)](a, b, block_sums, a.numel(), BLOCK=BLOCK, num_warps=4)
     return sums.sum((0, 1), dtype=torch.float64)
@@ -152,7 +152,7 @@ class _AddNorm(torch.autograd.Function):
         rows = sums.numel() // width
         d_x, d_branch = (torch.empty(sums.shape, dtype=dtype, device=sums.device) for dtype in ctx.types)
         programs = min(rows, PROGRAMS)
-        d_weights = torch.empty(programs, width, device=sums.device)
+        d_weights = torch.empty(programs, width, device=sums.device)  # a sum for each program
         _add_norm_back[(programs,)](
             d_sums.contiguous(), d_normed.contiguous(), sums, weight, scales, d_x, d_branch, d_weights, rows, width,
             ctx.offset, WIDTH=triton.next_power_of_2(width), num_warps=_warps(width),
@@ -340,6 +340,7 @@ def _add_norm_back(
     w = tl.load(weight + n, mask=inside, other=0.0).to(tl.float32) + offset
     d_weight = tl.zeros([WIDTH], tl.float32)
     for number in range(tl.program_id(0), rows, tl.num_programs(0)):
+        # In 64 bits: rows times their width may exceed 2^31.
         index = (tl.zeros([WIDTH], tl.int64) + number) * width + n
         scale = tl.load(scales + number)
         unit = tl.load(sums + index, mask=inside, other=0.0).to(tl.float32) * scale

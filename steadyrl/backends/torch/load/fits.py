@@ -44,10 +44,10 @@ def through_ours(model: Any, split: SplitModel) -> SplitModel:
         register(inner)
         # Packed rows must have the hidden states of whole ones.
         hidden = read_packed(split.body, pack(batch, expected.device)).float()
-        theirs = expected[:, :-1][torch.from_numpy(batch.completion_mask[:, 1:]).to(expected.device)]  # [N, H]
-        far = (hidden - theirs).abs().max() / theirs.abs().max()
+        expected_chosen = expected[:, :-1][torch.from_numpy(batch.completion_mask[:, 1:]).to(expected.device)]  # [N, H]
+        gap = (hidden - expected_chosen).abs().max() / expected_chosen.abs().max()
         allowed = PARITY.get(next(split.body.parameters()).dtype, 0.0)
-        if bool(far <= allowed) and _decodes(split, ids, expected):
+        if bool(gap <= allowed) and _decodes(split, ids, expected):
             return replace(split, ours=True)
     except (ModelError, *READING_ERRORS):  # whatever a family's code makes of masks and positions that it does not know
         pass
@@ -58,9 +58,10 @@ def through_ours(model: Any, split: SplitModel) -> SplitModel:
 def _batch(split: SplitModel) -> Batch:
     """Return rows of several lengths, of which two share a prompt."""
     shape = (ROWS, PROMPT + ANSWER)
+    # Steps of a prime: tokens from all over the vocabulary.
     tokens = (np.arange(shape[0] * shape[1]).reshape(shape) * 7919 + 3) % split.head.out_features
     tokens[1, :PROMPT] = tokens[0, :PROMPT]
-    mask = np.zeros(shape, bool)
+    mask = np.zeros(shape, bool)  # [B, T]
     mask[0, PROMPT:] = mask[1, PROMPT:-1] = mask[2, PROMPT - 2 :] = True
     nothing = np.zeros(shape, np.float32)
     return Batch(
@@ -72,7 +73,7 @@ def _batch(split: SplitModel) -> Batch:
 def _decodes(split: SplitModel, ids: torch.Tensor, expected: torch.Tensor) -> bool:
     """Return whether rows that are padded and decoded token by token have the log-probs of whole ones."""
     begun = PROMPT - 2
-    padded = F.pad(ids[:2, :begun], (2, 0))
+    padded = F.pad(ids[:2, :begun], (2, 0))  # [2, begun + 2]
     padded[1] = ids[1, : begun + 2]
     visible = torch.ones_like(padded, dtype=torch.bool)
     visible[0, :2] = False
@@ -81,6 +82,6 @@ def _decodes(split: SplitModel, ids: torch.Tensor, expected: torch.Tensor) -> bo
     steps = [first]
     for number in range(2):
         steps.append(decoder.step(torch.stack([ids[0, begun + number], ids[1, begun + 2 + number]]), cache))
-    ends = torch.stack([expected[0, begun - 1 : begun + 2], expected[1, begun + 1 : begun + 4]])
-    theirs = logits_of(split.head)(ends.flatten(0, 1) * split.scale).view(2, 3, -1)
-    return agree(torch.stack(steps, dim=1), theirs, next(split.body.parameters()).dtype)[0]
+    ends = torch.stack([expected[0, begun - 1 : begun + 2], expected[1, begun + 1 : begun + 4]])  # [2, 3, H]
+    expected_logits = logits_of(split.head)(ends.flatten(0, 1) * split.scale).view(2, 3, -1)
+    return agree(torch.stack(steps, dim=1), expected_logits, next(split.body.parameters()).dtype)[0]

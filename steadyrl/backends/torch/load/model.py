@@ -205,7 +205,7 @@ def _multiplies(module: nn.Module) -> bool:
     """Return False for what transformers has made of a linear layer if it is none any more."""
     if not isinstance(module, nn.Linear) or not type(module).__module__.startswith("transformers.models."):
         return True
-    x = torch.ones(2, module.in_features, dtype=module.weight.dtype, device=module.weight.device)
+    x = torch.ones(2, module.in_features, dtype=module.weight.dtype, device=module.weight.device)  # [2, in]
     try:
         with torch.no_grad():
             y: Any = module(x)
@@ -247,7 +247,7 @@ def split_head(model: Any) -> SplitModel:
             f"transformers gives no part of the model type '{kind}' that ends in hidden states, or none that makes "
             "logits of them; expected both, as nearly all families have (see docs/models.md)"
         )
-    ids = torch.arange(4, device=inner.device)[None] % config.vocab_size
+    ids = torch.arange(4, device=inner.device)[None] % config.vocab_size  # [1, 4]
     try:
         with torch.no_grad():
             model_logits = inner(input_ids=ids, use_cache=False).logits.float()

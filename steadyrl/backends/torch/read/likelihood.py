@@ -11,7 +11,7 @@ import torch
 
 from steadyrl.backends.huggingface.folder import context_length
 from steadyrl.backends.torch.arithmetic import full_float32
-from steadyrl.backends.torch.device import sent
+from steadyrl.backends.torch.device import to_device
 from steadyrl.backends.torch.load.model import load_model, split_head
 from steadyrl.backends.torch.read.head import chosen_logprobs
 from steadyrl.core.counting.count import tell
@@ -29,8 +29,8 @@ class LikelihoodRatio:
         Raises:
             ModelError: One of them cannot be loaded.
         """
-        self._model = _Reader(folder)
-        self._baseline = _Reader(baseline) if baseline else None
+        self._model = _FrozenModel(folder)
+        self._baseline = _FrozenModel(baseline) if baseline else None
 
     def __call__(self, pairs: Sequence[tuple[str, str]]) -> list[float | None]:
         """Return the ratio of each (request, text) in nats per token; None for texts too long, or of no tokens."""
@@ -47,9 +47,7 @@ class _Row:
     prompt: int  # P
 
 
-class _Reader:
-    """One frozen model."""
-
+class _FrozenModel:
     def __init__(self, path: str):
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         model, self._tokenizer = load_model(ModelSection(path=path), self._device)
@@ -82,12 +80,12 @@ class _Reader:
     @full_float32()
     def _read(self, rows: Sequence[_Row], width: int) -> list[float]:
         ids = np.zeros((len(rows), width), np.int64)
-        mask = np.zeros((len(rows), width), bool)
+        mask = np.zeros((len(rows), width), bool)  # [B, T], True on the texts
         for i, row in enumerate(rows):
             ids[i, : len(row.ids)] = row.ids
             mask[i, row.prompt : len(row.ids)] = True
-        tokens = sent(ids, self._device)
-        chosen = sent(np.flatnonzero(mask[:, 1:]), self._device)
+        tokens = to_device(ids, self._device)  # [B, T]
+        chosen = to_device(np.flatnonzero(mask[:, 1:]), self._device)
         # Padded on the right: under causal attention padding cannot reach what stands before it.
         hidden = self._split.body(input_ids=tokens[:, :-1], use_cache=False).last_hidden_state
         hidden, written = hidden.flatten(0, 1)[chosen] * self._split.scale, tokens[:, 1:].flatten()[chosen]

@@ -54,7 +54,7 @@ def laid_out(
         changed.append((module, module.__dict__.get("forward")))
         module.forward = forward
 
-    blocks = lays_blocks(next(body.parameters()).device, dtype)
+    blocks = lays_blocks(next(body.parameters()).device, dtype)  # of oneDNN
     try:
         for group in siblings:
             for module, forward in joined(group, dtype):
@@ -86,7 +86,7 @@ def joined(group: Sequence[nn.Module], dtype: torch.dtype) -> Iterator[tuple[nn.
     pairs = [pair for module in group if (pair := weights_of(module)) is not None]
     if len(pairs) < len(group):  # quantised, or no linear module
         return
-    weight = _concatenated([weight.detach().to(dtype) for weight, _ in pairs])
+    weight = _concatenated([weight.detach().to(dtype) for weight, _ in pairs])  # [out of all, in]
     biases = None
     if any(bias is not None for _, bias in pairs):
         biases = _concatenated([(w.new_zeros(len(w)) if b is None else b.detach()).to(dtype) for w, b in pairs])
@@ -123,7 +123,7 @@ class Joined:
 
 
 def _concatenated(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return tensors behind one another; one alone is not copied: it may be the very weights that train."""
+    # One alone is not copied: it may be the very weights that train.
     return tensors[0] if len(tensors) == 1 else torch.cat(list(tensors))
 
 
@@ -161,16 +161,20 @@ def _of_any_shape(multiply: Function) -> Function:
     return lambda x: multiply(x.reshape(-1, x.shape[-1])).view(*x.shape[:-1], -1)
 
 
+def _type_name(module: nn.Module) -> str:
+    return f"{type(module).__module__}.{type(module).__name__}"
+
+
 def is_linear(module: nn.Module) -> bool:
     """Return whether a module multiplies by one matrix, perhaps with an adapter."""
-    return type(module) is nn.Linear or f"{type(module).__module__}.{type(module).__name__}" in {CONV1D, ADAPTED}
+    return type(module) is nn.Linear or _type_name(module) in {CONV1D, ADAPTED}
 
 
 def weights_of(module: nn.Module) -> tuple[torch.Tensor, torch.Tensor | None] | None:
     """Return (weight [out, in], bias [out]) of a linear module, an adapter added in; None for anything else."""
     if type(module) is nn.Linear:
         return module.weight, module.bias
-    name = f"{type(module).__module__}.{type(module).__name__}"
+    name = _type_name(module)
     if name == CONV1D:
         conv: Any = module
         return conv.weight.t(), conv.bias
@@ -193,7 +197,7 @@ def weights_of(module: nn.Module) -> tuple[torch.Tensor, torch.Tensor | None] | 
 def quicken(model: nn.Module) -> None:
     """Let the norms and adapters of a model take few kernels; what is not computed alike stays as it is."""
     for module in model.modules():
-        name = f"{type(module).__module__}.{type(module).__name__}"
+        name = _type_name(module)
         if name == ADAPTED:
             module.forward = MethodType(_adapted, module)
         elif name.endswith("RMSNorm") and (forward := _fused_norm(module)):
@@ -236,7 +240,7 @@ def epsilon(norm: Any) -> float:
 def _adapted(self: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     """Compute a linear module with a plain adapter: its second product adds to the first, without passes of its own."""
     adapter = added_to(self)
-    flat = x.reshape(-1, x.shape[-1])
+    flat = x.reshape(-1, x.shape[-1])  # [n, in]
     low = None if adapter is None else F.linear(flat, adapter.down.to(x.dtype))  # peft would copy x for every module
     if adapter is None or low is None or args or kwargs:
         output: torch.Tensor = type(self).forward(self, x, *args, **kwargs)
@@ -267,9 +271,7 @@ class Added:
 def added_to(module: nn.Module) -> Added | None:
     """Return what the adapter around a module adds, or None where there is none, or not a single plain one."""
     layer: Any = module
-    if f"{type(layer).__module__}.{type(layer).__name__}" != ADAPTED or layer.disable_adapters or layer.merged:
-        return None
-    if len(layer.active_adapters) != 1:
+    if _type_name(layer) != ADAPTED or layer.disable_adapters or layer.merged or len(layer.active_adapters) != 1:
         return None
     adapter = layer.active_adapters[0]
     down, up = layer.lora_A[adapter], layer.lora_B[adapter]

@@ -12,7 +12,7 @@ from torch import nn
 from torch.autograd.graph import save_on_cpu
 from torch.utils.checkpoint import checkpoint
 
-from steadyrl.backends.torch.device import sent
+from steadyrl.backends.torch.device import to_device
 from steadyrl.backends.torch.load.model import SplitModel
 from steadyrl.backends.torch.read.attention import in_this_view, viewing
 from steadyrl.backends.torch.read.packed import Packed, PackedView, pack
@@ -69,8 +69,8 @@ class Reader:
 
         Under causal attention padding cannot reach what stands before it, so that no attention mask is needed.
         """
-        ids = sent(batch.tokens.astype(np.int64), self._device)
-        chosen = sent(np.flatnonzero(batch.completion_mask[:, 1:]), self._device)
+        ids = to_device(batch.tokens.astype(np.int64), self._device)  # [B, T]
+        chosen = to_device(np.flatnonzero(batch.completion_mask[:, 1:]), self._device)
         hidden: torch.Tensor = self._split.body(input_ids=ids[:, :-1], use_cache=False).last_hidden_state
         # Row by row, completion by completion; unlike indexing it adds gradients in one order.
         return hidden.flatten(0, 1).index_select(0, chosen)
@@ -89,5 +89,5 @@ def read_packed(body: nn.Module, packed: Packed) -> torch.Tensor:
 
 
 def _computed_again(layer: Any, *args: Any, **kwargs: Any) -> Any:
-    """Checkpoint a layer; it is computed again as it was, in the view of then, and draws nothing: dropout is off."""
+    # Computed again in the view of then; without the state of random numbers, for with dropout off none is drawn.
     return checkpoint(in_this_view(partial(layer, **kwargs)), *args, use_reentrant=False, preserve_rng_state=False)

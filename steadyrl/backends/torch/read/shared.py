@@ -92,7 +92,7 @@ class Prompts:
         """
         ours, theirs = (next(iter(layers.values())) for layers in (self.keys, keys))
         width = max(ours.shape[2], theirs.shape[2])
-        owners = self.owner.index_copy(0, rows, owner + len(ours))
+        owners = self.owner.index_copy(0, rows, owner + len(ours))  # [B], of both together
         remaining, owners = torch.unique(owners, return_inverse=True)
 
         def combined(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
@@ -148,7 +148,7 @@ class Prompts:
         of_prompt, weight_of_prompt = _weigh(scores, self.values[layer])
         of_prompt = self._rows(of_prompt, kv_heads, shared)
         weight_of_prompt = self._rows(weight_of_prompt, kv_heads, shared)
-        scores = q @ keys.transpose(2, 3)
+        scores = q @ keys.transpose(2, 3)  # [B, kv_heads, R, N]
         of_row, weight_of_row = _weigh(scores if mask is None else scores + mask, values)
         return of_row + torch.sigmoid(weight_of_prompt - weight_of_row) * (of_prompt - of_row)
 
@@ -171,13 +171,13 @@ def _weigh(scores: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, to
 
 def _slots(owner: torch.Tensor) -> tuple[torch.Tensor | None, int]:
     """Return ``Prompts.slots`` and ``Prompts.max_rows``."""
-    counts = torch.bincount(owner)
+    counts = torch.bincount(owner)  # [G], rows of each prompt
     max_rows = int(counts.max())
     order = torch.argsort(owner, stable=True)
     first = counts.cumsum(0) - counts  # [G], where each prompt's rows begin in that order
     numbers = torch.arange(len(owner), device=owner.device)
-    rank = torch.empty_like(owner)
+    rank = torch.empty_like(owner)  # [B], of a row among those of its prompt
     rank[order] = numbers - first[owner[order]]
-    slots = owner * max_rows + rank
+    slots = owner * max_rows + rank  # [B]
     aligned = len(owner) == len(counts) * max_rows and bool((slots == numbers).all())
     return None if aligned else slots, max_rows
