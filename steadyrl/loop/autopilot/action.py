@@ -52,7 +52,13 @@ class Action:
 
 
 def action_line(
-    context: Context, kind: str, knob: str, before: float | None, after: float | None, why: str, evidence: Sequence[str]
+    context: Context,
+    kind: str,
+    knob: str,
+    before: float | None,
+    after: float | None,
+    reason: str,
+    evidence: Sequence[str],
 ) -> Line:
     """Return a line of actions.jsonl."""
     return {
@@ -61,7 +67,7 @@ def action_line(
         "knob": knob,
         "before": before,
         "after": after,
-        "why": why,
+        "why": reason,
         "evidence": list(evidence),
         "done": True,
     }

@@ -94,5 +94,5 @@ def replay(
     stats = look_up([problem.id for problem in pool], memory, request.step)
     score = SCORES[settings.score](stats)
     probabilities = replay_probabilities(score, stats, settings)
-    why = partial(reason, settings.score, score, stats, probabilities)
-    return weighed(pool, probabilities, request, memory, why, generator)
+    reason_of = partial(reason, settings.score, score, stats, probabilities)
+    return weighed(pool, probabilities, request, memory, reason_of, generator)
