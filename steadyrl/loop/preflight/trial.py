@@ -85,13 +85,14 @@ def begin_trial(session: Session, phase: Callable[[str], None] = silent) -> Tria
     if not is_large(session):  # what is done once must not be timed; here it would show
         collect(backend, problems[:2], 1, session.sampling, (*key, 0), environment=environment)
     began = time.perf_counter()
-    few = len(problems) if len(problems) * samples == session.config.rollout.rollouts else max(1, len(problems) // 4)
-    groups = collect(backend, problems[:few], samples, session.sampling, (*key, 1), environment=environment)
-    part = drawn = Timed(few * samples, time.perf_counter() - began)
-    if problems[few:]:
+    # Two calls of different sizes tell the cost of a call from that of a row; a trial as large as a step needs one.
+    split = len(problems) if len(problems) * samples == session.config.rollout.rollouts else max(1, len(problems) // 4)
+    groups = collect(backend, problems[:split], samples, session.sampling, (*key, 1), environment=environment)
+    first_call = second_call = Timed(split * samples, time.perf_counter() - began)
+    if problems[split:]:
         began = time.perf_counter()
-        groups += collect(backend, problems[few:], samples, session.sampling, (*key, 2), environment=environment)
-        drawn = Timed((len(problems) - few) * samples, time.perf_counter() - began)
+        groups += collect(backend, problems[split:], samples, session.sampling, (*key, 2), environment=environment)
+        second_call = Timed((len(problems) - split) * samples, time.perf_counter() - began)
     began = time.perf_counter()
     groups = score_groups(groups, session.terms)
     reward = Timed(len(problems) * samples, time.perf_counter() - began)
@@ -112,7 +113,7 @@ def begin_trial(session: Session, phase: Callable[[str], None] = silent) -> Tria
         batch=batch,
         scores=scores,
         training=training,
-        sampling=(part, drawn),
+        sampling=(first_call, second_call),
         reward=reward,
         scoring=Timed(sum(len(group.rollouts) for group in measured), time.perf_counter() - start),
     )
@@ -190,10 +191,10 @@ def _choose(session: Session) -> tuple[list[Problem], int]:
     by_length = sorted(
         (session.problems[i] for i in indices), key=lambda problem: (len(encode(problem.asked)), problem.id)
     )
-    places = np.linspace(0, len(by_length) - 1, count).astype(int)
+    spread = np.linspace(0, len(by_length) - 1, count).astype(int)
     # Lengths are mixed, so that any part of the problems is as ragged as all of them.
     order = np.random.default_rng(session.config.run.seed).permutation(count)
-    return [by_length[places[i]] for i in order], samples
+    return [by_length[spread[i]] for i in order], samples
 
 
 def gold_rollouts(trial: Trial) -> list[tuple[Problem, Rollout]]:

@@ -123,8 +123,8 @@ def make_trial_updates(trial: Trial, phase: Callable[[str], None] = silent) -> T
         AccessError: There is no room for the state in the folder for temporary files.
     """
     if trial.training is None:
-        why = "the algorithm kept no rollout to train on"
-        return TrialUpdates([Finding(look.name, state="unknown", message=why) for look in UPDATE_CHECKS])
+        reason = "the algorithm kept no rollout to train on"
+        return TrialUpdates([Finding(c.name, state="unknown", message=reason) for c in UPDATE_CHECKS])
     with scratch_folder() as folder:
         _require_room(trial.session, folder)
         start, middle = folder / "start", folder / "middle"
@@ -208,10 +208,10 @@ def gradient(attempt: _Attempt) -> Result:
     mask = batch.completion_mask
     if math.isfinite(norm):
         if batch.advantages is not None and not batch.advantages[mask].any():
-            kept = batch.measured.get("kept")
-            if kept is not None and not kept.any():
-                most = max(reward for group in attempt.trial.groups for reward in group.rewards)
-                message += f"; the algorithm keeps none of the completions, which earn {most:.3g} at most"
+            is_kept = batch.measured.get("kept")
+            if is_kept is not None and not is_kept.any():
+                highest = max(reward for group in attempt.trial.groups for reward in group.rewards)
+                message += f"; the algorithm keeps none of the completions, which earn {highest:.3g} at most"
                 return Found("nothing_kept", message=message)
             message += "; every advantage is 0: the rewards do not differ where the algorithm compares them"
             return Found("no_signal", message=message, change=more_signal(attempt.trial))
@@ -233,7 +233,7 @@ def update(attempt: _Attempt) -> Result:
     if rate == 0:
         return Unknown("the learning rate of the first step is 0: no update can be judged")
     after = attempt.further.after
-    if not _differ(after.logprobs, before.logprobs):
+    if not _max_difference(after.logprobs, before.logprobs):
         return Found("no_update", message=f"one update at learning rate {rate:g} left every log-prob as it was")
     moved, limit = _moved(batch, before, after), max(_LEAP, session.config.update.kl_old_limit)
     message = f"one update at learning rate {rate:g} took the policy {moved:.3g} nats/token (k3) from the old one"
@@ -241,9 +241,9 @@ def update(attempt: _Attempt) -> Result:
         return Unknown(f"{message}; without advantages no direction is better than another")
     gain, error = _gain(batch, before, after)
     message += f", and the mean of advantage times log-prob changed by {gain:+.3g}"
-    if session.config.run.steps >= LEAST and (most := _reach(session, moved, rate)) < KL_REF_NONE:
-        message += f"; all updates of the run in one direction, at the full rate, would come to {most:.2g}"
-        change = {} if _cut(attempt) else {"update.learning_rate": _faster(session, moved, rate)}
+    if session.config.run.steps >= LEAST and (reach := _reach(session, moved, rate)) < KL_REF_NONE:
+        message += f"; all updates of the run in one direction, at the full rate, would come to {reach:.2g}"
+        change = {} if _limit_findings(attempt) else {"update.learning_rate": _faster(session, moved, rate)}
         return Found("hardly_moves", "warning", message=message, change=change)
     if gain > 0 and moved <= limit:
         settings = session.config.update
@@ -278,11 +278,11 @@ def _faster(session: Session, moved: float, rate: float) -> float:
 def limits(attempt: _Attempt) -> list[Result]:
     return [
         Found(f.cause, "warning", message=f.message, change=dict(override.split("=") for override in f.overrides))
-        for f in _cut(attempt)
+        for f in _limit_findings(attempt)
     ]
 
 
-def _cut(attempt: _Attempt) -> list[Finding]:
+def _limit_findings(attempt: _Attempt) -> list[Finding]:
     """Return what the doctor would say of the limits of a run with the trial's gradient and rewards."""
     rewards = [reward for group in attempt.trial.groups for reward in group.rewards]
     measured = {"grad_norm": attempt.first.stats["grad_norm"], "reward/std": float(np.std(rewards))}
@@ -335,34 +335,34 @@ def continuation(attempt: _Attempt) -> Result:
     )  # fmt: skip
     if further is None:
         return Unknown("no update could be made")
-    apart = {
-        "the step after loading": _apart(further.second, further.repeated),
-        "the first step after loading the start": _apart(first, further.anew),
+    differences = {
+        "the step after loading": _step_difference(further.second, further.repeated),
+        "the first step after loading the start": _step_difference(first, further.anew),
     }
-    worst = max(apart, key=lambda name: apart[name])
-    if apart[worst] <= EXACT:
-        return Passed(f"a step repeated after save and load differs by {apart[worst]:.2g}")
+    worst = max(differences, key=lambda name: differences[name])
+    if differences[worst] <= EXACT:
+        return Passed(f"a step repeated after save and load differs by {differences[worst]:.2g}")
     session.backend.load(middle)
     loaded = _measure(session, part)
-    step = _differ(further.second.after.logprobs, loaded.logprobs)
-    message = f"{worst} differs by {apart[worst]:.2g}"
-    if apart[worst] <= min(_ROUNDING * step, _REORDERED):
+    step = _max_difference(further.second.after.logprobs, loaded.logprobs)
+    message = f"{worst} differs by {differences[worst]:.2g}"
+    if differences[worst] <= min(_ROUNDING * step, _REORDERED):
         return Passed(f"{message}, less than 1e-4 of what a step changes: rounding")
     noise = _noise(session, part, middle)
-    if EXACT / 100 < noise <= _DROPOUT and apart[worst] <= _REORDERED:
+    if EXACT / 100 < noise <= _DROPOUT and differences[worst] <= _REORDERED:
         return Passed(
             f"{message}, as steps do here that are repeated without loading (by {noise:.2g}): sums whose order changes"
         )
     if noise > _DROPOUT:
-        cause, shown = "noise", f"steps differ by {noise:.2g} without loading too"
-    elif _differ(loaded.logprobs, first.after.logprobs) > EXACT:
-        cause, shown = "weights", "log-probs after loading are not those before saving"
-    elif "values" in session.algorithm.needs and _differ(loaded.values, first.after.values) > EXACT:
-        cause, shown = "value_head", "values after loading are not those before saving"
+        cause, evidence = "noise", f"steps differ by {noise:.2g} without loading too"
+    elif _max_difference(loaded.logprobs, first.after.logprobs) > EXACT:
+        cause, evidence = "weights", "log-probs after loading are not those before saving"
+    elif "values" in session.algorithm.needs and _max_difference(loaded.values, first.after.values) > EXACT:
+        cause, evidence = "value_head", "values after loading are not those before saving"
     else:
-        cause, shown = "optimizer", "weights are restored, the optimizer's state is not"
+        cause, evidence = "optimizer", "weights are restored, the optimizer's state is not"
     again = "A resumed run would be another run, and this session may not be as it was"
-    return Found(cause, message=f"{message}, {EXACT:g} is allowed; {shown}. {again}")
+    return Found(cause, message=f"{message}, {EXACT:g} is allowed; {evidence}. {again}")
 
 
 UPDATE_CHECKS: Sequence[Check[_Attempt]] = (gradient, limits, update, continuation)
@@ -376,20 +376,20 @@ def _noise(session: Session, part: Batch, middle: Path) -> float:
     again = _take(session, part, part, 0.0)
     # The cosine is measured with Adam's moments, which may not be restored.
     stats = {name: value for name, value in once.stats.items() if name != "grad_cosine"}
-    return _apart(replace(once, stats=stats), again)
+    return _step_difference(replace(once, stats=stats), again)
 
 
-def _apart(first: _Step, second: _Step) -> float:
+def _step_difference(first: _Step, second: _Step) -> float:
     """Return the greatest difference of two steps: statistics relative to their size, log-probs in nats."""
     stats = [
         abs(value - second.stats[name]) / max(1.0, abs(value))
         for name, value in first.stats.items()
         if math.isfinite(value)
     ]
-    return max([*stats, _differ(first.after.logprobs, second.after.logprobs)])
+    return max([*stats, _max_difference(first.after.logprobs, second.after.logprobs)])
 
 
-def _differ(first: Array, second: Array) -> float:
+def _max_difference(first: Array, second: Array) -> float:
     return float(np.abs(first - second).max())
 
 
