@@ -14,7 +14,7 @@ from steadyrl.core.errors import EpisodeError, raised_line
 from steadyrl.core.plugins import require_members
 from steadyrl.core.protocols import Episode, Interactive, ToolUsing, outcome_of
 from steadyrl.core.types import Group, Message, Problem, Rollout, ToolCall, message_text
-from steadyrl.loop.rewards.combine import Term, score_groups, written
+from steadyrl.loop.rewards.combine import Term, score_groups, text_rollout
 from steadyrl.loop.rewards.functions import RAISED
 from steadyrl.loop.tasks.tools import sample_arguments
 
@@ -52,7 +52,7 @@ def attempt(task: Interactive, problem: Problem, say: Say) -> Rollout:
             outcome = outcome_of(episode)
         except RAISED as error:
             broken = broken or _reason(error)
-    rollout = written(problem, "\n".join(turns))
+    rollout = text_rollout(problem, "\n".join(turns))
     return replace(
         rollout,
         unscored=broken,

@@ -92,7 +92,7 @@ class Panel:
         while missing:
             new_answers = self._ask_all(missing)
             failures = [answer for answer in new_answers.values() if isinstance(answer, str)]
-            failed = self._judge_the_judge(failures, len(new_answers))
+            failed = self._require_answering(failures, len(new_answers))
             answers |= new_answers
             if failed < len(new_answers) or len(answers) > len(new_answers):
                 break
@@ -147,15 +147,15 @@ class Panel:
                 self._outcomes.append(outcome)
         return answers
 
-    def _judge_the_judge(self, failures: Sequence[str], count: int) -> int:
+    def _require_answering(self, failures: Sequence[str], count: int) -> int:
         """Note how many of a scoring's verdicts failed, and return it."""
         self._recent.append((len(failures), count))
-        failed, of = (sum(counts) for counts in zip(*self._recent, strict=True))
-        enough = of >= _LEAST or len(self._recent) == self._section.window
-        if enough and failed / of > self._section.max_failed:
+        failed, total = (sum(counts) for counts in zip(*self._recent, strict=True))
+        has_evidence = total >= _LEAST or len(self._recent) == self._section.window
+        if has_evidence and failed / total > self._section.max_failed:
             raise EngineError(
                 f"the judge '{self._section.model}' at {self._section.base_url} gave no verdict in {failed} of the last"
-                f" {of} cases, more than rewards.judge.max_failed = {self._section.max_failed:g}; mostly: "
+                f" {total} cases, more than rewards.judge.max_failed = {self._section.max_failed:g}; mostly: "
                 f"{_main_reason(failures)}"
             )
         return len(failures)
@@ -220,15 +220,15 @@ class VerdictCache:
     def get(self, request: str, texts: Sequence[str]) -> Verdict | None:
         """Return the verdict on these texts in this order, or None if there is none."""
         try:
-            entry = parse_json(self._path(request, texts).read_text(encoding="utf-8"))
-            return _read_verdict(entry, len(texts))
+            record = parse_json(self._path(request, texts).read_text(encoding="utf-8"))
+            return _read_verdict(record, len(texts))
         except (OSError, ValueError, TypeError, KeyError):
             return None  # not asked yet, or damaged
 
     def put(self, request: str, texts: Sequence[str], verdict: Verdict) -> None:
         """Keep a verdict. A full disk costs the entry and one warning, not the run."""
         path = self._path(request, texts)
-        record = {"values": verdict.values, "parts": dict(verdict.parts), "reason": verdict.reason}
+        record = {"values": verdict.values, "parts": dict(verdict.by_criterion), "reason": verdict.reason}
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             # A name of its own: two runs may write the same verdict at the same time.
@@ -246,9 +246,11 @@ class VerdictCache:
         return self._folder / name[:2] / f"{name}.json"
 
 
-def _read_verdict(entry: Mapping[str, Any], count: int) -> Verdict:
-    values, parts = entry["values"], dict(entry["parts"])
-    numbers = [*values, *parts.values()]
+def _read_verdict(record: Mapping[str, Any], count: int) -> Verdict:
+    values, by_criterion = record["values"], dict(record["parts"])
+    numbers = [*values, *by_criterion.values()]
     if len(values) != count or not all(isinstance(x, int | float) and 0 <= x <= 1 for x in numbers):
         raise ValueError("an entry of another form")
-    return Verdict(tuple(map(float, values)), {str(k): float(v) for k, v in parts.items()}, str(entry["reason"]))
+    return Verdict(
+        tuple(map(float, values)), {str(k): float(v) for k, v in by_criterion.items()}, str(record["reason"])
+    )

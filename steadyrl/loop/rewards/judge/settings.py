@@ -201,5 +201,5 @@ def _base64_parts(data: bytes) -> Iterator[str]:
         encoded = base64.b64encode(b"\0" * before + data).decode().rstrip("=")
         first = -(-8 * before // 6)
         last = 8 * (before + len(data)) // 6
-        part = encoded[first:last]
-        yield from {part, part.replace("+", "-").replace("/", "_")}
+        inner = encoded[first:last]
+        yield from {inner, inner.replace("+", "-").replace("/", "_")}
