@@ -28,36 +28,36 @@ def attempt(task: Interactive, problem: Problem, say: Say) -> Rollout:
     episode = task.episode(problem, seed=0)
     require_members("the task's episode", episode, Episode)
     turns: list[str] = []
-    seen: list[str] = []
+    observations: list[str] = []
     rewards: list[tuple[int, float]] = []
     calls: list[tuple[ToolCall, ...]] = []
-    broken: str | None = None
+    failure: str | None = None
     outcome: Mapping[str, Any] = {}
     try:
-        seen.append(_text(episode.open()))
+        observations.append(_text(episode.open()))
         while len(turns) < task.max_turns and (turn := say(episode, len(turns))) is not None:
             message = {"role": "assistant", "content": turn} if isinstance(turn, str) else turn
             turns.append(message_text(message))
-            answer = episode.step(message if isinstance(task, ToolUsing) else turns[-1])
-            if answer.reward is not None:
-                rewards.append((len(turns), float(answer.reward)))
-            calls.append(tuple(answer.calls))
-            if answer.done:
+            step = episode.step(message if isinstance(task, ToolUsing) else turns[-1])
+            if step.reward is not None:
+                rewards.append((len(turns), float(step.reward)))
+            calls.append(tuple(step.calls))
+            if step.done:
                 break
-            seen.append(_text(answer.observation))
+            observations.append(_text(step.observation))
     except RAISED as error:
-        broken = _reason(error)
+        failure = _reason(error)
     finally:
         try:
             outcome = outcome_of(episode)
         except RAISED as error:
-            broken = broken or _reason(error)
+            failure = failure or _reason(error)
     rollout = text_rollout(problem, "\n".join(turns))
     return replace(
         rollout,
-        unscored=broken,
+        unscored=failure,
         turns=tuple(turns),
-        seen=tuple(seen),
+        seen=tuple(observations),
         outcome=outcome,
         turn_rewards=tuple(rewards),
         calls=tuple(calls),

@@ -56,10 +56,10 @@ def _json(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             f"{path}: not valid JSON ({error}); expected one list of objects, or an object per line"
         ) from error
     for number, item in enumerate(items, start=1):
-        place = f"{path}, item {number}"
+        location = f"{path}, item {number}"
         if not isinstance(item, dict):
-            raise DataError(f"{place}: got {kind_of(item)}; expected a JSON object, as in {{...}}")
-        yield place, item
+            raise DataError(f"{location}: got {kind_of(item)}; expected a JSON object, as in {{...}}")
+        yield location, item
 
 
 def _columnar(path: Path, batches: Callable[[Path], Iterable[Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
