@@ -156,7 +156,7 @@ def save(run: RunDir, backend: Backend, state: State, keep: int) -> Path:
         AccessError: The disk is full or not writable.
     """
     folder = run.checkpoint_folder(state.step)
-    part = folder.with_name(folder.name + _PART)
+    part = folder.with_suffix(_PART)
     try:
         _finish_swaps(run)
         part.mkdir(parents=True)
@@ -363,7 +363,7 @@ def _damaged(run: RunDir, step: int, defect: str) -> CheckpointError:
 def _finish_swaps(run: RunDir) -> None:
     root = run.checkpoint_folder(0).parent
     for part in sorted(root.glob(f"*{_PART}")):
-        if (part / DONE).is_file() and not (_final_folder(part) / DONE).is_file():
+        if (part / DONE).is_file() and not (part.with_suffix("") / DONE).is_file():
             _put_in_place(part)
         else:
             _remove(part)
@@ -371,14 +371,10 @@ def _finish_swaps(run: RunDir) -> None:
 
 def _put_in_place(part: Path) -> None:
     """Rename a complete checkpoint to its name; an older one of that name goes first."""
-    folder = _final_folder(part)
+    folder = part.with_suffix("")
     if folder.exists():
         _remove(folder)
     part.replace(folder)
-
-
-def _final_folder(part: Path) -> Path:
-    return part.with_name(part.name.removesuffix(_PART))
 
 
 def _remove(folder: Path) -> None:

@@ -317,10 +317,7 @@ def _changed_data(directory: RunDir, session: Session, accepts: bool) -> dict[st
     earlier = [info["data"], *(entry["data"] for entry in info.get("accepted_data") or ())]
     if not all(isinstance(recorded, Mapping) for data in earlier for recorded in data.values()):
         raise RunError(f"'{directory.info_file}' is damaged: its 'data' holds no counts and digests; restore the file")
-    changes = [
-        [split for split in now if _fixed_content(data.get(split, {})) != _fixed_content(now[split])]
-        for data in earlier
-    ]
+    changes = [[split for split in now if _fixed(data.get(split, {})) != _fixed(now[split])] for data in earlier]
     if not all(changes):
         return None
     if accepts:
@@ -381,7 +378,7 @@ def _data(session: Session) -> dict[str, dict[str, Any]]:
     }
 
 
-def _fixed_content(split: Mapping[str, Any]) -> dict[str, Any]:
+def _fixed(split: Mapping[str, Any]) -> dict[str, Any]:
     """Return what may not change of a split while a run goes on; the folder that it is in may be another."""
     return {name: value for name, value in split.items() if name not in ("source", "prompts", "of", "trained_on_too")}
 

@@ -423,7 +423,13 @@ def gather(session: Session, state: State, clock: metrics.Clock) -> tuple[list[G
         request = Request(session.problems, missing, state.problems_drawn + len(groups), step, seed, mutate)
         choice = session.curriculum.choose(request, memory)
         key = (seed, step, rounds) if rounds else (seed, step)
-        new_groups = _answer(session, choice.problems, key, state.updates)
+        if session.algorithm.source == "demonstrations":
+            new_groups = demonstrate(session.backend, choice.problems, session.task, key, session.environment)
+        else:
+            samples, sampling = settings.samples_per_prompt, session.sampling
+            new_groups = collect(
+                session.backend, choice.problems, samples, sampling, key, state.updates, session.environment
+            )
         clock.lap("rollout")
         new_groups = score_groups(new_groups, session.terms)
         clock.lap("reward")
@@ -436,13 +442,6 @@ def gather(session: Session, state: State, clock: metrics.Clock) -> tuple[list[G
     if settings.refill:
         numbers["curriculum/rounds"] = float(rounds)
     return groups, memory, numbers
-
-
-def _answer(session: Session, problems: Sequence[Problem], key: tuple[int, ...], version: int) -> list[Group]:
-    if session.algorithm.source == "demonstrations":
-        return demonstrate(session.backend, problems, session.task, key, session.environment)
-    samples = session.config.rollout.samples_per_prompt
-    return collect(session.backend, problems, samples, session.sampling, key, version, session.environment)
 
 
 def with_knobs(session: Session, state: State) -> Session:

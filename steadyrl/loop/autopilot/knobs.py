@@ -46,7 +46,7 @@ class Adjustment:
     finding: Finding
 
 
-def _balanced_coef(now: float, start: float, rows: Rows) -> float:
+def _less_coef(now: float, start: float, rows: Rows) -> float:
     spread = _usual_spread(rows)
     return now if spread <= 0 else max(min(now, COEF_PER_SPREAD * spread), 0.1 * now)
 
@@ -80,9 +80,7 @@ MOVES: Mapping[str, Move] = {
     "clip": Move("algorithm.args.clip_high", lambda now, start, rows: max(now, 0.28), "upper clip bound to 0.28"),
     # A target for the KL may have raised it further.
     "kl_coef": Move(KL_COEF, lambda now, start, rows: max(now, min(1.5 * now, 10.0 * start)), "x 1.5, up to 10 x"),
-    "kl_coef_down": Move(
-        KL_COEF, _balanced_coef, "to half of the usual spread of the rewards, at most to a tenth at once"
-    ),
+    "kl_coef_down": Move(KL_COEF, _less_coef, "to half of the usual spread of the rewards, at most to a tenth at once"),
     "temperature": Move(
         "sampling.temperature",
         lambda now, start, rows: min(1.2 * now, max(now, min(1.5 * start, 2.0))),

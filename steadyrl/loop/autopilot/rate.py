@@ -39,8 +39,7 @@ def take_step_back(pilot: PilotState, record: Mapping[str, Any], context: Contex
     kl = record.get(KL_STEP)
     if kl is None:
         return None
-    share = share_of_rate(pilot, record, context.config)
-    band = narrowed_band(pilot, record, context.config).at_rate_share(share, pilot.rate_multiplier)
+    _, band = _share_and_band(pilot, record, context.config)
     # The search expects such steps; after it only one is taken back that leaves little of the policy.
     limit = LEAP * (band if pilot.found_scale is None else healthy_band(pilot, record, context.config)).high
     if kl <= limit:  # NaN is a leap
@@ -65,8 +64,7 @@ def hold_rate(pilot: PilotState, record: Mapping[str, Any], context: Context) ->
     kl = record.get(KL_STEP)
     if kl is None:
         return Action(pilot)
-    share = share_of_rate(pilot, record, context.config)
-    band = narrowed_band(pilot, record, context.config).at_rate_share(share, pilot.rate_multiplier)
+    share, band = _share_and_band(pilot, record, context.config)
     searching = pilot.found_scale is None
     rising, target = clearly_rising(context.rewards), context.config.autopilot.kl_ref_target
     if rising and target:
@@ -119,10 +117,10 @@ def may_roll_back(pilot: PilotState) -> bool:
     return pilot.rollbacks < ROLLBACKS_AT_MOST
 
 
-def share_of_rate(pilot: PilotState, record: Mapping[str, Any], config: Config) -> float:
-    """Return the share of the learning rate that warm-up and schedule left at a step, (0, 1]."""
+def _share_and_band(pilot: PilotState, record: Mapping[str, Any], config: Config) -> tuple[float, Band]:
+    """Return the share of the rate that warm-up and schedule left at a step, (0, 1], and the band of such a step."""
     share: float = record["learning_rate"] / (config.update.learning_rate * pilot.scale * pilot.rate_multiplier)
-    return share
+    return share, narrowed_band(pilot, record, config).at_rate_share(share, pilot.rate_multiplier)
 
 
 def rate_line(
@@ -142,7 +140,6 @@ def kl_sentence(record: Mapping[str, Any], band: Band) -> str:
 
 
 def _band_sentences(pilot: PilotState, config: Config) -> list[str]:
-    """Return a sentence of evidence for each thing that moves the run's band."""
     entropy, cosine, steps = pilot.first_entropy or 0.0, pilot.agreement or 0.0, config.run.steps
     shares = (
         (entropy_share(pilot.first_entropy), f"the policy began with an entropy of {entropy:.2g} nats/token"),

@@ -40,9 +40,9 @@ def build(settings: Settings) -> Curriculum:
         levels = np.array([level_of(problem, settings.column) for problem in request.problems])
         require_several("stages", settings.column, levels)
         stage = float(memory.seen.get(_STAGE, {}).get("level", levels.min()))  # the lowest at first
-        present, passed = levels == stage, levels < stage
+        passed = levels < stage
         earlier_share = settings.earlier_share if passed.any() else 0.0
-        probabilities = (1 - earlier_share) * shares(present.astype(float))
+        probabilities = (1 - earlier_share) * shares((levels == stage).astype(float))
         if earlier_share:
             probabilities = probabilities + earlier_share * shares(passed.astype(float))
         record = memory.seen.get(_name(stage))
@@ -51,11 +51,9 @@ def build(settings: Settings) -> Curriculum:
         def reason(i: int) -> str:
             if levels[i] > stage:
                 return f"beyond level {stage:g}, for lack of others"
-            return (
-                f"the present level {stage:g}, {mean}"
-                if present[i]
-                else f"a passed level; the present one is {stage:g}"
-            )
+            if levels[i] < stage:
+                return f"a passed level; the present one is {stage:g}"
+            return f"the present level {stage:g}, {mean}"
 
         above = levels[levels > stage]
         stage_record = {"level": stage, "last": _NEVER_FORGOTTEN, "rollouts": 0.0}

@@ -73,7 +73,9 @@ def sampled_entropy(trial: Trial) -> Result:
     if _deliberate(trial.session.sampling):
         return Found("raw_logprobs", message=f"{message}; {DELIBERATE}")
     return Found(
-        "warp", message=f"{message}; {_warped_sampling(trial, difference)}", change=_unwarped(trial.session.sampling)
+        "warp",
+        message=f"{message}; {_distribution_message(trial, difference)}",
+        change=_unwarped(trial.session.sampling),
     )
 
 
@@ -187,31 +189,30 @@ def _padding(trial: Trial, gap: np.ndarray) -> Found | None:
     per_row = np.zeros(mask.shape)
     per_row[mask] = np.abs(gap)
     worst = np.argsort(-per_row.sum(axis=1) / mask.sum(axis=1), kind="stable")[:_ALONE]
-    scored_gaps, shifts = [], []
+    gaps, shifts = [], []
     for row in worst:
         lone_row = take_rows(batch, np.array([row]))
         logprobs = score(session, lone_row).logprobs
-        scored_gaps.append(_gap(lone_row, logprobs))
+        gaps.append(_gap(lone_row, logprobs))
         shifts.append((logprobs - trial.scores.logprobs[row : row + 1, : logprobs.shape[1]])[lone_row.completion_mask])
     padded = np.concatenate([per_row[row][mask[row]] for row in worst])
     if not _within(session, np.concatenate(shifts)):
-        scored = np.abs(np.concatenate(scored_gaps)).mean()
         return Found(
             "padding",
-            message=f"scored alone, the {len(worst)} worst rows are {scored:.2g} nats "
+            message=f"scored alone, the {len(worst)} worst rows are {np.abs(np.concatenate(gaps)).mean():.2g} nats "
             f"from the sampler, scored among others {padded.mean():.2g}: padding or positions in the trainer",
             change=_one_at_a_time(session, "micro_batch_tokens"),
         )
     problems = [trial.measured[trial.batch.groups[row]].problem for row in worst]
-    drawn_gaps = []
+    new_gaps = []
     for number, problem in enumerate(problems):
         lone = rows_of(session, collect(session.backend, [problem], 1, session.sampling, (number,)))
-        drawn_gaps.append(_gap(lone, score(session, lone).logprobs))
-    if _within(session, np.concatenate(drawn_gaps)):
+        new_gaps.append(_gap(lone, score(session, lone).logprobs))
+    if _within(session, np.concatenate(new_gaps)):
         return Found(
             "padding",
             message=f"drawn alone, completions of the {len(worst)} worst prompts are scored alike by both "
-            f"(at most {_max_gap(np.concatenate(drawn_gaps)):.2g} nats apart): padding or positions in the sampler",
+            f"(at most {_max_gap(np.concatenate(new_gaps)):.2g} nats apart): padding or positions in the sampler",
             change=_one_at_a_time(session, "generate_rows"),
         )
     return None
@@ -231,8 +232,7 @@ def _growth(batch: Batch, gap: np.ndarray) -> float:
     return float(np.abs(gap[~early]).mean() / max(np.abs(gap[early]).mean(), np.finfo(float).tiny))
 
 
-def _warped_sampling(trial: Trial, difference: float) -> str:
-    """Return from what distribution the tokens come, and the temperature that fits them where one does."""
+def _distribution_message(trial: Trial, difference: float) -> str:
     session, mask = trial.session, trial.batch.completion_mask
 
     def miss(scores: TokenScores) -> float:

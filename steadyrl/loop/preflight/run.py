@@ -189,10 +189,10 @@ def gold_answer(trial: Trial) -> Result:
     message += f" ({len(answers) - len(pairs)} more unscored)" if len(answers) > len(pairs) else ""
     if means[0] > means[1]:
         return Passed(message)
-    return Found("empty_wins", message=f"{message}{_against(session, pairs)}")
+    return Found("empty_wins", message=f"{message}{_worst_reward(session, pairs)}")
 
 
-def _against(session: Session, pairs: Sequence[tuple[Rollout, Rollout]]) -> str:
+def _worst_reward(session: Session, pairs: Sequence[tuple[Rollout, Rollout]]) -> str:
     """Name the reward that pays the empty answer most, beside the good one."""
     gains_by_term = {}
     for term in session.terms:
@@ -246,7 +246,6 @@ def targets(trial: Trial) -> list[Result]:
 
 
 def _planned(config: Config) -> Run:
-    """Return the run as the doctor sees it before its first step."""
     return identify(RawLog("the plan", "steadyrl", {}, flat_settings(dump(config))))
 
 

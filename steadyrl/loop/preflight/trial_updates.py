@@ -405,7 +405,6 @@ def _save(session: Session, folder: Path) -> None:
 
 
 def _require_room(session: Session, folder: Path) -> None:
-    """Refuse a folder that has no room for two saved states."""
     described = session.backend.describe()
     trained = described.get("trained", described.get("parameters", 0))
     needed = 2 * _BYTES_PER_PARAMETER * (trained if isinstance(trained, int) else 0)

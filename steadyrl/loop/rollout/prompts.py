@@ -95,19 +95,17 @@ def fit_prompts(problems: Sequence[Problem], backend: Backend, sampling: Samplin
 
 def _too_long(problems: Sequence[Problem], encode: Encode, room: int) -> dict[str, int]:
     """Return the tokens of every prompt that takes more than ``room``, by problem id."""
-    template_tokens: dict[
-        tuple[tuple[str, str, str], ...], int
-    ] = {}  # beside the texts, by the outline of the messages
+    extra: dict[tuple[tuple[str, str, str], ...], int] = {}  # tokens beside the texts, by the outline of the messages
     lengths = {}
     for problem in problems:
         sample = outline(problem.messages)
         shape = tuple(map(with_calls, sample))
-        if shape not in template_tokens:
+        if shape not in extra:
             # A template that fails on such messages is refused here, before anything is paid.
-            template_tokens[shape] = len(encode(sample or ""))
+            extra[shape] = len(encode(sample or ""))
         texts = [message["content"] for message in problem.messages] or [problem.prompt]
         # No tokenizer makes more tokens of a text than it has bytes: most prompts need not be encoded.
-        if sum(len(text.encode(errors="surrogatepass")) for text in texts) + template_tokens[shape] > room:
+        if sum(len(text.encode(errors="surrogatepass")) for text in texts) + extra[shape] > room:
             lengths[problem.id] = len(encode(problem.asked))
     return {id: length for id, length in lengths.items() if length > room}
 

@@ -130,7 +130,6 @@ def _count_right(
 
 
 def _score_text(rollout: Rollout, score: float | None) -> str:
-    """Return a score with its remark, in one line."""
     if score is None:
         return f"unscored: {rollout.unscored}"
     note = " ".join(rollout.note.split())

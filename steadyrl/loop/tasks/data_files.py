@@ -278,7 +278,6 @@ def _refuse_common(splits: Splits) -> None:
 
 
 def _saved_splits(listed: Path) -> Splits:
-    """Return the splits of a ``DatasetDict`` that was saved to disk."""
     try:
         names = json.loads(listed.read_text(encoding="utf-8"))["splits"]
         splits = {name: _without_caches(sorted((listed.parent / name).glob("*.arrow"))) for name in names}
@@ -311,7 +310,6 @@ def _read_front_matter(root: Path) -> dict[str, Mapping[str, Any]]:
 
 
 def _listed_files(root: Path, name: str, config: Mapping[str, Any]) -> Splits:
-    """Return the files that a configuration of README.md lists."""
     base, listed = root / _relative_path(root, name, config.get("data_dir") or "."), config.get("data_files")
     if listed is None:
         return _by_split(base)

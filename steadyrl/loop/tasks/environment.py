@@ -188,7 +188,6 @@ def _takes_seed(reset: Any) -> bool:
 
 
 def _tools_of(environment: Any, settings: EnvironmentTask.Settings) -> list[Tool]:
-    """Return the tools of an environment and those that the config names."""
     tools = []
     for i, source in enumerate(_declared_tools(environment)):
         member = inspect.getattr_static(environment, getattr(source, "__name__", ""), None)
@@ -281,7 +280,6 @@ class EnvironmentEpisode:
 
 
 def _awaited(value: Any) -> Any:
-    """Return what a method returned, or what its coroutine comes to."""
     if not inspect.iscoroutine(value):
         return value
     (outcome,) = wait_for([value])

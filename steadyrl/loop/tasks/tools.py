@@ -80,7 +80,7 @@ def make_tool(source: Any, method: bool = False, location: str = "a tool") -> To
     if not callable(source) or inspect.isclass(source):
         raise ConfigError(f"{location} is {source!r:.60}; expected a function, or a JSON schema")
     name = getattr(source, "__name__", type(source).__name__)
-    description, documented = _documented(source)
+    description, documented = _parse_docstring(source)
     if not description:
         raise ConfigError(f"the tool '{name}' has no docstring; write what it does, for the policy reads it")
     fields: dict[str, Any] = {}
@@ -159,8 +159,7 @@ def _checked_schema(source: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"type": "function", "function": inner}
 
 
-def _documented(function: Any) -> tuple[str, dict[str, str]]:
-    """Return what a docstring says of a function, and of its parameters."""
+def _parse_docstring(function: Any) -> tuple[str, dict[str, str]]:
     text = inspect.getdoc(function) or ""
     section = _SECTION.search(text)
     description = (text[: section.start()] if section else text).strip()

@@ -247,10 +247,8 @@ class VerdictCache:
 
 
 def _read_verdict(record: Mapping[str, Any], count: int) -> Verdict:
-    values, by_criterion = record["values"], dict(record["parts"])
-    numbers = [*values, *by_criterion.values()]
+    values, grades = record["values"], dict(record["parts"])
+    numbers = [*values, *grades.values()]
     if len(values) != count or not all(isinstance(x, int | float) and 0 <= x <= 1 for x in numbers):
         raise ValueError("an entry of another form")
-    return Verdict(
-        tuple(map(float, values)), {str(k): float(v) for k, v in by_criterion.items()}, str(record["reason"])
-    )
+    return Verdict(tuple(map(float, values)), {str(k): float(v) for k, v in grades.items()}, str(record["reason"]))

@@ -97,16 +97,14 @@ def _question(rules: str, request: str, texts: Sequence[str]) -> Question:
         codes.add(secrets.token_hex(_LABEL_BYTES))
     *labels, tie = codes
     # The rules come first and are the same in every request, so that servers which cache prefixes read them once.
-    sections = [f"The code of all fences here is {fence}.", _fenced(fence, "request", request)]
-    sections += [
-        _fenced(fence, f"answer with the label {label}", text) for label, text in zip(labels, texts, strict=True)
-    ]
+    lines = [f"The code of all fences here is {fence}.", _fenced(fence, "request", request)]
+    lines += [_fenced(fence, f"answer with the label {label}", text) for label, text in zip(labels, texts, strict=True)]
     if len(texts) == 2:
-        sections.append(f"The label for a tie is {tie}.")
-    sections.append(f"Labels: {', '.join(labels)}. Give your verdict as JSON now.")
+        lines.append(f"The label for a tie is {tie}.")
+    lines.append(f"Labels: {', '.join(labels)}. Give your verdict as JSON now.")
     messages: tuple[Message, ...] = (
         {"role": "system", "content": _RULES + rules},
-        {"role": "user", "content": "\n\n".join(sections)},
+        {"role": "user", "content": "\n\n".join(lines)},
     )
     return Question(messages, tuple(labels), tie)
 
