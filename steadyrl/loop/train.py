@@ -418,18 +418,16 @@ def gather(session: Session, state: State, clock: metrics.Clock) -> tuple[list[G
     groups: list[Group] = []
     numbers: dict[str, float] = {}
     memory = recall(state.curriculum)
+    backend, environment, samples = session.backend, session.environment, settings.samples_per_prompt
     missing, rounds = settings.prompts_per_step, 0
     while missing > 0 and rounds <= settings.refill:
         request = Request(session.problems, missing, state.problems_drawn + len(groups), step, seed, mutate)
         choice = session.curriculum.choose(request, memory)
         key = (seed, step, rounds) if rounds else (seed, step)
         if session.algorithm.source == "demonstrations":
-            new_groups = demonstrate(session.backend, choice.problems, session.task, key, session.environment)
+            new_groups = demonstrate(backend, choice.problems, session.task, key, environment)
         else:
-            samples, sampling = settings.samples_per_prompt, session.sampling
-            new_groups = collect(
-                session.backend, choice.problems, samples, sampling, key, state.updates, session.environment
-            )
+            new_groups = collect(backend, choice.problems, samples, session.sampling, key, state.updates, environment)
         clock.lap("rollout")
         new_groups = score_groups(new_groups, session.terms)
         clock.lap("reward")
@@ -565,8 +563,7 @@ def _doctor(session: Session, run: RunDir, step: int) -> LiveDoctor | None:
     interval = session.config.run.doctor_every
     if not interval:
         return None
-    doctor = LiveDoctor(
-        dump(session.config), interval, format="steadyrl", completions=Ends(run.rollouts_file(0).parent)
-    )
+    ends = Ends(run.rollouts_file(0).parent)
+    doctor = LiveDoctor(dump(session.config), interval, format="steadyrl", completions=ends)
     doctor.remember(row for row in run.metrics() if row["step"] < step)
     return doctor

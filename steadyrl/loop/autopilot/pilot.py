@@ -78,7 +78,6 @@ class Autopilot:
     run: RunDir
     """The run directory, with the checkpoints and actions.jsonl."""
     backend: Backend
-    """The run's backend."""
     tell: Callable[[Mapping[str, Any]], None] = field(default=lambda line: None)
     """Called with every line of actions.jsonl."""
     _rewards: dict[int, float] | None = None  # mean rewards of the last steps; None until they are read

@@ -47,9 +47,8 @@ def build(settings: Settings) -> Curriculum:
             reasons.append(f"edited from '{candidates[i].id}', {settings.score} {score[i]:.3g}")
         remaining = replace(request, count=request.count - edits)
         replayed = level_replay.replay(candidates, remaining, memory, settings, generator)
-        return Choice(
-            problems + replayed.problems, reasons + replayed.why, replayed.entropy, replace(memory, made=edited)
-        )
+        remembered = replace(memory, made=edited)
+        return Choice(problems + replayed.problems, reasons + replayed.why, replayed.entropy, remembered)
 
     def observe(memory: Memory, groups: Sequence[Group], step: int) -> Memory:
         updated = record_outcomes(memory, groups, step, settings.decay)

@@ -59,13 +59,8 @@ def build(settings: Settings) -> Curriculum:
         stage_record = {"level": stage, "last": _NEVER_FORGOTTEN, "rollouts": 0.0}
         if above.size:
             stage_record["next"] = float(above.min())
-        return weighed(
-            request.problems,
-            probabilities,
-            request,
-            replace(memory, seen={**memory.seen, _STAGE: stage_record}),
-            reason,
-        )
+        remembered = replace(memory, seen={**memory.seen, _STAGE: stage_record})
+        return weighed(request.problems, probabilities, request, remembered, reason)
 
     def observe(memory: Memory, groups: Sequence[Group], step: int) -> Memory:
         updated = record_outcomes(

@@ -26,9 +26,7 @@ class Measured:
     """What a forecast is made from: the rollouts and the updates, with times, and the memory before and after them."""
 
     trial: Trial
-    """The rollouts."""
     updates: TrialUpdates
-    """The updates."""
     before: Memory
     """What was in use before the trial."""
     now: Memory

@@ -72,11 +72,8 @@ def sampled_entropy(trial: Trial) -> Result:
         return Found("not_finite", message=f"{message}; {NOT_FINITE}")
     if _deliberate(trial.session.sampling):
         return Found("raw_logprobs", message=f"{message}; {DELIBERATE}")
-    return Found(
-        "warp",
-        message=f"{message}; {_distribution_message(trial, difference)}",
-        change=_unwarped(trial.session.sampling),
-    )
+    message += f"; {_distribution_message(trial, difference)}"
+    return Found("warp", message=message, change=_unwarped(trial.session.sampling))
 
 
 @check("reference_parity")

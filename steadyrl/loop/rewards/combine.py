@@ -87,10 +87,9 @@ def make_terms(rewards: Mapping[str, float | RewardSettings], task: Task, max_st
     task_rewards = plugins.functions_of(task, "rewards")
     weights = dict(rewards)
     # Where the user's own rewards give the metric, itself or as one of their parts, nothing has to be added.
-    if task.metric in task_rewards or (
-        task.metric in plugins.BUILT_IN["reward"] and task.metric not in map(_base_name, weights)
-    ):
-        weights.setdefault(task.metric, 0.0)
+    metric = task.metric
+    if metric in task_rewards or (metric in plugins.BUILT_IN["reward"] and metric not in map(_base_name, weights)):
+        weights.setdefault(metric, 0.0)
     terms = [_term(name, setting, task, task_rewards, max_steps) for name, setting in weights.items()]
     names = [term.name for term in terms]
     if reserved := TAKEN.intersection(names):

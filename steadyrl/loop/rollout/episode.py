@@ -144,7 +144,6 @@ class Attempt:
     """A problem, and what the draws of one attempt at it depend on."""
 
     problem: Problem
-    """The problem."""
     key: tuple[int, ...]
     """Numbers, the last of which tells attempts at one problem apart."""
 

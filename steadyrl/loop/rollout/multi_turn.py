@@ -79,11 +79,8 @@ class _Setting:
     """What all episodes of a batch have in common."""
 
     tokenizer: Tokenizer
-    """Of the policy."""
     environment: Environment
-    """Where they are played."""
     chat: Chat
-    """How their conversations become tokens."""
 
 
 def _play(

@@ -74,7 +74,6 @@ class TokenLook:
     """Measures some rollouts of a step before its updates and again after them."""
 
     backend: Backend
-    """Holds the policy."""
     sampling: Sampling
     """The settings with which the rollouts were sampled."""
     needs: frozenset[str]

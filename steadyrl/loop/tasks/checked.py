@@ -34,7 +34,6 @@ class CheckedTask:
     task: Any
     """The task; of a user, so that its abilities are asked of it."""
     terms: Sequence[Term]
-    """The rewards."""
     train: Sequence[Problem]
     """All problems to train on."""
     heldout: Sequence[Problem]

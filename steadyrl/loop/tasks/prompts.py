@@ -102,9 +102,6 @@ class PromptsTask(Task):
         rows = _rows(source, data.splits[split], settings, locations)
         if heldout_files:
             heldout = _rows(heldout_source, heldout_files, settings, locations)
-            self._train, self._heldout = (
-                tuple(problem for problem, _ in rows_of_split) for rows_of_split in (rows, heldout)
-            )
         else:
             smallest: dict[str, str] = {}  # id of the copies of a prompt; it decides for all of them
             for problem, prompt_id in rows:
@@ -112,8 +109,9 @@ class PromptsTask(Task):
             if len(smallest) < 2:
                 raise DataError(f"{source} has one prompt; expected two or more, or task.args.heldout = another file")
             held_out = held_out_ids(smallest.values(), settings.heldout_share)
-            self._train = tuple(problem for problem, prompt_id in rows if smallest[prompt_id] not in held_out)
-            self._heldout = tuple(problem for problem, prompt_id in rows if smallest[prompt_id] in held_out)
+            heldout = [row for row in rows if smallest[row[1]] in held_out]
+            rows = [row for row in rows if smallest[row[1]] not in held_out]
+        self._train, self._heldout = (tuple(problem for problem, _ in half) for half in (rows, heldout))
         self.sources = {"train": source, "heldout": heldout_source or "held out of them"}
 
     def problems(self, split: Literal["train", "heldout"]) -> Sequence[Problem]:
