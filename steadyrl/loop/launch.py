@@ -314,7 +314,7 @@ def _changed_data(directory: RunDir, session: Session, accepts: bool) -> dict[st
     info, now = directory.info(), _data(session)
     if info.get("data") is None:
         return None  # a run that was killed before it was recorded
-    earlier = [info["data"], *(entry["data"] for entry in info.get("accepted_data") or ())]
+    earlier = [info["data"], *(acceptance["data"] for acceptance in info.get("accepted_data") or ())]
     if not all(isinstance(recorded, Mapping) for data in earlier for recorded in data.values()):
         raise RunError(f"'{directory.info_file}' is damaged: its 'data' holds no counts and digests; restore the file")
     changes = [[split for split in now if _fixed(data.get(split, {})) != _fixed(now[split])] for data in earlier]
@@ -338,15 +338,15 @@ def _require_same_model(directory: RunDir, session: Session) -> None:
 
     The weights of the policy are the checkpoint's. All else is read from model.path again, where another model may be.
     """
-    done, before, now = directory.checkpoints(), directory.info().get("tokenizer"), _tokenizer(session)
-    if before is not None and now is not None and before != now:
-        copied = f" ('{directory.checkpoint_folder(done[-1]) / 'policy'}' has a copy)" if done else ""
+    checkpoints, before, current = directory.checkpoints(), directory.info().get("tokenizer"), _tokenizer(session)
+    if before is not None and current is not None and before != current:
+        copied = f" ('{directory.checkpoint_folder(checkpoints[-1]) / 'policy'}' has a copy)" if checkpoints else ""
         raise RunError(
             f"the tokenizer or the chat template of model.path = '{session.config.model.path}' changed since "
             f"'{directory.path}' began: prompts would get other tokens; restore its files{copied}, or start a new run"
         )
-    if done and isinstance(session.backend, Referring):
-        session.backend.check_reference(directory.checkpoint_folder(done[-1]))
+    if checkpoints and isinstance(session.backend, Referring):
+        session.backend.check_reference(directory.checkpoint_folder(checkpoints[-1]))
 
 
 def _tokenizer(session: Session) -> str | None:

@@ -230,14 +230,14 @@ def train(session: Session, run: RunDir, attempt: int = 0, watch: Watch | None =
         "finished", or "interrupted" where ``watch.stop`` said so.
     """
     watch = watch or Watch()
-    around = watch.around(session.config.run.steps)  # what is wrong with it is said before an evaluation takes minutes
+    context = watch.around(session.config.run.steps)  # refused, if wrong, before an evaluation takes minutes
     checkpoint.finish_writing(run, session.config.run.keep_checkpoints)
     state = checkpoint.load(run, session.backend) or State()
     state.algorithm = {**session.algorithm.state, **state.algorithm}  # an earlier version may have had fewer numbers
     _evaluate_before(session, run, state, watch)
     begin(f"training, step {state.step}")  # ends the evaluation for who watches; a step ends it
     guard = Safeguard(run, session.backend, session.config, watch.note)
-    with around, guard.saving():
+    with context, guard.saving():
         if not run_steps(session, run, state, attempt, watch, guard):
             return "interrupted"
     for heldout_set in session.heldout_sets:

@@ -84,14 +84,14 @@ def hold_rate(pilot: PilotState, record: Mapping[str, Any], context: Context) ->
     after = scale_after(pilot.scale, factor, pilot.found_scale, bool(rising))
     inside = pilot.steps_inside + 1 if band.low <= kl <= band.high else 0
     search_over = searching and (inside >= INSIDE or context.step >= SEARCH_STEPS)
-    moved = replace(pilot, scale=after, steps_inside=inside, found_scale=after if search_over else pilot.found_scale)
+    updated = replace(pilot, scale=after, steps_inside=inside, found_scale=after if search_over else pilot.found_scale)
     before = pilot.reported_scale
     if abs(math.log(after / before)) < math.log(WORTH_SAYING):
-        return Action(moved)
+        return Action(updated)
     reason = "KL of a step, and the reward clearly rises" if rising and not searching else "KL of a step"
     evidence = [kl_sentence(record, band), *_band_sentences(pilot, context.config)]
-    line = rate_line(moved, context, "rate", before, after, reason, evidence)
-    return Action(replace(moved, reported_scale=after), lines=(line,))
+    line = rate_line(updated, context, "rate", before, after, reason, evidence)
+    return Action(replace(updated, reported_scale=after), lines=(line,))
 
 
 def hold_kl_ref(action: Action, record: Mapping[str, Any], context: Context) -> Action:

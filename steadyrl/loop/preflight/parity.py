@@ -87,11 +87,11 @@ def reference_parity(trial: Trial) -> Result:
     gap = (trial.scores.logprobs - ref)[mask]
     message = _gap_message("log-probs of policy and reference", gap)
     allowed = _tolerance(trial.session)[1]
-    apart = False
+    kl_differs = False
     if exact is not None:
         message += f"; exact KL at most {np.abs(exact[mask]).max():.2g} nats/token"
-        apart = not bool(np.abs(exact[mask]).max() <= allowed)
-    agrees = _within(trial.session, gap) and not apart
+        kl_differs = not bool(np.abs(exact[mask]).max() <= allowed)
+    agrees = _within(trial.session, gap) and not kl_differs
     return _explained(message, gap, agrees, lambda: _explain_reference(trial))
 
 
@@ -121,9 +121,9 @@ def _explain(trial: Trial, gap: np.ndarray) -> Found:
 
 
 def _noise(trial: Trial, gap: np.ndarray) -> Found | None:
-    again = _gap(trial.batch, score(trial.session, trial.batch).logprobs)
-    if not _within(trial.session, again - gap):
-        change = f"the trainer's log-probs change between two scorings by up to {_max_gap(again - gap):.2g} nats"
+    second_gap = _gap(trial.batch, score(trial.session, trial.batch).logprobs)
+    if not _within(trial.session, second_gap - gap):
+        change = f"the trainer's log-probs change between two scorings by up to {_max_gap(second_gap - gap):.2g} nats"
         return Found("dropout", message=change)
     problems = [group.problem for group in trial.groups[:_ALONE]]
     session, key = trial.session, (trial.session.config.run.seed, 0)
@@ -140,8 +140,8 @@ def _noise(trial: Trial, gap: np.ndarray) -> Found | None:
 def _where_alike(first: Rollout, second: Rollout) -> np.ndarray:
     """Return the change of the sampler's log-probs up to the first token that differs."""
     length = min(len(first.completion_ids), len(second.completion_ids))
-    same = np.logical_and.accumulate(first.completion_ids[:length] == second.completion_ids[:length])
-    change: np.ndarray = (first.sampling_logprobs[:length] - second.sampling_logprobs[:length])[same]
+    equal_prefix = np.logical_and.accumulate(first.completion_ids[:length] == second.completion_ids[:length])
+    change: np.ndarray = (first.sampling_logprobs[:length] - second.sampling_logprobs[:length])[equal_prefix]
     return change
 
 
@@ -203,8 +203,8 @@ def _padding(trial: Trial, gap: np.ndarray) -> Found | None:
     problems = [trial.measured[trial.batch.groups[row]].problem for row in worst]
     new_gaps = []
     for number, problem in enumerate(problems):
-        lone = rows_of(session, collect(session.backend, [problem], 1, session.sampling, (number,)))
-        new_gaps.append(_gap(lone, score(session, lone).logprobs))
+        row_alone = rows_of(session, collect(session.backend, [problem], 1, session.sampling, (number,)))
+        new_gaps.append(_gap(row_alone, score(session, row_alone).logprobs))
     if _within(session, np.concatenate(new_gaps)):
         return Found(
             "padding",

@@ -112,7 +112,7 @@ def completions(trial: Trial) -> Result:
     empty = _share(not r.text.strip() for r in rollouts)
     ended = _share(ends.values())
     # The policy's own tokens behind an end of its text; what the environment answers may stand there.
-    beyond = _share(
+    past_end = _share(
         bool((np.isin(r.completion_ids[:-1], end_ids) & r.completion_mask[:-1] & r.completion_mask[1:]).any())
         for r in rollouts
     )
@@ -121,9 +121,10 @@ def completions(trial: Trial) -> Result:
         f"{len(rollouts)} of {tokens:.1f} tokens on average: {percent(truncated)} truncated, {percent(ended)} ended by "
         f"an end token, {percent(empty)} empty"
     )
-    if beyond:
+    if past_end:
         return Found(
-            "text_after_end", message=f"{message}; {percent(beyond)} go on after it: text that nobody reads is trained"
+            "text_after_end",
+            message=f"{message}; {percent(past_end)} go on after it: text that nobody reads is trained",
         )
     # A stop string ends a completion without an end token.
     if not sampling.stop and any(r.stop_reason == "stop" and not ends[id(r)] for r in rollouts):

@@ -99,7 +99,7 @@ def begin_trial(session: Session, phase: Callable[[str], None] = silent) -> Tria
     if not any(rollout.completion_mask.any() for group in groups for rollout in group.rollouts):
         require_scores(groups)  # a broken environment says more than the rollouts that it left empty
         require_tokens(groups, session.environment)
-    measured = _part(session, groups)
+    measured = _measured_groups(session, groups)
     batch = rows_of(session, measured)
     phase(f"preflight: {counted(len(batch.lengths), 'completion')} scored by policy and reference")
     scores = score(session, batch)
@@ -132,21 +132,21 @@ def is_large(session: Session) -> bool:
     return isinstance(parameters, int) and parameters >= LARGE
 
 
-def _part(session: Session, groups: list[Group]) -> list[Group]:
+def _measured_groups(session: Session, groups: list[Group]) -> list[Group]:
     """Return the groups that are measured: those that teach most, up to a part of a step."""
 
-    def teaches(number: int) -> tuple[bool, float, int]:
-        rewards = groups[number].rewards
-        return len(set(rewards)) > 1, max(rewards, default=-math.inf), -number
+    def teaches(i: int) -> tuple[bool, float, int]:
+        rewards = groups[i].rewards
+        return len(set(rewards)) > 1, max(rewards, default=-math.inf), -i
 
     least, share = (LEAST_OF_LARGE, 4) if is_large(session) else (LEAST_SCORED, 2)
     limit, rows, chosen = max(least, session.config.rollout.rollouts // share), 0, []
-    for number in sorted(range(len(groups)), key=teaches, reverse=True):
-        if rows and rows + len(groups[number].rollouts) > limit:
+    for i in sorted(range(len(groups)), key=teaches, reverse=True):
+        if rows and rows + len(groups[i].rollouts) > limit:
             continue
-        chosen.append(number)
-        rows += len(groups[number].rollouts)
-    return [groups[number] for number in sorted(chosen)]
+        chosen.append(i)
+        rows += len(groups[i].rollouts)
+    return [groups[i] for i in sorted(chosen)]
 
 
 def score(session: Session, batch: Batch, sampling: Sampling | None = None) -> TokenScores:

@@ -49,8 +49,8 @@ def rollouts_of_step(state: State, ahead: int, draw: Draw, backend: Backend, clo
         drawing_state = _drawing_state(state)
         _add_rollouts(state, drawing_state, draw(drawing_state, clock))
     drawing_state = _drawing_state(state)
-    with backend.sampler_apart() if ahead and isinstance(backend, Detached) else nullcontext(False) as apart:
-        if apart:
+    with backend.sampler_apart() if ahead and isinstance(backend, Detached) else nullcontext(False) as is_detached:
+        if is_detached:
             yield from _draw_during_update(state, drawing_state, ahead, draw, clock)
             return
     next_state = replace(state)

@@ -99,9 +99,9 @@ def _play(
                 if len(playing) == 1:
                     require_members("the task's episode", playing[0].episode, Episode, later=uncalled)
                 crew.start(partial(_open, setting), playing[-1])
-            answered = crew.answered(environment.together, at_least=0 if waiting else 1)
-            waiting += [play for play in answered if not play.done]
-            ended += sum(play.done for play in answered)
+            finished = crew.finished(environment.together, at_least=0 if waiting else 1)
+            waiting += [play for play in finished if not play.done]
+            ended += sum(play.done for play in finished)
             tell("episodes", ended, len(attempts))
             if not waiting or len(playing) < min(len(attempts), ended + most_open):
                 continue
@@ -251,7 +251,7 @@ class _Crew:
     def __init__(self, workers: int):
         self._pool = ThreadPoolExecutor(workers) if workers > 1 else None
         self._at_work: dict[Future[None], Playing] = {}
-        self._answered: list[Playing] = []
+        self._finished: list[Playing] = []
         self._until = math.inf
 
     def start(self, work: Callable[[Playing], None], play: Playing) -> None:
@@ -261,33 +261,33 @@ class _Crew:
             return
         with at_once():  # an environment may hang
             _work_and_close(work, play)
-        self._answered.append(play)
+        self._finished.append(play)
 
-    def answered(self, everything: bool, at_least: int = 0) -> list[Playing]:
+    def finished(self, wait_for_all: bool, at_least: int = 0) -> list[Playing]:
         """Return the episodes whose work is done since the last call.
 
         Args:
-            everything: Wait for all work that was begun.
-            at_least: Wait for so many, where not everything is waited for.
+            wait_for_all: Wait for all work that was begun.
+            at_least: Wait for so many, where not all work is waited for.
 
         Raises:
             TimeoutError: Time ran out after an interrupt.
         """
         with at_once():
             while self._at_work:
-                enough = not everything and len(self._answered) >= at_least
+                enough = not wait_for_all and len(self._finished) >= at_least
                 # A signal that comes just before a wait without end would be answered only behind it.
                 timeout_s = 0.0 if enough else min(_ANSWER_S, max(0.0, self._until - time.monotonic()))
                 ended, _ = wait(self._at_work, timeout_s, FIRST_COMPLETED)
                 for future in ended:
-                    self._answered.append(self._at_work.pop(future))
+                    self._finished.append(self._at_work.pop(future))
                     future.result()  # what a worker raised is raised here
                 if enough:
                     break
                 if not ended and time.monotonic() >= self._until:
                     raise TimeoutError
-        answered, self._answered = self._answered, []
-        return answered
+        finished, self._finished = self._finished, []
+        return finished
 
     def interrupt(self) -> None:
         """From now on wait for a few seconds only."""
@@ -305,7 +305,7 @@ class _Crew:
             still_open = [play for play in playing if not play.closed]
             for play in still_open:
                 self.start(_close, play)
-            self.answered(everything=True)
+            self.finished(wait_for_all=True)
             is_complete = self._until == math.inf
         except TimeoutError:  # what hangs is not closed
             log.warning("%d environments were not closed within %g s", len(still_open), _CLOSE_S)

@@ -65,9 +65,9 @@ def split(checked: CheckedTask) -> Result:
         return Found("none", message=message)
     ids, held_ids = [p.id for p in train], [p.id for p in heldout]
     common = set(ids) & set(held_ids)
-    repeated = len(ids) + len(held_ids) - len(set(ids)) - len(set(held_ids))
-    if common or repeated:
-        return Found("repeated", message=f"{message}; ids: {len(common)} in both, {repeated} repeated")
+    duplicates = len(ids) + len(held_ids) - len(set(ids)) - len(set(held_ids))
+    if common or duplicates:
+        return Found("repeated", message=f"{message}; ids: {len(common)} in both, {duplicates} repeated")
     if heldout and counts["heldout"]["trained_on_too"] == len(heldout):
         return Found("copied", message=message)
     return Passed(message)  # a few copies are counted, and do no harm
@@ -111,14 +111,14 @@ def wrong_answer(checked: CheckedTask) -> Result:
 
 
 def _count_right(
-    checked: CheckedTask, cause: str, rollouts: Sequence[Rollout], expected: str, right: Callable[[float], bool]
+    checked: CheckedTask, cause: str, rollouts: Sequence[Rollout], expected: str, is_right: Callable[[float], bool]
 ) -> Result:
     """Count the answers that score as they must, and name the first that do not."""
     if not rollouts:
         return UNKNOWN
     problems = len(checked.train) + len(checked.heldout)
     scored = zip(rollouts, checked.scores(rollouts), strict=True)
-    failures = [(r, score) for r, score in scored if score is None or not right(score)]
+    failures = [(r, score) for r, score in scored if score is None or not is_right(score)]
     message = f"{len(rollouts) - len(failures)} of {len(rollouts)} {expected}"
     if len(rollouts) < problems:
         message += f"; {problems - len(rollouts)} of {problems} problems have none"

@@ -87,9 +87,7 @@ def open_to_check(config: Config) -> tuple[Task, list[Term]]:
     `steadyrl judge` checks judges. If the judge is the only reward, it is used here too.
     """
     task = plugins.open_task(config.task.name, config.task.args, config.run.seed)
-    cheap = {
-        n: entry for n, entry in config.rewards.items() if not (isinstance(entry, RewardSettings) and entry.costly)
-    }
+    cheap = {n: s for n, s in config.rewards.items() if not (isinstance(s, RewardSettings) and s.costly)}
     return task, make_terms(cheap or config.rewards, task, planned_updates(config))
 
 

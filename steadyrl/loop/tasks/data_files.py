@@ -313,13 +313,13 @@ def _listed_files(root: Path, name: str, config: Mapping[str, Any]) -> Splits:
     base, listed = root / _relative_path(root, name, config.get("data_dir") or "."), config.get("data_files")
     if listed is None:
         return _by_split(base)
-    entries = listed if isinstance(listed, list) else [listed]
-    if not all(isinstance(entry, Mapping) for entry in entries):
-        entries = [{"split": TRAIN, "path": entries}]
+    data_files = listed if isinstance(listed, list) else [listed]
+    if not all(isinstance(data_file, Mapping) for data_file in data_files):
+        data_files = [{"split": TRAIN, "path": data_files}]
     splits: dict[str, list[Path]] = {}
-    for entry in entries:
-        patterns = entry.get("path")
-        splits.setdefault(str(entry.get("split", TRAIN)), []).extend(
+    for data_file in data_files:
+        patterns = data_file.get("path")
+        splits.setdefault(str(data_file.get("split", TRAIN)), []).extend(
             file for pattern in (patterns if isinstance(patterns, list) else [patterns])
             for file in _matching(root, base, name, pattern)
         )  # fmt: skip

@@ -196,9 +196,9 @@ def _tools_of(environment: Any, settings: EnvironmentTask.Settings) -> list[Tool
     tools += [make_tool(plugins.load("tool", path), location=f"'{path}' of task.args.tools") for path in settings.tools]
     tools += [tool for command in settings.mcp for tool in plugins.load("tool", "mcp")(command)]
     names = [tool.name for tool in tools]
-    if repeated := [name for name in names if names.count(name) > 1]:
+    if duplicates := [name for name in names if names.count(name) > 1]:
         raise ConfigError(
-            f"there are {names.count(repeated[0])} tools called '{repeated[0]}'; expected names of their own"
+            f"there are {names.count(duplicates[0])} tools called '{duplicates[0]}'; expected names of their own"
         )
     return tools
 

@@ -50,21 +50,21 @@ def rank_correlation(measured: Measured) -> Estimate | None:
     Returns:
         None if tests or judge say the same of every answer.
     """
-    answered = [values for values in measured if len(values[0])]
-    problem = np.repeat(np.arange(len(answered)), [len(tests) for tests, _ in answered])
-    rank_indices = [np.unique(np.concatenate(side), return_inverse=True)[1] for side in zip(*answered, strict=True)]
+    nonempty = [values for values in measured if len(values[0])]
+    problem = np.repeat(np.arange(len(nonempty)), [len(tests) for tests, _ in nonempty])
+    rank_indices = [np.unique(np.concatenate(side), return_inverse=True)[1] for side in zip(*nonempty, strict=True)]
 
     def correlation(rows: np.ndarray) -> float:
-        times = np.bincount(rows, minlength=len(answered))[problem]  # that each answer was drawn
+        times = np.bincount(rows, minlength=len(nonempty))[problem]  # that each answer was drawn
         counts = [np.bincount(index, times) for index in rank_indices]
         ranks = [(n.cumsum() - (n - 1) / 2)[index] for n, index in zip(counts, rank_indices, strict=True)]
         (first, shared), (_, second) = np.cov(ranks, fweights=times, ddof=0)
         with np.errstate(invalid="ignore"):  # NaN where one side is all ties
             return float(shared / np.sqrt(first * second))
 
-    if not answered or np.isnan(correlation(np.arange(len(answered)))):
+    if not nonempty or np.isnan(correlation(np.arange(len(nonempty)))):
         return None
-    return _bootstrap(len(answered), correlation)
+    return _bootstrap(len(nonempty), correlation)
 
 
 def mean(values: Sequence[float]) -> Estimate | None:

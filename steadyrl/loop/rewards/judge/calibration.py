@@ -170,8 +170,8 @@ def _kinds(scored: Scored, metric: str) -> tuple[Kind, ...]:
     for answer, measurements in scored:
         by_kind.setdefault(answer.kind, []).append(measurements)
     return tuple(
-        Kind(name, len(answered), *(finite_mean(m[key] for m in answered if key in m) for key in (metric, NAME)))
-        for name, answered in by_kind.items()
+        Kind(name, len(rows), *(finite_mean(m[key] for m in rows if key in m) for key in (metric, NAME)))
+        for name, rows in by_kind.items()
     )
 
 

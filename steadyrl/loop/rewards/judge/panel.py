@@ -42,7 +42,7 @@ _FORM = 1  # of prompts and entries: raised when either changes, so that older v
 
 
 @dataclass(frozen=True)
-class Asked:
+class BallotResult:
     """What became of one ballot."""
 
     answer: Answer
@@ -66,7 +66,7 @@ class Panel:
         self._client = ChatClient(section)
         self._cache = VerdictCache(section) if section.cache else None
         self._recent: deque[tuple[int, int]] = deque(maxlen=section.window)  # (failed, asked) of each scoring
-        self._outcomes: list[Asked] = []  # since the last look, beside those that the cache knew
+        self._results: list[BallotResult] = []  # since the last look, beside those that the cache knew
         self._cached = 0
 
     def opinions(self, contests: Sequence[Contest]) -> list[dict[str, Opinion]]:
@@ -101,17 +101,17 @@ class Panel:
 
     def drain(self) -> dict[str, float]:
         """Return judge/* of what was asked since the last call: shares, tokens, and cost where there is a price."""
-        outcomes, cached, self._outcomes, self._cached = self._outcomes, self._cached, [], 0
-        if not outcomes and not cached:
+        results, cached, self._results, self._cached = self._results, self._cached, [], 0
+        if not results and not cached:
             return {}
-        metrics = {"judge/verdicts": float(len(outcomes) + cached), "judge/cached": cached / (len(outcomes) + cached)}
-        if not outcomes:
+        metrics = {"judge/verdicts": float(len(results) + cached), "judge/cached": cached / (len(results) + cached)}
+        if not results:
             return metrics
-        metrics["judge/failed"] = fmean(isinstance(outcome.answer, str) for outcome in outcomes)
-        metrics["judge/repaired"] = fmean(outcome.repaired for outcome in outcomes)
-        metrics["judge/requests"] = float(sum(outcome.requests for outcome in outcomes))
-        metrics["judge/latency"] = fmean(outcome.seconds for outcome in outcomes)
-        tokens = [reply.tokens for outcome in outcomes for reply in outcome.replies]
+        metrics["judge/failed"] = fmean(isinstance(result.answer, str) for result in results)
+        metrics["judge/repaired"] = fmean(result.repaired for result in results)
+        metrics["judge/requests"] = float(sum(result.requests for result in results))
+        metrics["judge/latency"] = fmean(result.seconds for result in results)
+        tokens = [reply.tokens for result in results for reply in result.replies]
         if metered := [counts for counts in tokens if counts is not None]:
             read, written = (float(sum(counts)) for counts in zip(*metered, strict=True))
             metrics |= {"judge/tokens_in": read, "judge/tokens_out": written}
@@ -130,11 +130,11 @@ class Panel:
             futures = {pool.submit(self._ask, ballot): ballot for ballot in ballots}
             try:
                 for future in as_completed(futures):
-                    outcome = future.result()
-                    answers[futures[future]] = outcome.answer
-                    self._outcomes.append(outcome)
+                    result = future.result()
+                    answers[futures[future]] = result.answer
+                    self._results.append(result)
                     tell("verdicts of the judge", len(answers), len(ballots))
-                    failures += isinstance(outcome.answer, str)
+                    failures += isinstance(result.answer, str)
                     if failures == len(answers) >= _LEAST:
                         break
             finally:
@@ -142,9 +142,9 @@ class Panel:
             interrupted.pop_all()
         for future, ballot in futures.items():
             if ballot not in answers:
-                outcome = Asked(_NOT_ASKED) if future.cancelled() else future.result()
-                answers[ballot] = outcome.answer
-                self._outcomes.append(outcome)
+                result = BallotResult(_NOT_ASKED) if future.cancelled() else future.result()
+                answers[ballot] = result.answer
+                self._results.append(result)
         return answers
 
     def _require_answering(self, failures: Sequence[str], count: int) -> int:
@@ -160,7 +160,7 @@ class Panel:
             )
         return len(failures)
 
-    def _ask(self, ballot: Ballot) -> Asked:
+    def _ask(self, ballot: Ballot) -> BallotResult:
         """Ask for one verdict, with one repair; keep it. Runs in a thread."""
         section, criteria = self._section, list(self._section.criteria)
         question = self._mode.question(section.criteria, ballot.request, ballot.texts)
@@ -174,8 +174,8 @@ class Panel:
             try:
                 answer = self._mode.read(replies[0].text, question, criteria)
             except MalformedVerdictError as error:
-                again = repair_messages(question, replies[0].text[:2000], str(error))
-                replies.append(self._client.ask(again, until))
+                repair = repair_messages(question, replies[0].text[:2000], str(error))
+                replies.append(self._client.ask(repair, until))
                 answer = self._mode.read(replies[1].text, question, criteria)
         except NoReplyError as error:
             answer, requests = str(error), error.requests
@@ -184,7 +184,7 @@ class Panel:
         if self._cache and not isinstance(answer, str):
             self._cache.put(ballot.request, ballot.texts, answer)
         requests += sum(reply.requests for reply in replies)
-        return Asked(answer, replies, requests, time.monotonic() - began, len(replies) > 1)
+        return BallotResult(answer, replies, requests, time.monotonic() - began, len(replies) > 1)
 
 
 def _main_reason(failures: Sequence[str]) -> str:
