@@ -120,6 +120,7 @@ def solved_from(config: Config, metric: str) -> float:
 
 def greedy_sampling(sampling: Sampling) -> Sampling:
     """Return the sampling that always takes the most likely token."""
+    # Of one token every temperature makes the same, and 0 would divide by nothing.
     return replace(sampling, temperature=1.0, top_k=1, top_p=1.0)
 
 

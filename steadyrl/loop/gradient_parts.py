@@ -52,7 +52,7 @@ def gradient_parts(
     trained_rows = np.flatnonzero(batch.trained_mask.any(axis=1))
     count = min(len(trained_rows), max(FEWEST, min(MOST, len(trained_rows) // SHARE)))
     rows = trained_rows[np.linspace(0, len(trained_rows) - 1, count).astype(int)]
-    products = backend.gradient_products([take_rows(only_trained(b), rows) for b in batches], update)
+    products = backend.gradient_products([take_rows(only_trained(b), rows) for b in batches], update)  # [n, n]
     if products is None:
         return {}
     # Each gradient as a sum of those of the batches: reward = reward_only - the other losses, penalty = the difference.

@@ -272,7 +272,7 @@ def run_steps(session: Session, run: RunDir, state: State, attempt: int, watch: 
         record = line.values
         guard.after_updates(state, record)
         line.add("the evaluation", _evaluate_now(session, run, state, watch))
-        with deferred():
+        with deferred():  # an interrupt between two of these files would leave half of a step on disk
             if look or record["step"] % config.run.rollouts_every == 0 or state.step == config.run.steps:
                 write_lines(run.rollouts_file(record["step"]), rollout_records(groups))
             if look:
@@ -351,6 +351,7 @@ def one_step(
             look.before(batch)
         rate = config.update.rate(step, config.run.steps) if step >= algorithm.value_warmup else 0.0
         generator = np.random.default_rng([config.run.seed, _MINIBATCH_KEY, step])
+        # Behind prepare: a correction weighs the advantages.
         corrected = replace(session, algorithm=correct(algorithm, batch, config.update.correction, state))
         gradient_numbers: dict[str, float] = {}
         if (step + 1) % GRADIENT_PARTS_EVERY == 0:
@@ -423,6 +424,7 @@ def gather(session: Session, state: State, clock: metrics.Clock) -> tuple[list[G
     while missing > 0 and rounds <= settings.refill:
         request = Request(session.problems, missing, state.problems_drawn + len(groups), step, seed, mutate)
         choice = session.curriculum.choose(request, memory)
+        # The first round draws what it would draw without rollout.refill.
         key = (seed, step, rounds) if rounds else (seed, step)
         if session.algorithm.source == "demonstrations":
             new_groups = demonstrate(backend, choice.problems, session.task, key, environment)

@@ -83,7 +83,7 @@ def _move(action: Action, adjustment: Adjustment, context: Context) -> Action:
 
 def _move_line(adjustment: Adjustment, context: Context) -> Line:
     finding, before, after = adjustment.finding, adjustment.before, adjustment.after
-    line = action_line(context, "move", adjustment.knob, before, after, finding.message, finding.evidence)
+    line = action_line(context.step, "move", adjustment.knob, before, after, finding.message, finding.evidence)
     return line | {"check": finding.check, "cause": finding.cause}
 
 
@@ -95,10 +95,10 @@ def _judge(action: Action, last: LastMove, findings: Sequence[Finding], context:
     cause_fields = {"check": last.check, "cause": last.cause}
     if not persisting:
         reason = f"{last.check} has not been found since step {last.step}"
-        line = action_line(context, "kept", last.knob, now, now, reason, []) | cause_fields
+        line = action_line(context.step, "kept", last.knob, now, now, reason, []) | cause_fields
         return replace(action, pilot=pilot, lines=(*action.lines, line))
     reason = f"{last.check} is still found since step {last.step}"
-    line = action_line(context, "undo", last.knob, now, last.before, reason, persisting[0].evidence) | cause_fields
+    line = action_line(context.step, "undo", last.knob, now, last.before, reason, persisting[0].evidence) | cause_fields
     pilot, changed = set_knob(pilot, context.numbers, last.knob, last.before)
     failed = (*pilot.failed_moves, (last.check, last.cause, last.move))
     pilot = replace(pilot, failed_moves=failed, findings_since=context.step)

@@ -40,7 +40,7 @@ def step_kl(backend: Backend, batch: Batch, sampling: Sampling) -> float | None:
     """
     assert batch.old is not None, "score the batch before its updates"
     # An episode may have ended before its first turn, and of demonstrations only some rows were scored.
-    scored_rows = np.flatnonzero((batch.completion_mask & ~np.isnan(batch.old.logprobs)).any(axis=1))
+    scored_rows = np.flatnonzero((batch.completion_mask & ~np.isnan(batch.old.logprobs)).any(axis=1))  # [n]
     if not scored_rows.size:
         return None
     # Evenly spaced and not drawn: a resumed run measures the same rows.

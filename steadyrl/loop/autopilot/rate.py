@@ -108,7 +108,7 @@ def hold_kl_ref(action: Action, record: Mapping[str, Any], context: Context) -> 
     before = start if pilot.reported_coef is None else pilot.reported_coef
     if abs(math.log(after / before)) >= math.log(COEF_WORTH_SAYING):
         evidence = [f"KL to the reference is {kl_ref:.3g} nats/sequence, its target {target:g}"]
-        lines += (action_line(context, "kl_coef", KL_COEF, before, after, "KL to the reference", evidence),)
+        lines += (action_line(context.step, "kl_coef", KL_COEF, before, after, "KL to the reference", evidence),)
     return Action(pilot, numbers, lines)
 
 
@@ -128,7 +128,7 @@ def rate_line(
 ) -> Line:
     """Return a line of actions.jsonl about a change of scale, with the learning rates that hold after the warm-up."""
     full = context.config.update.learning_rate * pilot.rate_multiplier
-    return action_line(context, kind, "update.learning_rate", full * before, full * after, reason, evidence)
+    return action_line(context.step, kind, "update.learning_rate", full * before, full * after, reason, evidence)
 
 
 def kl_sentence(record: Mapping[str, Any], band: Band) -> str:

@@ -48,7 +48,8 @@ def build(settings: Settings) -> Curriculum:
         by_arm = shares(np.exp((worth - 1.0) / settings.temperature))
         by_arm = (1 - settings.uniform_share) * by_arm + settings.uniform_share / len(names)
         arm_index = np.array([names.index(name) for name in arms])
-        probabilities = by_arm[arm_index] / np.bincount(arm_index)[arm_index]
+        # An arm's probability is shared by its problems.
+        probabilities = by_arm[arm_index] / np.bincount(arm_index)[arm_index]  # [N]
 
         def reason(i: int) -> str:
             return (

@@ -37,7 +37,7 @@ def build(settings: Settings) -> Curriculum:
     """Return the curriculum as a record of functions."""
 
     def choose(request: Request, memory: Memory) -> Choice:
-        levels = np.array([level_of(problem, settings.column) for problem in request.problems])
+        levels = np.array([level_of(problem, settings.column) for problem in request.problems])  # [N]
         require_several("stages", settings.column, levels)
         stage = float(memory.seen.get(_STAGE, {}).get("level", levels.min()))  # the lowest at first
         passed = levels < stage

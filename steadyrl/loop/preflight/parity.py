@@ -183,7 +183,7 @@ def _warp(trial: Trial, gap: np.ndarray) -> Found | None:
 def _padding(trial: Trial, gap: np.ndarray) -> Found | None:
     """Measure and draw some rows alone, where nothing is padded."""
     session, batch, mask = trial.session, trial.batch, trial.batch.completion_mask
-    per_row = np.zeros(mask.shape)
+    per_row = np.zeros(mask.shape)  # [B, T]
     per_row[mask] = np.abs(gap)
     worst = np.argsort(-per_row.sum(axis=1) / mask.sum(axis=1), kind="stable")[:_ALONE]
     gaps, shifts = [], []
@@ -274,7 +274,7 @@ def _fit_temperature(session: Session, miss: Callable[[TokenScores], float], bat
             difference = miss(score(session, batch, sampling))
             if difference < least_difference:
                 best, least_difference = float(temperature), difference
-        width **= 0.5
+        width **= 0.5  # around the best so far, at half of the width in log space
     return best, least_difference
 
 

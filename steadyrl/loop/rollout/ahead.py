@@ -56,6 +56,7 @@ def rollouts_of_step(state: State, ahead: int, draw: Draw, backend: Backend, clo
     next_state = replace(state)
     _add_rollouts(next_state, drawing_state, draw(drawing_state, clock))
     yield _rollouts_to_train(next_state, ahead)
+    # Only now: a step that fails inside of the yield leaves the state as it was.
     state.in_flight, state.problems_drawn = next_state.in_flight[1:], next_state.problems_drawn
     state.curriculum = next_state.curriculum
 

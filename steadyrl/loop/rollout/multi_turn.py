@@ -105,6 +105,7 @@ def _play(
             tell("episodes", ended, len(attempts))
             if not waiting or len(playing) < min(len(attempts), ended + most_open):
                 continue
+            # Not in the order in which environments were done: that would make the batch depend on their speed.
             waiting.sort(key=lambda play: play.attempt.key)
             for play, completion in zip(waiting, speak(waiting), strict=True):
                 crew.start(partial(_take_turn, setting, completion), play)

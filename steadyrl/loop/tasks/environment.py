@@ -117,6 +117,7 @@ class EnvironmentTask(Task):
         """See Task."""
         if self._data:
             return self._data.problems(split)
+        # Seeds of held-out problems begin where train_count, which is at most a million, does not reach.
         first, count = (0, self._settings.train_count) if split == "train" else (1 << 20, self._settings.heldout_count)
         return [Problem(f"{split}-{i}", "", {"seed": first + i}) for i in range(count)]
 
