@@ -508,11 +508,9 @@ def _mean_updates(records: Sequence[Mapping[str, float]], epochs: float, setting
 
 
 def _evaluate(session: Session, heldout_set: HeldoutSet, file: Path) -> list[dict[str, Any]]:
-    metric = session.task.metric
-    records = evaluation.evaluate(
-        session.backend, heldout_set.problems, heldout_set.terms, session.config, metric, session.environment
-    )
-    write_lines(file, evaluation.require_metric(records, metric, heldout_set.terms))
+    problems, terms, metric = heldout_set.problems, heldout_set.terms, session.task.metric
+    records = evaluation.evaluate(session.backend, problems, terms, session.config, metric, session.environment)
+    write_lines(file, evaluation.require_metric(records, metric, terms))
     return records
 
 

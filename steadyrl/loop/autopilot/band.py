@@ -240,9 +240,9 @@ def scale_after(scale: float, factor: float, found_scale: float | None, rising: 
             higher stays where it is.
         rising: See ``clearly_rising``.
     """
-    ceiling = (
-        SCALE_HIGH if found_scale is None else max(scale, min(SCALE_HIGH, (CLIMB if rising else CREEP) * found_scale))
-    )
+    ceiling = SCALE_HIGH
+    if found_scale is not None:
+        ceiling = max(scale, min(SCALE_HIGH, (CLIMB if rising else CREEP) * found_scale))
     return min(max(scale * factor, SCALE_LOW), ceiling)
 
 

@@ -90,9 +90,8 @@ def memory(measured: Measured) -> Result:
     moments = sizes.get("optimizer", 0.0)
     rows, lengths = trial.session.config.rollout.rollouts, trial.batch.lengths
     # Rows are computed in parts of bounded size.
-    at_once = min(
-        rows, _limit(trial.session, "micro_batch_tokens", rows * int(lengths.max())) / max(1.0, float(lengths.mean()))
-    )
+    tokens = _limit(trial.session, "micro_batch_tokens", rows * int(lengths.max()))
+    at_once = min(rows, tokens / max(1.0, float(lengths.mean())))
     sampled_rows = min(rows, _limit(trial.session, "generate_rows", rows))
     growth = max(1.0, at_once / trial.scoring.rows, sampled_rows / trial.sampling[1].rows)
     max_peak = now.peak + (growth - 1) * max(0, now.peak - measured.before.peak - moments)

@@ -183,17 +183,14 @@ def _choose(session: Session) -> tuple[list[Problem], int]:
     if is_large(session):
         rollouts = max(LEAST_OF_LARGE, min(rollouts, session.config.rollout.rollouts))
     samples = min(session.config.rollout.samples_per_prompt, rollouts // 2)
-    count = min(rollouts // samples, len(session.problems))  # a small step's own prompts would tell too little
-    indices = uniform(
-        len(session.problems), 0, min(len(session.problems), _CANDIDATES * count), session.config.run.seed
-    )
+    problems, seed = session.problems, session.config.run.seed
+    count = min(rollouts // samples, len(problems))  # a small step's own prompts would tell too little
+    indices = uniform(len(problems), 0, min(len(problems), _CANDIDATES * count), seed)
     encode = session.backend.tokenizer.encode_prompt
-    by_length = sorted(
-        (session.problems[i] for i in indices), key=lambda problem: (len(encode(problem.asked)), problem.id)
-    )
+    by_length = sorted((problems[i] for i in indices), key=lambda problem: (len(encode(problem.asked)), problem.id))
     spread = np.linspace(0, len(by_length) - 1, count).astype(int)
     # Lengths are mixed, so that any part of the problems is as ragged as all of them.
-    order = np.random.default_rng(session.config.run.seed).permutation(count)
+    order = np.random.default_rng(seed).permutation(count)
     return [by_length[spread[i]] for i in order], samples
 
 

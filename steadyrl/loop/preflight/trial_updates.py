@@ -155,9 +155,8 @@ def _updates(trial: Trial, batch: Batch, start: Path, saved: Path, phase: Callab
     session, backend = trial.session, trial.session.backend
     rate, sample = session.config.update.rate(0, session.config.run.steps), _sample_rows(batch)
     phase(f"preflight: two updates on {counted(len(batch.lengths), 'completion')}")
-    all_train = np.array_equal(batch.tokens, trial.batch.tokens) and np.array_equal(
-        batch.completion_mask, trial.batch.completion_mask
-    )
+    arrays = ((batch.tokens, trial.batch.tokens), (batch.completion_mask, trial.batch.completion_mask))
+    all_train = all(np.array_equal(*pair) for pair in arrays)
     before = trial.scores if all_train else _measure(session, batch)
     first = _take(session, batch, sample, rate)
     tell("trial updates", 1, _UPDATES)

@@ -53,11 +53,9 @@ def demonstrate(
     """
     if environment is None:
         answer_of = task.demonstration if isinstance(task, Teaching) else task.gold
-        demonstrations = [(problem, answer_of(problem)) for problem in problems]
+        answers = [(problem, answer_of(problem)) for problem in problems]
         context = context_of(backend)
-        groups = [
-            Group(p, (_demonstration(backend, p, text, context),)) for p, text in demonstrations if text is not None
-        ]
+        groups = [Group(p, (_demonstration(backend, p, text, context),)) for p, text in answers if text is not None]
     else:
         attempts = [Attempt(problem, (*key, i, 0)) for i, problem in enumerate(problems)]
         rollouts = play_experts(backend.tokenizer, environment, attempts)

@@ -132,9 +132,8 @@ def episode_lines(number: int, rollout: Rollout) -> list[str]:
         if observation is not None:
             lines.append(f"    reads: {_one_line(observation)}")
         if reply is not None:
-            lines.append(
-                f"    says:  {_one_line(reply)}" + (f"   [reward {rewards[turn]:g}]" if turn in rewards else "")
-            )
+            reward = f"   [reward {rewards[turn]:g}]" if turn in rewards else ""
+            lines.append(f"    says:  {_one_line(reply)}{reward}")
     return lines
 
 

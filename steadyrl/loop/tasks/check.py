@@ -185,10 +185,8 @@ def scripted_policy(checked: CheckedTask) -> Result:
     mean = f"mean {checked.task.metric or 'reward'} {np.mean(scores):.3f}" if scores else "none of them scored"
     message = f"{counted(len(rollouts), 'episode')} of {turns:.1f} turns on average, {mean}"
     if calls:
-        ends = Counter(call.end for call in calls)
-        message += (
-            f"; {counted(len(calls), 'call')}: {', '.join(f'{count} {end}' for end, count in ends.most_common())}"
-        )
+        ends = Counter(call.end for call in calls).most_common()
+        message += f"; {counted(len(calls), 'call')}: {', '.join(f'{count} {end}' for end, count in ends)}"
     if failed:
         message += f"; the first: {failed[0].name}: {failed[0].result}"
     examples = tuple(line for i, r in enumerate(rollouts[:_EXAMPLE_EPISODES]) for line in episode_lines(i + 1, r))

@@ -52,9 +52,7 @@ class CheckedTask:
     @cached_property
     def scripted(self) -> list[Rollout]:
         """What the scripted policy came to."""
-        return score_attempts(
-            self.task, [(problem, scripted(self.task, problem)) for problem in self.played], self.terms
-        )
+        return score_attempts(self.task, [(p, scripted(self.task, p)) for p in self.played], self.terms)
 
     @cached_property
     def empty(self) -> list[Rollout]:

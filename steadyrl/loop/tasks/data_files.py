@@ -48,6 +48,7 @@ _LONGEST_README = 1 << 20  # characters
 _HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")  # owner and name
 
 Splits = Mapping[str, Sequence[Path]]
+Finders = dict[str, Callable[[], Splits]]  # by the name of the configuration
 
 
 @dataclass(frozen=True)
@@ -181,12 +182,10 @@ def _named_files(path: Path) -> list[Path]:
     return files
 
 
-def _configurations(root: Path) -> tuple[dict[str, Callable[[], Splits]], str | None]:
+def _configurations(root: Path) -> tuple[Finders, str | None]:
     """Return what finds the files of each configuration, by name, and which to take if none is named."""
     if configs := _read_front_matter(root):
-        finders: dict[str, Callable[[], Splits]] = {
-            name: partial(_listed_files, root, name, configs[name]) for name in configs
-        }
+        finders: Finders = {name: partial(_listed_files, root, name, configs[name]) for name in configs}
         default = [name for name, config in configs.items() if config.get("default") is True or name == "default"]
         return finders, next(iter(default if default or len(finders) > 1 else finders), None)
     saved = root / "dataset_dict.json"

@@ -106,12 +106,8 @@ def make_tool(source: Any, method: bool = False, location: str = "a tool") -> To
         ) from error
     schema.pop("additionalProperties", None)
     parameters = {"type": "object", "properties": {}, **schema}
-    return Tool(
-        {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}},
-        source,
-        reader,
-        method,
-    )
+    described_function = {"name": name, "description": description, "parameters": parameters}
+    return Tool({"type": "function", "function": described_function}, source, reader, method)
 
 
 def make_checked_tool(name: str, description: str, parameters: Mapping[str, Any]) -> Tool:
