@@ -240,16 +240,17 @@ def recognise(log: RawLog) -> Table:
     """Return the table of the trainer that wrote a log: by its format, else by the most distinctive names.
 
     Between equals that one holds whose own rule fits, then the one that has the larger share of its distinctive names.
+    Others print in a trainer's format, too: it decides where one name is that trainer's own, or none is another's.
     """
-    for table in TABLES:
-        if log.format in table.formats:
-            return table
+    of_format = next((table for table in TABLES if log.format in table.formats), COMMON)
+    if of_format is not COMMON and _matches(of_format, log):
+        return of_format
     scored = [
         ((matches, derive.preferred(table, log.settings, log), matches / len(table.distinctive)), table)
         for table in TABLES
         if (matches := _matches(table, log)) >= table.needs
     ]
-    return max(scored, key=itemgetter(0))[1] if scored else COMMON
+    return max(scored, key=itemgetter(0))[1] if scored else of_format
 
 
 def holds_known_metric(log: RawLog) -> bool:

@@ -88,6 +88,7 @@ def test_what_two_names_could_be_is_neither():
 def test_parts_of_the_reward_are_known_under_any_prefix_once_there_is_a_whole():
     names = ["rl/sub_rewards/tone", "json_reward", "rewards/brevity/mean", "reward/max_total", "eval_json_reward"]
     names += ["env/breakdown/tools", "train/r_style", "r_mean", "breakdown/max"]
+    names += ["rollout/parse_rate", "metrics/problems_solved"]
     columns = {name: column(0.1, 0.2) for name in names}
     quantities = {name: meaning.quantity for name, meaning in guesses(columns, frozenset({"reward"})).items()}
     assert quantities == {
@@ -95,9 +96,12 @@ def test_parts_of_the_reward_are_known_under_any_prefix_once_there_is_a_whole():
         "json_reward": "reward_part/json",
         "rewards/brevity/mean": "reward_part/brevity",
         "env/breakdown/tools": "reward_part/tools",
+        "rollout/parse_rate": "reward_part/parse",
+        "metrics/problems_solved": "reward_part/problems_solved",
         "train/r_style": "reward_part/style",
     }
     del columns["r_mean"]  # which is the whole where there is no other
+    del columns["metrics/problems_solved"]  # which would stand for the reward
     assert not guesses(columns, frozenset())
 
 
