@@ -207,7 +207,7 @@ def open_session(config: Config) -> Session:
     if algorithm.source == "demonstrations":
         require_answers(backend, fitted_train.problems, task)
     return Session(
-        config=in_steps(config, len(fitted_train.problems)),
+        config=in_steps(config, len(fitted_train.problems)),  # once more, for some may have been dropped
         task=task,
         terms=terms,
         algorithm=algorithm,

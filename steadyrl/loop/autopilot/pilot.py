@@ -131,7 +131,7 @@ class Autopilot:
             earlier = checkpoint.load(self.run, self.backend, action.back_to)
             assert earlier is not None, f"checkpoint {action.back_to} is complete"
             if action.skips_problems:
-                earlier.problems_drawn = state.problems_drawn
+                earlier.problems_drawn = state.problems_drawn  # the same ones might lead to the same finding
             state = earlier
         state.autopilot = action.pilot
         state.algorithm = {**state.algorithm, **action.numbers}

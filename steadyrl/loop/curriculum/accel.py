@@ -34,6 +34,7 @@ def build(settings: Settings) -> Curriculum:
         generator = request.generator()
         pool = {problem.id: problem for problem in request.problems} | dict(memory.made)
         stats = look_up(list(pool), memory, request.step)
+        # [N]; an edit begins at a problem of which it is known what it is worth.
         score = np.where(stats.drawn, level_replay.SCORES[settings.score](stats), 0.0)
         edits = round(settings.edit_share * request.count) if score.any() else 0
         problems, reasons, edited = [], [], dict(memory.made)

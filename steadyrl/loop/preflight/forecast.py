@@ -37,6 +37,7 @@ def affine(few: Timed, many: Timed, rows: float, calls: float) -> float:
     """Return the seconds of so many rows in so many calls, by a cost per call and one per row, from two calls."""
     if many.rows <= few.rows:
         return many.seconds / many.rows * rows
+    # Noise may make the larger call the quicker one, or its rows alone dearer than the whole call: neither can be.
     per_row = min(max(many.seconds - few.seconds, 0.0) / (many.rows - few.rows), many.seconds / many.rows)
     return calls * (many.seconds - per_row * many.rows) + per_row * rows
 

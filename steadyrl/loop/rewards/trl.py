@@ -113,7 +113,7 @@ def from_trl(
 
         def call(batch: Pairs) -> list[Any]:
             nonlocal logged
-            logged = Logged()
+            logged = Logged()  # a call that is repeated logs anew
             named_call = partial(by_name(function), _arguments(batch, logged, max_steps))
             try:
                 if not is_async(function):

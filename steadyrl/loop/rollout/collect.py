@@ -31,6 +31,7 @@ def collect(
     if environment is not None:
         rollouts = iter(play_policy(backend, environment, attempts, sampling, policy_version))
     else:
+        # Each prompt once, and not once for each of its samples.
         encoded = {problem.id: backend.tokenizer.encode_prompt(problem.asked) for problem in problems}
         prompts = [encoded[a.problem.id] for a in attempts]
         completions = backend.generate(prompts, sampling, [a.seed() for a in attempts])

@@ -227,6 +227,7 @@ def scoring_repeats(checked: CheckedTask) -> Result:
     # A second, newly built task, so that no cache can answer.
     new_task, new_terms = open_to_check(checked.config)
     task, terms, problems = checked.task, checked.terms, checked.problems
+    # Episodes take long, and a few of them show whether scoring repeats.
     if isinstance(new_task, ToolUsing):
         first, second = (
             score_attempts(opened, [(p, scripted(opened, p)) for p in problems[:20]], rewards)  # type: ignore[arg-type]

@@ -94,6 +94,7 @@ class Panel:
             failures = [answer for answer in new_answers.values() if isinstance(answer, str)]
             failed = self._require_answering(failures, len(new_answers))
             answers |= new_answers
+            # With any verdict, new or cached, the step can train, and what failed stays unscored.
             if failed < len(new_answers) or len(answers) > len(new_answers):
                 break
             log.warning("the judge gave none of %d verdicts (%s); asking again", failed, _main_reason(failures))
