@@ -206,8 +206,11 @@ def open_session(config: Config) -> Session:
     fitted_train, fitted_heldout = fit_splits(task, problems, heldout, backend, sampling)
     if algorithm.source == "demonstrations":
         require_answers(backend, fitted_train.problems, task)
+    fitted_config = in_steps(config, len(fitted_train.problems))
+    if fitted_config.run.steps != config.run.steps:  # prompts were dropped, and rewards may read how long the run is
+        terms = make_terms(config.rewards, task, planned_updates(fitted_config))
     return Session(
-        config=in_steps(config, len(fitted_train.problems)),  # once more, for some may have been dropped
+        config=fitted_config,
         task=task,
         terms=terms,
         algorithm=algorithm,
