@@ -52,8 +52,26 @@ def column(*values):
         ("output_diversity", (0.2, 0.4), None),
         ("value/var_explained", (-2.0, 0.3), "explained_variance"),
         ("vf/loss", (3.0, 1.0), "loss_value"),
-        ("objective/kl_to_base", (0.0, 0.3), None),
+        ("objective/kl_to_base", (0.0, 0.3), "kl_ref"),
+        ("objective/kl_to_target", (0.0, 0.3), None),
         ("objective/kl_base", (0.0, 0.3), "kl_ref"),
+        ("kl_vs_initial_policy", (0.0, 0.3), "kl_ref"),
+        ("reference/mean_kl", (0.0, 0.3), "kl_ref"),
+        ("reference/mean_score", (0.0, 0.3), None),  # of another model
+        ("frac_at_max_tokens", (0.0, 0.3), "truncated"),
+        ("cut_off_share", (0.0, 0.3), "truncated"),
+        ("stopped_by_length_pct", (0.0, 0.3), "truncated"),
+        ("max_answer_tokens", (64.0, 64.0), None),
+        ("share_of_identical_groups", (0.0, 0.3), "no_signal"),
+        ("groups_with_tied_scores", (0.0, 0.3), None),
+        ("pg_clipped_share", (0.0, 0.3), "clip_fraction"),
+        ("clipped_share", (0.0, 0.3), None),  # of ratios, of texts or of gradients
+        ("grads_total_norm", (0.2, 3.0), "grad_norm"),
+        ("avg_tokens", (40.0, 41.5), "length"),
+        ("rm/score_avg", (0.2, 3.0), "reward"),
+        ("smoothed_score", (0.2, 3.0), "reward"),
+        ("mean_group_sd", (0.2, 0.3), "reward_std_within"),
+        ("critic/head_loss", (3.0, 1.0), "loss_value"),
     ],
 )
 def test_a_name_is_told_by_its_words_and_values(name, values, quantity):
