@@ -63,7 +63,7 @@ def levels(name: str, series: Series, unit: str = "") -> str:
 def within(series: Series, start: int, stop: int) -> Series:
     """Return the part of a series with start <= step <= stop."""
     inside = slice(np.searchsorted(series.steps, start), np.searchsorted(series.steps, stop, side="right"))
-    return series.at(inside)
+    return series.select(inside)
 
 
 def direction(series: Series) -> int:
@@ -132,7 +132,7 @@ def gained(run: Run) -> bool:
 
 def goals(run: Run, family: str) -> dict[str, Series]:
     """Return the measurements of a family of which more is better."""
-    every = run.parts(family)
+    every = run.with_prefix(family)
     return {name: series for name, series in every.items() if not any(word in name.lower() for word in NO_GOAL)}
 
 
@@ -157,7 +157,7 @@ def update_size(run: Run) -> Series | None:
     Without the steps in which only the value head learns.
     """
     size, head_alone = find(run, "kl_old"), setting(run, "value_warmup_steps") or 0.0
-    trained = None if size is None else size.at(size.steps >= head_alone)
+    trained = None if size is None else size.select(size.steps >= head_alone)
     return replace(trained, values=np.abs(trained.values)) if trained else None
 
 
@@ -262,7 +262,7 @@ def kl_coef(run: Run, like: Series) -> np.ndarray | None:
 
 def reward_spread(run: Run) -> Series | None:
     """Return the spread of a step's rewards: of all, of those of one prompt, or of the only part; or None."""
-    parts = list(run.parts("reward_part_std/").values())
+    parts = list(run.with_prefix("reward_part_std/").values())
     return run.get("reward_std") or run.get("reward_std_within") or (parts[0] if len(parts) == 1 else None)
 
 

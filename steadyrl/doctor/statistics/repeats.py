@@ -29,4 +29,4 @@ def _first_writings(series: Series) -> Series:
     """Return a series without its repetitions; the series itself where equal values are none."""
     new, distinct = np.append(True, series.values[1:] != series.values[:-1]), len(np.unique(series.values))
     few = len(series) < 2 * DISTINCT or 1.0 - new[1:].mean() < REPEATED
-    return series if few or distinct < max(DISTINCT, RECURS * new.sum()) else series.at(new)
+    return series if few or distinct < max(DISTINCT, RECURS * new.sum()) else series.select(new)

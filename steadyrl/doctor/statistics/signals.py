@@ -82,7 +82,7 @@ def bursts(series: Series, factor: float) -> np.ndarray:
     above = np.flatnonzero(series.values > 0)
     if len(above) <= BURSTS_FROM:
         return np.zeros(0, np.int64)
-    excess, scale = _against_usual(series.at(above))
+    excess, scale = _against_usual(series.select(above))
     far = np.flatnonzero((excess > SPIKE_Z * scale) & (excess > np.log(factor)))
     far = far[far >= BURSTS_FROM]
     near = np.diff(far) <= 2
