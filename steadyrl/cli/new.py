@@ -84,21 +84,21 @@ def new_command(
             raise DataError(f"'{source['path']}' has no row; expected one with a prompt in each line")
         columns = find_columns(source["path"], rows, prompt, answer)
         kind = kind_of_answers(row.get(columns[1]) for row in rows) if columns[1] else "free"
-        described = Data(source, *columns, kind)
-        settings = choose_settings(described, model)
-    write_text(folder / "config.toml", config_text(described, model, settings, folder))
+        dataset = Data(source, *columns, kind)
+        settings = choose_settings(dataset, model)
+    write_text(folder / "config.toml", config_text(dataset, model, settings, folder))
     template = environment(PackageLoader("steadyrl.cli"), str, autoescape=False).get_template("rewards.py.j2")
-    write_text(folder / "rewards.py", template.render(kind=described.kind, answer=json.dumps(described.answer)))
-    answers = {"number": "numbers", "text": "texts"}.get(described.kind)
-    right = f"right answers in '{described.answer}' ({answers})" if answers else "no right answers"
-    print(printable(f"data: {described.source['path']}, prompts in '{described.prompt}', {right}"))
+    write_text(folder / "rewards.py", template.render(kind=dataset.kind, answer=json.dumps(dataset.answer)))
+    answers = {"number": "numbers", "text": "texts"}.get(dataset.kind)
+    right = f"right answers in '{dataset.answer}' ({answers})" if answers else "no right answers"
+    print(printable(f"data: {dataset.source['path']}, prompts in '{dataset.prompt}', {right}"))
     if model == SHIPPED:
         print(
             f"model: {SHIPPED}, which ships with steadyrl to try things out. It knows Python's documentation and no "
             "more; for other answers name a pretrained model: --model FOLDER or OWNER/NAME"
         )
     print(printable(f"written: {folder / 'config.toml'}, {folder / 'rewards.py'}"))
-    if described.kind == "free":
+    if dataset.kind == "free":
         print("say in rewards.py what a good answer is: the data do not tell")
     change = "" if folder.resolve() == Path.cwd() else f"cd {shlex.quote(str(folder))} && "
     print(printable(f"next: {change}steadyrl task check config.toml && steadyrl train config.toml"))
@@ -152,9 +152,9 @@ def find_columns(path: str, rows: Sequence[dict[str, Any]], prompt: str, answer:
         DataError: A column that is named is not there, or nothing tells which is the prompt.
     """
     names = list(dict.fromkeys(name for row in rows for name in row))
-    for wanted in filter(None, (prompt, answer)):
-        if wanted not in names:
-            raise DataError(f"'{path}' has no column '{wanted}'; its columns are {', '.join(names) or 'none'}")
+    for column in filter(None, (prompt, answer)):
+        if column not in names:
+            raise DataError(f"'{path}' has no column '{column}'; its columns are {', '.join(names) or 'none'}")
     texts = [name for name in names if all(isinstance(row.get(name), str | list) for row in rows)]
     prompt = prompt or next((name for name in PROMPTS if name in texts), "")
     if not prompt:
