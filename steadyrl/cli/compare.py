@@ -88,7 +88,6 @@ def compare_command(
 
 
 def _run_of(subject: str) -> Path | None:
-    """Return the run directory that a subject names, or None if it names none."""
     run_path, _, step = subject.rpartition("@")
     paths = [Path(name) for name in (subject, run_path if step.isdecimal() else "") if name]
     return next((run.path for path in paths if (run := RunDir.find(path))), None)

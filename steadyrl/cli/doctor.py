@@ -134,7 +134,6 @@ def as_record(diagnoses: list[Diagnosis], difference: list[str], unreadable: Map
 def _print(
     diagnoses: list[Diagnosis], difference: list[str], unreadable: Mapping[str, str], as_json: bool, full: bool
 ) -> None:
-    """Print the diagnoses; a reader that has seen enough, such as head, changes nothing of what was found."""
     # A log's names may hold what the terminal's encoding has not.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
@@ -150,5 +149,6 @@ def _print(
                 show_difference(console, difference)
         sys.stdout.flush()
     except BrokenPipeError:
-        # Python flushes once more when it ends, and would fail then.
+        # A reader that has seen enough, such as head, changes nothing of the verdict. Python flushes once more when it
+        # ends, and would fail then.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

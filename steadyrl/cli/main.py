@@ -175,7 +175,7 @@ def main() -> None:
 
 
 def _leave_hanging_threads() -> None:
-    """End the process although threads of a reward or an environment hang; Python would wait for them without end."""
+    # Those of a reward or an environment: Python would wait for them without end.
     deadline = time.monotonic() + _THREADS_S
     other_threads = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
     for thread in other_threads:
@@ -187,9 +187,8 @@ def _leave_hanging_threads() -> None:
 
 
 def _require_folder() -> None:
-    """Refuse to work in a folder that was removed: no relative path means anything there."""
     try:
-        os.getcwd()
+        os.getcwd()  # in a folder that was removed no relative path means anything
     except FileNotFoundError as error:
         raise ConfigError("the current folder was removed; change to one that exists, and start again") from error
 

@@ -195,7 +195,6 @@ class Progress:
 
 
 def _displayed_metrics(record: Mapping[str, Any]) -> list[Metric]:
-    """Return the metrics that the display shows, as far as the run measures them."""
     return [metric for metric in CATALOGUE if metric.heading and record.get(metric.name) is not None]
 
 

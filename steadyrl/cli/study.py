@@ -163,7 +163,6 @@ class _Display:
         self._progress.update(self._total_bar, total=total, completed=completed, more=self._left())
 
     def _left(self) -> str:
-        """Return the time left, from the speed of this command so far."""
         steps = sum(self._total_steps.values()) - sum(self._done_steps.values())
         if self._own_steps <= SOON * (self._own_steps + steps) or not steps:
             return ""

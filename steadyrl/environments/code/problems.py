@@ -161,7 +161,7 @@ def with_preamble(problem: CodeProblem, line: Line) -> CodeProblem:
 
 
 def _refuse_misspelt(line: Line) -> None:
-    """Refuse a key that looks like one the line lacks; others, such as a level, are the author's own."""
+    # Only keys that look like one the line lacks; others, such as a level, are the author's own.
     lacking = [key for key in _KEYS if key not in line.record]
     for key in line.record:
         if key not in _KEYS and (close := difflib.get_close_matches(key, lacking)):

@@ -174,7 +174,6 @@ class CodeTask(Task):
         return self._objections(answer.strip()) or ["nothing to object to"]
 
     def _score(self, measure: Measure, problem: Problem, rollout: Rollout) -> Score:
-        """Return what a measure says of an answer on which there is a verdict."""
         verdict = self._verdict(problem, rollout.text)
         if isinstance(verdict, str):
             return Score(None, unscored=verdict)
@@ -266,7 +265,6 @@ class CodeTask(Task):
             return str(error)
 
     def _verdict(self, problem: Problem, text: str) -> Verdict | str:
-        """Return what the tests say, or why they cannot be asked."""
         key = (problem.id, text)
         if key in self._verdicts:
             return self._verdicts[key]

@@ -148,7 +148,6 @@ def probe(jail: JailName) -> str:
 
 
 def _escaped(name: str, outcome: Outcome) -> bool:
-    """Return whether an attempt succeeded; a program that replaced the candidate leaves no value behind."""
-    if name == "program":
+    if name == "program":  # one that replaced the candidate leaves no value behind
         return outcome.verdict == "killed"
     return any(isinstance(result, Returned) and bool(result.value) for result in outcome.results)

@@ -103,7 +103,7 @@ def missing(jail: JailName) -> str:
 
 
 def _library() -> list[str]:
-    """Return the standard library's parts without the packages installed beside them, which may hold anything."""
+    # Without the packages that are installed beside the standard library, which may hold anything.
     paths = []
     for name in ("stdlib", "platstdlib"):
         folder = Path(sysconfig.get_path(name, vars=_base()))
@@ -154,7 +154,7 @@ def _bubblewrap(info: int | None) -> list[str]:
 
 
 def _installed_packages() -> list[str]:
-    """Return the folders of installed packages below what is shown: an empty one is laid over each."""
+    # Only those below what the jail shows: an empty folder is laid over each.
     stdlib = Path(sysconfig.get_path("stdlib", vars=_base()))
     candidates = {
         *(stdlib / name for name in ("site-packages", "dist-packages")),

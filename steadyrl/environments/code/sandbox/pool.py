@@ -211,8 +211,7 @@ class Sandbox:
 
 
 def _end(process: subprocess.Popen[bytes], control: socket.socket, inner_pid: int | None) -> None:
-    """End a worker: first by closing its socket, which it answers, then by force."""
-    control.close()
+    control.close()  # a worker that lives answers this by ending
     try:
         process.wait(timeout=0.5)
     except subprocess.TimeoutExpired:
@@ -244,7 +243,6 @@ def _write(pipe: io.FileIO, data: memoryview) -> memoryview:
 
 
 def _available(descriptor: int) -> bytes:
-    """Return what a pipe holds now, without waiting for more."""
     os.set_blocking(descriptor, False)
     data = bytearray()
     with contextlib.suppress(BlockingIOError):

@@ -152,7 +152,6 @@ def _bury(pid: int, alone: bool, report: _Report) -> None:
 
 
 def _become_candidate(received: list[int], life: int, rules: dict[str, Any]) -> NoReturn:
-    """Turn this fork into a candidate; never returns."""
     try:
         job, results, null = received
         os.setsid()
