@@ -55,8 +55,8 @@ class WandbTracker:
             self._run.summary.update(dict(metrics))
         else:
             self._run.log({**metrics, **copies, "timestamp": time}, step=step)
-        if fresh := metrics.keys() - self._units:
-            self._units |= fresh
+        if new_names := metrics.keys() - self._units:
+            self._units |= new_names
             self._run.config.update(
                 {"metrics": {name: description(name) for name in sorted(self._units)}}, allow_val_change=True
             )
