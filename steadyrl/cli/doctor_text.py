@@ -67,8 +67,8 @@ def _show_short(console: Console, diagnosis: Diagnosis) -> None:
         # A check may find several things, of which its name is said once.
         further = [finding for finding in diagnosis.findings if finding.check != lead.check]
         caused = list(dict.fromkeys(finding.check for finding in further if finding.follows))
-        alone = list(dict.fromkeys(finding.check for finding in further if finding.harms and not finding.follows))
-        for word, names in (("caused by it, or by what it causes", caused), ("also found", alone)):
+        independent = list(dict.fromkeys(finding.check for finding in further if finding.harms and not finding.follows))
+        for word, names in (("caused by it, or by what it causes", caused), ("also found", independent)):
             if names:
                 surplus = f" and {len(names) - MOST_OTHERS} more" if len(names) > MOST_OTHERS else ""
                 _line(console, f"{word}: {', '.join(names[:MOST_OTHERS])}{surplus}", 2)
@@ -103,32 +103,32 @@ def _verdict(diagnosis: Diagnosis, full: bool) -> str:
 
 
 def _show_finding(console: Console, diagnosis: Diagnosis, node: Placed, plotted: set[str]) -> None:
-    finding, left = node.finding, INDENT * node.depth
+    finding, indent = node.finding, INDENT * node.depth
     console.print()
     title = Text()
     title.append(f"{finding.severity} ", _style(finding.severity))
     title.append(_clean(_name(finding)), "bold")
     if finding.follows:
         title.append(_clean(f", caused by {finding.follows}"))
-    console.print(Padding(title, (0, 0, 0, left), expand=False))
-    left += 2
-    _line(console, finding.message, left)
+    console.print(Padding(title, (0, 0, 0, indent), expand=False))
+    indent += 2
+    _line(console, finding.message, indent)
     for text in finding.evidence:
         if text not in finding.message:
-            _line(console, f"- {text}", left)
-    _line(console, f"do: {finding.remedy}", left)
+            _line(console, f"- {text}", indent)
+    _line(console, f"do: {finding.remedy}", indent)
     if finding.overrides:
         # Not wrapped: it is there to be pasted.
-        console.print(Text(" " * left + _clean(f"set: {' '.join(finding.overrides)}")), soft_wrap=True)
+        console.print(Text(" " * indent + _clean(f"set: {' '.join(finding.overrides)}")), soft_wrap=True)
     if finding.source:
-        _line(console, f"source: {finding.source}", left, "dim")
+        _line(console, f"source: {finding.source}", indent, "dim")
     series = deciding_series(diagnosis.run, finding, BY_NAME)  # shown once for all findings of the same step
     if series is None or len(series) < 2 or f"{series.source} {finding.since_step}" in plotted:
         return
     plotted.add(f"{series.source} {finding.since_step}")
-    _line(console, " ".join(part for part in (series.source or series.quantity, series.unit) if part), left)
+    _line(console, " ".join(part for part in (series.source or series.quantity, series.unit) if part), indent)
     for row in text_plot.draw(series, finding.since_step, console.encoding.lower().startswith("utf")):
-        console.print(Padding(Text(row, no_wrap=True, overflow="crop"), (0, 0, 0, left), expand=False))
+        console.print(Padding(Text(row, no_wrap=True, overflow="crop"), (0, 0, 0, indent), expand=False))
 
 
 def _name(finding: Finding) -> str:
@@ -154,8 +154,8 @@ def _unknown_lines(unknown: Sequence[Finding]) -> Iterator[str]:
         yield f"{NOT_LOGGED}{'; '.join(quantities)}"
 
 
-def _line(console: Console, text: str, left: int = 0, style: str = "") -> None:
-    console.print(Padding(Text(_clean(text), style), (0, 0, 0, left), expand=False))
+def _line(console: Console, text: str, indent: int = 0, style: str = "") -> None:
+    console.print(Padding(Text(_clean(text), style), (0, 0, 0, indent), expand=False))
 
 
 def _clean(text: str) -> str:

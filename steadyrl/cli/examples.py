@@ -38,10 +38,10 @@ def examples_command(
         close = difflib.get_close_matches(key, examples, n=1)
         hint = f"did you mean '{close[0]}'?" if close else "`steadyrl examples` lists them"
         raise ConfigError(f"there is no example '{name:.80}'; {hint}")
-    written = copy_example(examples[key], Path.cwd())
-    for path in written:
+    copied = copy_example(examples[key], Path.cwd())
+    for path in copied:
         print(printable(f"written: {path}"))
-    example_file, model = written[0], ""
+    example_file, model = copied[0], ""
     if example_file.suffix == ".ipynb":
         line = f"open it with: jupyter lab {example_file}"
     elif example_file.name == "config.toml":

@@ -131,7 +131,7 @@ def _show_version(requested: bool) -> None:
 
 
 @app.callback()
-def entry(
+def root_command(
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
     ] = False,

@@ -141,8 +141,8 @@ def find_split(data: Path, config: str, split: str) -> tuple[dict[str, str], Seq
         raise DataError(re.sub(r"task\.args\.(config|split)( =)?", r"--\1", str(error))) from error
     if config and dataset.configuration != config:
         raise DataError(f"'{data}' has no configurations; leave --config {config} away")
-    named = {"path": data.as_posix(), "config": config, "split": split}
-    return {name: value for name, value in named.items() if value}, files
+    settings = {"path": data.as_posix(), "config": config, "split": split}
+    return {name: value for name, value in settings.items() if value}, files
 
 
 def find_columns(path: str, rows: Sequence[dict[str, Any]], prompt: str, answer: str) -> tuple[str, str]:
@@ -212,8 +212,8 @@ def _task_args(data: Data, source: Mapping[str, str]) -> dict[str, Any]:
 def config_text(data: Data, model: str, settings: Mapping[str, Mapping[str, Any]], folder: Path) -> str:
     """Return the config. Its paths are those seen from its own folder, where it is run."""
     files = {name: Path(data.source[name]) for name in ("path", "heldout") if name in data.source}
-    near = {name: os.path.relpath(path, folder) for name, path in files.items() if not may_be_on_hub(path)}
-    args = _task_args(data, {**data.source, **near})
+    relative_paths = {name: os.path.relpath(path, folder) for name, path in files.items() if not may_be_on_hub(path)}
+    args = _task_args(data, {**data.source, **relative_paths})
     model = os.path.relpath(model, folder) if Path(model).is_dir() else model
     model = f"./{model}" if Path(folder, model).is_dir() and not model.startswith(".") else model
     rewards = {"number": ("correct", "number"), "text": ("correct", "near"), "free": ("on_topic",)}[data.kind]

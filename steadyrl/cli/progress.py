@@ -38,7 +38,7 @@ class Progress:
         self.target: float | None = None  # of the reward
         self.rewards: Sequence[str] = ()  # of the config, by name or import path
         self._console = Console(stderr=False)
-        self._first: tuple[int, float] | None = None
+        self._start: tuple[int, float] | None = None
         self._last_line_time, self._last_step_time = 0.0, 0.0
         self._gone = False
         self._record: Mapping[str, Any] | None = None
@@ -104,7 +104,7 @@ class Progress:
     def step(self, record: Mapping[str, Any]) -> None:
         """Show a step's metrics."""
         now = time.monotonic()
-        self._first = self._first or (record["step"], now)
+        self._start = self._start or (record["step"], now)
         self._record, self._last_step_time = record, now
         self._activity.end()
         if not self._live and (now - self._last_line_time >= _PLAIN_EVERY_S or record["step"] + 1 == self.total):
@@ -118,7 +118,7 @@ class Progress:
                 fields.append(f"{metric.heading} {_number(record[metric.name])}{unit}")
                 if metric.name == "reward/mean" and self.target is not None:
                     fields[-1] += f" (target {_number(self.target)})"
-            self._say("  ".join([*fields, self._left(record, now)]))
+            self._say("  ".join([*fields, self._time_left(record, now)]))
 
     def _say(self, text: str) -> None:
         """Print a line. If the output is gone (a closed pipe or stream, a full disk), the run continues without it."""
@@ -134,13 +134,13 @@ class Progress:
             reason = error.strerror if isinstance(error, OSError) else exception_line(error)
             note(f"standard output cannot be written ({reason}); the run continues in its directory")
 
-    def _left(self, record: Mapping[str, Any], now: float) -> str:
-        assert self._first is not None
-        first, began = self._first
-        done = record["step"] - first
+    def _time_left(self, record: Mapping[str, Any], now: float) -> str:
+        assert self._start is not None
+        start_step, start_time = self._start
+        done = record["step"] - start_step
         if done == 0:
             return "time left unknown"
-        seconds = (now - began) / done * (self.total - record["step"] - 1)
+        seconds = (now - start_time) / done * (self.total - record["step"] - 1)
         return f"{int(seconds // 60)}:{int(seconds % 60):02d} left"
 
     def view(self) -> RenderableType:
@@ -152,7 +152,7 @@ class Progress:
             line.add_row(
                 Text(f"step {step} ({step + 1} of {self.total} done)", style="bold"),
                 ProgressBar(total=max(self.total, 1), completed=step + 1, width=24),
-                self._left(self._record, self._last_step_time),
+                self._time_left(self._record, self._last_step_time),
             )
             rows += [line, self._table(self._record)]
         if self._forecast:

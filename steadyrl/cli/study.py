@@ -90,10 +90,10 @@ def report_command(
     """Write report.md, pictures and a page of curves from the existing runs; print the verdicts."""
     from steadyrl.show.report.study import write_study  # matplotlib takes a second to load
 
-    written, summary = write_study(read_study(study, quick, seeds), folder, to)
+    page, summary = write_study(read_study(study, quick, seeds), folder, to)
     for name, arm in summary.items():
         print(printable(f"{arm['verdict']:10}  {name}: {arm['finding']}"))
-    print(f"report: {near(written)}")
+    print(f"report: {near(page)}")
 
 
 class _Display:
@@ -148,7 +148,7 @@ class _Display:
                     }
             self._run_bars[key] = self._progress.add_task(key, total=total, completed=done, more="")
             if not self._terminal:
-                note(f"{key}: {counted(total, 'step')}{f', {done} of them done' if done else ''}{self._left()}")
+                note(f"{key}: {counted(total, 'step')}{f', {done} of them done' if done else ''}{self._time_left()}")
         elif kind == "step":
             self._own_steps += 1
             self._done_steps[key] = value
@@ -157,12 +157,12 @@ class _Display:
             if key in self._run_bars:
                 self._progress.remove_task(self._run_bars.pop(key))
             self._total_steps[key] = self._done_steps.get(key, 0)
-            note(f"{key}: {value}{self._left()}")
+            note(f"{key}: {value}{self._time_left()}")
         assert self._total_bar is not None, "the study has begun"
         total, completed = sum(self._total_steps.values()), sum(self._done_steps.values())
-        self._progress.update(self._total_bar, total=total, completed=completed, more=self._left())
+        self._progress.update(self._total_bar, total=total, completed=completed, more=self._time_left())
 
-    def _left(self) -> str:
+    def _time_left(self) -> str:
         steps = sum(self._total_steps.values()) - sum(self._done_steps.values())
         if self._own_steps <= SOON * (self._own_steps + steps) or not steps:
             return ""

@@ -22,8 +22,8 @@ def draw(series: Series, first_step: int | None, unicode: bool) -> list[str]:
         up = HEIGHT * DOTS_UP
         ends = zip(_levels(lower, series, up), _levels(upper, series, up), strict=True)
         cells = np.zeros((HEIGHT, -(-len(upper) // DOTS_ACROSS)), np.int64)
-        for x, (first, last) in enumerate(ends):
-            for from_top in range(up - 1 - last, up - first):
+        for x, (bottom, top) in enumerate(ends):
+            for from_top in range(up - 1 - top, up - bottom):
                 cells[from_top // DOTS_UP, x // DOTS_ACROSS] |= BITS[x % DOTS_ACROSS, from_top % DOTS_UP]
         rows = ["".join(chr(BRAILLE + int(cell)) for cell in row) for row in cells]
     else:

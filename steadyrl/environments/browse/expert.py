@@ -72,10 +72,11 @@ def _is_set(step: Step, element: Element) -> bool:
 def _find(step: Step, snapshot: Snapshot) -> tuple[int, Element] | None:
     number = 0
     for line in snapshot.lines:
-        near = not step.beside or step.beside in {piece.name if isinstance(piece, Element) else piece for piece in line}
+        texts = {piece.name if isinstance(piece, Element) else piece for piece in line}
+        is_beside = not step.beside or step.beside in texts
         for piece in line:
             if isinstance(piece, Element):
-                if near and (piece.kind, piece.name) == (step.kind, step.name):
+                if is_beside and (piece.kind, piece.name) == (step.kind, step.name):
                     return number, piece
                 number += 1
     return None

@@ -53,8 +53,8 @@ def pick(rng: random.Random, level: int) -> Quest:
 def fill(rng: random.Random, level: int) -> Quest:
     """Words into the named boxes of a form."""
     labels = rng.sample(LABELS, by_level(level, 1, 2, 3, 4))
-    chosen = rng.sample(labels, by_level(level, 1, 1, 1, 2))
-    values = {label: names(rng, 1)[0] if level > 2 else rng.choice(NOUNS) for label in chosen}
+    filled_labels = rng.sample(labels, by_level(level, 1, 1, 1, 2))
+    values = {label: names(rng, 1)[0] if level > 2 else rng.choice(NOUNS) for label in filled_labels}
     return _settings_quest(
         goal=_set_goal(values),
         world=World(form=tuple(Field(label) for label in labels)),

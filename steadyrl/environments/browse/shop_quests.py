@@ -153,7 +153,7 @@ def _in_cart(target: int) -> Condition:
 
 def _products(rng: random.Random, count: int, shelves: int = 1, alike: bool = False) -> list[Product]:
     """Return products of different names and prices, spread evenly over shelves."""
-    named = names(rng, count, alike)
+    product_names = names(rng, count, alike)
     categories = rng.sample(CATEGORIES, shelves)
     prices = rng.sample(range(2, 99), count)
 
@@ -163,5 +163,5 @@ def _products(rng: random.Random, count: int, shelves: int = 1, alike: bool = Fa
 
     return [
         Product(name, categories[i % shelves], color(name), price)
-        for i, (name, price) in enumerate(zip(named, prices, strict=True))
+        for i, (name, price) in enumerate(zip(product_names, prices, strict=True))
     ]

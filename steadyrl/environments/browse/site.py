@@ -64,9 +64,9 @@ def _items(world: World, segments: Sequence[str], fields: Fields) -> Page:
         matches = matches if query else []
     if world.is_filtered:
         colors = (ANY, *sorted({product.color for product in world.products}))
-        chosen = color if color in colors else ANY
-        world.events.append(f"filter {chosen}")
-        blocks.append(Form("/items", (row(Choice("color", colors, chosen), Button("filter")),), asks=True))
+        selected = color if color in colors else ANY
+        world.events.append(f"filter {selected}")
+        blocks.append(Form("/items", (row(Choice("color", colors, selected), Button("filter")),), asks=True))
     world.events += [f"listed {number}" for number, _ in matches]
     rows = [
         row(Link(product.name, f"/item/{number}"), *([str(product.price)] if world.shows_prices else []))

@@ -29,10 +29,10 @@ def load_problems(path: Path) -> list[CodeProblem]:
     Raises:
         DataError: Naming the first defect by file and line.
     """
-    first = next(read_objects(path), None)
-    if first is None:
+    first_line = next(read_objects(path), None)
+    if first_line is None:
         raise DataError(f"{path} has no problem; expected one JSON object per line")
-    keys = first.record.keys()
+    keys = first_line.record.keys()
     if {"test", "entry_point"} <= keys:
         parse = _human_eval
     elif "test_list" in keys:
@@ -41,17 +41,17 @@ def load_problems(path: Path) -> list[CodeProblem]:
         parse = own_problem
     else:
         raise DataError(
-            f"{first}: has {', '.join(keys) or 'no key'}; expected 'tests' (our format), 'test' and "
+            f"{first_line}: has {', '.join(keys) or 'no key'}; expected 'tests' (our format), 'test' and "
             "'entry_point' (HumanEval), or 'test_list' (MBPP)"
         )
     problems: list[CodeProblem] = []
     lines: dict[str, int] = {}
     for line in read_objects(path):
         problem = parse(line)
-        first_number = lines.setdefault(problem.id, line.number)
-        if first_number != line.number:
+        earlier_number = lines.setdefault(problem.id, line.number)
+        if earlier_number != line.number:
             raise DataError(
-                f"{line}: the id '{problem.id}' is there twice, first in line {first_number}; remove one of the lines"
+                f"{line}: the id '{problem.id}' is there twice, first in line {earlier_number}; remove one of the lines"
             )
         problems.append(problem)
     return problems

@@ -137,12 +137,12 @@ class Steps:
         self._pending = None
         for argument, wire in zip(arguments, changed, strict=False):
             if not _opaque(wire):  # it holds objects that have stayed with the candidate
-                after = values.decode(wire)
-                if isinstance(argument, list) and isinstance(after, list):
-                    argument[:] = after
-                elif isinstance(argument, dict | set) and type(argument) is type(after):
+                value = values.decode(wire)
+                if isinstance(argument, list) and isinstance(value, list):
+                    argument[:] = value
+                elif isinstance(argument, dict | set) and type(argument) is type(value):
                     argument.clear()
-                    argument.update(after)
+                    argument.update(value)
 
 
 class Proxy(values.Reference):
@@ -256,12 +256,12 @@ def replay(
             return counts, False
         return counts, True
 
-    before = json.loads(previous), json.loads(results)
-    steps = Steps(*before, values_only)
+    inputs = json.loads(previous), json.loads(results)
+    steps = Steps(*inputs, values_only)
     counts, reached_end = run(steps)
     mutation_matters = False
-    if steps.in_place and not values_only and steps.recorded == before[0]:
-        values_only_steps = Steps(*before, True)
+    if steps.in_place and not values_only and steps.recorded == inputs[0]:
+        values_only_steps = Steps(*inputs, True)
         same_result = run(values_only_steps) == (counts, reached_end)
         mutation_matters = not same_result or values_only_steps.recorded != steps.recorded
     return json.dumps(steps.recorded), len(steps.recorded), counts, reached_end, steps.refused, mutation_matters

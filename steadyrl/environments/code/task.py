@@ -223,12 +223,12 @@ class CodeTask(Task):
         The last ones asked for are kept; what the machine failed at is left to be tried once more, alone.
         """
         keys = [(problem.id, rollout.text) for problem, rollout in pairs if problem.id in self._by_id]
-        new = [key for key in dict.fromkeys(keys) if key not in self._verdicts][-_CACHE_SIZE:]
-        if self._workers == 1 or len(new) < 2:
+        missing = [key for key in dict.fromkeys(keys) if key not in self._verdicts][-_CACHE_SIZE:]
+        if self._workers == 1 or len(missing) < 2:
             return
         with ThreadPoolExecutor(self._workers) as pool:
-            for done, (key, verdict) in enumerate(zip(new, pool.map(self._judge, new), strict=True), start=1):
-                tell("programs", done, len(new))
+            for done, (key, verdict) in enumerate(zip(missing, pool.map(self._judge, missing), strict=True), start=1):
+                tell("programs", done, len(missing))
                 if isinstance(verdict, Verdict):
                     _remember(self._verdicts, key, verdict)
 
@@ -242,8 +242,8 @@ class CodeTask(Task):
             verdict = self._verdict(problem, rollout.text)
             if not isinstance(verdict, str) and verdict.passed == verdict.total:
                 passing.append(program(rollout.text, self._by_id[problem.id]))
-        new = [code for code in dict.fromkeys(passing) if code not in self._lint_lines]
-        for code, objections in zip(new, lint(self._ruff, new), strict=True):
+        missing = [code for code in dict.fromkeys(passing) if code not in self._lint_lines]
+        for code, objections in zip(missing, lint(self._ruff, missing), strict=True):
             _remember(self._lint_lines, code, objections)
 
     def _objections(self, code: str) -> list[str]:

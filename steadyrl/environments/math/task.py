@@ -66,7 +66,7 @@ class MathTask:
         """
         self._suffix = f"\n{settings.instruction}" if settings.instruction else ""
         if settings.path:
-            problems = self._read(Path(settings.path))
+            problems = self._read_file(Path(settings.path))
             share = held_out_ids([problem.id for problem in problems], settings.heldout_share)
             held_out = set() if settings.heldout else share
             self._train = tuple(problem for problem in problems if problem.id not in held_out)
@@ -77,7 +77,7 @@ class MathTask:
                 raise DataError(f"task.args.levels has {unknown}; expected levels of {min(LEVELS)} to {max(LEVELS)}")
             self._train, self._heldout = self._generate(settings)
         if settings.heldout:
-            self._heldout = tuple(self._read(Path(settings.heldout)))
+            self._heldout = tuple(self._read_file(Path(settings.heldout)))
 
     def problems(self, split: Literal["train", "heldout"]) -> Sequence[Problem]:
         """Return the problems of a split, the easy levels first."""
@@ -124,7 +124,7 @@ class MathTask:
             train += problems[size:]
         return tuple(train), tuple(heldout)
 
-    def _read(self, path: Path) -> list[Problem]:
+    def _read_file(self, path: Path) -> list[Problem]:
         problems: dict[str, Problem] = {}
         for line in read_objects(path):
             question = line.filled("question")

@@ -46,7 +46,7 @@ class Feedback:
         """
         self._index = index
         self._documents = documents
-        self._read = functools.lru_cache(maxsize=10_000)(self._words_and_pairs)
+        self._cached_words = functools.lru_cache(maxsize=10_000)(self._words_and_pairs)
         self._rarity = functools.lru_cache(maxsize=100_000)(
             lambda word: math.log(self._index.document_count / self._index.document_frequency(word))
         )
@@ -71,7 +71,7 @@ class Feedback:
         weights: defaultdict[str, float] = defaultdict(float)
         pair_chances: defaultdict[tuple[str, str], float] = defaultdict(float)
         for number, chance in zip(numbers, _CHANCE, strict=False):
-            words, pairs = self._read(number)
+            words, pairs = self._cached_words(number)
             for word in words:
                 weights[word] += chance * self._rarity(word)
             for pair in pairs:

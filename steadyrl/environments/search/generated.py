@@ -113,9 +113,9 @@ def _texts(
 def _held_out(pairs: Sequence[Pair], rng: random.Random) -> frozenset[Pair]:
     """Choose a share of the pairs such that each of their concepts keeps a pair to train on."""
     training = Counter(concept for pair in pairs for concept in pair)
-    chosen: set[Pair] = set()
+    held_out: set[Pair] = set()
     for pair in rng.sample(pairs, len(pairs)):
-        if len(chosen) < round(HELDOUT_SHARE * len(pairs)) and all(training[concept] > 1 for concept in pair):
-            chosen.add(pair)
+        if len(held_out) < round(HELDOUT_SHARE * len(pairs)) and all(training[concept] > 1 for concept in pair):
+            held_out.add(pair)
             training.subtract(pair)
-    return frozenset(chosen)
+    return frozenset(held_out)

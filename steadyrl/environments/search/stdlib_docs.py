@@ -142,14 +142,14 @@ def _entry(name: str, module: str, kind: str, doc: str | None) -> Iterator[Entry
     if not doc:
         return
     doc = re.sub(r"^\s*[\w.]+\([^\n]*\)\s*(?:->[^\n]*?)?(?:--|:|\n)\s*", "", doc.strip(), count=1).strip()
-    first, _, body = doc.partition("\n\n")
-    first = " ".join(first.split())
-    sentence_end = re.search(r"(?<=[a-z)\]'\"`])\.\s+(?=[A-Z'\"`])", first)
+    summary, _, body = doc.partition("\n\n")
+    summary = " ".join(summary.split())
+    sentence_end = re.search(r"(?<=[a-z)\]'\"`])\.\s+(?=[A-Z'\"`])", summary)
     if sentence_end:
-        first, body = first[: sentence_end.start() + 1], first[sentence_end.end() :] + "\n\n" + body
-    if len(re.findall(r"[A-Za-z]{2,}", first)) < 3 or len(first) > 240:
+        summary, body = summary[: sentence_end.start() + 1], summary[sentence_end.end() :] + "\n\n" + body
+    if len(re.findall(r"[A-Za-z]{2,}", summary)) < 3 or len(summary) > 240:
         return
-    yield Entry(name, module, kind, first, body.strip())
+    yield Entry(name, module, kind, summary, body.strip())
 
 
 def interpreter_tag() -> str:

@@ -215,8 +215,8 @@ def structure(tree: Node) -> float:
     words = terms(tree)
     if len(set(words)) < len(words):
         return 0.0
-    written = canonical(tree)  # operators are in capitals, words in lower case
-    narrows, widens = " AND " in written or " NOT " in written, " OR " in written
+    query_text = canonical(tree)  # operators are in capitals, words in lower case
+    narrows, widens = " AND " in query_text or " NOT " in query_text, " OR " in query_text
     return 0.5 * narrows + 0.5 * widens
 
 

@@ -62,20 +62,20 @@ def well_formed_tokens(text: str) -> list[Token]:
     if (length := len(text.strip())) > MAX_CHARACTERS:
         raise Malformed(f"{length} characters, at most {MAX_CHARACTERS} are read", MAX_CHARACTERS + 1)
     tokens = [Token("end", "", 0), *_tokens(text), Token("end", "", len(text) + 1)]
-    opened: list[Token] = []
+    open_parentheses: list[Token] = []
     for previous, token in itertools.pairwise(tokens):
-        if token.kind == ")" and not opened:
+        if token.kind == ")" and not open_parentheses:
             raise Malformed("this ) closes nothing", token.character)
         if reason := _misplaced(previous, token):
             raise Malformed(reason, token.character)
         if token.kind == ")":
-            opened.pop()
+            open_parentheses.pop()
         if token.kind == "(":
-            opened.append(token)
-        if len(opened) > MAX_DEPTH:
+            open_parentheses.append(token)
+        if len(open_parentheses) > MAX_DEPTH:
             raise Malformed(f"parentheses deeper than {MAX_DEPTH}", token.character)
-    if opened:
-        raise Malformed("this ( is not closed", opened[-1].character)
+    if open_parentheses:
+        raise Malformed("this ( is not closed", open_parentheses[-1].character)
     return tokens
 
 

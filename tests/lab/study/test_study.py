@@ -407,9 +407,9 @@ def test_the_time_left_is_said_once_a_twentieth_of_the_steps_is_made(file, monke
         now[0] = 60.0  # it loads for a minute
         for step in range(1, 4):
             shown.event((every[0].key, "step", step))
-            assert shown._left() == ""
+            assert shown._time_left() == ""
         shown.event((every[0].key, "step", 4))
-        assert shown._left() == "; about 15 min left"  # 60 steps at 15 s
+        assert shown._time_left() == "; about 15 min left"  # 60 steps at 15 s
 
 
 def test_the_steps_of_epochs_are_learned_from_the_first_run_that_begins(file):

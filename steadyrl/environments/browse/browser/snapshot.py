@@ -72,9 +72,9 @@ class Window:
 
     def text(self) -> str:
         """Return the window with a word on what lies outside."""
-        before = ("more above",) if self.has_before else ()
-        after = ("more below",) if self.has_after else ()
-        return "\n".join([*before, *self.lines, *after])
+        header = ("more above",) if self.has_before else ()
+        footer = ("more below",) if self.has_after else ()
+        return "\n".join([*header, *self.lines, *footer])
 
 
 def windows(snapshot: Snapshot, characters: int) -> list[Window]:

@@ -179,9 +179,9 @@ def number(wire: Any) -> int | float | complex | None:
         case ["float", text]:
             return float(text)
         case ["complex", real, imaginary]:
-            first, second = number(real), number(imaginary)
-            assert isinstance(first, float) and isinstance(second, float), "checked before"
-            return complex(first, second)
+            real_number, imaginary_number = number(real), number(imaginary)
+            assert isinstance(real_number, float) and isinstance(imaginary_number, float), "checked before"
+            return complex(real_number, imaginary_number)
     return None
 
 
