@@ -21,7 +21,7 @@ def draw(series: Series, first_step: int | None, unicode: bool) -> list[str]:
         _, lower, upper = envelope(series, WIDTH * DOTS_ACROSS)
         up = HEIGHT * DOTS_UP
         ends = zip(_levels(lower, series, up), _levels(upper, series, up), strict=True)
-        cells = np.zeros((HEIGHT, -(-len(upper) // DOTS_ACROSS)), np.int64)
+        cells = np.zeros((HEIGHT, -(-len(upper) // DOTS_ACROSS)), np.int64)  # [HEIGHT, columns], the bits of their dots
         for x, (bottom, top) in enumerate(ends):
             for from_top in range(up - 1 - top, up - bottom):
                 cells[from_top // DOTS_UP, x // DOTS_ACROSS] |= BITS[x % DOTS_ACROSS, from_top % DOTS_UP]

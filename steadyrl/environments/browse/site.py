@@ -232,6 +232,7 @@ def _paged(header: Sequence[Block], rows: Sequence[Row], path: str, fields: Fiel
 def _number(segments: Sequence[str], count: int) -> int | None:
     """Return the number that a path ends with, or None where there is no such thing."""
     text = segments[0] if segments else ""
+    # Few digits, for int() of many takes long.
     return int(text) if text.isascii() and text.isdigit() and len(text) < 6 and int(text) < count else None
 
 

@@ -120,10 +120,13 @@ def _draw(rng: random.Random, lengths: tuple[int, ...]) -> _Draft | None:
     expression = name
     for i in range(rng.choice(lengths)):
         instruction, template = rng.choice(steps)
+        # None may follow a step whose result is of another kind, nor one without a number itself: to reverse twice is
+        # to do nothing.
         if i and (instructions[-1].split()[0] in _ENDS or instructions[-1] == instruction):
             return None
         n = str(rng.randint(2, largest_n))
         instructions.append(instruction.replace("{n}", n))
+        # Else "add 3, then square" would become x + 3 ** 2.
         outermost = ast.parse(expression, mode="eval").body
         binds_weakly = isinstance(outermost, ast.BinOp | ast.UnaryOp | ast.Compare)
         inner = f"({expression})" if binds_weakly and template.startswith(("{}", "-")) else expression

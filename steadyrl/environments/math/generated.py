@@ -59,7 +59,7 @@ def _two_operations(generator: np.random.Generator) -> PromptAnswer:
 def _one_step_story(generator: np.random.Generator) -> PromptAnswer:
     (name, friend), thing = _names(generator)
     a, b = _numbers(generator, 2, 50, 2)
-    larger, smaller = max(a, b) + 1, min(a, b)
+    larger, smaller = max(a, b) + 1, min(a, b)  # one is left at least
     stories = (
         (f"{name} has {a} {thing}. {friend} gives {name} {b} more. How many {thing} does {name} have now?", a + b),
         (f"{name} has {larger} {thing} and gives {smaller} of them to {friend}. How many are left?", larger - smaller),

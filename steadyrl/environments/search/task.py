@@ -191,7 +191,7 @@ class SearchTask:
     @cached_property
     def _ranked_count(self) -> int:
         requests = self.corpus.train[:: 1 + len(self.corpus.train) // _RANKED_REQUESTS]
-        f1 = np.zeros((len(requests), MAX_DOCUMENTS))
+        f1 = np.zeros((len(requests), MAX_DOCUMENTS))  # [requests, documents taken - 1]
         for row, request in zip(f1, requests, strict=True):
             numbers = np.array(ranked_first(request.text, MAX_DOCUMENTS, self.index), np.int32)
             for count in range(1, MAX_DOCUMENTS + 1):

@@ -43,7 +43,7 @@ def taught_query(
         per_skip: F1 that a query has to make up for, for each word that it passes over: that comes in ``words`` before
             one of its own. Where this order means something, luck with words far back is not taught.
     """
-    relevant_mask = np.zeros(index.document_count, bool)
+    relevant_mask = np.zeros(index.document_count, bool)  # [documents]
     relevant_mask[relevant] = True
     phrases = {word: words_of(word) for word in words if word.startswith('"')}
     marks = {word: index.marks(Term(word)) for word in words if word not in phrases}
@@ -83,7 +83,7 @@ def _draw(
     queries: Sequence[_Query], positions: Mapping[str, int], per_skip: float, generator: np.random.Generator
 ) -> _Query:
     values = np.array([f1 - per_skip * _skipped(query, positions) for query, f1 in queries])
-    weights = np.exp((values - values.max()) / _TEMPERATURE)
+    weights = np.exp((values - values.max()) / _TEMPERATURE)  # [queries]; less the greatest, so that none overflows
     return queries[generator.choice(len(queries), p=weights / weights.sum())]
 
 

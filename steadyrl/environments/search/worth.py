@@ -67,7 +67,7 @@ def weigh(tree: Node, relevant: np.ndarray, index: SearchIndex) -> Worth:
     Raises:
         EngineFailure: The engine failed on a word of the query.
     """
-    relevant_mask = np.zeros(index.document_count, bool)
+    relevant_mask = np.zeros(index.document_count, bool)  # [documents]
     relevant_mask[relevant] = True
     leaf_matches = cache(index.marks)
     evaluate = _Evaluator(leaf_matches)

@@ -12,7 +12,7 @@ from steadyrl.doctor.readers.spelling import flat_settings
 from steadyrl.integrations.trackers.tracker import Opening, alert_text, description
 
 EXPERIMENT = "steadyrl"
-LONGEST_PARAM = 6000  # characters; MLflow refuses longer ones
+LONGEST_PARAM, LONGEST_NAME = 6000, 250  # characters; MLflow refuses longer ones
 MOST_PARAMS = 100  # in one call
 UNITS = "metrics.md"
 _ENDS = {"finished": "FINISHED", "interrupted": "KILLED", "killed": "KILLED"}
@@ -41,7 +41,7 @@ class MLflowTracker:
             params = self._client.get_run(self._id).data.params
             for name, value in settings.items():
                 if params.get(name) != value:  # a resumed run set it anew, and params cannot change
-                    self._client.set_tag(self._id, f"resumed.{name}"[:250], value)
+                    self._client.set_tag(self._id, f"resumed.{name}"[:LONGEST_NAME], value)
             return
         experiment_name = os.environ.get("MLFLOW_EXPERIMENT_NAME", EXPERIMENT)
         experiment = self._client.get_experiment_by_name(experiment_name)
@@ -86,4 +86,4 @@ class MLflowTracker:
 
 
 def _name(text: str) -> str:
-    return "".join(sign if sign in _ALLOWED else "_" for sign in text)[:250]
+    return "".join(sign if sign in _ALLOWED else "_" for sign in text)[:LONGEST_NAME]

@@ -37,7 +37,7 @@ class WandbTracker:
         self._wandb = wandb
         self._run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", PROJECT),
-            id=opening.run[:128].replace("/", "-"),
+            id=opening.run[:128].replace("/", "-"),  # what W&B takes for an id
             name=opening.run,
             resume="allow" if mode == "online" else None,
             mode=mode,
