@@ -36,6 +36,9 @@ SETTINGS = frozenset(
 )
 # Whose metric it is, where a part of the name before the last says so: of another model, or of another time.
 NOT_THE_POLICY = re.compile(r"(^|[/._])(critic|value|vf|reward_model|rm|ref|teacher|draft|disc|time|timing|perf)")
+# What is the policy's all the same: its KL to the reference, and the score that a reward model gives to its answers.
+SCORES = frozenset({"score", "scores"})
+OF_THE_POLICY = {"ref": frozenset({"kl", "kld"}), "rm": SCORES, "reward_model": SCORES}
 TOTAL_COUNT = re.compile(
     r"(?:total|sum)_(?:num|number|count|n|samples|completions|responses|rollouts|examples)$", re.IGNORECASE
 )
@@ -240,16 +243,17 @@ def recognise(log: RawLog) -> Table:
     """Return the table of the trainer that wrote a log: by its format, else by the most distinctive names.
 
     Between equals that one holds whose own rule fits, then the one that has the larger share of its distinctive names.
+    Others print in a trainer's format, too: it decides where one name is that trainer's own, or none is another's.
     """
-    for table in TABLES:
-        if log.format in table.formats:
-            return table
+    of_format = next((table for table in TABLES if log.format in table.formats), COMMON)
+    if of_format is not COMMON and _matches(of_format, log):
+        return of_format
     scored = [
         ((matches, derive.preferred(table, log.settings, log), matches / len(table.distinctive)), table)
         for table in TABLES
         if (matches := _matches(table, log)) >= table.needs
     ]
-    return max(scored, key=itemgetter(0))[1] if scored else COMMON
+    return max(scored, key=itemgetter(0))[1] if scored else of_format
 
 
 def holds_known_metric(log: RawLog) -> bool:
@@ -376,7 +380,9 @@ def _guessed(table: Table, log: RawLog, placed: list[_Entry]) -> list[_Entry]:
     """
     sources, of_policy, of_others = {entry.source for entry in placed}, dict[str, Column](), dict[str, Column]()
     for logged, column in log.columns.items():
-        other_model = NOT_THE_POLICY.search(logged) is not None and "teacher" not in logged.lower()
+        model = NOT_THE_POLICY.search(logged)
+        of_both = model is not None and not OF_THE_POLICY.get(model[2], frozenset()).isdisjoint(words(logged))
+        other_model = model is not None and not of_both and "teacher" not in logged.lower()
         if logged not in sources and not logged.startswith(HELD_OUT):
             (of_others if other_model else of_policy)[logged] = column
     units: dict[str, set[str]] = {}

@@ -244,7 +244,7 @@ def _dict_in(line: str) -> dict[str, Any]:
             return {}
         before = line[: opening.start()] if opening else ""
         named = NAMED.search(before[-MAX_PREFIX:])
-        step = {"step": int(named[1])} if named and not row.keys() & set(STEP_KEYS) else {}
+        step = {"step": int(named[1])} if named and row.keys() & set(STEP_KEYS) <= {"epoch"} else {}
         # Beside a dict of something else, metrics are of a remark, such as one of each spike of the KL.
         metrics = any(METRIC.search(str(key)) and isinstance(value, int | float) for key, value in row.items())
         beside = pairs_in(before) if metrics and len(before) <= MAX_BEFORE and METRIC_WORD.search(before) else {}

@@ -10,7 +10,7 @@ import html
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
@@ -137,8 +137,10 @@ def _from_header(table: Iterable[bytes], separator: str) -> Iterator[bytes]:
 
 
 def csv_cells(table: Iterable[bytes], separator: str) -> Iterator[list[str]]:
-    """Yield the cells of the header of a CSV and of each row below it."""
-    return _cells_of(_from_header(table, separator), separator)
+    """Yield the cells of the header of a CSV, without the blanks around them, and of each row below it."""
+    rows = _cells_of(_from_header(table, separator), separator)
+    yield from ([name.strip() for name in header] for header in islice(rows, 1))
+    yield from rows
 
 
 def _cells_of(table: Iterable[bytes], separator: str) -> Iterator[list[str]]:
@@ -146,7 +148,7 @@ def _cells_of(table: Iterable[bytes], separator: str) -> Iterator[list[str]]:
 
     Spreadsheets write semicolons where the decimal sign is a comma.
     """
-    reader = csv.reader(map(text_of, table), delimiter=separator)
+    reader = csv.reader(map(text_of, table), delimiter=separator, skipinitialspace=True)
     while True:
         try:
             cells = next(reader)

@@ -39,10 +39,11 @@ PAIRS = re.compile(rf"^(?:/\d+ )?{PAIR}(?: {PAIR})+$")  # "/256 lr 1e-06 reward 
 # At the start, or behind what a logger puts before its text.
 STEP = re.compile(
     r"^(?:.{0,120}?(?:[|\]]| - |\btrain |\b(?:INFO|SUCCESS) )\s*)?\W*(?:(?:epoch|pass)\W*\d+(?:/\d+)?\W+)?"
-    r"(step|iter(?:ation)?|update|ep(?:isode)?)\s*[:#]?\s*(\d{1,15})\b",
+    r"(step|iter(?:ation)?|update|ep(?:isode)?)\s*[:#=]?\s*(\d{1,15})\b",
     re.IGNORECASE,
 )
-NUMBERED = re.compile(r"^\s*(\d{1,9}): (?=[a-z_]+: ?-?[\d.])")  # "5: reward: 0.125"
+# "5: reward: 0.125", "[5/60] reward=0.125"
+NUMBERED = re.compile(r"^\s*(?:(\d{1,9}): (?=[a-z_]+: ?-?[\d.])|\[(\d{1,9})/\d{1,9}\] *(?=[A-Za-z_/]+ ?[:=]))")
 DRESSED = re.compile(rf"(?:\*\*|[`'\"])({_NUMBER}%?)(?:\*\*|[`'\"])")  # of a number in bold, as code, or quoted
 OPEN = re.compile(r"[:=] ?(?:(?:\w+\.)*(?:tensor|array)\()?\[[-+.,eE\d\s]*$")  # a list of numbers without its end
 GOES_ON = re.compile(r"\s*[-+.\d][-+.,eE\d\s]*(?:\]|$)")
@@ -145,7 +146,7 @@ class _Records:
 
 def _parse(line: str) -> dict[str, Any]:
     """Return the numbers of a line by their names, and the step that it names at its start or elsewhere."""
-    line = DRESSED.sub(r"\1", NUMBERED.sub(r"step \1 | ", line.replace(" -- ", " | ")))
+    line = DRESSED.sub(r"\1", NUMBERED.sub(r"step \1\2 | ", line.replace(" -- ", " | ")))
     # The bar of a loop inside a step may have the step's number in front of it, and counts something else.
     begins = STEP.search(line) if "%|" not in line and COUNTER.search(line) else None
     pairs = pairs_in(line, begins)

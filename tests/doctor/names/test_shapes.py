@@ -52,8 +52,26 @@ def column(*values):
         ("output_diversity", (0.2, 0.4), None),
         ("value/var_explained", (-2.0, 0.3), "explained_variance"),
         ("vf/loss", (3.0, 1.0), "loss_value"),
-        ("objective/kl_to_base", (0.0, 0.3), None),
+        ("objective/kl_to_base", (0.0, 0.3), "kl_ref"),
+        ("objective/kl_to_target", (0.0, 0.3), None),
         ("objective/kl_base", (0.0, 0.3), "kl_ref"),
+        ("kl_vs_initial_policy", (0.0, 0.3), "kl_ref"),
+        ("reference/mean_kl", (0.0, 0.3), "kl_ref"),
+        ("reference/mean_score", (0.0, 0.3), None),  # of another model
+        ("frac_at_max_tokens", (0.0, 0.3), "truncated"),
+        ("cut_off_share", (0.0, 0.3), "truncated"),
+        ("stopped_by_length_pct", (0.0, 0.3), "truncated"),
+        ("max_answer_tokens", (64.0, 64.0), None),
+        ("share_of_identical_groups", (0.0, 0.3), "no_signal"),
+        ("groups_with_tied_scores", (0.0, 0.3), None),
+        ("pg_clipped_share", (0.0, 0.3), "clip_fraction"),
+        ("clipped_share", (0.0, 0.3), None),  # of ratios, of texts or of gradients
+        ("grads_total_norm", (0.2, 3.0), "grad_norm"),
+        ("avg_tokens", (40.0, 41.5), "length"),
+        ("rm/score_avg", (0.2, 3.0), "reward"),
+        ("smoothed_score", (0.2, 3.0), "reward"),
+        ("mean_group_sd", (0.2, 0.3), "reward_std_within"),
+        ("critic/head_loss", (3.0, 1.0), "loss_value"),
     ],
 )
 def test_a_name_is_told_by_its_words_and_values(name, values, quantity):
@@ -88,6 +106,7 @@ def test_what_two_names_could_be_is_neither():
 def test_parts_of_the_reward_are_known_under_any_prefix_once_there_is_a_whole():
     names = ["rl/sub_rewards/tone", "json_reward", "rewards/brevity/mean", "reward/max_total", "eval_json_reward"]
     names += ["env/breakdown/tools", "train/r_style", "r_mean", "breakdown/max"]
+    names += ["rollout/parse_rate", "metrics/problems_solved"]
     columns = {name: column(0.1, 0.2) for name in names}
     quantities = {name: meaning.quantity for name, meaning in guesses(columns, frozenset({"reward"})).items()}
     assert quantities == {
@@ -95,9 +114,12 @@ def test_parts_of_the_reward_are_known_under_any_prefix_once_there_is_a_whole():
         "json_reward": "reward_part/json",
         "rewards/brevity/mean": "reward_part/brevity",
         "env/breakdown/tools": "reward_part/tools",
+        "rollout/parse_rate": "reward_part/parse",
+        "metrics/problems_solved": "reward_part/problems_solved",
         "train/r_style": "reward_part/style",
     }
     del columns["r_mean"]  # which is the whole where there is no other
+    del columns["metrics/problems_solved"]  # which would stand for the reward
     assert not guesses(columns, frozenset())
 
 

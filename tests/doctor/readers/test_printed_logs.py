@@ -584,3 +584,36 @@ def test_runs_of_trl_in_one_notebook_are_parted_where_the_counted_tokens_begin_a
     first, second = search(path, lambda log: True).logs
     assert [len(log.columns["reward"].steps) for log in (first, second)] == [9, 12]
     assert second.columns["num_tokens"].values[0] == 1724.0
+
+
+@pytest.mark.parametrize("separator", [", ", " , ", "; "])
+def test_blanks_around_the_cells_of_a_csv_are_of_no_name(tmp_path, separator):
+    rows = [["update", "mean_reward", "policy_entropy"], ["4", "-0.25", "1.5"], ["8", "0.75", "1.25"]]
+    log = log_of(tmp_path, "".join(f"{separator.join(row)}\n" for row in rows), "log.csv")
+    assert points(log, "mean_reward") == {4: -0.25, 8: 0.75}
+    assert points(log, "policy_entropy") == {4: 1.5, 8: 1.25}
+
+
+@pytest.mark.parametrize("form", ["[{step}/96] {name}={value}\n", "episode={step} {name}={value}\n"])
+def test_one_metric_beside_a_count_is_a_row(tmp_path, form):
+    text = "".join(form.format(step=step, name="score", value=step / 8) for step in (3, 6, 9))
+    assert points(log_of(tmp_path, text), "score") == {3: 0.375, 6: 0.75, 9: 1.125}
+
+
+def test_a_step_before_a_dict_counts_more_than_the_epoch_in_it(tmp_path):
+    text = "".join(f"12:00:0{i} INFO update {40 * i}: {{'rewards/mean': {i}.5, 'epoch': 0.0{i}}}\n" for i in (1, 2, 3))
+    assert points(log_of(tmp_path, text), "rewards/mean") == {40: 1.5, 80: 2.5, 120: 3.5}
+
+
+@pytest.mark.parametrize(
+    ("names", "trainer"),
+    [
+        (("reward_std", "completions/mean_length", "completions/clipped_ratio", "frac_reward_zero_std"), "trl-grpo"),
+        (("reward_std", "completions/mean_length", "frac_reward_zero_std", "actor/pg_clipfrac"), "verl"),
+        (("loss", "somebody/speed"), "verl"),
+    ],
+)
+def test_a_format_is_of_its_trainer_unless_all_names_are_of_another(tmp_path, names, trainer):
+    rows = (" - ".join((f"step:{i}", f"reward:0.{i}", *(f"{name}:0.{i}" for name in names))) for i in (1, 2, 3))
+    text = "".join(f"{row}\n" for row in rows)
+    assert identify(log_of(tmp_path, text)).trainer == trainer
